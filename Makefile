@@ -1,0 +1,83 @@
+# Everything here sets itself up: Python 3.11 or newer, make and git are enough.
+# A stamp in .venv remembers what was installed, so a second run installs nothing.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+RUNTIME := $(VENV)/.installed-runtime
+DEV := $(VENV)/.installed-dev
+LOCK_ARGS ?=
+# `--python` names our own environment: another one may be active in the caller's shell.
+INSTALL := $(UV) pip install --quiet --python $(BIN)/python
+LOCK := $(UV) pip compile --quiet --generate-hashes --no-header --python-version 3.11 --universal \
+	$(LOCK_ARGS) pyproject.toml
+
+# Tried by running them: a version manager's shim can exist and still start nothing.
+PYTHON ?= $(shell for candidate in python3.11 python3 python3.12 python3.13 python; do \
+	if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+	then echo "$$candidate"; break; fi; done)
+
+# Tests that must share one process carry an xdist_group mark.
+PYTEST_ARGS ?= -n 2 --dist loadgroup
+
+.PHONY: help demo test check fix cover bench docs mutants lock
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(RUNTIME) ## Run a small job from start to end and show what happened
+	@$(BIN)/longshore demo
+
+test: $(DEV) ## Run the tests (PYTEST_ARGS=... to choose)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(DEV) ## Lint, formatting and types, without changing anything
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+fix: $(DEV) ## Mend what the linter can mend, and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+cover: $(DEV) ## Branch coverage of the core by its own tests; less than 100% fails
+	$(BIN)/python -m coverage run -m pytest --quiet tests/unit/core
+	$(BIN)/python -m coverage report --include='src/longshore/core/*' --fail-under=100
+
+bench: $(DEV) ## Measure throughput and latency
+	$(BIN)/python -m benchmarks
+
+docs: $(DEV) ## Write docs/reference anew from the code
+	$(BIN)/python docs/generate.py
+
+mutants: $(DEV) ## Plant faults in the code and see that the tests notice
+	$(BIN)/python -m tests.mutants
+
+lock: $(UV) ## Write requirements*.txt from pyproject.toml (LOCK_ARGS=--upgrade for newer versions)
+	$(LOCK) --group build -o requirements.txt
+	$(LOCK) --all-extras --group dev --group build -o requirements-dev.txt
+
+$(UV):
+	@if [ -z "$(PYTHON)" ]; then echo "Longshore needs Python 3.11 or newer; none was found (PYTHON=/path/to/python3 names one)." >&2; exit 1; fi
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Longshore needs Python 3.11 or newer; $(PYTHON) is older or does not start." >&2; exit 1; }
+	@echo "Setting up $(VENV) with $(PYTHON)"
+	@"$(PYTHON)" -m venv $(VENV) || { echo "Python's venv module does not work here; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5'
+
+$(RUNTIME): requirements.txt pyproject.toml | $(UV)
+	@echo "Installing what is needed to run"
+	@$(INSTALL) --require-hashes -r requirements.txt
+	@$(INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# The development lock holds everything of the runtime lock, so it brings both up to date.
+$(DEV): requirements-dev.txt pyproject.toml | $(UV)
+	@echo "Installing what is needed to develop"
+	@$(INSTALL) --require-hashes -r requirements-dev.txt
+	@$(INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $(RUNTIME) $@

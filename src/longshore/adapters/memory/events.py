@@ -1,0 +1,130 @@
+"""The event log and the event bus in memory; the log itself is what the bus brings."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+
+from longshore.adapters.memory.store import MemoryStore
+from longshore.core.cursors import cursor_to, place_of
+from longshore.core.events.event import Context, Event, next_moment
+from longshore.core.events.types import EventBody
+from longshore.errors import AlreadyExists, UsageError
+from longshore.ports.events import Delivery
+from longshore.ports.pages import Page
+
+
+class MemoryEventLog:
+    """See ``ports.events.EventLog``."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    async def record(self, events: Sequence[Event]) -> None:
+        self._store.record(self._store.unrecorded(events))
+
+    async def append(
+        self,
+        *,
+        tenant: str,
+        app: str,
+        entity_id: str,
+        body: EventBody,
+        context: Context,
+        now: datetime,
+    ) -> Event:
+        history = self._store.history(tenant, f"{body.ENTITY.value}#{entity_id}")
+        last = history[-1] if history else None
+        event = Event(
+            entity_type=body.ENTITY,
+            entity_id=entity_id,
+            tenant=tenant,
+            app=app,
+            sequence=last.sequence + 1 if last else 1,
+            at=next_moment(now, last.at if last else None),
+            body=body,
+            context=context,
+        )
+        self._store.record([event])
+        return event
+
+    async def history(
+        self, tenant: str, entity: str, *, after: int = 0, limit: int = 1000
+    ) -> list[Event]:
+        events = self._store.history(tenant, entity)
+        return [event for event in events if event.sequence > after][:limit]
+
+    async def latest(self, tenant: str, entity: str) -> Event | None:
+        history = self._store.history(tenant, entity)
+        return history[-1] if history else None
+
+    async def query(
+        self,
+        tenant: str,
+        *,
+        app: str | None = None,
+        event_type: str | None = None,
+        entity: str | None = None,
+        job_id: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Event]:
+        start = 0 if cursor is None else place_of("events", cursor, (int,))[0]
+        found = [
+            (place, event)
+            for place, event in enumerate(self._store.events[start:], start=start + 1)
+            if event.tenant == tenant
+            and (app is None or event.app == app)
+            and (event_type is None or event.type == event_type)
+            and (entity is None or event.entity == entity)
+            and (job_id is None or getattr(event.body, "job_id", None) == job_id)
+        ]
+        items = tuple(event for _, event in found[:limit])
+        more = len(found) > limit
+        return Page(items, cursor_to("events", found[limit - 1][0]) if more else None)
+
+
+class MemoryEventBus:
+    """See ``ports.events.EventBus``."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._dealt_with: dict[str, int] = {}  # how many events of the log, by consumer
+
+    async def publish(self, events: Sequence[Event]) -> list[Event]:
+        refused = []
+        for event in events:
+            try:
+                self._store.record(self._store.unrecorded([event]))
+            except AlreadyExists:
+                refused.append(event)
+        return refused
+
+    async def receive(
+        self,
+        consumer: str,
+        *,
+        types: Collection[str],
+        limit: int,
+        wait: timedelta,
+    ) -> Delivery | None:
+        return await self._store.event_waiters.until(
+            lambda: self._next(consumer, types, limit), wait=wait
+        )
+
+    def _next(self, consumer: str, types: Collection[str], limit: int) -> Delivery | None:
+        start = self._dealt_with.get(consumer, 0)
+        events: list[Event] = []
+        for place, event in enumerate(self._store.events[start:], start=start + 1):
+            if event.type in types:
+                events.append(event)
+                if len(events) == limit:
+                    return Delivery(events=tuple(events), receipt=str(place))
+        end = str(len(self._store.events))
+        return Delivery(events=tuple(events), receipt=end) if events else None
+
+    async def acknowledge(self, consumer: str, receipt: str) -> None:
+        if not receipt.isdecimal():
+            message = f"{receipt!r} is no receipt of a delivery"
+            raise UsageError(message)
+        self._dealt_with[consumer] = max(int(receipt), self._dealt_with.get(consumer, 0))

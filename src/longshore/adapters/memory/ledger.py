@@ -1,0 +1,116 @@
+"""The ledger in memory: the reference for what a commit means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from longshore.adapters.memory.listings import MemoryListings
+from longshore.adapters.memory.store import MemoryStore
+from longshore.adapters.memory.waiting import Waiters
+from longshore.core.changes import Effect, Nudge
+from longshore.core.rows import JobRow, TaskRow
+from longshore.core.states import TaskState
+from longshore.errors import UsageError, VersionConflict
+from longshore.ports.ledger import AnyChange, HeldTask
+
+
+class MemoryLedger(MemoryListings):
+    """See ``ports.ledger.Ledger``. Rings are left to the caller, nudges are its own."""
+
+    epoch = 0
+
+    def __init__(self, store: MemoryStore, *, atomic: bool) -> None:
+        super().__init__(store)
+        self._atomic = atomic
+        self._nudges: dict[str, None] = {}
+        self._nudge_waiters = Waiters(store.clock)
+
+    @property
+    def atomic(self) -> bool:
+        return self._atomic
+
+    async def task(self, task_id: str) -> TaskRow | None:
+        return self._store.tasks.get(task_id)
+
+    async def tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
+        found = (self._store.tasks.get(task_id) for task_id in task_ids)
+        return [row for row in found if row is not None]
+
+    async def job(self, job_id: str) -> JobRow | None:
+        return self._store.jobs.get(job_id)
+
+    async def commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
+        self._check_usage(changes)
+        fresh = [change for change in changes if not self._is_committed(change)]
+        events = self._store.unrecorded(event for change in fresh for event in change.events)
+        for change in fresh:
+            self._write(change.row)
+        self._store.record(events)
+        effects = [effect for change in changes for effect in change.effects]
+        self._nudge([effect for effect in effects if isinstance(effect, Nudge)])
+        return tuple(effect for effect in effects if not isinstance(effect, Nudge))
+
+    def _check_usage(self, changes: Sequence[AnyChange]) -> None:
+        if len({change.row.id for change in changes}) < len(changes):
+            message = "two changes of one row in one commit: decide the second from the first"
+            raise UsageError(message)
+        if len(changes) > 1 and not self._atomic:
+            message = "this ledger takes one change a commit: ask `atomic` first"
+            raise UsageError(message)
+
+    def _is_committed(self, change: AnyChange) -> bool:
+        """Whether its answer was lost.
+
+        Raises:
+            VersionConflict: it was decided from another version than the current one.
+        """
+        row = self._store.tasks.get(change.row.id) or self._store.jobs.get(change.row.id)
+        if row is not None and row.change_id == change.row.change_id:
+            return True
+        if change.expected_version != (row.version if row else 0):
+            raise VersionConflict(change.row.id, change.expected_version)
+        return False
+
+    def _write(self, row: TaskRow | JobRow) -> None:
+        if isinstance(row, TaskRow):
+            self._store.tasks[row.id] = row
+        else:
+            self._store.jobs[row.id] = row
+
+    async def unrung(self, *, due_by: datetime, rung_before: datetime, limit: int) -> list[str]:
+        found = [
+            (row.due_at, row.id)
+            for row in self._store.tasks.values()
+            if row.state is TaskState.PENDING
+            and row.due_at is not None
+            and row.due_at <= due_by
+            and (row.rung_at is None or row.rung_at < rung_before)
+        ]
+        return [task_id for _, task_id in sorted(found)[:limit]]
+
+    async def held(self, *, limit: int, expired_by: datetime | None = None) -> list[HeldTask]:
+        found = [
+            HeldTask(
+                task_id=row.id,
+                worker_id=row.lease.worker_id,
+                fence=row.lease.fence,
+                expires_at=row.lease.expires_at,
+            )
+            for row in self._store.tasks.values()
+            if row.lease is not None and (expired_by is None or row.lease.expires_at <= expired_by)
+        ]
+        return sorted(found, key=lambda task: (task.expires_at, task.task_id))[:limit]
+
+    async def open_intents(self, *, limit: int) -> list[str]:
+        return [row.id for row in self._store.jobs.values() if row.intents][:limit]
+
+    async def nudged(self, worker_id: str) -> None:
+        await self._nudge_waiters.until(lambda: True if worker_id in self._nudges else None)
+        self._nudges.pop(worker_id, None)
+
+    def _nudge(self, nudges: Sequence[Nudge]) -> None:
+        for nudge in nudges:
+            self._nudges[nudge.worker_id] = None
+        if nudges:
+            self._nudge_waiters.wake()

@@ -1,0 +1,204 @@
+"""The queue in memory: the reference for what hiding, receipts and keys mean.
+
+A receipt belongs to one delivery. Messages of one key become one only while nobody holds a receipt
+for it: else the holder, by deleting what it was given, would take a newer ring away with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from heapq import merge
+from itertools import chain, count
+
+from longshore.adapters.memory.waiting import Waiters
+from longshore.core.lanes import lanes_for
+from longshore.core.limits import RECEIVE_LIMIT
+from longshore.core.states import Priority
+from longshore.errors import ReceiptExpired
+from longshore.ports.clock import Clock
+from longshore.ports.queue import Depth, Message, Outgoing
+
+Lane = tuple[str, Priority]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Kept:
+    """A message on its lane."""
+
+    number: int  # counts all that were ever sent: the lower is the older
+    outgoing: Outgoing
+    sent_at: datetime
+    visible_at: datetime
+    receives: int = 0
+    receipt: str | None = None  # of the latest delivery, until the message is given back
+
+    @property
+    def lane(self) -> Lane:
+        return self.outgoing.queue, self.outgoing.priority
+
+    def message(self) -> Message:
+        return Message(
+            id=f"message-{self.number}",
+            queue=self.outgoing.queue,
+            body=self.outgoing.body,
+            receipt=self.receipt or "",
+            receives=self.receives,
+            sent_at=self.sent_at,
+            priority=self.outgoing.priority,
+        )
+
+
+class MemoryTaskQueue:
+    """See ``ports.queue.TaskQueue``."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiters = Waiters(clock)
+        self._lanes: dict[Lane, dict[int, _Kept]] = {}
+        self._by_key: dict[tuple[Lane, str], _Kept] = {}  # only those that may take another in
+        self._by_receipt: dict[str, _Kept] = {}
+        self._dead: dict[str, Message] = {}
+        self._numbers = count(1)
+        self._deliveries = count(1)
+        self._turns = 0
+
+    async def send(self, messages: Sequence[Outgoing]) -> list[Outgoing]:
+        now = self._clock.now()
+        for outgoing in messages:
+            self._put(outgoing, now)
+        self._waiters.wake()
+        return []
+
+    def _put(self, outgoing: Outgoing, now: datetime) -> None:
+        visible_at = now if outgoing.visible_at is None else outgoing.visible_at
+        kept = _Kept(
+            number=next(self._numbers), outgoing=outgoing, sent_at=now, visible_at=visible_at
+        )
+        if outgoing.key is not None:
+            earlier = self._by_key.setdefault((kept.lane, outgoing.key), kept)
+            if earlier is not kept:
+                earlier.visible_at = min(earlier.visible_at, visible_at)
+                return
+        self._lanes.setdefault(kept.lane, {})[kept.number] = kept
+
+    async def receive(
+        self, queues: Sequence[str], *, limit: int, hidden_for: timedelta, wait: timedelta
+    ) -> list[Message]:
+        taken = await self._waiters.until(
+            lambda: self._take(queues, limit, hidden_for) or None,
+            wait=wait,
+            next_change=lambda: self._next_visible(queues),
+        )
+        return taken or []
+
+    def _take(self, queues: Sequence[str], limit: int, hidden_for: timedelta) -> list[Message]:
+        now = self._clock.now()
+        taken: list[Message] = []
+        for kept in self._visible(queues, limit, now):
+            if kept.receives >= RECEIVE_LIMIT:
+                self._bury(kept)
+            else:
+                taken.append(self._deliver(kept, now + hidden_for))
+        if taken:
+            self._turns += 1
+        return taken
+
+    def _visible(self, queues: Sequence[str], limit: int, now: datetime) -> list[_Kept]:
+        """What a receive takes off its lanes: those to deliver, and those that came too often."""
+        found: list[_Kept] = []
+        left = limit
+        for kept in self._in_order(queues):
+            if left == 0:
+                break
+            if kept.visible_at <= now:
+                found.append(kept)
+                left -= kept.receives < RECEIVE_LIMIT
+        return found
+
+    def _in_order(self, queues: Sequence[str]) -> Iterator[_Kept]:
+        """Lane by lane as this turn has it, older first within one."""
+        for priority in lanes_for(self._turns):
+            lanes = (self._lanes.get((queue, priority), {}).values() for queue in queues)
+            yield from merge(*lanes, key=lambda kept: kept.number)
+
+    def _deliver(self, kept: _Kept, hidden_until: datetime) -> Message:
+        self._forget_receipt(kept)
+        self._leave_key(kept)
+        kept.receives += 1
+        kept.visible_at = hidden_until
+        kept.receipt = f"receipt-{next(self._deliveries)}"
+        self._by_receipt[kept.receipt] = kept
+        return kept.message()
+
+    def _bury(self, kept: _Kept) -> None:
+        self._remove(kept)
+        message = kept.message()
+        self._dead[message.id] = message
+
+    def _remove(self, kept: _Kept) -> None:
+        self._forget_receipt(kept)
+        self._leave_key(kept)
+        del self._lanes[kept.lane][kept.number]
+
+    def _forget_receipt(self, kept: _Kept) -> None:
+        if kept.receipt is not None:
+            del self._by_receipt[kept.receipt]
+            kept.receipt = None
+
+    def _leave_key(self, kept: _Kept) -> None:
+        key = kept.outgoing.key
+        if key is not None and self._by_key.get((kept.lane, key)) is kept:
+            del self._by_key[kept.lane, key]
+
+    def _next_visible(self, queues: Sequence[str]) -> timedelta | None:
+        now = self._clock.now()
+        moments = (kept.visible_at for kept in self._in_order(queues) if kept.visible_at > now)
+        first = min(moments, default=None)
+        return None if first is None else first - now
+
+    async def extend(self, receipts: Sequence[str], *, hidden_for: timedelta) -> list[str]:
+        until = self._clock.now() + hidden_for
+        stale = []
+        for receipt in receipts:
+            kept = self._by_receipt.get(receipt)
+            if kept is None:
+                stale.append(receipt)
+            else:
+                kept.visible_at = until
+        self._waiters.wake()
+        return stale
+
+    async def delete(self, receipts: Sequence[str]) -> list[str]:
+        stale = []
+        for receipt in receipts:
+            kept = self._by_receipt.get(receipt)
+            if kept is None:
+                stale.append(receipt)
+            else:
+                self._remove(kept)
+        return stale
+
+    async def put_off(self, receipt: str, *, until: datetime) -> None:
+        kept = self._by_receipt.get(receipt)
+        if kept is None:
+            raise ReceiptExpired(receipt)
+        self._forget_receipt(kept)
+        kept.receives -= 1
+        kept.visible_at = until
+        self._waiters.wake()
+
+    async def depth(self, queue: str) -> Depth:
+        now = self._clock.now()
+        lanes = (self._lanes.get((queue, priority), {}).values() for priority in Priority)
+        visible = [kept.visible_at <= now for kept in chain.from_iterable(lanes)]
+        dead = sum(message.queue == queue for message in self._dead.values())
+        return Depth(ready=sum(visible), hidden=len(visible) - sum(visible), dead=dead)
+
+    async def dead_letters(self, queue: str, *, limit: int) -> list[Message]:
+        dead = [message for message in self._dead.values() if message.queue == queue]
+        return sorted(dead, key=lambda message: message.sent_at)[:limit]
+
+    async def drop_dead_letter(self, message_id: str) -> bool:
+        return self._dead.pop(message_id, None) is not None

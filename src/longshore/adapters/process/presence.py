@@ -1,0 +1,130 @@
+"""Presence by file locks: the kernel itself lets go of a lock when its process ends.
+
+Each worker keeps ``workers/ID.lock`` locked as long as it lives, and lists the process groups it
+has started in ``workers/ID.children``. Whoever can take the lock knows that the worker is gone,
+kills what is left of its children (same process id *and* same start time, or nothing), and removes
+both. A lock is a fact of this machine's kernel, so it holds across containers that share the
+folder, and a data folder on a network file system is refused elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+from pathlib import Path
+
+from longshore.adapters.process.table import group_members, start_time_of
+from longshore.errors import UsageError
+
+_FOLDER_MODE = 0o700
+
+
+class FilePresence:
+    """See ``ports.presence.Presence``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "workers"
+        self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        self._locks: dict[str, int] = {}
+        self._children: dict[str, dict[int, str]] = {}
+        self._roles: dict[str, int] = {}
+
+    def appear(self, worker_id: str) -> None:
+        path = self._lock_path(worker_id)
+        if path.exists():
+            message = f"a worker called {worker_id!r} was here before; choose another id"
+            raise UsageError(message)
+        # Locked before it gets its name: an unlocked file would look like a worker that is gone.
+        draft = path.with_suffix(".draft-lock")
+        self._locks[worker_id] = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._locks[worker_id], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        draft.rename(path)
+        self._children[worker_id] = {}
+        self._write_children(worker_id)
+
+    def leave(self, worker_id: str) -> None:
+        self._children_path(worker_id).unlink(missing_ok=True)
+        self._lock_path(worker_id).unlink(missing_ok=True)
+        self._children.pop(worker_id, None)
+        if (lock := self._locks.pop(worker_id, None)) is not None:
+            os.close(lock)
+
+    def note_child(self, worker_id: str, process_id: int) -> None:
+        self._children[worker_id][process_id] = start_time_of(process_id) or ""
+        self._write_children(worker_id)
+
+    def forget_child(self, worker_id: str, process_id: int) -> None:
+        self._children[worker_id].pop(process_id, None)
+        self._write_children(worker_id)
+
+    def gone(self, worker_id: str) -> bool:
+        if worker_id in self._locks:
+            return False
+        try:
+            lock = os.open(self._lock_path(worker_id), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False  # a remote worker, or one that left in good order
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(lock)
+        return True
+
+    def clear(self, worker_id: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            for line in self._children_path(worker_id).read_text().splitlines():
+                process_id, _, started = line.partition(" ")
+                _kill_group(int(process_id), started)
+
+    def leads(self, role: str) -> bool:
+        if role in self._roles:
+            return True
+        opened = os.open(
+            self._folder / f"{role}.role", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(opened)
+            return False
+        self._roles[role] = opened
+        return True
+
+    def absent(self) -> list[str]:
+        ids = sorted(path.stem for path in self._folder.glob("*.lock"))
+        return [worker_id for worker_id in ids if self.gone(worker_id)]
+
+    def close(self) -> None:
+        """Give up every role."""
+        while self._roles:
+            os.close(self._roles.popitem()[1])
+
+    def _lock_path(self, worker_id: str) -> Path:
+        return self._folder / f"{worker_id}.lock"
+
+    def _children_path(self, worker_id: str) -> Path:
+        return self._folder / f"{worker_id}.children"
+
+    def _write_children(self, worker_id: str) -> None:
+        path = self._children_path(worker_id)
+        lines = [f"{pid} {started}\n" for pid, started in self._children[worker_id].items()]
+        draft = path.with_suffix(".draft")
+        draft.write_text("".join(lines))
+        draft.replace(path)
+
+
+def _kill_group(leader: int, started: str) -> None:
+    """Kill a process group, unless its number has gone to somebody else since."""
+    current = start_time_of(leader)
+    if current is not None and current != started:
+        return
+    if current is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(leader, signal.SIGKILL)
+    for process_id in group_members(leader):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process_id, signal.SIGKILL)

@@ -1,0 +1,163 @@
+"""Attempts as child processes, each started cold, in a session and a folder of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from longshore.adapters.process.attempt import ProcessAttempt
+from longshore.core.definition import RunnerKind
+from longshore.errors import BackendUnavailable, UsageError
+from longshore.ports.clock import Clock
+from longshore.ports.runner import (
+    ATTEMPT_VARIABLE,
+    CHANNEL_VARIABLE,
+    INPUT_VARIABLE,
+    TASK_VARIABLE,
+    WorkOrder,
+)
+
+_FOLDER_MODE = 0o700
+
+
+class ProcessRunner:
+    """See ``ports.runner.Runner``."""
+
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        clock: Clock,
+        *,
+        keep_folders: bool = False,
+    ) -> None:
+        self._clock = clock
+        self._folder = folder / "work"
+        self._environment = dict(environment)
+        self._keep_folders = keep_folders
+
+    async def start(self, order: WorkOrder) -> ProcessAttempt:
+        settings = _checked(order)
+        folder = self._folder / order.task_id / f"attempt-{order.attempt}"
+        folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        order_file, input_file = folder / "order.json", folder / "input.json"
+        _write_private(input_file, json.dumps(order.input).encode())
+        with contextlib.ExitStack() as ends:
+            channel_in, channel_out = _pipe(ends)
+            replies_in, replies_out = _pipe(ends)
+            document = {**_order_document(order), "channel": channel_out, "replies": replies_in}
+            _write_private(order_file, json.dumps(document).encode())
+            environment = {
+                **self._environment,
+                **settings.get("env", {}),
+                "PWD": str(folder),
+                TASK_VARIABLE: order.task_id,
+                ATTEMPT_VARIABLE: str(order.attempt),
+                INPUT_VARIABLE: str(input_file),
+                CHANNEL_VARIABLE: str(channel_out),
+            }
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    "longshore.runners",
+                    str(order_file),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                    pass_fds=(channel_out, replies_in),
+                    start_new_session=True,
+                    env=environment,
+                    cwd=folder,
+                )
+            except OSError as error:
+                message = f"no child could be started: {error}"
+                raise BackendUnavailable(message) from error
+            attempt = ProcessAttempt(
+                order,
+                process,
+                channel=os.dup(channel_in),
+                replies=os.dup(replies_out),
+                clean=self._cleaner(folder),
+                clock=self._clock,
+            )
+        await attempt.listen()
+        return attempt
+
+    def _cleaner(self, folder: Path) -> Callable[[], None]:
+        def clean() -> None:
+            if not self._keep_folders:
+                shutil.rmtree(folder, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    folder.parent.rmdir()
+
+        return clean
+
+
+def _pipe(ends: contextlib.ExitStack) -> tuple[int, int]:
+    reading, writing = os.pipe()
+    ends.callback(os.close, reading)
+    ends.callback(os.close, writing)
+    return reading, writing
+
+
+def _checked(order: WorkOrder) -> dict[str, Any]:
+    """What the runner is told: the definition's options, and the task's input over them."""
+    settings = {**order.definition.options, **(_mapping(order.input))}
+    if order.definition.runner is RunnerKind.COMMAND:
+        argv = settings.get("argv")
+        if not isinstance(argv, list) or not argv or not all(isinstance(a, str) for a in argv):
+            message = "a command needs 'argv': a list of texts, the program first"
+            raise UsageError(message)
+        if any("\0" in argument for argument in argv):
+            message = "'argv' must not contain NUL characters"
+            raise UsageError(message)
+    elif not isinstance(settings.get("function"), str) or ":" not in settings["function"]:
+        message = "a python task needs 'function': 'package.module:name'"
+        raise UsageError(message)
+    environment = settings.get("env", {})
+    if not isinstance(environment, dict) or not all(
+        isinstance(text, str) and "\0" not in text and "=" not in name
+        for name, text in environment.items()
+    ):
+        message = "'env' must be an object of texts"
+        raise UsageError(message)
+    return settings
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        message = "the input must be an object"
+        raise UsageError(message)
+    return value
+
+
+def _order_document(order: WorkOrder) -> dict[str, Any]:
+    return {
+        "parent": os.getpid(),
+        "runner": order.definition.runner.value,
+        "options": order.definition.options,
+        "task_id": order.task_id,
+        "job_id": order.job_id,
+        "attempt": order.attempt,
+        "input": order.input,
+        "dependency_outputs": dict(order.dependency_outputs),
+        "checkpoints": dict(order.checkpoints),
+        "feedback": order.feedback,
+        "previous_output": order.previous_output,
+    }
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(opened, "wb") as file:
+        file.write(data)

@@ -1,0 +1,43 @@
+"""The SQLite backend: every port on one file."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from longshore.adapters.sqlite.blobs import SqliteBlobStore
+from longshore.adapters.sqlite.database import Database, SqliteOptions
+from longshore.adapters.sqlite.definitions import SqliteDefinitions
+from longshore.adapters.sqlite.events import SqliteEventBus, SqliteEventLog
+from longshore.adapters.sqlite.keys import SqliteKeys
+from longshore.adapters.sqlite.ledger import SqliteLedger
+from longshore.adapters.sqlite.output import SqliteOutputLog
+from longshore.adapters.sqlite.queue import SqliteTaskQueue
+from longshore.ports.backend import Backend
+from longshore.ports.clock import Clock
+
+
+@contextlib.asynccontextmanager
+async def sqlite_backend(
+    folder: Path, clock: Clock, options: SqliteOptions | None = None
+) -> AsyncIterator[Backend]:
+    """Everything on the file in ``folder``, closed at the end."""
+    database = Database(folder, clock, options or SqliteOptions())
+    events = SqliteEventLog(database)
+    try:
+        yield Backend(
+            name="sqlite",
+            clock=clock,
+            ledger=SqliteLedger(database),
+            queue=SqliteTaskQueue(database),
+            events=events,
+            bus=SqliteEventBus(database, events),
+            output=SqliteOutputLog(database),
+            blobs=SqliteBlobStore(database),
+            definitions=SqliteDefinitions(database),
+            keys=SqliteKeys(database),
+            close=database.close,
+        )
+    finally:
+        await database.close()

@@ -1,0 +1,192 @@
+"""Blobs in SQLite and beside it: small ones in the file, large ones as files of their own.
+
+A large blob is written under a fresh name, synced, moved into place, its folder synced, and only
+then named by a row: a row never points at a file that is not there, and a crash leaves at worst a
+file that no row names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import BinaryIO
+
+import apsw
+
+from longshore.adapters.sqlite.database import Database
+from longshore.adapters.sqlite.statements import rows
+from longshore.core.blob_keys import checked_key
+from longshore.errors import BackendUnavailable, NotFound
+
+INSIDE_LIMIT_BYTES = 64 * 1024
+_PIECE_BYTES = 256 * 1024
+_FOLDER_MODE = 0o700
+_FILE_MODE = 0o600
+
+
+class SqliteBlobStore:
+    """See ``ports.blobs.BlobStore``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._folder = database.folder / "blobs"
+
+    async def put(self, key: str, data: bytes | AsyncIterator[bytes]) -> int:
+        checked_key(key)
+        if isinstance(data, bytes):
+            if len(data) <= INSIDE_LIMIT_BYTES:
+                return await self._name(key, len(data), None, data)
+            data = _in_pieces(data)
+        draft = _Draft(self._folder)
+        try:
+            async for piece in data:
+                await asyncio.to_thread(draft.add, piece)
+            if draft.size <= INSIDE_LIMIT_BYTES:
+                return await self._name(key, draft.size, None, draft.whole())
+            await asyncio.to_thread(draft.keep)
+            return await self._name(key, draft.size, draft.name, None)
+        except OSError as error:
+            message = f"the blob {key!r} could not be written: {error}"
+            raise BackendUnavailable(message) from error
+        finally:
+            draft.discard()
+
+    async def _name(self, key: str, size: int, file: str | None, data: bytes | None) -> int:
+        def work(connection: apsw.Connection) -> str | None:
+            old = rows(connection, "SELECT file FROM blobs WHERE key = ?", (key,))
+            connection.execute(
+                "INSERT OR REPLACE INTO blobs (key, size, file, data) VALUES (?,?,?,?)",
+                (key, size, file, data),
+            )
+            return old[0][0] if old else None
+
+        replaced = await self._database.write(work)
+        self._remove(replaced)
+        return size
+
+    async def get(self, key: str) -> bytes:
+        pieces = [piece async for piece in self.stream(key)]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def stream(self, key: str) -> AsyncIterator[bytes]:
+        found = await self._open(key)
+        if isinstance(found, bytes):
+            yield found
+            return
+        with found:
+            while piece := await asyncio.to_thread(found.read, _PIECE_BYTES):
+                yield piece
+
+    async def _open(self, key: str) -> bytes | BinaryIO:
+        while True:
+            found = self._database.point(
+                "SELECT file, data FROM blobs WHERE key = ?", (checked_key(key),)
+            )
+            if not found:
+                raise NotFound("blob", key)
+            file, data = found[0]
+            if file is None:
+                return bytes(data)
+            with contextlib.suppress(FileNotFoundError):
+                return await asyncio.to_thread(self._path(file).open, "rb")
+            if (await self.size(key)) is not None and self._file_of(key) == file:
+                message = f"the file of blob {key!r} is gone from {self._folder}"
+                raise BackendUnavailable(message)
+            # It was replaced between the two looks: look again.
+
+    def _file_of(self, key: str) -> str | None:
+        found = self._database.point("SELECT file FROM blobs WHERE key = ?", (key,))
+        return found[0][0] if found else None
+
+    async def size(self, key: str) -> int | None:
+        found = self._database.point("SELECT size FROM blobs WHERE key = ?", (checked_key(key),))
+        return found[0][0] if found else None
+
+    async def delete(self, key: str) -> bool:
+        checked_key(key)
+
+        def work(connection: apsw.Connection) -> list[tuple[str | None]]:
+            sql = "DELETE FROM blobs WHERE key = ? RETURNING file"
+            return rows(connection, sql, (key,))
+
+        gone = await self._database.write(work)
+        if gone:
+            self._remove(gone[0][0])
+        return bool(gone)
+
+    async def keys(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
+        found = await self._database.scan(
+            "SELECT key FROM blobs WHERE key >= ?1 AND key < ?2 AND key > ?3 ORDER BY key LIMIT ?4",
+            (prefix, prefix + "\U0010ffff", after, limit),
+        )
+        return [key for (key,) in found]
+
+    async def url(self, key: str, *, lasts: timedelta) -> str | None:
+        return None
+
+    def _path(self, file: str) -> Path:
+        return self._folder / file[:2] / file
+
+    def _remove(self, file: str | None) -> None:
+        if file is not None:
+            self._path(file).unlink(missing_ok=True)
+
+
+class _Draft:
+    """A blob that is being written: in memory while small, then in a file without a key."""
+
+    def __init__(self, folder: Path) -> None:
+        self.size = 0
+        self.name = secrets.token_hex(16)
+        self._folder = folder / self.name[:2]
+        self._path = self._folder / f"{self.name}.draft"
+        self._small = bytearray()
+        self._file: BinaryIO | None = None
+
+    def add(self, piece: bytes) -> None:
+        self.size += len(piece)
+        if self._file is None and self.size <= INSIDE_LIMIT_BYTES:
+            self._small += piece
+            return
+        if self._file is None:
+            self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE)
+            self._file = os.fdopen(descriptor, "wb")
+            self._file.write(self._small)
+        self._file.write(piece)
+
+    def whole(self) -> bytes:
+        return bytes(self._small)
+
+    def keep(self) -> None:
+        """Make the file durable under its own name."""
+        if self._file is None:
+            return
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._path.rename(self._folder / self.name)
+        for folder in (self._folder, self._folder.parent, self._folder.parent.parent):
+            _sync_folder(folder)
+
+    def discard(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._path.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+async def _in_pieces(data: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), _PIECE_BYTES):
+        yield data[start : start + _PIECE_BYTES]

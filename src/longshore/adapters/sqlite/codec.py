@@ -1,0 +1,63 @@
+"""Rows as JSON text and back.
+
+Fields that a newer version adds have defaults, fields that it dropped are ignored, so files of
+neighbouring versions can be read. JSON, not a binary form, so that a person with a SQLite shell can
+see what is going on.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from longshore.core.definition import Definition
+from longshore.core.events.event import Context
+from longshore.core.keys import KeyRecord
+from longshore.core.numbers import NumberSet
+from longshore.core.rows import JobRow, TaskRow
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def _encode_other(value: Any) -> Any:
+    if isinstance(value, NumberSet):
+        return value.to_text()
+    raise NotImplementedError(type(value))
+
+
+def _decode_other(kind: type, value: Any) -> Any:
+    if kind is NumberSet:
+        return NumberSet.from_text(value)
+    raise NotImplementedError(kind)
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_encode_other)
+task_from_json = msgspec.json.Decoder(TaskRow, dec_hook=_decode_other).decode
+job_from_json = msgspec.json.Decoder(JobRow, dec_hook=_decode_other).decode
+definition_from_json = msgspec.json.Decoder(Definition).decode
+key_from_json = msgspec.json.Decoder(KeyRecord).decode
+context_from_json = msgspec.json.Decoder(Context).decode
+value_from_json = msgspec.json.Decoder().decode
+
+
+def to_json(value: Any) -> str:
+    """Any row or plain value as JSON text."""
+    return _encoder.encode(value).decode()
+
+
+def to_us(moment: datetime) -> int:
+    """Whole microseconds since 1970."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def maybe_us(moment: datetime | None) -> int | None:
+    """Likewise, where there may be none."""
+    return None if moment is None else (moment - _EPOCH) // _MICROSECOND
+
+
+def from_us(us: int) -> datetime:
+    """The moment these microseconds name."""
+    return _EPOCH + timedelta(microseconds=us)

@@ -1,0 +1,136 @@
+"""One commit of the ledger, as a piece of work for the writer.
+
+Everything is encoded on the caller's side, before the writer's turn begins: the transaction only
+compares versions and inserts. New rows go in as batches, which is what makes a job of ten thousand
+tasks one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import apsw
+
+from longshore.adapters.sqlite import codec
+from longshore.adapters.sqlite.bells import Topic
+from longshore.adapters.sqlite.events import INSERT_EVENT, event_values
+from longshore.adapters.sqlite.queue import UPSERT_MESSAGE, message_values
+from longshore.adapters.sqlite.statements import rows
+from longshore.core.changes import Nudge, Ring
+from longshore.core.messages import body_for
+from longshore.core.rows import JobRow, TaskRow
+from longshore.errors import VersionConflict
+from longshore.ports.ledger import AnyChange
+from longshore.ports.queue import Outgoing
+
+_INSERT_TASK = (
+    "INSERT INTO tasks (id, tenant, job_id, number, queue, created_us,"
+    " state, due_us, rung_us, lease_us, version, body)"
+    " VALUES (?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (id) DO NOTHING"
+)
+_UPDATE_TASK = (
+    "UPDATE tasks SET state=?, due_us=?, rung_us=?, lease_us=?, version=?, body=?"
+    " WHERE id=? AND version=?"
+)
+_INSERT_JOB = (
+    "INSERT INTO jobs (id, tenant, created_us, state, intents, version, body)"
+    " VALUES (?,?,?,?,?,?,?) ON CONFLICT (id) DO NOTHING"
+)
+_UPDATE_JOB = "UPDATE jobs SET state=?, intents=?, version=?, body=? WHERE id=? AND version=?"
+_NUDGE = (
+    "INSERT INTO nudges (worker_id, count) VALUES (?, 1)"
+    " ON CONFLICT (worker_id) DO UPDATE SET count = count + 1"
+)
+
+
+class Commit:
+    """The changes, encoded; calling it with the writer's connection carries them out."""
+
+    def __init__(self, changes: Sequence[AnyChange], now: datetime) -> None:
+        self._changes = changes
+        self._values = [_row_values(change.row) for change in changes]
+        self._events = [event_values(event) for change in changes for event in change.events]
+        effects = [effect for change in changes for effect in change.effects]
+        self._messages = [_ring_values(e, now) for e in effects if isinstance(e, Ring)]
+        self._nudges = [(effect.worker_id,) for effect in effects if isinstance(effect, Nudge)]
+
+    @property
+    def topics(self) -> list[Topic]:
+        """The bells to ring when this is committed."""
+        rung = ((Topic.EVENTS, self._events), (Topic.QUEUE, self._messages))
+        return [topic for topic, any_ in (*rung, (Topic.NUDGE, self._nudges)) if any_]
+
+    def __call__(self, connection: apsw.Connection) -> None:
+        if not self._write_rows(connection):
+            return
+        if self._events:
+            connection.executemany(INSERT_EVENT, self._events)
+        if self._messages:
+            connection.executemany(UPSERT_MESSAGE, self._messages)
+        if self._nudges:
+            connection.executemany(_NUDGE, self._nudges)
+
+    def _write_rows(self, connection: apsw.Connection) -> bool:
+        """Whether there was anything to write: not if all of it was committed before."""
+        written = 0
+        for change, values in zip(self._changes, self._values, strict=True):
+            if _write(connection, change, values):
+                written += 1
+            elif not _is_own(connection, change):
+                raise VersionConflict(change.row.id, change.expected_version)
+        if 0 < written < len(self._changes):
+            # A part of it was there already: these changes never were one commit.
+            raise VersionConflict(self._changes[0].row.id, self._changes[0].expected_version)
+        return written > 0
+
+
+def _write(connection: apsw.Connection, change: AnyChange, values: tuple[Any, ...]) -> bool:
+    row = change.row
+    created = codec.to_us(row.spec.created_at)
+    if isinstance(row, TaskRow):
+        if change.expected_version:
+            connection.execute(_UPDATE_TASK, (*values, row.id, change.expected_version))
+        else:
+            spec = row.spec
+            constant = (spec.id, spec.tenant, spec.job_id, spec.number, spec.queue, created)
+            connection.execute(_INSERT_TASK, (*constant, *values))
+    elif change.expected_version:
+        connection.execute(_UPDATE_JOB, (*values, row.id, change.expected_version))
+    else:
+        connection.execute(_INSERT_JOB, (row.id, row.spec.tenant, created, *values))
+    return connection.changes() > 0
+
+
+def _is_own(connection: apsw.Connection, change: AnyChange) -> bool:
+    table = "tasks" if isinstance(change.row, TaskRow) else "jobs"
+    # The table's name is one of two literals.
+    sql = f"SELECT body ->> 'change_id' FROM {table} WHERE id = ?"
+    found = rows(connection, sql, (change.row.id,))
+    return bool(found) and found[0][0] == change.row.change_id
+
+
+def _row_values(row: TaskRow | JobRow) -> tuple[Any, ...]:
+    body = codec.to_json(row)
+    if isinstance(row, JobRow):
+        return (row.state.value, len(row.intents), row.version, body)
+    return (
+        row.state.value,
+        codec.maybe_us(row.due_at),
+        codec.maybe_us(row.rung_at),
+        codec.to_us(row.lease.expires_at) if row.lease else None,
+        row.version,
+        body,
+    )
+
+
+def _ring_values(ring: Ring, now: datetime) -> tuple[Any, ...]:
+    message = Outgoing(
+        queue=ring.queue,
+        body=body_for(ring.task_id),
+        priority=ring.priority,
+        visible_at=ring.at,
+        key=ring.task_id,
+    )
+    return message_values(message, now)

@@ -1,0 +1,194 @@
+"""The ledger in SQLite: a row, its events and its doorbells in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from longshore.adapters.sqlite import codec
+from longshore.adapters.sqlite.bells import Topic
+from longshore.adapters.sqlite.commit import Commit
+from longshore.adapters.sqlite.database import Database
+from longshore.adapters.sqlite.statements import Row
+from longshore.core.changes import Effect
+from longshore.core.cursors import cursor_to, place_of
+from longshore.core.rows import JobRow, TaskRow
+from longshore.core.states import JobState, TaskState
+from longshore.errors import UsageError
+from longshore.ports.ledger import AnyChange, HeldTask
+from longshore.ports.pages import Page
+
+_FOREVER = timedelta(days=36500)
+
+RowT = TypeVar("RowT", TaskRow, JobRow)
+
+
+class SqliteLedger:
+    """See ``ports.ledger.Ledger``."""
+
+    atomic = True
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._nudges: dict[str, int] = {}  # how many of each worker's have been seen
+
+    @property
+    def epoch(self) -> int:
+        return self._database.epoch
+
+    async def task(self, task_id: str) -> TaskRow | None:
+        found = self._database.point("SELECT body FROM tasks WHERE id = ?", (task_id,))
+        return codec.task_from_json(found[0][0]) if found else None
+
+    async def tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
+        found = [
+            self._database.point("SELECT body FROM tasks WHERE id = ?", (task_id,))
+            for task_id in task_ids
+        ]
+        return [codec.task_from_json(one[0][0]) for one in found if one]
+
+    async def job(self, job_id: str) -> JobRow | None:
+        found = self._database.point("SELECT body FROM jobs WHERE id = ?", (job_id,))
+        return codec.job_from_json(found[0][0]) if found else None
+
+    async def commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
+        if len({change.row.id for change in changes}) < len(changes):
+            message = "two changes of one row in one commit"
+            raise UsageError(message)
+        work = Commit(changes, self._database.clock.now())
+        promised = any(change.promised for change in changes)
+        await self._database.write(work, promised=promised, topics=work.topics)
+        return ()
+
+    async def list_tasks(
+        self,
+        tenant: str,
+        *,
+        job_id: str | None = None,
+        state: TaskState | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[TaskRow]:
+        if job_id is not None:
+            return await self._list_tasks_of(tenant, job_id, state, limit, cursor)
+        found = await self._newest("tasks", tenant, state, limit, cursor)
+        return _page(found, limit, "tasks", codec.task_from_json)
+
+    async def _list_tasks_of(
+        self, tenant: str, job_id: str, state: TaskState | None, limit: int, cursor: str | None
+    ) -> Page[TaskRow]:
+        after = place_of("job-tasks", cursor, (int,))[0] if cursor else -1
+        found = await self._database.scan(
+            "SELECT body FROM tasks WHERE job_id = ?1 AND number > ?2 AND tenant = ?3"
+            " AND (?4 IS NULL OR state = ?4) ORDER BY number LIMIT ?5",
+            (job_id, after, tenant, state and state.value, limit + 1),
+        )
+        items = tuple(codec.task_from_json(body) for (body,) in found[:limit])
+        more = len(found) > limit
+        return Page(items, cursor_to("job-tasks", items[-1].spec.number) if more else None)
+
+    async def list_jobs(
+        self,
+        tenant: str,
+        *,
+        state: JobState | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[JobRow]:
+        found = await self._newest("jobs", tenant, state, limit, cursor)
+        return _page(found, limit, "jobs", codec.job_from_json)
+
+    async def _newest(
+        self,
+        table: str,
+        tenant: str,
+        state: TaskState | JobState | None,
+        limit: int,
+        cursor: str | None,
+    ) -> list[Row]:
+        created, row_id = (
+            place_of(table, cursor, (int, str))
+            if cursor
+            else (codec.to_us(self._database.clock.now() + _FOREVER), "")
+        )
+        condition = "AND state = ?5" if state else ""
+        values = (tenant, created, row_id, limit + 1, *((state.value,) if state else ()))
+        # The table's name is one of two literals; everything else is bound.
+        sql = (
+            f"SELECT body FROM {table} WHERE tenant = ?1 AND (created_us, id) < (?2, ?3)"
+            f" {condition} ORDER BY created_us DESC, id DESC LIMIT ?4"
+        )
+        return await self._database.scan(sql, values)
+
+    async def task_states(self, job_id: str) -> dict[str, TaskState]:
+        found = await self._database.scan(
+            "SELECT id, state FROM tasks WHERE job_id = ? ORDER BY number", (job_id,)
+        )
+        return {task_id[len(job_id) + 1 :]: TaskState(state) for task_id, state in found}
+
+    async def find(self, tenant: str, prefix: str, *, limit: int = 10) -> list[str]:
+        end = prefix + "\U0010ffff"
+        found = await self._database.scan(
+            "SELECT id FROM jobs WHERE id >= ?1 AND id < ?2 AND tenant = ?3 UNION ALL"
+            " SELECT id FROM tasks WHERE id >= ?1 AND id < ?2 AND tenant = ?3"
+            " ORDER BY id LIMIT ?4",
+            (prefix, end, tenant, limit),
+        )
+        return [row_id for (row_id,) in found]
+
+    async def unrung(self, *, due_by: datetime, rung_before: datetime, limit: int) -> list[str]:
+        found = await self._database.scan(
+            "SELECT id FROM tasks WHERE due_us <= ? AND rung_us < ? AND NOT EXISTS"
+            " (SELECT 1 FROM messages WHERE queue = tasks.queue AND key = tasks.id)"
+            " ORDER BY due_us LIMIT ?",
+            (codec.to_us(due_by), codec.to_us(rung_before), limit),
+        )
+        return [task_id for (task_id,) in found]
+
+    async def held(self, *, limit: int, expired_by: datetime | None = None) -> list[HeldTask]:
+        latest = codec.to_us(expired_by or self._database.clock.now() + _FOREVER)
+        found = await self._database.scan(
+            "SELECT body FROM tasks WHERE lease_us <= ? ORDER BY lease_us, id LIMIT ?",
+            (latest, limit),
+        )
+        tasks = [codec.task_from_json(body) for (body,) in found]
+        return [
+            HeldTask(
+                task_id=task.id,
+                worker_id=task.lease.worker_id,
+                fence=task.lease.fence,
+                expires_at=task.lease.expires_at,
+            )
+            for task in tasks
+            if task.lease
+        ]
+
+    async def open_intents(self, *, limit: int) -> list[str]:
+        found = await self._database.scan(
+            "SELECT id FROM jobs WHERE intents > 0 ORDER BY id LIMIT ?", (limit,)
+        )
+        return [job_id for (job_id,) in found]
+
+    async def nudged(self, worker_id: str) -> None:
+        seen = self._nudges.setdefault(worker_id, self._count_nudges(worker_id))
+
+        def look() -> int | None:
+            count = self._count_nudges(worker_id)
+            return count if count != seen else None
+
+        while (count := await self._database.wait_for(Topic.NUDGE, look, wait=_FOREVER)) is None:
+            continue
+        self._nudges[worker_id] = count
+
+    def _count_nudges(self, worker_id: str) -> int:
+        found = self._database.point("SELECT count FROM nudges WHERE worker_id = ?", (worker_id,))
+        return found[0][0] if found else 0
+
+
+def _page(found: list[Row], limit: int, listing: str, decode: Callable[[str], RowT]) -> Page[RowT]:
+    items = tuple(decode(body) for (body,) in found[:limit])
+    if len(found) <= limit:
+        return Page(items)
+    last = items[-1]
+    return Page(items, cursor_to(listing, codec.to_us(last.spec.created_at), last.id))

@@ -1,0 +1,75 @@
+"""The output log in SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import apsw
+
+from longshore.adapters.sqlite import codec
+from longshore.adapters.sqlite.bells import Topic
+from longshore.adapters.sqlite.database import Database
+from longshore.ports.output import START, OutputEntry, Place, Stream
+
+_INSERT = (
+    "INSERT INTO output (task_id, attempt, sequence, at_us, stream, last, data)"
+    " VALUES (?,?,?,?,?,?,?) ON CONFLICT DO NOTHING"
+)
+
+
+class SqliteOutputLog:
+    """See ``ports.output.OutputLog``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def append(self, task_id: str, entries: Sequence[OutputEntry]) -> None:
+        values = [
+            (
+                task_id,
+                entry.attempt,
+                entry.sequence,
+                codec.to_us(entry.at),
+                entry.stream.value,
+                entry.last,
+                entry.data,
+            )
+            for entry in entries
+        ]
+
+        def work(connection: apsw.Connection) -> None:
+            connection.executemany(_INSERT, values)
+
+        # Not promised by itself: the outcome that names the last sequence is, and it comes later.
+        await self._database.write(work, promised=False, topics=(Topic.OUTPUT,))
+
+    async def read(
+        self, task_id: str, *, after: Place = START, limit: int = 1000
+    ) -> list[OutputEntry]:
+        found = await self._database.scan(
+            "SELECT attempt, sequence, at_us, stream, last, data FROM output WHERE task_id = ?"
+            " AND (attempt, sequence) > (?, ?) ORDER BY attempt, sequence LIMIT ?",
+            (task_id, after.attempt, after.sequence, limit),
+        )
+        return [
+            OutputEntry(
+                attempt=attempt,
+                sequence=sequence,
+                at=codec.from_us(at_us),
+                stream=Stream(stream),
+                last=last,
+                data=data,
+            )
+            for attempt, sequence, at_us, stream, last, data in found
+        ]
+
+    async def wait(self, task_id: str, *, after: Place, wait: timedelta) -> bool:
+        def look() -> bool | None:
+            found = self._database.point(
+                "SELECT 1 FROM output WHERE task_id = ? AND (attempt, sequence) > (?, ?) LIMIT 1",
+                (task_id, after.attempt, after.sequence),
+            )
+            return True if found else None
+
+        return await self._database.wait_for(Topic.OUTPUT, look, wait=wait) is not None

@@ -1,0 +1,245 @@
+"""The queue in SQLite: one row a message, hidden by a moment, owned by a receipt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import apsw
+
+from longshore.adapters.sqlite import codec
+from longshore.adapters.sqlite.bells import Topic
+from longshore.adapters.sqlite.database import Database
+from longshore.adapters.sqlite.statements import Row, rows
+from longshore.core.lanes import lanes_for
+from longshore.core.limits import RECEIVE_LIMIT
+from longshore.core.states import Priority
+from longshore.errors import ReceiptExpired
+from longshore.ports.queue import Depth, Message, Outgoing
+
+# A ring for a task whose message is being worked on replaces that message: the old receipt is
+# void, so that deleting it cannot take the new ring away.
+UPSERT_MESSAGE = (
+    "INSERT INTO messages (queue, priority, key, body, sent_us, visible_us) VALUES (?,?,?,?,?,?)"
+    " ON CONFLICT (queue, key) WHERE key IS NOT NULL DO UPDATE SET"
+    " priority = excluded.priority, body = excluded.body, receives = 0, receipt = receipt + 1,"
+    " visible_us = CASE WHEN taken AND visible_us > excluded.sent_us THEN excluded.visible_us"
+    " ELSE min(visible_us, excluded.visible_us) END, taken = 0"
+)
+_VISIBLE = (
+    "SELECT id, receives FROM messages WHERE queue = ? AND priority = ? AND visible_us <= ?"
+    " ORDER BY visible_us, id LIMIT ?"
+)
+_TAKE = (
+    "UPDATE messages SET visible_us = ?, receives = receives + 1, taken = 1,"
+    " receipt = receipt + 1"
+    " WHERE id = ? RETURNING id, queue, priority, body, sent_us, receives, receipt"
+)
+_CURRENT = "WHERE id = ? AND receipt = ?"
+_PUT_OFF = (
+    "UPDATE messages SET visible_us = ?, receives = max(receives - 1, 0),"
+    f" receipt = receipt + 1, taken = 0 {_CURRENT}"
+)
+
+
+def message_values(message: Outgoing, now: datetime) -> tuple[Any, ...]:
+    """The values for ``UPSERT_MESSAGE``."""
+    sent = codec.to_us(now)
+    visible = sent if message.visible_at is None else codec.to_us(message.visible_at)
+    return (message.queue, int(message.priority), message.key, message.body, sent, visible)
+
+
+class SqliteTaskQueue:
+    """See ``ports.queue.TaskQueue``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._receives = 0
+
+    async def send(self, messages: Sequence[Outgoing]) -> list[Outgoing]:
+        now = self._database.clock.now()
+        values = [message_values(message, now) for message in messages]
+
+        def work(connection: apsw.Connection) -> None:
+            connection.executemany(UPSERT_MESSAGE, values)
+
+        await self._database.write(work, topics=(Topic.QUEUE,))
+        return []
+
+    async def receive(
+        self, queues: Sequence[str], *, limit: int, hidden_for: timedelta, wait: timedelta
+    ) -> list[Message]:
+        deadline = self._database.clock.elapsed() + wait
+        while True:
+            left = max(deadline - self._database.clock.elapsed(), timedelta(0))
+            there = await self._database.wait_for(
+                Topic.QUEUE,
+                lambda: self._anything_visible(queues),
+                wait=left,
+                pause=lambda: self._until_next(queues),
+            )
+            if there is None:
+                return []
+            if taken := await self._take(queues, limit, hidden_for):
+                return taken
+
+    def _anything_visible(self, queues: Sequence[str]) -> bool | None:
+        now = codec.to_us(self._database.clock.now())
+        for queue in queues:
+            for priority in Priority:
+                if self._database.point(_VISIBLE, (queue, int(priority), now, 1)):
+                    return True
+        return None
+
+    def _until_next(self, queues: Sequence[str]) -> timedelta | None:
+        earliest = [
+            visible
+            for queue in queues
+            for priority in Priority
+            for (visible,) in self._database.point(
+                "SELECT visible_us FROM messages WHERE queue = ? AND priority = ?"
+                " ORDER BY visible_us LIMIT 1",
+                (queue, int(priority)),
+            )
+        ]
+        if not earliest:
+            return None
+        pause = codec.from_us(min(earliest)) - self._database.clock.now()
+        return max(pause, timedelta(milliseconds=1))
+
+    async def _take(
+        self, queues: Sequence[str], limit: int, hidden_for: timedelta
+    ) -> list[Message]:
+        now = self._database.clock.now()
+        moment, until = codec.to_us(now), codec.to_us(now + hidden_for)
+        lanes = lanes_for(self._receives)
+        # Turn about, so that no queue stands before another for ever.
+        first = self._receives % len(queues)
+        order = [*queues[first:], *queues[:first]]
+        self._receives += 1
+
+        def work(connection: apsw.Connection) -> list[Row]:
+            taken: list[Row] = []
+            for lane in lanes:
+                for queue in order:
+                    values = (queue, int(lane), moment, limit - len(taken))
+                    for message_id, receives in rows(connection, _VISIBLE, values):
+                        if receives >= RECEIVE_LIMIT:
+                            _bury(connection, message_id)
+                        else:
+                            taken += rows(connection, _TAKE, (until, message_id))
+            return taken
+
+        # Not promised: a delivery that a power loss forgets is delivered again.
+        taking = self._database.write(work, promised=False)
+        try:
+            found = await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            taking.add_done_callback(self._give_back)
+            raise
+        return [_message(row) for row in found]
+
+    def _give_back(self, taking: asyncio.Future[list[Row]]) -> None:
+        """The receiver went away in between: what was taken for it must not stay hidden."""
+        if not taking.cancelled() and not taking.exception():
+            now = codec.to_us(self._database.clock.now())
+            receipts = [_message(row).receipt for row in taking.result()]
+            self._write_each(receipts, _PUT_OFF, (now,), topics=(Topic.QUEUE,))
+
+    async def extend(self, receipts: Sequence[str], *, hidden_for: timedelta) -> list[str]:
+        until = codec.to_us(self._database.clock.now() + hidden_for)
+        return await self._write_each(
+            receipts, f"UPDATE messages SET visible_us = ? {_CURRENT}", (until,)
+        )
+
+    async def delete(self, receipts: Sequence[str]) -> list[str]:
+        return await self._write_each(receipts, f"DELETE FROM messages {_CURRENT}", ())
+
+    async def put_off(self, receipt: str, *, until: datetime) -> None:
+        values = (codec.to_us(until),)
+        stale = await self._write_each([receipt], _PUT_OFF, values, topics=(Topic.QUEUE,))
+        if stale:
+            raise ReceiptExpired(receipt)
+
+    def _write_each(
+        self,
+        receipts: Sequence[str],
+        sql: str,
+        values: tuple[Any, ...],
+        *,
+        topics: tuple[Topic, ...] = (),
+    ) -> asyncio.Future[list[str]]:
+        """Run a statement for each receipt; answers with those that are not current.
+
+        Not promised: a message that comes back after a power loss finds its task ended or held.
+        """
+        owned = [(receipt, _parsed(receipt)) for receipt in receipts]
+
+        def work(connection: apsw.Connection) -> list[str]:
+            stale = []
+            for receipt, current in owned:
+                if current is None:
+                    stale.append(receipt)
+                    continue
+                connection.execute(sql, (*values, *current))
+                if not connection.changes():
+                    stale.append(receipt)
+            return stale
+
+        return self._database.write(work, promised=False, topics=topics)
+
+    async def depth(self, queue: str) -> Depth:
+        now = codec.to_us(self._database.clock.now())
+        found = await self._database.scan(
+            "SELECT count(*) FILTER (WHERE visible_us <= ?1), count(*) FILTER (WHERE"
+            " visible_us > ?1), (SELECT count(*) FROM dead_messages WHERE queue = ?2)"
+            " FROM messages WHERE queue = ?2",
+            (now, queue),
+        )
+        ready, hidden, dead = found[0]
+        return Depth(ready=ready, hidden=hidden, dead=dead)
+
+    async def dead_letters(self, queue: str, *, limit: int) -> list[Message]:
+        found = await self._database.scan(
+            "SELECT id, queue, priority, body, sent_us, receives, 0 FROM dead_messages"
+            " WHERE queue = ? ORDER BY id LIMIT ?",
+            (queue, limit),
+        )
+        return [_message(row) for row in found]
+
+    async def drop_dead_letter(self, message_id: str) -> bool:
+        def work(connection: apsw.Connection) -> bool:
+            connection.execute("DELETE FROM dead_messages WHERE id = ?", (message_id,))
+            return connection.changes() > 0
+
+        dropped: bool = await self._database.write(work)
+        return dropped
+
+
+def _bury(connection: apsw.Connection, message_id: int) -> None:
+    connection.execute(
+        "INSERT INTO dead_messages (id, queue, priority, body, sent_us, receives)"
+        " SELECT id, queue, priority, body, sent_us, receives FROM messages WHERE id = ?",
+        (message_id,),
+    )
+    connection.execute("DELETE FROM messages WHERE id = ?", (message_id,))
+
+
+def _message(row: Row) -> Message:
+    message_id, queue, priority, body, sent_us, receives, receipt = row
+    return Message(
+        id=str(message_id),
+        queue=queue,
+        body=body,
+        receipt=f"{message_id}.{receipt}",
+        receives=receives,
+        sent_at=codec.from_us(sent_us),
+        priority=Priority(priority),
+    )
+
+
+def _parsed(receipt: str) -> tuple[int, int] | None:
+    message_id, _, count = receipt.partition(".")
+    return (int(message_id), int(count)) if message_id.isdigit() and count.isdigit() else None

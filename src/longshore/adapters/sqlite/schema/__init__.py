@@ -1,0 +1,1 @@
+"""The schema: numbered files, applied in order, never edited once released."""

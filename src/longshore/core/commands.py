@@ -1,0 +1,187 @@
+"""What can be asked of a task.
+
+Plain values: a command says what somebody wants or saw happen, ``task.apply`` decides what comes of
+it. Whatever a worker reports carries the ``fence`` of its lease.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from longshore.core.events.types import Activity, Usage
+from longshore.core.failures import Failure
+from longshore.core.numbers import NO_NUMBERS, NumberSet
+from longshore.core.values import Document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParentsDone:
+    """These parents completed."""
+
+    numbers: NumberSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A worker wants the lease."""
+
+    worker_id: str
+    process_id: int
+    lasts: timedelta
+    epoch: int = 0
+    local: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renew:
+    """The holder is alive."""
+
+    fence: int
+    lasts: timedelta
+    process_id: int = 0
+    rss_bytes: int = 0
+    activity: Activity | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveCheckpoint:
+    """The holder finished a named step; its result is stored under ``key``."""
+
+    fence: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """The holder gives the task back unfinished."""
+
+    fence: int
+    reason: str
+    last_output: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFailed:
+    """The attempt ended without a result."""
+
+    fence: int
+    failure: Failure
+    roll: float  # in [0, 1): the chance in the backoff
+    duration: timedelta
+    usage: Usage = field(default_factory=Usage)
+    last_output: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complete:
+    """The attempt ended with a result."""
+
+    fence: int
+    result: Document | None
+    duration: timedelta
+    exit_code: int = 0
+    usage: Usage = field(default_factory=Usage)
+    last_output: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeOut:
+    """The holder ended the attempt because its time was up."""
+
+    fence: int
+    timeout: timedelta
+    elapsed: timedelta
+    signal: str
+    roll: float
+    usage: Usage = field(default_factory=Usage)
+    last_output: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseEnded:
+    """The holder is silent: its lease is over, or its process is known to be gone."""
+
+    fence: int
+    margin: timedelta
+    holder_gone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailTask:
+    """End a task that nobody runs."""
+
+    failure: Failure
+    source: str  # "dlq" or "sweeper"
+    margin: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCancel:
+    """A user wants the task ended."""
+
+    by: str
+    reason: str | None = None
+    round: int | None = None  # the job's, when the job was cancelled: later rounds are spared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmCancel:
+    """The holder has killed the attempt, as was asked."""
+
+    fence: int
+    usage: Usage = field(default_factory=Usage)
+    last_output: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRevision:
+    """A reviewer wants the work done again."""
+
+    feedback: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approve:
+    """A reviewer accepts the work."""
+
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """An operator gives the task another round.
+
+    ``completed`` are the tasks of the job that completed, because a task that was cancelled while
+    it waited has not heard of its parents since.
+    """
+
+    round: int
+    by: str
+    completed: NumberSet = NO_NUMBERS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingAgain:
+    """The task is due and nobody came: ring its doorbell once more."""
+
+
+Command = (
+    ParentsDone
+    | Claim
+    | Renew
+    | SaveCheckpoint
+    | Release
+    | AttemptFailed
+    | Complete
+    | TimeOut
+    | LeaseEnded
+    | FailTask
+    | RequestCancel
+    | ConfirmCancel
+    | RequestRevision
+    | Approve
+    | Resume
+    | RingAgain
+)

@@ -1,0 +1,58 @@
+"""Definitions: named, versioned recipes for kinds of tasks.
+
+A definition is written once per version and never changed, so a job keeps what it was started with.
+``builtin`` ones exist without being written: ``command`` and ``python`` take everything from the
+task's input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from longshore.core.backoff import RetryPolicy
+from longshore.core.ids import is_name
+from longshore.core.states import Priority
+
+
+class RunnerKind(StrEnum):
+    """What executes an attempt in its child process."""
+
+    COMMAND = "command"
+    PYTHON = "python"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """How one kind of task is run."""
+
+    name: str
+    runner: RunnerKind
+    version: int = 0  # 0: not stored, built in
+    options: dict[str, Any] = field(default_factory=dict)  # what the runner needs
+    description: str = ""
+    queue: str = "default"
+    priority: Priority = Priority.NORMAL
+    timeout: timedelta | None = None  # None: the worker's default
+    retry: RetryPolicy | None = None  # None: the installation's default
+    retry_on_timeout: bool = False
+    retryable_exit_codes: tuple[int, ...] = ()
+    requires_review: bool = False
+
+    def __post_init__(self) -> None:
+        if not is_name(self.name):
+            message = f"name must match [A-Za-z0-9_-]{{1,64}}, not {self.name!r}"
+            raise ValueError(message)
+        if not is_name(self.queue):
+            message = f"queue must match [A-Za-z0-9_-]{{1,64}}, not {self.queue!r}"
+            raise ValueError(message)
+        if self.timeout is not None and self.timeout <= timedelta(0):
+            message = "timeout must be longer than nothing"
+            raise ValueError(message)
+
+
+BUILTIN: dict[str, Definition] = {
+    kind.value: Definition(name=kind.value, runner=kind) for kind in RunnerKind
+}

@@ -1,0 +1,67 @@
+"""An event: one fact about one entity, in its place in that entity's history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from longshore.core.events.types import EntityType, EventBody
+from longshore.core.ids import event_id_of
+
+TICK = timedelta(milliseconds=1)
+"""The wire counts milliseconds, so two events of one entity are at least this far apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Who caused the event."""
+
+    origin: str  # "producer", "worker", "dispatcher", "sweeper", "operator", "health-check"
+    source: str = "system"  # or "user"
+    worker_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A body with its envelope; ``sequence`` grows by one within the entity, ``at`` strictly."""
+
+    entity_type: EntityType
+    entity_id: str
+    tenant: str
+    app: str
+    sequence: int
+    at: datetime
+    body: EventBody
+    context: Context = field(default_factory=lambda: Context(origin="system"))
+    overflow: str | None = None  # blob key of the large properties that were moved out
+
+    @property
+    def type(self) -> str:
+        """The event's name on the wire."""
+        return self.body.TYPE
+
+    @property
+    def entity(self) -> str:
+        """The entity as index keys name it, such as ``TASK#job-a_b``."""
+        return f"{self.entity_type.value}#{self.entity_id}"
+
+    @property
+    def id(self) -> str:
+        """The same for everybody who tells of this fact."""
+        return event_id_of(self.tenant, self.entity, self.sequence)
+
+
+def to_tick(moment: datetime) -> datetime:
+    """The moment in whole milliseconds: what a row says and what its events say must agree."""
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+def next_moment(now: datetime, last: datetime | None) -> datetime:
+    """When the next event of an entity is said to have happened.
+
+    Whole milliseconds, and later than the event before even if a clock went back.
+    """
+    whole = to_tick(now)
+    if last is None or whole > last:
+        return whole
+    return last + TICK

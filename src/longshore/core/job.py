@@ -1,0 +1,328 @@
+"""The life of a job: what its row learns when tasks are added, end, are cancelled or resumed.
+
+The row keeps one bit a task and outcome, so an update is idempotent and one small row serves ten
+thousand tasks. Each round of a job tells at most one ``Job Failure Detected`` and at most one end.
+
+Operations on many tasks are an ``Intent`` first: once it is committed the answer can be given, and
+whoever finds it open carries it out. While a resume is open, an outcome from before it is stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from longshore.core.changes import Change, Reason, Refusal
+from longshore.core.events import types as e
+from longshore.core.events.event import Context, Event, next_moment, to_tick
+from longshore.core.numbers import NO_NUMBERS, NumberSet
+from longshore.core.rows import CancelRequest, Intent, IntentKind, JobRow, JobSpec
+from longshore.core.states import JobState, TaskState
+from longshore.core.values import Document
+
+JobChange = Change[JobRow]
+JobDecision = JobChange | Refusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddTasks:
+    """A user adds tasks; ``graph`` is the whole graph with them.
+
+    ``blocked`` are those of the new tasks that stand behind one that failed or was cancelled.
+    """
+
+    tasks: tuple[e.TaskSummary, ...]
+    graph: Document
+    blocked: NumberSet = NO_NUMBERS
+    intent: Intent | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedTask:
+    """A task that was read in a terminal state."""
+
+    number: int
+    key: str
+    round: int
+    state: TaskState
+    blocks: NumberSet = NO_NUMBERS  # everything behind it, if it did not complete
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TasksEnded:
+    """The dispatcher read these tasks in a terminal state, after it read the job's row.
+
+    In that order, because a resume changes the job's row first: tasks that were read before it
+    would bring back the end that it took away.
+
+    ``statuses`` (by key) are needed only when ``tells`` says so, because gathering them reads the
+    whole job.
+    """
+
+    ended: tuple[EndedTask, ...]
+    statuses: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelJob:
+    """A user wants the job ended."""
+
+    by: str
+    reason: str | None = None
+    intent: Intent | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeJob:
+    """An operator gives tasks another round that failed or were cancelled.
+
+    Their parents have all completed; ``blocked`` is what stays behind others.
+    """
+
+    numbers: NumberSet
+    keys: Sequence[str]
+    blocked: NumberSet
+    by: str
+    intent: Intent | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntentDone:
+    """An intent has been carried out on every row it names."""
+
+    intent_id: str
+
+
+JobCommand = AddTasks | TasksEnded | CancelJob | ResumeJob | IntentDone
+
+
+def create(
+    spec: JobSpec,
+    tasks: tuple[e.TaskSummary, ...],
+    graph: Document,
+    *,
+    now: datetime,
+    change_id: str,
+    intent: Intent | None = None,
+) -> JobChange:
+    """A new job; its tasks' rows are created with it or by its intent."""
+    now = to_tick(now)
+    unborn = JobRow(
+        spec=spec, version=0, change_id="", updated_at=now, graph=graph, total=len(tasks)
+    )
+    created = e.JobCreated(
+        job_id=spec.id, request_id=spec.request_id, tasks=tasks, total_tasks=len(tasks)
+    )
+    step = _Step(unborn, now, change_id, Context(origin="producer", source="user"))
+    return step.change(created, intents=(intent,) if intent else ())
+
+
+def apply(row: JobRow, command: JobCommand, *, now: datetime, change_id: str) -> JobDecision:
+    """What comes of a command, decided from the row alone."""
+    decide, context = _RULES[type(command)]
+    return decide(_Step(row, to_tick(now), change_id, context), command)
+
+
+def tells(row: JobRow, ended: Sequence[EndedTask]) -> bool:
+    """Whether recording these ends would tell an event that lists every task."""
+    after = _recorded(row, ended)
+    if after.failed - row.failed and row.failure_told_in < row.round:
+        return True
+    return after.state is JobState.COMPLETED and row.end_told_in < row.round
+
+
+class _Step:
+    """One decision being made: the row, the time, and who caused what."""
+
+    __slots__ = ("change_id", "context", "now", "row")
+
+    def __init__(self, row: JobRow, now: datetime, change_id: str, context: Context) -> None:
+        self.row = row
+        self.now = now
+        self.change_id = change_id
+        self.context = context
+
+    def change(self, *bodies: e.EventBody, **fields: Any) -> JobChange:
+        row = self.row
+        sequence, at = row.last_sequence, row.last_event_at
+        events = []
+        for body in bodies:
+            sequence += 1
+            at = next_moment(self.now, at)
+            events.append(
+                Event(
+                    entity_type=e.EntityType.JOB,
+                    entity_id=row.id,
+                    tenant=row.spec.tenant,
+                    app=row.spec.app,
+                    sequence=sequence,
+                    at=at,
+                    body=body,
+                    context=self.context,
+                )
+            )
+        changed = replace(
+            row,
+            version=row.version + 1,
+            change_id=self.change_id,
+            updated_at=self.now,
+            last_sequence=sequence,
+            last_event_at=at,
+            **fields,
+        )
+        return Change(row=changed, expected_version=row.version, events=tuple(events))
+
+
+def _add_tasks(step: _Step, command: AddTasks) -> JobDecision:
+    row = step.row
+    if row.state in (JobState.COMPLETED, JobState.CANCELLED) or row.cancel is not None:
+        return Refusal(reason=Reason.ENDED, detail=f"the job is {_described(row)}")
+    added = e.JobTasksAdded(
+        job_id=row.id,
+        new_tasks=command.tasks,
+        previous_total_tasks=row.total,
+        total_tasks_now=row.total + len(command.tasks),
+    )
+    total = row.total + len(command.tasks)
+    blocked = row.blocked | command.blocked
+    still_over = replace(row, total=total, blocked=blocked).state.terminal
+    return step.change(
+        added,
+        total=total,
+        graph=command.graph,
+        blocked=blocked,
+        intents=_with(row, command.intent),
+        finished_at=row.finished_at if still_over else None,
+    )
+
+
+def _with(row: JobRow, intent: Intent | None) -> tuple[Intent, ...]:
+    return (*row.intents, intent) if intent else row.intents
+
+
+def _described(row: JobRow) -> str:
+    return "being cancelled" if row.cancel and not row.state.terminal else row.state.value
+
+
+def _tasks_ended(step: _Step, command: TasksEnded) -> JobDecision:
+    row = step.row
+    after = _recorded(row, command.ended)
+    if after == row:
+        return Refusal(reason=Reason.NOTHING_TO_DO, detail="all of this is recorded already")
+    told: list[e.EventBody] = []
+    fields: dict[str, Any] = {
+        name: getattr(after, name) for name in ("completed", "failed", "cancelled", "blocked")
+    }
+    fresh = after.failed - row.failed
+    if fresh and row.failure_told_in < row.round:
+        key = next(task.key for task in command.ended if task.number in fresh)
+        statuses = dict(command.statuses)
+        told.append(
+            e.JobFailureDetected(
+                job_id=row.id, failed_key=key, task_statuses=statuses, round=row.round
+            )
+        )
+        fields["failure_told_in"] = row.round
+    if after.state.terminal:
+        fields["finished_at"] = row.finished_at or step.now
+        if row.end_told_in < row.round and after.state is not JobState.FAILED:
+            told.append(_end_of(after, command.statuses))
+            fields["end_told_in"] = row.round
+    return step.change(*told, **fields)
+
+
+def _end_of(row: JobRow, statuses: Mapping[str, str | None]) -> e.EventBody:
+    if row.state is JobState.CANCELLED:
+        by, reason = (row.cancel.by, row.cancel.reason) if row.cancel else ("user", None)
+        return e.JobCancelled(job_id=row.id, by=by, reason=reason, round=row.round)
+    return e.JobCompleted(
+        job_id=row.id, total_tasks=row.total, task_statuses=dict(statuses), round=row.round
+    )
+
+
+def _recorded(row: JobRow, ended: Sequence[EndedTask]) -> JobRow:
+    """The row's four sets with these ends in them; stale ones are passed over."""
+    numbers: dict[TaskState, list[int]] = {
+        TaskState.COMPLETED: [],
+        TaskState.FAILED: [],
+        TaskState.CANCELLED: [],
+    }
+    known = row.ended
+    blocked = row.blocked
+    for task in ended:
+        if task.number not in known and not _stale(row, task):
+            numbers[task.state].append(task.number)
+            blocked = blocked | task.blocks
+    completed = row.completed | NumberSet(numbers[TaskState.COMPLETED])
+    failed = row.failed | NumberSet(numbers[TaskState.FAILED])
+    cancelled = row.cancelled | NumberSet(numbers[TaskState.CANCELLED])
+    blocked = blocked - (completed | failed | cancelled)
+    return replace(row, completed=completed, failed=failed, cancelled=cancelled, blocked=blocked)
+
+
+def _stale(row: JobRow, task: EndedTask) -> bool:
+    return any(
+        intent.kind is IntentKind.RESUME
+        and task.number in intent.numbers
+        and task.round < intent.round
+        for intent in row.intents
+    )
+
+
+def _cancel(step: _Step, command: CancelJob) -> JobDecision:
+    row = step.row
+    if row.state is JobState.CANCELLED or len(row.ended) == row.total:
+        return Refusal(reason=Reason.ENDED, detail=f"the job is {row.state}")
+    if row.cancel is not None:
+        return Refusal(reason=Reason.NOTHING_TO_DO, detail="its cancellation is under way")
+    request = CancelRequest(by=command.by, reason=command.reason, at=step.now)
+    return step.change(cancel=request, intents=_with(row, command.intent), finished_at=None)
+
+
+def _resume(step: _Step, command: ResumeJob) -> JobDecision:
+    row = step.row
+    if row.cancel is not None and not row.state.terminal:
+        return Refusal(reason=Reason.WRONG_STATE, detail="the job is being cancelled")
+    again = command.numbers & (row.failed | row.cancelled)
+    if not again or again != command.numbers:
+        return Refusal(
+            reason=Reason.WRONG_STATE, detail="only failed or cancelled tasks can be resumed"
+        )
+    if again & command.blocked:
+        return Refusal(
+            reason=Reason.WRONG_STATE, detail="a task cannot be resumed behind one that is not"
+        )
+    resumed = e.JobResumed(
+        job_id=row.id, round=row.round + 1, tasks=tuple(command.keys), by=command.by
+    )
+    return step.change(
+        resumed,
+        round=row.round + 1,
+        failed=row.failed - again,
+        cancelled=row.cancelled - again,
+        blocked=command.blocked - row.ended,
+        cancel=None,
+        finished_at=None,
+        intents=_with(row, command.intent),
+    )
+
+
+def _intent_done(step: _Step, command: IntentDone) -> JobDecision:
+    left = tuple(intent for intent in step.row.intents if intent.id != command.intent_id)
+    if left == step.row.intents:
+        return Refusal(reason=Reason.NOTHING_TO_DO, detail="the intent is closed")
+    return step.change(intents=left)
+
+
+_OPERATOR = Context(origin="operator", source="user")
+_DISPATCHER = Context(origin="dispatcher")
+
+_RULES: dict[type, tuple[Callable[[_Step, Any], JobDecision], Context]] = {
+    AddTasks: (_add_tasks, Context(origin="producer", source="user")),
+    TasksEnded: (_tasks_ended, _DISPATCHER),
+    CancelJob: (_cancel, _OPERATOR),
+    ResumeJob: (_resume, _OPERATOR),
+    IntentDone: (_intent_done, _DISPATCHER),
+}

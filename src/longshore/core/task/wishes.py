@@ -1,0 +1,129 @@
+"""What users, reviewers, operators and the dispatcher ask of a task."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from longshore.core import commands as c
+from longshore.core.changes import Nudge, Reason, Refusal
+from longshore.core.events import types as e
+from longshore.core.limits import FEEDBACK_LIMIT_CHARACTERS, MAX_REVISIONS
+from longshore.core.rows import CancelRequest
+from longshore.core.states import TaskState
+from longshore.core.task.step import Decision, Step, cancelled, make_pending
+
+
+def parents_done(step: Step, command: c.ParentsDone) -> Decision:
+    left = step.row.awaits - command.numbers
+    if step.row.state is not TaskState.WAITING or left == step.row.awaits:
+        return Refusal(reason=Reason.NOTHING_TO_DO, detail="none of these parents is awaited")
+    return step.change(awaits=left) if left else make_pending(step)
+
+
+def request_cancel(step: Step, command: c.RequestCancel) -> Decision:
+    row = step.row
+    if command.round is not None and row.round > command.round:
+        return _stale(row.round)
+    if row.state.terminal:
+        return step.wrong_state("still to be ended")
+    request = CancelRequest(by=command.by, reason=command.reason, at=step.now)
+    if row.lease is None:
+        return cancelled(step, request)
+    if row.cancel is not None:
+        return Refusal(reason=Reason.NOTHING_TO_DO, detail="its cancellation is under way")
+    nudge = Nudge(row.lease.worker_id, row.id)
+    return step.change(effects=(nudge,), cancel=request)
+
+
+def confirm_cancel(step: Step, command: c.ConfirmCancel) -> Decision:
+    if isinstance(lease := step.held(command.fence), Refusal):
+        return lease
+    if step.row.cancel is None:
+        return Refusal(reason=Reason.WRONG_STATE, detail="nobody asked for its cancellation")
+    return cancelled(step, step.row.cancel, usage=command.usage, last_output=command.last_output)
+
+
+def request_revision(step: Step, command: c.RequestRevision) -> Decision:
+    row = step.row
+    if row.state is not TaskState.IN_REVIEW:
+        return step.wrong_state("in review")
+    if row.revision >= MAX_REVISIONS:
+        detail = f"it was revised {MAX_REVISIONS} times already: approve it or cancel it"
+        return Refusal(reason=Reason.LIMIT_REACHED, detail=detail)
+    if not 0 < len(command.feedback) <= FEEDBACK_LIMIT_CHARACTERS:
+        detail = f"feedback must have 1 to {FEEDBACK_LIMIT_CHARACTERS} characters"
+        return Refusal(reason=Reason.LIMIT_REACHED, detail=detail)
+    requested = e.TaskRevisionRequested(
+        task_id=row.id,
+        job_id=row.spec.job_id,
+        feedback=command.feedback,
+        revision=row.revision + 1,
+        by=command.by,
+    )
+    return step.change(
+        requested,
+        effects=(step.ring(step.now),),
+        state=TaskState.PENDING,
+        revision=row.revision + 1,
+        feedback=command.feedback,
+        previous_result=row.result,
+        result=None,
+        # Steps that were saved would give the reviewer the same work again.
+        checkpoint=None,
+        attempts_used=0,
+        due_at=step.now,
+        rung_at=step.now,
+    )
+
+
+def approve(step: Step, command: c.Approve) -> Decision:
+    row = step.row
+    if row.state is not TaskState.IN_REVIEW:
+        return step.wrong_state("in review")
+    approved = e.TaskApproved(task_id=row.id, job_id=row.spec.job_id, by=command.by)
+    completed = e.TaskCompleted(
+        task_id=row.id,
+        job_id=row.spec.job_id,
+        attempt_number=row.attempt,
+        output=row.result,
+        duration=row.ran_for or timedelta(),
+        exit_code=row.exit_code or 0,
+        last_output=row.last_output,
+    )
+    return step.change(approved, completed, state=TaskState.COMPLETED, finished_at=step.now)
+
+
+def resume(step: Step, command: c.Resume) -> Decision:
+    row = step.row
+    if command.round <= row.round:
+        return _stale(row.round)
+    if row.state not in (TaskState.FAILED, TaskState.CANCELLED):
+        detail = f"the task is {row.state}: only what failed or was cancelled can be resumed"
+        return Refusal(reason=Reason.WRONG_STATE, detail=detail)
+    if row.awaits - command.completed:
+        detail = "it was cancelled before it could run, and its parents have not completed"
+        return Refusal(reason=Reason.WRONG_STATE, detail=detail)
+    return make_pending(
+        step,
+        round=command.round,
+        attempts_used=0,
+        failure=None,
+        result=None,
+        exit_code=None,
+        cancel=None,
+        finished_at=None,
+    )
+
+
+def _stale(round_: int) -> Refusal:
+    return Refusal(reason=Reason.STALE_ROUND, detail=f"the task is in round {round_} already")
+
+
+def ring_again(step: Step, command: c.RingAgain) -> Decision:
+    row = step.row
+    if row.state is not TaskState.PENDING or row.due_at is None:
+        return step.wrong_state("pending")
+    # Not promised: a ring that a power loss forgets is rung again by the next sweep.
+    return step.change(
+        effects=(step.ring(max(step.now, row.due_at)),), promised=False, rung_at=step.now
+    )

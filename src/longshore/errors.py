@@ -1,0 +1,237 @@
+"""Every error Longshore raises, in one tree.
+
+::
+
+    LongshoreError
+    ├── ConfigurationError         settings are missing, malformed or contradictory
+    ├── UsageError                 the caller broke a documented rule; never retried
+    │   ├── InvalidTaskToken       malformed, expired, or the signature is wrong
+    │   └── InvalidJob             a cycle, an unknown dependency, a duplicate id …
+    ├── NotFound                   no such job, task, definition, key or blob
+    ├── Conflict                   somebody else got there first
+    │   ├── VersionConflict        the row is not the one that was read
+    │   ├── CommandRefused         the row's state does not allow what was asked
+    │   │   ├── LeaseHeld          another worker's lease is still live
+    │   │   └── LeaseLost          our lease ran out or was taken over
+    │   ├── AlreadyExists          same id, different content
+    │   └── ReceiptExpired         the message was delivered again since
+    └── BackendError               a store, queue or bus failed; see ``__cause__``
+        ├── BackendUnavailable     worth another try: throttled, timed out, locked
+        │   └── OutcomeUnknown     the write may or may not have happened
+        └── BackendRejected        not worth another try: denied, malformed
+            ├── StoreCorrupt       the file is damaged
+            └── StoreTooNew        the file was written by a newer Longshore
+
+    Retry, Fail                    raised by a task to decide its own outcome
+
+An error carries facts as attributes and hands them all to ``super().__init__``, so that it survives
+``pickle``; the sentence is built in ``__str__``. Nobody matches on the sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+class LongshoreError(Exception):
+    """The root: catch this to catch everything Longshore raises on purpose."""
+
+
+class ConfigurationError(LongshoreError):
+    """Settings are missing, malformed or contradict each other."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        return "; ".join(self.problems)
+
+
+class UsageError(LongshoreError):
+    """The caller broke a documented rule; trying again will not help."""
+
+
+class InvalidTaskToken(UsageError):
+    """A task token that cannot be believed."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        return f"the task token is not valid ({self.reason}); dequeue the task again for a new one"
+
+
+class HasPathAndMessage(Protocol):
+    """One thing that is wrong with a request, and where."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def message(self) -> str: ...
+
+
+class InvalidJob(UsageError):
+    """A submitted job that cannot be accepted; every problem is listed."""
+
+    def __init__(self, problems: Sequence[HasPathAndMessage]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        lines = [f"{problem.path}: {problem.message}" for problem in self.problems]
+        return "the job was not accepted:\n  " + "\n  ".join(lines)
+
+
+class NotFound(LongshoreError):
+    """There is no such thing."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind = kind
+        self.name = name
+        super().__init__(kind, name)
+
+    def __str__(self) -> str:
+        return f"no {self.kind} {self.name!r}"
+
+
+class Conflict(LongshoreError):
+    """Somebody else got there first."""
+
+
+class VersionConflict(Conflict):
+    """The row is not at the version that was read: read again, decide again."""
+
+    def __init__(self, row_id: str, expected: int) -> None:
+        self.row_id = row_id
+        self.expected = expected
+        super().__init__(row_id, expected)
+
+    def __str__(self) -> str:
+        return f"{self.row_id!r} is no longer at version {self.expected}"
+
+
+class CommandRefused(Conflict):
+    """The state of a task or job does not allow what was asked."""
+
+    def __init__(self, row_id: str, reason: str, until: datetime | None = None) -> None:
+        self.row_id = row_id
+        self.reason = reason
+        self.until = until
+        super().__init__(row_id, reason, until)
+
+    def __str__(self) -> str:
+        return f"{self.row_id!r}: {self.reason}"
+
+
+class LeaseHeld(CommandRefused):
+    """Another worker's lease is still live."""
+
+
+class LeaseLost(CommandRefused):
+    """Our lease ran out or was taken over; nothing may be reported under it."""
+
+
+class AlreadyExists(Conflict):
+    """The id is taken by something with other content."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind = kind
+        self.name = name
+        super().__init__(kind, name)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r} exists already with different content"
+
+
+class ReceiptExpired(Conflict):
+    """The message was delivered to somebody else since it was received."""
+
+    def __init__(self, receipt: str) -> None:
+        self.receipt = receipt
+        super().__init__(receipt)
+
+    def __str__(self) -> str:
+        return "the message has been delivered again or removed since it was received"
+
+
+class BackendError(LongshoreError):
+    """A store, a queue or a bus failed; the cause is chained."""
+
+
+class BackendUnavailable(BackendError):
+    """Worth another try: throttled, timed out, locked, out of reach."""
+
+
+class OutcomeUnknown(BackendUnavailable):
+    """The write may or may not have happened: repeat it under the same change id, or read again."""
+
+
+class BackendRejected(BackendError):
+    """Not worth another try: denied, malformed, impossible."""
+
+
+class StoreCorrupt(BackendRejected):
+    """A file of the store is damaged. It is never recreated silently."""
+
+    def __init__(self, path: str, detail: str) -> None:
+        self.path = path
+        self.detail = detail
+        super().__init__(path, detail)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} is damaged ({self.detail}); nothing was changed. "
+            f"Move the data folder aside and restore it from a backup, or recover what can be read "
+            f'with `sqlite3 {self.path} ".recover"`.'
+        )
+
+
+class StoreTooNew(BackendRejected):
+    """The file was written by a newer version of Longshore."""
+
+    def __init__(self, path: str, found: int, known: int) -> None:
+        self.path = path
+        self.found = found
+        self.known = known
+        super().__init__(path, found, known)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} has schema {self.found}, and this version of Longshore knows up to "
+            f"{self.known}; nothing was changed. Upgrade Longshore, or use another data folder."
+        )
+
+
+class Retry(Exception):
+    """Raised by a task: this attempt failed, try again, not before ``after`` from now."""
+
+    longshore_decision: ClassVar[Literal["retry"]] = "retry"
+
+    def __init__(self, message: str = "", after: timedelta | float | None = None) -> None:
+        self.message = message
+        self.after = timedelta(seconds=after) if isinstance(after, int | float) else after
+        super().__init__(message, after)
+
+    def __str__(self) -> str:
+        return self.message or "the task asked for another attempt"
+
+
+class Fail(Exception):
+    """Raised by a task: do not try again."""
+
+    longshore_decision: ClassVar[Literal["fail"]] = "fail"
+
+    def __init__(self, message: str = "", category: str | None = None) -> None:
+        self.message = message
+        self.category = category
+        super().__init__(message, category)
+
+    def __str__(self) -> str:
+        return self.message or "the task asked not to be tried again"

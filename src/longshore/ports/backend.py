@@ -1,0 +1,32 @@
+"""A backend: one adapter for every port, made to work together."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from longshore.ports.blobs import BlobStore
+from longshore.ports.clock import Clock
+from longshore.ports.definitions import Definitions
+from longshore.ports.events import EventBus, EventLog
+from longshore.ports.keys import Keys
+from longshore.ports.ledger import Ledger
+from longshore.ports.output import OutputLog
+from longshore.ports.queue import TaskQueue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """What services are handed."""
+
+    name: str
+    clock: Clock
+    ledger: Ledger
+    queue: TaskQueue
+    events: EventLog
+    bus: EventBus
+    output: OutputLog
+    blobs: BlobStore
+    definitions: Definitions
+    keys: Keys
+    close: Callable[[], Awaitable[None]]

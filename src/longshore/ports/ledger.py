@@ -1,0 +1,134 @@
+"""The ledger: the rows of tasks and jobs, changed by compare-and-swap only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from longshore.core.changes import Change, Effect
+from longshore.core.rows import JobRow, TaskRow
+from longshore.core.states import JobState, TaskState
+from longshore.ports.pages import Page
+
+AnyChange = Change[TaskRow] | Change[JobRow]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldTask:
+    """A task that is processing, as an index knows it: a hint before a consistent read."""
+
+    task_id: str
+    worker_id: str
+    fence: int
+    expires_at: datetime
+
+
+class Ledger(Protocol):
+    """The store of rows. It knows nothing of rules: it reads, and it commits decisions.
+
+    Reads of single rows are consistent: they see every commit that was answered before the read
+    began, by any process. Listings may lag and are only hints.
+    """
+
+    @property
+    def epoch(self) -> int:
+        """Grows whenever commits that were not ``promised`` may have been lost."""
+        ...
+
+    @property
+    def atomic(self) -> bool:
+        """Whether ``commit`` takes several changes in one step."""
+        ...
+
+    async def task(self, task_id: str) -> TaskRow | None:
+        """The task's row, or None."""
+        ...
+
+    async def tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
+        """The rows that exist, in the order asked for; those that do not are left out."""
+        ...
+
+    async def job(self, job_id: str) -> JobRow | None:
+        """The job's row, or None."""
+        ...
+
+    async def commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
+        """Write every change's row together with its events: all of it or nothing.
+
+        Returns the effects that are still to be carried out by the caller; a ledger that can ring
+        within its own commit does so and leaves them out. A change whose ``change_id`` is the
+        row's already has been committed before (its answer was lost): that is success, and nothing
+        is written again. What is ``promised`` is on disk when this returns; nothing of a change is
+        visible to anybody before it is committed.
+
+        Raises:
+            VersionConflict: a row is not at its ``expected_version``; nothing was written.
+            OutcomeUnknown: it may or may not have happened; commit the same changes again.
+            BackendUnavailable: it did not happen; worth another try.
+            UsageError: several changes, and the ledger is not ``atomic``; two changes of one row.
+        """
+        ...
+
+    async def list_tasks(
+        self,
+        tenant: str,
+        *,
+        job_id: str | None = None,
+        state: TaskState | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[TaskRow]:
+        """Tasks of a tenant: of one job by number, else the newest first.
+
+        Raises:
+            UsageError: the cursor was not made by this listing.
+        """
+        ...
+
+    async def list_jobs(
+        self,
+        tenant: str,
+        *,
+        state: JobState | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[JobRow]:
+        """Jobs of a tenant, the newest first.
+
+        Raises:
+            UsageError: the cursor was not made by this listing.
+        """
+        ...
+
+    async def task_states(self, job_id: str) -> dict[str, TaskState]:
+        """The state of every task of a job, by key."""
+        ...
+
+    async def find(self, tenant: str, prefix: str, *, limit: int = 10) -> list[str]:
+        """Ids of a tenant's jobs and tasks that begin with ``prefix``, in order."""
+        ...
+
+    async def unrung(self, *, due_by: datetime, rung_before: datetime, limit: int) -> list[str]:
+        """Ids of pending tasks due at or before ``due_by`` and last rung before ``rung_before``.
+
+        A ledger that knows the task's message is still on its queue leaves the task out.
+        """
+        ...
+
+    async def held(self, *, limit: int, expired_by: datetime | None = None) -> list[HeldTask]:
+        """Tasks that are processing, the earliest end of lease first; with ``expired_by`` only
+        those whose lease ends at or before it."""
+        ...
+
+    async def open_intents(self, *, limit: int) -> list[str]:
+        """Ids of jobs with an intent that is not carried out."""
+        ...
+
+    async def nudged(self, worker_id: str) -> None:
+        """Return when some task held by this worker may have been changed by somebody else.
+
+        What happened since the last call returned counts, so nothing is missed between two calls.
+        """
+        ...

@@ -1,0 +1,128 @@
+"""The runner: carries out one attempt in a child process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Protocol
+
+from longshore.core.definition import Definition
+from longshore.core.events.types import Activity, Usage
+from longshore.core.failures import Failure
+from longshore.ports.output import Stream
+
+# What a child finds in its environment. A shell script can report through the channel too:
+# echo '{"type":"result","value":42}' >&$LONGSHORE_ATTEMPT_CHANNEL
+TASK_VARIABLE = "LONGSHORE_ATTEMPT_TASK"
+ATTEMPT_VARIABLE = "LONGSHORE_ATTEMPT"
+INPUT_VARIABLE = "LONGSHORE_ATTEMPT_INPUT"  # path of a file with the input as JSON
+CHANNEL_VARIABLE = "LONGSHORE_ATTEMPT_CHANNEL"  # number of the file descriptor to report to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkOrder:
+    """All that a child needs to know of the attempt it is to carry out."""
+
+    task_id: str
+    job_id: str
+    key: str
+    tenant: str
+    attempt: int
+    fence: int
+    definition: Definition
+    timeout: timedelta
+    input: Any = None
+    dependency_outputs: Mapping[str, Any] = field(default_factory=dict)
+    checkpoints: Mapping[str, Any] = field(default_factory=dict)
+    feedback: str | None = None
+    previous_output: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """The child wrote to one of its output streams."""
+
+    stream: Stream
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """The child says what it is doing."""
+
+    activity: Activity
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """The child finished a named step and waits until its result is kept."""
+
+    name: str
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """The child says what it has consumed so far in this attempt."""
+
+    usage: Usage
+
+
+Report = Printed | Active | StepDone | Used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How an attempt ended: with a result, or with a failure."""
+
+    failure: Failure | None = None
+    result: Any = None
+    exit_code: int | None = None
+    signal: str | None = None  # what ended it, if a signal did
+
+
+class RunningAttempt(Protocol):
+    """A child at work."""
+
+    @property
+    def process_id(self) -> int:
+        """The child's, which leads its own session and process group."""
+        ...
+
+    def reports(self) -> AsyncIterator[Report]:
+        """What the child prints and says, in order; ends when the child has ended and its output
+        is drained. Somebody else who holds its pipes cannot keep this from ending."""
+        ...
+
+    async def step_kept(self, name: str) -> None:
+        """Tell the child that a finished step's result is kept."""
+        ...
+
+    async def ending(self) -> Ending:
+        """How it ended; returns after ``reports`` has."""
+        ...
+
+    async def stop(self, *, grace: timedelta) -> str:
+        """SIGTERM to the whole group, SIGKILL after ``grace``; returns the signal that ended it.
+
+        When this returns, no process of the group is alive. Safe to call twice and after the end.
+        """
+        ...
+
+    def rss_bytes(self) -> int:
+        """Memory in use by the child now; 0 if it is not known."""
+        ...
+
+
+class Runner(Protocol):
+    """Starts children."""
+
+    async def start(self, order: WorkOrder) -> RunningAttempt:
+        """Start one.
+
+        Raises:
+            UsageError: the order can never be carried out (no such command, bad options).
+            BackendUnavailable: no child could be started now (out of processes, out of memory).
+        """
+        ...

@@ -1,0 +1,89 @@
+"""A retry helper for calls inside a task, for those that are not worth a whole new attempt.
+
+Only failures that may pass are repeated, by the same categories that decide over attempts, and
+with the same backoff. A task that raises ``Retry`` or ``Fail`` in the call is obeyed here too. When
+the tries are used up the last error is raised as it is, so the attempt is judged by it.
+
+    @with_retry
+    async def fetch(url: str) -> bytes: ...
+
+    page = with_retry(download, attempts=5)(url)
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ParamSpec, TypeVar, overload
+
+import tenacity
+
+from longshore.core.backoff import RetryPolicy, delay_before
+from longshore.core.failures import failure_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_USUAL = RetryPolicy()
+
+
+@overload
+def with_retry(
+    fn: Callable[P, T],
+    *,
+    attempts: int | None = ...,
+    policy: RetryPolicy = ...,
+    sleep: Callable[[float], Any] | None = ...,
+    roll: Callable[[], float] = ...,
+) -> Callable[P, T]: ...
+@overload
+def with_retry(
+    fn: None = ...,
+    *,
+    attempts: int | None = ...,
+    policy: RetryPolicy = ...,
+    sleep: Callable[[float], Any] | None = ...,
+    roll: Callable[[], float] = ...,
+) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
+def with_retry(
+    fn: Callable[..., Any] | None = None,
+    *,
+    attempts: int | None = None,
+    policy: RetryPolicy = _USUAL,
+    sleep: Callable[[float], Any] | None = None,
+    roll: Callable[[], float] = random.random,
+) -> Callable[..., Any]:
+    """The function, plain or async, with failures that may pass tried again.
+
+    Args:
+        attempts: How often it is called at most; None for what the policy says.
+        sleep: Waits that many seconds; an async function for an async ``fn``.
+        roll: Gives the chance in the backoff, at least 0 and less than 1.
+    """
+    if attempts is not None:
+        policy = replace(policy, max_attempts=attempts)
+    options: dict[str, Any] = {} if sleep is None else {"sleep": sleep}
+    decorate: Callable[[Callable[..., Any]], Callable[..., Any]] = tenacity.retry(
+        stop=tenacity.stop_after_attempt(policy.max_attempts),
+        retry=tenacity.retry_if_exception(_may_pass),
+        wait=_backoff(policy, roll),
+        reraise=True,
+        **options,
+    )
+    return decorate if fn is None else decorate(fn)
+
+
+def _may_pass(error: BaseException) -> bool:
+    # An interrupt or a cancellation is an order, and goes through at once.
+    return isinstance(error, Exception) and failure_of(error).retryable
+
+
+def _backoff(policy: RetryPolicy, roll: Callable[[], float]) -> Callable[[Any], float]:
+    def seconds_to_wait(state: tenacity.RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        asked = failure_of(error).retry_after if error else None
+        delay = delay_before(state.attempt_number, policy, roll=roll(), retry_after=asked)
+        return delay.total_seconds()
+
+    return seconds_to_wait

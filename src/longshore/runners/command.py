@@ -1,0 +1,20 @@
+"""The command runner: becomes the command.
+
+The child replaces itself with the command, so there is no process between the worker and the work:
+its exit code, its signals and its streams are the command's own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+
+def run(order: Mapping[str, Any]) -> None:
+    """Replace this process; returns only by an exception."""
+    settings = {**order["options"], **(order["input"] or {})}
+    argv = settings["argv"]
+    if folder := settings.get("cwd"):
+        os.chdir(folder)
+    os.execvp(argv[0], argv)  # noqa: S606 - running what was asked for is the point

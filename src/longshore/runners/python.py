@@ -1,0 +1,37 @@
+"""The python runner: imports a function and calls it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def load(path: str) -> Callable[..., Any]:
+    """The function that ``package.module:name`` names."""
+    module_name, _, name = path.partition(":")
+    found: Any = importlib.import_module(module_name)
+    for part in name.split("."):
+        found = getattr(found, part)
+    if not callable(found):
+        message = f"{path} is not a function"
+        raise TypeError(message)
+    return found  # type: ignore[no-any-return]
+
+
+def run(order: Mapping[str, Any]) -> Any:
+    """Call the function and return its result."""
+    settings = {**order["options"], **(order["input"] or {})}
+    sys.path[:0] = [folder for folder in settings.get("path", [""]) if folder not in sys.path]
+    function = load(settings["function"])
+    result = function(*settings.get("args", ()), **settings.get("kwargs", {}))
+    if inspect.isawaitable(result):
+        return asyncio.run(_finished(result))
+    return result
+
+
+async def _finished(awaitable: Any) -> Any:
+    return await awaitable

@@ -1,0 +1,185 @@
+"""The dispatcher: when a task has ended, its dependents may become ready and its job may end.
+
+Events only say where to look. What is done is decided from rows, read in this order: the job, then
+its tasks. Whoever resumes a task changes the job's row first, so a decision made from a stale task
+meets a conflict on the job. Dependents are told before the job is: a job that is recorded as
+complete has nothing left to dispatch. All of it can be done twice without harm.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from longshore.core import job as jobs
+from longshore.core import task as tasks
+from longshore.core.changes import Refusal
+from longshore.core.commands import ParentsDone
+from longshore.core.events.codec import EVENT_TYPES
+from longshore.core.events.folding import EVENT_TO_STATE
+from longshore.core.graph import Graph
+from longshore.core.ids import split_task_id, task_id_of
+from longshore.core.numbers import NO_NUMBERS, NumberSet
+from longshore.core.rows import JobRow, TaskRow
+from longshore.core.states import TaskState
+from longshore.errors import BackendUnavailable, CommandRefused, NotFound, VersionConflict
+from longshore.ports.backend import Backend
+from longshore.ports.presence import Presence
+from longshore.services.documents import Documents
+from longshore.services.transitions import Transitions
+
+logger = logging.getLogger(__name__)
+
+CONSUMER = "dispatcher"
+ENDING_EVENTS = tuple(
+    name for name in EVENT_TYPES if name in EVENT_TO_STATE and EVENT_TO_STATE[name].terminal
+)
+_AT_ONCE = 256
+_LOOK_EVERY = timedelta(milliseconds=500)
+_LOOKS = 20
+
+
+class Dispatcher:
+    """Moves jobs forward."""
+
+    def __init__(
+        self,
+        *,
+        backend: Backend,
+        transitions: Transitions,
+        documents: Documents,
+        presence: Presence,
+        wait: timedelta,
+    ) -> None:
+        self._presence = presence
+        self._backend = backend
+        self._transitions = transitions
+        self._documents = documents
+        self._wait = wait
+
+    async def run(self) -> None:
+        """Follow the events until cancelled.
+
+        One process of the machine does it; the others only look now and then whether it does, in
+        case it is there and yet stands still.
+        """
+        while True:
+            if self._presence.leads(CONSUMER):
+                await self._safely(self._wait)
+                continue
+            for _ in range(_LOOKS):
+                await self._backend.clock.sleep(_LOOK_EVERY)
+                if self._presence.leads(CONSUMER):
+                    break
+            else:
+                await self._safely(timedelta(0))
+
+    async def _safely(self, wait: timedelta) -> None:
+        try:
+            await self.step(wait)
+        except BackendUnavailable as error:
+            logger.warning("dispatch.unavailable", extra={"error": str(error)})
+            await self._backend.clock.sleep(_LOOK_EVERY)
+
+    async def step(self, wait: timedelta) -> bool:
+        """Deal with one delivery; whether there was one."""
+        bus = self._backend.bus
+        delivery = await bus.receive(CONSUMER, types=ENDING_EVENTS, limit=_AT_ONCE, wait=wait)
+        if delivery is None:
+            return False
+        await self.settle([event.entity_id for event in delivery.events])
+        await bus.acknowledge(CONSUMER, delivery.receipt)
+        return True
+
+    async def settle(self, task_ids: Sequence[str]) -> None:
+        """Do what follows from the end of these tasks, in so far as they have ended."""
+        by_job: dict[str, dict[str, None]] = {}
+        for task_id in task_ids:
+            by_job.setdefault(split_task_id(task_id)[0], {})[task_id] = None
+        for job_id, ids in by_job.items():
+            try:
+                await self._settle_job(job_id, list(ids))
+            except NotFound:
+                logger.exception("dispatch.job_missing", extra={"job_id": job_id})
+
+    async def _settle_job(self, job_id: str, task_ids: list[str]) -> None:
+        async def decide(job: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
+            rows = await self._backend.ledger.tasks(task_ids)
+            ended = [row for row in rows if row.state.terminal]
+            await self._tell_dependents(ended)
+            return await self._record(job, ended, now, change_id)
+
+        try:
+            await self._transitions.job(job_id, decide)
+        except CommandRefused:
+            logger.debug("dispatch.nothing_new", extra={"job_id": job_id})
+
+    async def _tell_dependents(self, ended: list[TaskRow]) -> None:
+        told: dict[str, list[int]] = {}
+        for row in ended:
+            if row.state is TaskState.COMPLETED and row.spec.dependents is not None:
+                for key in await self._documents.load(row.spec.dependents):
+                    dependent = task_id_of(row.spec.job_id, key)
+                    told.setdefault(dependent, []).append(row.spec.number)
+        ids = list(told)
+        for start in range(0, len(ids), _AT_ONCE):
+            await self._tell({task_id: told[task_id] for task_id in ids[start : start + _AT_ONCE]})
+
+    async def _tell(self, told: dict[str, list[int]]) -> None:
+        """Tell some dependents: in one commit where that can be, else one by one."""
+        if self._backend.ledger.atomic and await self._told_at_once(told):
+            return
+        for task_id, numbers in told.items():
+            try:
+                await self._transitions.task(task_id, ParentsDone(numbers=NumberSet(numbers)))
+            except CommandRefused:
+                logger.debug("dispatch.told_before", extra={"task_id": task_id})
+
+    async def _told_at_once(self, told: dict[str, list[int]]) -> bool:
+        now, change_id = self._backend.clock.now(), self._transitions.new_id()
+        rows = await self._backend.ledger.tasks(list(told))
+        if len(rows) < len(told):
+            return False
+        decisions = [
+            tasks.apply(
+                row, ParentsDone(numbers=NumberSet(told[row.id])), now=now, change_id=change_id
+            )
+            for row in rows
+        ]
+        changes = [decision for decision in decisions if not isinstance(decision, Refusal)]
+        try:
+            if changes:
+                await self._transitions.commit(*changes)
+        except VersionConflict:
+            return False
+        return True
+
+    async def _record(
+        self, job: JobRow, rows: list[TaskRow], now: datetime, change_id: str
+    ) -> jobs.JobDecision:
+        ended = [
+            jobs.EndedTask(
+                number=row.spec.number,
+                key=row.spec.key,
+                round=row.round,
+                state=row.state,
+                blocks=await self._behind(job, row),
+            )
+            for row in rows
+        ]
+        statuses: dict[str, str | None] = {}
+        if jobs.tells(job, ended):
+            states = await self._backend.ledger.task_states(job.id)
+            statuses = {
+                key: None if state is TaskState.WAITING else state.value
+                for key, state in states.items()
+            }
+        command = jobs.TasksEnded(ended=tuple(ended), statuses=statuses)
+        return jobs.apply(job, command, now=now, change_id=change_id)
+
+    async def _behind(self, job: JobRow, row: TaskRow) -> NumberSet:
+        if row.state is TaskState.COMPLETED or row.spec.dependents is None:
+            return NO_NUMBERS
+        graph = Graph.from_json(await self._documents.load(job.graph))
+        return graph.behind([row.spec.number])

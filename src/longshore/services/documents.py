@@ -1,0 +1,69 @@
+"""Documents: short ones stand in their row, long ones in the blob store; callers need not care."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from longshore.core.changes import Change
+from longshore.core.events.codec import properties_of
+from longshore.core.events.event import Event
+from longshore.core.overflow import join, payload_key, split
+from longshore.core.planning import document_of
+from longshore.core.rows import JobRow
+from longshore.core.values import Document
+from longshore.ports.blobs import BlobStore
+
+
+class Documents:
+    """Writes documents before the rows that refer to them, and reads them back."""
+
+    def __init__(self, blobs: BlobStore) -> None:
+        self._blobs = blobs
+
+    async def keep(self, value: Any, key: str) -> Document:
+        """Store a value; durable when this returns unless it is inline."""
+        document, data = document_of(value, key)
+        if data is not None:
+            await self._blobs.put(key, data)
+        return document
+
+    async def load(self, document: Document | None) -> Any:
+        """The value; None for no document."""
+        if document is None:
+            return None
+        if document.key is None:
+            return json.loads(document.text or "null")
+        return json.loads(await self._blobs.get(document.key))
+
+    async def load_key(self, key: str) -> Any:
+        """The value that was stored under a key."""
+        return json.loads(await self._blobs.get(key))
+
+    async def keep_key(self, key: str, value: Any) -> None:
+        """Store a value under a key whatever its size."""
+        await self._blobs.put(key, json.dumps(value, separators=(",", ":")).encode())
+
+    async def spill(self, change: Change[JobRow]) -> Change[JobRow]:
+        """The change with the large fields of its events moved to the blob store."""
+        events = tuple([await self._spill_event(event) for event in change.events])
+        return replace(change, events=events)
+
+    async def _spill_event(self, event: Event) -> Event:
+        properties = properties_of(event)
+        data = json.dumps(properties, separators=(",", ":"), ensure_ascii=False).encode()
+        _, overflow = split(
+            properties, entity_id=event.entity_id, event_id=event.id, size=len(data)
+        )
+        if overflow is None:
+            return event
+        await self.keep_key(overflow.key, overflow.fields)
+        return replace(event, overflow=overflow.key)
+
+    async def whole(self, properties: dict[str, Any]) -> dict[str, Any]:
+        """Properties of an event as they were before any of them were moved out."""
+        key = payload_key(properties)
+        if key is None:
+            return properties
+        return join(properties, await self.load_key(key))

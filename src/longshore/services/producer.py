@@ -1,0 +1,214 @@
+"""The producer: accepts jobs.
+
+A job is accepted once its own row is committed; everything it refers to was written before. On a
+ledger that commits many rows in one step, its tasks are in the same commit. Elsewhere the row
+carries an intent, and whoever finds it open (this process, or the sweeper after a crash) creates
+the tasks that are not there yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from longshore.core import job as jobs
+from longshore.core import task as tasks
+from longshore.core.backoff import RetryPolicy
+from longshore.core.blob_keys import job_document
+from longshore.core.dag import Problem
+from longshore.core.definition import BUILTIN, Definition
+from longshore.core.ids import is_request_id, job_id_of
+from longshore.core.numbers import NumberSet
+from longshore.core.planning import Plan, plan
+from longshore.core.rows import Intent, IntentKind, JobRow, JobSpec
+from longshore.core.submission import JobRequest, canonical_hash, read_job
+from longshore.errors import AlreadyExists, InvalidJob, UsageError, VersionConflict
+from longshore.ports.backend import Backend
+from longshore.services.documents import Documents
+from longshore.services.transitions import Transitions
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """What a client is told of its job."""
+
+    job: JobRow
+    roots: tuple[str, ...]
+    created: bool  # False: the same request had been accepted before
+
+
+class Producer:
+    """Takes documents that describe jobs and makes rows of them."""
+
+    def __init__(
+        self,
+        *,
+        backend: Backend,
+        transitions: Transitions,
+        documents: Documents,
+        app: str,
+        retry: RetryPolicy,
+        task_limit: int,
+    ) -> None:
+        self._backend = backend
+        self._transitions = transitions
+        self._documents = documents
+        self._app = app
+        self._retry = retry
+        self._task_limit = task_limit
+
+    async def submit(self, tenant: str, request_id: str, document: Any) -> Accepted:
+        """Accept a job. The same request id gives the same job, however often and from wherever.
+
+        Raises:
+            InvalidJob: the document is not a job; every problem is listed.
+            AlreadyExists: the request id belongs to a job with another document.
+            UsageError: the request id is not one.
+        """
+        if not is_request_id(request_id):
+            message = "a request id must be 1 to 256 printable characters"
+            raise UsageError(message)
+        request = read_job(document, limit=self._task_limit)
+        body_hash = canonical_hash(document)
+        job_id = job_id_of(tenant, request_id)
+        if known := await self._backend.ledger.job(job_id):
+            return self._same(known, body_hash, request_id)
+        definitions = await self._definitions(tenant, request)
+        spec = JobSpec(
+            id=job_id,
+            tenant=tenant,
+            app=self._app,
+            request_id=request_id,
+            body_hash=body_hash,
+            created_at=self._backend.clock.now(),
+            name=request.name,
+        )
+        planned = plan(spec, request.tasks, definitions, retry=self._retry)
+        try:
+            row = await self._write(spec, document, definitions, planned)
+        except VersionConflict:
+            known = await self._backend.ledger.job(job_id)
+            if known is None:
+                raise
+            return self._same(known, body_hash, request_id)
+        logger.info("job.accepted", extra={"job_id": job_id, "tasks": row.total})
+        return Accepted(job=row, roots=tuple(planned.roots), created=True)
+
+    def _same(self, known: JobRow, body_hash: str, request_id: str) -> Accepted:
+        if known.spec.body_hash != body_hash:
+            raise AlreadyExists("a job with request id", request_id)
+        return Accepted(job=known, roots=(), created=False)
+
+    async def _definitions(self, tenant: str, request: JobRequest) -> dict[str, Definition]:
+        known: dict[str, Definition] = {}
+        problems = []
+        for index, task in enumerate(request.tasks):
+            if task.definition in known:
+                continue
+            found = await self._backend.definitions.get(tenant, task.definition)
+            found = found or BUILTIN.get(task.definition)
+            if found is None:
+                message = f"no definition is called {task.definition!r}"
+                problems.append(Problem(path=f"tasks[{index}].name", message=message))
+            else:
+                known[task.definition] = found
+        if problems:
+            raise InvalidJob(problems)
+        return known
+
+    async def _write(
+        self, spec: JobSpec, document: Any, definitions: dict[str, Definition], planned: Plan
+    ) -> JobRow:
+        for key, data in planned.blobs:
+            await self._backend.blobs.put(key, data)
+        graph = await self._documents.keep(planned.graph.to_json(), job_document(spec.id, "graph"))
+        if self._backend.ledger.atomic:
+            return await self._write_at_once(spec, planned, graph)
+        intent = await self._intent(spec, document, definitions)
+        change = jobs.create(
+            spec,
+            planned.summaries,
+            graph,
+            now=spec.created_at,
+            change_id=self._transitions.new_id(),
+            intent=intent,
+        )
+        await self._transitions.commit(await self._documents.spill(change))
+        return await self._create_tasks(change.row, intent, planned)
+
+    async def _write_at_once(self, spec: JobSpec, planned: Plan, graph: Any) -> JobRow:
+        change_id = self._transitions.new_id()
+        change = jobs.create(
+            spec, planned.summaries, graph, now=spec.created_at, change_id=change_id
+        )
+        await self._transitions.commit(
+            await self._documents.spill(change),
+            *(
+                tasks.create(task.spec, task.awaits, now=spec.created_at, change_id=change_id)
+                for task in planned.tasks
+            ),
+        )
+        return change.row
+
+    async def _intent(
+        self, spec: JobSpec, document: Any, definitions: dict[str, Definition]
+    ) -> Intent:
+        body = {
+            "document": document,
+            "versions": {name: one.version for name, one in definitions.items()},
+        }
+        return Intent(
+            id=self._transitions.new_id(),
+            kind=IntentKind.CREATE,
+            numbers=NumberSet(),
+            round=1,
+            by="producer",
+            body=await self._documents.keep(body, job_document(spec.id, "request")),
+        )
+
+    async def finish_creating(self, job: JobRow, intent: Intent) -> None:
+        """Carry out what a submit began and did not end."""
+        body = await self._documents.load(intent.body)
+        request = read_job(body["document"], limit=self._task_limit)
+        definitions = await self._versions(job.spec.tenant, body["versions"])
+        planned = plan(job.spec, request.tasks, definitions, retry=self._retry)
+        for key, data in planned.blobs:
+            await self._backend.blobs.put(key, data)
+        await self._create_tasks(job, intent, planned)
+
+    async def _versions(self, tenant: str, versions: dict[str, int]) -> dict[str, Definition]:
+        found = {}
+        for name, version in versions.items():
+            stored = (
+                await self._backend.definitions.get(tenant, name, version=version)
+                if version
+                else BUILTIN.get(name)
+            )
+            if stored is None:
+                message = f"version {version} of definition {name!r} is gone"
+                raise UsageError(message)
+            found[name] = stored
+        return found
+
+    async def _create_tasks(self, job: JobRow, intent: Intent, planned: Plan) -> JobRow:
+        for task in planned.tasks:
+            change = tasks.create(
+                task.spec,
+                task.awaits,
+                now=self._backend.clock.now(),
+                change_id=f"{intent.id}-{task.spec.number}",
+            )
+            try:
+                await self._transitions.commit(change)
+            except VersionConflict:
+                continue  # it is there already, and may have moved on
+
+        async def close(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
+            done = jobs.IntentDone(intent_id=intent.id)
+            return jobs.apply(row, done, now=now, change_id=change_id)
+
+        return await self._transitions.job(job.id, close)

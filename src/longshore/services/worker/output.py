@@ -1,0 +1,121 @@
+"""The output pump: numbers what a child prints and brings it to the output log in batches.
+
+Sequences are given out here, one a piece, from 1. What cannot be kept (too much of it, or a log
+that stays out of reach) is replaced by a marker that covers its sequences, so a reader always
+knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+
+from longshore.errors import BackendUnavailable
+from longshore.ports.clock import Clock
+from longshore.ports.output import OutputEntry, OutputLog, Stream
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputPolicy:
+    """How output is batched and bounded."""
+
+    flush_after: timedelta = timedelta(milliseconds=50)
+    batch_bytes: int = 256 * 1024
+    limit_bytes: int = 100 * 1024 * 1024
+
+
+class OutputPump:
+    """One attempt's output on its way to the log."""
+
+    def __init__(
+        self, log: OutputLog, clock: Clock, task_id: str, attempt: int, policy: OutputPolicy
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._task_id = task_id
+        self._attempt = attempt
+        self._policy = policy
+        self._sequence = 0
+        self._bytes = 0
+        self._waiting: list[OutputEntry] = []
+        self._waiting_bytes = 0
+        self._lost_from: int | None = None
+        self._timer: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
+
+    @property
+    def last_sequence(self) -> int | None:
+        """The sequence of the last piece so far; None if there was none."""
+        return self._sequence or None
+
+    async def add(self, stream: Stream, data: bytes) -> None:
+        """Take one piece; it is in the log soon, and at the latest when ``finish`` returns."""
+        self._sequence += 1
+        self._bytes += len(data)
+        if self._bytes > self._policy.limit_bytes:
+            self._lost_from = self._lost_from or self._sequence
+            return
+        self._waiting.append(
+            OutputEntry(
+                attempt=self._attempt,
+                sequence=self._sequence,
+                at=self._clock.now(),
+                stream=stream,
+                data=data,
+            )
+        )
+        self._waiting_bytes += len(data)
+        if self._waiting_bytes >= self._policy.batch_bytes:
+            await self.flush()
+        elif self._timer is None:
+            self._timer = asyncio.ensure_future(self._flush_later())
+
+    async def _flush_later(self) -> None:
+        await self._clock.sleep(self._policy.flush_after)
+        self._timer = None
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Bring what is waiting to the log, in order."""
+        async with self._turn:
+            batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
+            if not batch:
+                return
+            try:
+                await self._log.append(self._task_id, [*self._marker_before(batch), *batch])
+            except BackendUnavailable as error:
+                self._lost_from = self._lost_from or batch[0].sequence
+                logger.warning("output.lost", extra={"error": str(error)})
+
+    def _marker_before(self, batch: list[OutputEntry]) -> list[OutputEntry]:
+        if self._lost_from is None or self._bytes > self._policy.limit_bytes:
+            return []
+        return [self._marker(batch[0].sequence - 1)]
+
+    def _marker(self, last: int) -> OutputEntry:
+        first = self._lost_from or last
+        self._lost_from = None
+        return OutputEntry(
+            attempt=self._attempt,
+            sequence=first,
+            at=self._clock.now(),
+            stream=Stream.LOST,
+            data=b"",
+            last=last,
+        )
+
+    async def finish(self) -> None:
+        """Bring the rest to the log, or a marker for what could not be kept."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        await self.flush()
+        if self._lost_from is not None:
+            try:
+                await self._log.append(self._task_id, [self._marker(self._sequence)])
+            except BackendUnavailable as error:
+                logger.warning("output.marker_lost", extra={"error": str(error)})

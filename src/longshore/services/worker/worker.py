@@ -1,0 +1,285 @@
+"""The worker: takes messages, claims tasks, keeps their leases, sees their attempts to the end.
+
+It never takes more messages than it has free slots, and refills a slot as soon as it is free. One
+loop renews all leases together. Stopping is in two steps: no new work and a grace period for what
+runs, then whatever is left is released at once, so that another worker has it in seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+
+from longshore.core import commands as c
+from longshore.core.events.event import Context
+from longshore.core.events.types import MessageRejected
+from longshore.core.judgement import Verdict, judge
+from longshore.core.messages import Malformed, task_named_in
+from longshore.core.rows import TaskRow
+from longshore.errors import (
+    BackendUnavailable,
+    CommandRefused,
+    LeaseLost,
+    LongshoreError,
+    NotFound,
+    ReceiptExpired,
+)
+from longshore.ports.queue import Message
+from longshore.services.worker.attempt import Attempt, Stop, Tools
+
+logger = logging.getLogger(__name__)
+
+_LOOKS = 3
+_AFTER_TROUBLE = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPolicy:
+    """What a worker may be told."""
+
+    queues: tuple[str, ...] = ("default",)
+    concurrency: int = 3
+    poll_wait: timedelta = timedelta(seconds=20)
+    drain_grace: timedelta = timedelta(seconds=30)
+    tenant: str = "default"
+    app: str = "longshore"
+
+
+class Worker:
+    """Runs tasks until it is told to stop."""
+
+    def __init__(self, tools: Tools, policy: WorkerPolicy) -> None:
+        self._tools = tools
+        self._policy = policy
+        self._backend = tools.backend
+        self._running: dict[Attempt, str] = {}  # with the receipt of its message
+        self._handling: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
+        self._slot_freed = asyncio.Event()
+
+    @property
+    def id(self) -> str:
+        """The name by which leases know this worker."""
+        return self._tools.worker_id
+
+    @property
+    def running(self) -> list[str]:
+        """Ids of the tasks at work now."""
+        return [attempt.task_id for attempt in self._running]
+
+    def stop(self) -> None:
+        """Take no more work, finish or give back what runs, then let ``run`` return."""
+        self._stopping.set()
+        self._slot_freed.set()
+
+    def cancel(self, task_id: str) -> None:
+        """A task that runs here is cancelled: end its attempt now."""
+        for attempt in self._running:
+            if attempt.task_id == task_id:
+                attempt.end(Stop.CANCELLED)
+
+    async def run(self) -> None:
+        """Work until ``stop``; then drain."""
+        self._tools.presence.appear(self.id)
+        keeping = [
+            asyncio.ensure_future(self._keep_leases()),
+            asyncio.ensure_future(self._listen_for_nudges()),
+        ]
+        try:
+            await self._take_work()
+            await self._drain()
+        finally:
+            for loop in keeping:
+                loop.cancel()
+            await asyncio.gather(*keeping, return_exceptions=True)
+        self._tools.presence.leave(self.id)
+
+    async def _take_work(self) -> None:
+        while not self._stopping.is_set():
+            free = self._policy.concurrency - len(self._handling)
+            if free <= 0:
+                self._slot_freed.clear()
+                await self._slot_freed.wait()
+                continue
+            try:
+                messages = await self._receive(free)
+            except BackendUnavailable as error:
+                logger.warning("queue.unavailable", extra={"error": str(error)})
+                await self._backend.clock.sleep(_AFTER_TROUBLE)
+                continue
+            for message in messages:
+                self._begin(message)
+
+    async def _receive(self, limit: int) -> list[Message]:
+        """Messages, or none as soon as the worker is told to stop."""
+        receiving = asyncio.ensure_future(
+            self._backend.queue.receive(
+                self._policy.queues,
+                limit=limit,
+                hidden_for=self._tools.lease.extend_by,
+                wait=self._policy.poll_wait,
+            )
+        )
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait((receiving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not receiving.done():
+            # The queue gives back what it had taken for us.
+            receiving.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            return await receiving
+        return []
+
+    def _begin(self, message: Message) -> None:
+        handling = asyncio.ensure_future(self._handle(message))
+        self._handling.add(handling)
+        handling.add_done_callback(self._done)
+
+    def _done(self, handling: asyncio.Task[None]) -> None:
+        self._handling.discard(handling)
+        self._slot_freed.set()
+
+    async def _handle(self, message: Message) -> None:
+        """The edge of one message: whatever goes wrong here must not end the worker."""
+        try:
+            await self._look(message)
+        except ReceiptExpired:
+            logger.debug("message.taken_again", extra={"message_id": message.id})
+        except LongshoreError as error:
+            logger.warning("message.left", extra={"message_id": message.id, "error": str(error)})
+        except Exception:  # the worker's loop is the edge of the process
+            logger.exception("message.failed", extra={"message_id": message.id})
+
+    async def _look(self, message: Message) -> None:
+        task_id = task_named_in(message.body)
+        if isinstance(task_id, Malformed):
+            await self._reject(message, task_id.reason, task_id.excerpt)
+            return
+        for _ in range(_LOOKS):
+            row = await self._backend.ledger.task(task_id)
+            if not await self._act(message, task_id, row):
+                return
+
+    async def _act(self, message: Message, task_id: str, row: TaskRow | None) -> bool:
+        """Do what the row says; whether to look again."""
+        margin = self._tools.lease.skew_margin
+        judgement = judge(row, now=self._backend.clock.now(), margin=margin)
+        match judgement.verdict:
+            case Verdict.UNKNOWN:
+                await self._reject(message, f"there is no task {task_id!r}", None)
+            case Verdict.DROP:
+                await self._backend.queue.delete([message.receipt])
+            case Verdict.LATER:
+                until = judgement.until or self._backend.clock.now()
+                await self._backend.queue.put_off(message.receipt, until=until)
+            case Verdict.TAKE_OVER:
+                return await self._take_over(row)
+            case Verdict.RUN:
+                return await self._claim_and_run(message, row)
+        return False
+
+    async def _take_over(self, row: TaskRow | None) -> bool:
+        if row is not None and row.lease is not None:
+            margin = self._tools.lease.skew_margin
+            command = c.LeaseEnded(fence=row.lease.fence, margin=margin)
+            with contextlib.suppress(CommandRefused):
+                await self._tools.transitions.task(row.id, command)
+        return True
+
+    async def _claim_and_run(self, message: Message, row: TaskRow | None) -> bool:
+        if row is None:
+            return False
+        sent_at = self._backend.clock.elapsed()
+        claim = c.Claim(
+            worker_id=self.id,
+            process_id=self._tools.process_id,
+            lasts=self._tools.lease.lasts,
+            epoch=self._backend.ledger.epoch,
+        )
+        try:
+            claimed = await self._tools.transitions.task(row.id, claim, row=row)
+        except (CommandRefused, NotFound):
+            return True  # somebody was faster
+        attempt = Attempt(self._tools, claimed, sent_at)
+        self._running[attempt] = message.receipt
+        try:
+            await attempt.run()
+        finally:
+            del self._running[attempt]
+        if not attempt.row.state.terminal and attempt.row.lease is not None:
+            return False  # fenced off: the message belongs to whoever takes over
+        await self._backend.queue.delete([message.receipt])
+        return False
+
+    async def _reject(self, message: Message, reason: str, excerpt: str | None) -> None:
+        logger.error("message.rejected", extra={"message_id": message.id, "reason": reason})
+        await self._backend.events.append(
+            tenant=self._policy.tenant,
+            app=self._policy.app,
+            entity_id=message.queue,
+            body=MessageRejected(
+                queue=message.queue, message_id=message.id, reason=reason, excerpt=excerpt
+            ),
+            context=Context(origin="worker", worker_id=self.id),
+            now=self._backend.clock.now(),
+        )
+        await self._backend.queue.delete([message.receipt])
+
+    async def _keep_leases(self) -> None:
+        """Renew everything that runs, together, at a steady pace."""
+        pause = self._tools.lease.renew_every
+        while True:
+            await self._backend.clock.sleep(pause)
+            kept = await self._renew_all()
+            # A renewal that failed is tried again soon: the child's time runs out.
+            pause = self._tools.lease.renew_every if kept else self._tools.lease.renew_every / 8
+
+    async def _renew_all(self) -> bool:
+        running = dict(self._running)
+        if not running:
+            return True
+        kept = await asyncio.gather(*(self._renew(attempt) for attempt in running))
+        with contextlib.suppress(BackendUnavailable):
+            receipts = list(running.values())
+            await self._backend.queue.extend(receipts, hidden_for=self._tools.lease.extend_by)
+        return all(kept)
+
+    async def _renew(self, attempt: Attempt) -> bool:
+        sent_at = self._backend.clock.elapsed()
+        try:
+            row = await self._tools.transitions.task(attempt.task_id, attempt.renewal())
+        except LeaseLost:
+            attempt.end(Stop.FENCED)
+        except (BackendUnavailable, CommandRefused, NotFound) as error:
+            extra = {"task_id": attempt.task_id, "error": str(error)}
+            logger.warning("renewal.failed", extra=extra)
+            return False
+        else:
+            attempt.renewed(row, sent_at)
+        return True
+
+    async def _listen_for_nudges(self) -> None:
+        while True:
+            await self._backend.ledger.nudged(self.id)
+            for attempt in list(self._running):
+                row = await self._backend.ledger.task(attempt.task_id)
+                if row is not None and row.cancel is not None:
+                    attempt.end(Stop.CANCELLED)
+
+    async def _drain(self) -> None:
+        if self._handling:
+            grace = self._policy.drain_grace
+            waiting = asyncio.ensure_future(self._backend.clock.sleep(grace))
+            everything = asyncio.gather(*self._handling, return_exceptions=True)
+            await asyncio.wait((waiting, everything), return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            self.end_all()
+            await everything
+
+    def end_all(self) -> None:
+        """Give back at once whatever still runs."""
+        for attempt in self._running:
+            attempt.end(Stop.DRAINED)

@@ -1,0 +1,291 @@
+"""Settings: where each value comes from. What can be set is in ``sections``.
+
+The only module that reads the environment; everything else is handed what it needs. A value comes
+from a flag, else from the environment, else from one TOML file, else it is the default, and its
+origin is kept, so that ``longshore settings`` can answer "why is it so". A name that nobody knows
+is an error, not a silence: a misspelt limit would be missed when it is too late.
+
+The layers are put together here, from the environment and the folder that are handed in, because a
+library that reads the environment by itself can tell neither origins nor wrong names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+
+from longshore.errors import ConfigurationError
+from longshore.settings.sections import (
+    PREFIX,
+    Contradictions,
+    Duration,
+    HealthSettings,
+    LimitsSettings,
+    RetrySettings,
+    Section,
+    Settings,
+    SqliteSettings,
+    WorkerSettings,
+    text_of,
+)
+
+__all__ = [
+    "FIELDS",
+    "FOREIGN_NAMES",
+    "Duration",
+    "HealthSettings",
+    "LimitsSettings",
+    "LoadedSettings",
+    "RetrySettings",
+    "SettingRow",
+    "Settings",
+    "SqliteSettings",
+    "WorkerSettings",
+    "child_environment",
+    "describe",
+    "load",
+    "load_settings",
+    "variable_of",
+]
+
+CONFIG_FILE: Final = "longshore.toml"
+CONFIG_VARIABLE: Final = "LONGSHORE_CONFIG"
+TRACE_VARIABLES: Final = ("TRACEPARENT", "TRACESTATE")
+DEFAULT: Final = "default"
+# Names that other systems use for the same thing, and the unit of a bare number there.
+FOREIGN_NAMES: Final[Mapping[str, tuple[str, str]]] = {
+    "APP_NAME": ("app", ""),
+    "CLAUDE_TIMEOUT": ("worker.task_timeout", "ms"),
+    "MAX_CONCURRENT_CLAUDE": ("worker.concurrency", ""),
+    "MAX_MESSAGE_RETRIES": ("retry.max_attempts", ""),
+    "TENANT_ID": ("tenant", ""),
+    "VISIBILITY_EXTENSION_AMOUNT": ("worker.extend_by", "s"),
+    "VISIBILITY_EXTENSION_INTERVAL": ("worker.renew_every", "ms"),
+    "WAIT_TIME_SECONDS": ("worker.poll_wait", "s"),
+}
+# Variables that we set for a task, and no settings: a command of ours inside a task meets them.
+_MARKER_PREFIX = "LONGSHORE_ATTEMPT"
+_BARE_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedSettings:
+    """Settings, and where each of them came from, by name."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingRow:
+    """One setting as a person wants to see it."""
+
+    name: str
+    value: str
+    origin: str
+    description: str
+    variable: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    value: object
+    origin: str
+
+
+def _sections() -> dict[str, type[Section]]:
+    annotations = {name: field.annotation for name, field in Settings.model_fields.items()}
+    return {
+        name: kind
+        for name, kind in annotations.items()
+        if isinstance(kind, type) and issubclass(kind, Section)
+    }
+
+
+def _fields() -> Iterator[tuple[str, FieldInfo]]:
+    for name, field in Settings.model_fields.items():
+        if name not in _SECTIONS:
+            yield name, field
+    for section, kind in _SECTIONS.items():
+        for name, field in kind.model_fields.items():
+            yield f"{section}.{name}", field
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.replace(".", "_").upper()
+
+
+_SECTIONS: Final = _sections()
+FIELDS: Final[Mapping[str, FieldInfo]] = dict(_fields())
+"""Every setting by its name, like ``data_dir`` or ``worker.concurrency``."""
+_NAMES: Final = {variable_of(name): name for name in FIELDS}
+
+
+def load_settings(
+    flags: Mapping[str, Any] = {},
+    *,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> Settings:
+    """The settings that hold here; see ``load``."""
+    return load(flags, environ=environ, cwd=cwd).settings
+
+
+def load(
+    flags: Mapping[str, Any] = {},
+    *,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> LoadedSettings:
+    """The settings that hold here, with their origins.
+
+    Args:
+        flags: By name (``worker.concurrency``); one that is None was not given.
+        environ: Instead of the environment of this process.
+        cwd: Instead of its current folder.
+
+    Raises:
+        ConfigurationError: with every problem that was found.
+    """
+    variables = _environment() if environ is None else environ
+    problems: list[str] = []
+    given = {
+        **_from_file(variables, cwd or Path.cwd(), problems),
+        **_from_environment(variables, problems),
+        **_from_flags(flags, problems),
+    }
+    try:
+        settings = Settings(**_nested(given))
+    except ValidationError as error:
+        problems.extend(_problems_in(error, given))
+        raise ConfigurationError(problems) from error
+    if problems:
+        raise ConfigurationError(problems)
+    origins = {name: given[name].origin if name in given else DEFAULT for name in FIELDS}
+    return LoadedSettings(settings=settings, origins=origins)
+
+
+def describe(loaded: LoadedSettings) -> list[SettingRow]:
+    """Every setting with its value and origin, in the order of the reference."""
+    return [
+        SettingRow(
+            name=name,
+            value=text_of(_value_of(loaded.settings, name)),
+            origin=loaded.origins[name],
+            description=field.description or "",
+            variable=variable_of(name),
+        )
+        for name, field in FIELDS.items()
+    ]
+
+
+def child_environment(
+    settings: Settings, environ: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The variables that a task gets from the environment: those allowed, and the trace."""
+    variables = _environment() if environ is None else environ
+    allowed = (*settings.worker.pass_environment, *TRACE_VARIABLES)
+    return {name: variables[name] for name in allowed if name in variables}
+
+
+def _environment() -> Mapping[str, str]:
+    # This is the module that reads it, for all others.
+    return os.environ  # noqa: TID251
+
+
+def _from_flags(flags: Mapping[str, Any], problems: list[str]) -> dict[str, _Given]:
+    given = {name: value for name, value in flags.items() if value is not None}
+    problems.extend(f"flag: {_unknown(name, FIELDS)}" for name in given if name not in FIELDS)
+    return {n: _Given(value=value, origin="flag") for n, value in given.items() if n in FIELDS}
+
+
+def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, _Given]:
+    """An empty variable counts as not set, as compose files and shells leave them."""
+    found: dict[str, _Given] = {}
+    for variable, (name, unit) in FOREIGN_NAMES.items():
+        if text := environ.get(variable, ""):
+            value = f"{text}{unit}" if _BARE_NUMBER.fullmatch(text) else text
+            found[name] = _Given(value=value, origin=f"{variable} in the environment")
+    for variable, text in environ.items():
+        if not text or not variable.startswith(PREFIX) or variable == CONFIG_VARIABLE:
+            continue
+        if variable in _NAMES:
+            origin = f"{variable} in the environment"
+            found[_NAMES[variable]] = _Given(value=text, origin=origin)
+        elif not variable.startswith(_MARKER_PREFIX):
+            problems.append(f"environment: {_unknown(variable, [*_NAMES, CONFIG_VARIABLE])}")
+    return found
+
+
+def _from_file(environ: Mapping[str, str], folder: Path, problems: list[str]) -> dict[str, _Given]:
+    named = environ.get(CONFIG_VARIABLE, "")
+    origin = named or CONFIG_FILE
+    try:
+        document = tomllib.loads((folder / origin).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if named:
+            problems.append(f"{CONFIG_VARIABLE}: there is no file {named!r}")
+        return {}
+    except (OSError, ValueError) as error:
+        problems.append(f"{origin}: {error}")
+        return {}
+    found = {}
+    for name, value in _flat(document):
+        if name in FIELDS:
+            found[name] = _Given(value=value, origin=origin)
+        elif name in _SECTIONS:
+            problems.append(f"{origin}: {name} must be a table: [{name}]")
+        else:
+            problems.append(f"{origin}: {_unknown(name, [*FIELDS, *_SECTIONS])}")
+    return found
+
+
+def _flat(document: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    for name, value in document.items():
+        if name in _SECTIONS and isinstance(value, dict):
+            yield from ((f"{name}.{inner}", inner_value) for inner, inner_value in value.items())
+        else:
+            yield name, value
+
+
+def _nested(given: Mapping[str, _Given]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for name, item in given.items():
+        section, _, inner = name.rpartition(".")
+        (nested.setdefault(section, {}) if section else nested)[inner] = item.value
+    return nested
+
+
+def _value_of(settings: Settings, name: str) -> object:
+    section, _, inner = name.rpartition(".")
+    return getattr(getattr(settings, section) if section else settings, inner)
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, list(known), n=1)
+    return f"no setting is called {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
+
+
+def _problems_in(error: ValidationError, given: Mapping[str, _Given]) -> Iterator[str]:
+    for found in error.errors(include_url=False):
+        cause = found.get("ctx", {}).get("error")
+        if isinstance(cause, Contradictions):
+            yield from cause.messages
+            continue
+        # Longer than a name where one item of a list is wrong.
+        place = ".".join(str(part) for part in found["loc"][:2])
+        name = place if place in FIELDS else str(found["loc"][0])
+        message = str(cause or f"{found['msg']}, not {given[name].value!r}")
+        if FIELDS[name].annotation is SecretStr:
+            message = "the value is not valid"
+        yield f"{name}: {message} ({given[name].origin})"

@@ -1,0 +1,331 @@
+"""What can be set: each setting with its type, its unit, its bounds, and one line for a person.
+
+Reference pages and ``longshore settings`` are made from these classes. What depends on each other
+is checked together, with a message that names both. Where pure code has the number already, as
+the default of a policy, it is taken from there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    model_validator,
+)
+
+from longshore.core.backoff import RetryPolicy
+from longshore.core.health import HealthPolicy
+from longshore.core.ids import is_name
+from longshore.core.lease import LEASE_SLACK, LeasePolicy
+from longshore.core.limits import TASKS_PER_JOB
+from longshore.durations import format_duration, parse_duration
+
+PREFIX: Final = "LONGSHORE_"
+PASSED_BY_DEFAULT: Final = (
+    *("PATH", "HOME", "USER", "SHELL", "TMPDIR", "PWD"),
+    *("LANG", "LANGUAGE", "LC_ALL", "LC_COLLATE", "LC_CTYPE", "LC_MESSAGES", "LC_MONETARY"),
+    *("LC_NUMERIC", "LC_TIME", "TERM", "COLORTERM", "FORCE_COLOR", "NODE_ENV"),
+    *("CLAUDE_CODE_PATH", "CLAUDE_CONFIG_DIR", "CLAUDE_TIMEOUT", "MAX_CONCURRENT_CLAUDE"),
+    *("CLAUDE_SKIP_PERMISSIONS", "AWS_REGION", "S3_BUCKET", "DELETE_FILES_AFTER_UPLOAD"),
+    *("EVENTBRIDGE_BUS_NAME", "TENANT_ID", "APP_NAME", "TASK_DEFINITIONS_TABLE"),
+)
+# What a task may do with these is for its definition to say, not for the worker's settings.
+_CREDENTIALS = {
+    *("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN"),
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+}
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LEASE, _RETRY, _HEALTH = LeasePolicy(), RetryPolicy(), HealthPolicy()
+_ZERO, _TICK, _SECOND = timedelta(0), timedelta(milliseconds=1), timedelta(seconds=1)
+_MINUTE, _HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+_KIB, _MIB, _GIB = ByteSize(2**10), ByteSize(2**20), ByteSize(2**30)
+
+
+def _name(text: str) -> str:
+    if not is_name(text):
+        message = f"{text!r} is not a name: use 1 to 64 letters, digits, '-' and '_'"
+        raise ValueError(message)
+    return text
+
+
+def _harmless_variable(name: str) -> str:
+    if not _VARIABLE.fullmatch(name):
+        message = f"{name!r} is not the name of a variable"
+        raise ValueError(message)
+    if name in _CREDENTIALS:
+        message = f"{name} is a credential: only the definition of a task can ask for it"
+        raise ValueError(message)
+    return name
+
+
+def _items(value: object) -> object:
+    """A list as one text, as the environment has it: ``a,b``."""
+    if not isinstance(value, str):
+        return value
+    return [item.strip() for item in value.split(",") if item.strip()]
+
+
+def _some(names: tuple[str, ...]) -> tuple[str, ...]:
+    if not names or len(set(names)) < len(names):
+        message = f"{','.join(names)!r} must have at least one name, and none twice"
+        raise ValueError(message)
+    return names
+
+
+def _lower(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _expanded(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        message = f"no home folder is known for {str(path)!r}"
+        raise ValueError(message) from error
+
+
+Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+Name = Annotated[str, AfterValidator(_name)]
+Names = Annotated[tuple[Name, ...], BeforeValidator(_items), AfterValidator(_some)]
+Variables = Annotated[
+    tuple[Annotated[str, AfterValidator(_harmless_variable)], ...], BeforeValidator(_items)
+]
+
+
+def _bounded(description: str, default: Any, least: Any, most: Any) -> Any:
+    return Field(default=default, ge=least, le=most, description=description)
+
+
+def text_of(value: object) -> str:
+    """A setting's value as a person would write it, with its unit; a secret stays hidden."""
+    match value:
+        case timedelta():
+            return format_duration(value)
+        case ByteSize():
+            for unit, size in (("GiB", _GIB), ("MiB", _MIB), ("KiB", _KIB)):
+                if value and value % size == 0:
+                    return f"{value // size}{unit}"
+            return f"{int(value)}B"
+        case tuple():
+            return ",".join(value)
+        case bool():
+            return str(value).lower()
+    return str(value)
+
+
+class Contradictions(ValueError):
+    """Settings that are each fine alone and not together."""
+
+    def __init__(self, messages: Sequence[str]) -> None:
+        self.messages = tuple(messages)
+        super().__init__("; ".join(messages))
+
+
+class Section(BaseModel):
+    """A frozen group of settings that knows which of them must agree."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    def contradictions(self) -> Iterator[str]:
+        """A sentence for each two settings of the group that cannot both be so."""
+        return iter(())
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        if messages := list(self.contradictions()):
+            raise Contradictions(messages)
+        return self
+
+
+def _too_much(name: str, value: object, bound_name: str, bound: object) -> str:
+    return f"{name} ({text_of(value)}) must not be more than {bound_name} ({text_of(bound)})"
+
+
+class WorkerSettings(Section):
+    """How a worker takes tasks, runs them, and lets go of them."""
+
+    concurrency: int = _bounded("How many tasks a worker runs at the same time.", 3, 1, 1_000)
+    queues: Names = Field(
+        default=("default",), description="Names of the queues that a worker serves."
+    )
+    renew_every: Duration = _bounded(
+        "Time between two renewals of a running task's lease.", _LEASE.renew_every, _TICK, _HOUR
+    )
+    # At most two thirds of the 12 hours for which SQS can hide a message.
+    extend_by: Duration = _bounded(
+        "Time each renewal adds; a lease lasts 1.5 × as long.", _LEASE.extend_by, _TICK, 8 * _HOUR
+    )
+    task_timeout: Duration = _bounded(
+        "Time an attempt may take if its definition sets none.", 200 * _SECOND, _TICK, 30 * _DAY
+    )
+    kill_grace: Duration = _bounded(
+        "Time from asking an attempt to end to killing it.", _LEASE.kill_grace, _ZERO, _HOUR
+    )
+    drain_grace: Duration = _bounded(
+        "Time running attempts get when the worker is stopped.", 30 * _SECOND, _ZERO, _DAY
+    )
+    skew_margin: Duration = _bounded(
+        "Time by which the clocks of two machines may differ.", _LEASE.skew_margin, _ZERO, _HOUR
+    )
+    # SQS waits no longer than this.
+    poll_wait: Duration = _bounded(
+        "Time a request for work waits at an empty queue.", 20 * _SECOND, _ZERO, 20 * _SECOND
+    )
+    sweep_every: Duration = _bounded(
+        "Time between two sweeps that mend what crashes left behind.", _MINUTE, _TICK, _MINUTE
+    )
+    output_flush: Duration = _bounded(
+        "Time output may be held back to be stored in one go.", 50 * _TICK, _ZERO, _MINUTE
+    )
+    keep_work_dirs: bool = Field(
+        default=False, description="Whether the folder of an attempt stays when it has ended."
+    )
+    pass_environment: Variables = Field(
+        default=PASSED_BY_DEFAULT, description="Names of the variables that are handed to tasks."
+    )
+
+    @property
+    def lease(self) -> timedelta:
+        """How long a lease lasts from the moment it is written."""
+        return self.extend_by * LEASE_SLACK
+
+    @property
+    def stops_within(self) -> timedelta:
+        """How long a stop can take: whoever supervises the worker must wait longer."""
+        return self.drain_grace + self.kill_grace
+
+    def contradictions(self) -> Iterator[str]:
+        every = f"worker.renew_every ({text_of(self.renew_every)})"
+        reach = f"worker.extend_by ({text_of(self.extend_by)})"
+        if self.renew_every >= self.extend_by:
+            yield f"{every} must be shorter than {reach}"
+        elif self.renew_every + self.kill_grace + self.skew_margin >= self.lease:
+            yield (
+                f"{every}, worker.kill_grace ({text_of(self.kill_grace)}) and worker.skew_margin "
+                f"({text_of(self.skew_margin)}) must together be shorter than {LEASE_SLACK} × "
+                f"{reach}: an attempt would be killed before it could renew"
+            )
+
+
+class RetrySettings(Section):
+    """How often a task is tried, and how long it waits in between."""
+
+    max_attempts: int = _bounded(
+        "How many attempts a task has if its definition sets none.", _RETRY.max_attempts, 1, 100
+    )
+    base: Duration = _bounded(
+        "Longest time before the second attempt; then it doubles.", _RETRY.base, _TICK, _HOUR
+    )
+    cap: Duration = _bounded("Longest time between two attempts.", _RETRY.cap, _TICK, _DAY)
+
+    def contradictions(self) -> Iterator[str]:
+        if self.base > self.cap:
+            yield _too_much("retry.base", self.base, "retry.cap", self.cap)
+
+
+class HealthSettings(Section):
+    """When a running task counts as stuck, and how often that is looked at."""
+
+    check: Annotated[Literal["auto", "on", "off"], BeforeValidator(_lower)] = Field(
+        default="auto", description="Whether to check; auto is off where the environment is dev."
+    )
+    check_every: Duration = _bounded("Time between two checks.", 5 * _MINUTE, _SECOND, _DAY)
+    healthy_within: Duration = _bounded(
+        "Silence up to which a running task is healthy.", _HEALTH.healthy_within, _SECOND, _DAY
+    )
+    warning_within: Duration = _bounded(
+        "Silence up to which it is only a warning.", _HEALTH.warning_within, _SECOND, _DAY
+    )
+    longest_run: Duration = _bounded(
+        "Time after which a running task is overtime.", _HEALTH.longest_run, _SECOND, 30 * _DAY
+    )
+
+    def contradictions(self) -> Iterator[str]:
+        if self.healthy_within > self.warning_within:
+            warning = ("health.warning_within", self.warning_within)
+            yield _too_much("health.healthy_within", self.healthy_within, *warning)
+
+
+class LimitsSettings(Section):
+    """How large things may get before they are refused, moved or cut."""
+
+    max_tasks_per_job: int = _bounded("How many tasks a job may have.", TASKS_PER_JOB, 1, 100_000)
+    inline_value_bytes: ByteSize = _bounded(
+        "Bytes up to which a value is kept beside its row; else a blob.", 32 * _KIB, 0, 200 * _KIB
+    )
+    input_bytes: ByteSize = _bounded("Bytes an input may have.", 50 * _MIB, _KIB, _GIB)
+    result_bytes: ByteSize = _bounded("Bytes a result may have.", 50 * _MIB, _KIB, _GIB)
+    output_bytes_per_attempt: ByteSize = _bounded(
+        "Bytes of output kept of an attempt; the rest is cut.", 100 * _MIB, _KIB, 100 * _GIB
+    )
+    events_ttl_days: int = _bounded("Days events are kept; 0 keeps them for ever.", 0, 0, 36_500)
+
+    def contradictions(self) -> Iterator[str]:
+        for name in ("input_bytes", "result_bytes"):
+            bound = getattr(self, name)
+            if self.inline_value_bytes > bound:
+                inline = ("limits.inline_value_bytes", self.inline_value_bytes)
+                yield _too_much(*inline, f"limits.{name}", bound)
+
+
+class SqliteSettings(Section):
+    """How the file on one machine is written."""
+
+    busy_timeout: Duration = _bounded(
+        "Time to wait for another process that is writing.", 30 * _SECOND, _TICK, _HOUR
+    )
+    group_limit: int = _bounded("How many changes are committed together.", 256, 1, 10_000)
+    wal_autocheckpoint: int = _bounded("Pages of log before a checkpoint.", 1_000, 1, 1_000_000)
+    slow_poll: Duration = _bounded(
+        "Time between two looks for work that no wake-up told of.", _SECOND, _TICK, _MINUTE
+    )
+
+
+class Settings(Section):
+    """All settings. ``load_settings`` fills them in; built bare, they are the defaults."""
+
+    data_dir: Annotated[Path, AfterValidator(_expanded)] = Field(
+        default=Path(".longshore"), description="Folder of the database, the blobs and the key."
+    )
+    backend: Annotated[Literal["sqlite", "memory"], BeforeValidator(_lower)] = Field(
+        default="sqlite", description="Where state is kept; memory forgets it at the end."
+    )
+    app: Name = Field(default="longshore", description="Name of the application in events.")
+    tenant: Name = Field(default="default", description="Name of the tenant that work is for.")
+    environment: Name = Field(default="dev", description="Name of the stage, like dev or prod.")
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = (
+        Field(default="info", description="The least important records that are logged.")
+    )
+    log_format: Annotated[Literal["auto", "text", "json"], BeforeValidator(_lower)] = Field(
+        default="auto", description="How records look; auto is text in a terminal, else json."
+    )
+    worker: WorkerSettings = WorkerSettings()
+    retry: RetrySettings = RetrySettings()
+    health: HealthSettings = HealthSettings()
+    limits: LimitsSettings = LimitsSettings()
+    sqlite: SqliteSettings = SqliteSettings()
+
+    @property
+    def checks_health(self) -> bool:
+        """Whether the scheduled health check runs here."""
+        return self.health.check == "on" or (
+            self.health.check == "auto" and self.environment != "dev"
+        )
+
+    def contradictions(self) -> Iterator[str]:
+        every, healthy = self.worker.renew_every, self.health.healthy_within
+        if every >= healthy:
+            yield (
+                f"worker.renew_every ({text_of(every)}) must be shorter than "
+                f"health.healthy_within ({text_of(healthy)}): each heartbeat would come too late"
+            )

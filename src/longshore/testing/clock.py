@@ -1,0 +1,88 @@
+"""A clock that a test moves by hand.
+
+Time passes only when ``advance`` or ``run`` is called, so a test of an hour takes no time and the
+same test sees the same moments in each run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+_TURNS = 20
+"""Turns of the event loop that ``run`` gives to those it woke; more than any chain of awaits."""
+
+
+class FakeClock:
+    """A ``Clock`` that stands still until it is moved."""
+
+    def __init__(self, start: datetime = datetime(2030, 1, 7, 12, tzinfo=UTC)) -> None:
+        if start.tzinfo is None:
+            message = "start must be aware: give it a time zone"
+            raise ValueError(message)
+        self._now = start.astimezone(UTC)
+        self._elapsed = timedelta(0)
+        self._order = count()
+        self._sleepers: list[tuple[timedelta, int, asyncio.Future[None]]] = []
+
+    def now(self) -> datetime:
+        return self._now
+
+    def elapsed(self) -> timedelta:
+        return self._elapsed
+
+    async def sleep(self, duration: timedelta) -> None:
+        if duration <= timedelta(0):
+            await asyncio.sleep(0)
+            return
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # The number keeps those with one deadline in the order in which they went to sleep.
+        heapq.heappush(self._sleepers, (self._elapsed + duration, next(self._order), woken))
+        await woken
+
+    @property
+    def next_deadline(self) -> timedelta | None:
+        """When, on ``elapsed``, the next sleeper is to be woken; None if nobody sleeps."""
+        while self._sleepers and self._sleepers[0][2].done():
+            heapq.heappop(self._sleepers)
+        return self._sleepers[0][0] if self._sleepers else None
+
+    def advance(self, duration: timedelta) -> None:
+        """Let time pass in one leap; whoever's time has come is woken, earliest deadline first.
+
+        They run when the caller next awaits, and all of them see the time after the leap.
+        """
+        self._move_to(self._elapsed + duration)
+
+    async def run(self, duration: timedelta) -> None:
+        """Let time pass from deadline to deadline, so that each sleeper wakes at its own moment.
+
+        Whoever goes to sleep again on the way is woken again on the way.
+        """
+        end = self._elapsed + duration
+        await _turns()
+        while (deadline := self.next_deadline) is not None and deadline <= end:
+            self._move_to(deadline)
+            await _turns()
+        self._move_to(end)
+        await _turns()
+
+    def set(self, moment: datetime) -> None:
+        """Set the time of day, also back, as an operator might; nothing elapses by it."""
+        self._now = moment.astimezone(UTC)
+
+    def _move_to(self, elapsed: timedelta) -> None:
+        if elapsed < self._elapsed:
+            message = "time does not go back; use set() for the time of day"
+            raise ValueError(message)
+        self._now += elapsed - self._elapsed
+        self._elapsed = elapsed
+        while (deadline := self.next_deadline) is not None and deadline <= elapsed:
+            heapq.heappop(self._sleepers)[2].set_result(None)
+
+
+async def _turns() -> None:
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)

@@ -1,0 +1,251 @@
+"""The contract of the ``EventLog``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from longshore.core.events.event import Event
+from longshore.errors import AlreadyExists, UsageError
+from longshore.ports.backend import Backend
+from longshore.ports.pages import Page
+from longshore.testing.clock import FakeClock
+from longshore.testing.contracts.event_queries import QueryClauses
+from longshore.testing.contracts.full_events import full_events
+from longshore.testing.contracts.samples import (
+    TENANT,
+    an_event,
+    append_event,
+    commit,
+    new_task,
+    on_the_wire,
+)
+from longshore.testing.contracts.suite import (
+    CALLERS,
+    ROUNDS,
+    START,
+    Opener,
+    PortContract,
+    at_once,
+    clause,
+)
+
+ENTITY = "TASK#job-one_a"
+"""Whose events ``an_event`` gives."""
+
+
+class RecordClauses(PortContract):
+    """``record``."""
+
+    @clause
+    async def test_an_event_of_every_type_is_kept_with_every_field(self, backend: Backend) -> None:
+        events = full_events(TENANT)
+
+        await backend.events.record(events)
+
+        for event in events:
+            kept = await backend.events.history(TENANT, event.entity)
+            assert on_the_wire(kept) == on_the_wire([event]), event.type
+
+    @clause
+    async def test_an_event_whose_large_fields_are_elsewhere_keeps_the_reference(
+        self, backend: Backend
+    ) -> None:
+        events = [
+            replace(event, overflow=f"events/{event.entity_id}/{event.id}-payload.json")
+            for event in full_events(TENANT)
+        ]
+
+        await backend.events.record(events)
+
+        for event in events:
+            kept = await backend.events.history(TENANT, event.entity)
+            assert on_the_wire(kept) == on_the_wire([event]), event.type
+            assert kept[0].overflow == event.overflow
+
+    @clause
+    async def test_the_same_event_twice_is_one(self, backend: Backend) -> None:
+        event = an_event(1)
+        await backend.events.record([event])
+
+        await backend.events.record([event])
+        await backend.events.record([an_event(2), an_event(2), event])
+
+        assert await _sequences(backend) == [1, 2]
+
+    @clause
+    async def test_an_event_that_was_committed_with_its_row_is_not_doubled(
+        self, backend: Backend
+    ) -> None:
+        created = new_task()
+        await commit(backend, created)
+
+        await backend.events.record(created.events)
+
+        history = await backend.events.history(TENANT, f"TASK#{created.row.id}")
+        assert on_the_wire(history) == on_the_wire(created.events)
+
+    @clause
+    async def test_another_event_in_the_same_place_is_refused_and_nothing_is_written(
+        self, backend: Backend
+    ) -> None:
+        await backend.events.record([an_event(1), an_event(2)])
+
+        with pytest.raises(AlreadyExists):
+            await backend.events.record([an_event(3), an_event(2, reason="another story")])
+
+        history = await backend.events.history(TENANT, ENTITY)
+        assert on_the_wire(history) == on_the_wire([an_event(1), an_event(2)])
+
+    @clause
+    async def test_events_are_recorded_in_any_order(self, backend: Backend) -> None:
+        await backend.events.record([an_event(3), an_event(1)])
+        await backend.events.record([an_event(2)])
+
+        assert await _sequences(backend) == [1, 2, 3]
+
+    @clause
+    async def test_recording_nothing_is_no_mistake(self, backend: Backend) -> None:
+        await backend.events.record([])
+
+        assert await backend.events.query(TENANT) == Page(items=(), cursor=None)
+
+
+class AppendClauses(PortContract):
+    """``append``."""
+
+    @clause
+    async def test_an_appended_event_is_the_next_of_its_entity(self, backend: Backend) -> None:
+        told = [await append_event(backend, reason=f"r{number}") for number in range(3)]
+
+        assert [event.sequence for event in told] == [1, 2, 3]
+        assert {event.entity for event in told} == {"QUEUE#default"}
+        history = await backend.events.history(TENANT, "QUEUE#default")
+        assert on_the_wire(history) == on_the_wire(told)
+
+    @clause
+    async def test_appended_events_are_strictly_later_than_those_before(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        first = await append_event(backend, now=clock.now())
+        second = await append_event(backend, now=clock.now())
+        third = await append_event(backend, now=clock.now() - timedelta(hours=1))
+
+        assert first.at <= START
+        assert first.at < second.at < third.at
+
+    @clause
+    async def test_many_who_append_at_once_get_a_place_each(self, backend: Backend) -> None:
+        for number in range(1, ROUNDS // 5):
+            answers = await at_once(append_event(backend) for _ in range(CALLERS))
+
+            assert [answer for answer in answers if isinstance(answer, BaseException)] == []
+            history = await backend.events.history(TENANT, "QUEUE#default")
+            assert [event.sequence for event in history] == list(range(1, number * CALLERS + 1))
+
+    @clause
+    async def test_one_name_in_two_tenants_is_two_entities(self, backend: Backend) -> None:
+        await append_event(backend, tenant="acme")
+        theirs = await append_event(backend, tenant="evil")
+
+        assert theirs.sequence == 1
+        assert len(await backend.events.history("acme", "QUEUE#default")) == 1
+
+
+class HistoryClauses(PortContract):
+    """``history`` and ``latest``."""
+
+    @clause
+    async def test_an_entity_without_events_has_no_history(self, backend: Backend) -> None:
+        assert await backend.events.history(TENANT, "TASK#none") == []
+        assert await backend.events.latest(TENANT, "TASK#none") is None
+
+    @clause
+    async def test_history_goes_on_after_a_sequence_up_to_the_limit(self, backend: Backend) -> None:
+        await backend.events.record([an_event(sequence) for sequence in range(1, 11)])
+
+        first = await backend.events.history(TENANT, ENTITY, limit=4)
+        second = await backend.events.history(TENANT, ENTITY, after=4, limit=4)
+        third = await backend.events.history(TENANT, ENTITY, after=8, limit=4)
+        rest = await backend.events.history(TENANT, ENTITY, after=10)
+
+        assert _numbers(first) == [1, 2, 3, 4]
+        assert _numbers(second) == [5, 6, 7, 8]
+        assert _numbers(third) == [9, 10]
+        assert rest == []
+
+    @clause
+    async def test_history_is_of_one_entity_only(self, backend: Backend) -> None:
+        await backend.events.record([an_event(1), an_event(1, task_id="job-one_ab")])
+
+        assert [e.entity for e in await backend.events.history(TENANT, ENTITY)] == [ENTITY]
+
+    @clause
+    async def test_the_latest_event_is_the_last_by_sequence(self, backend: Backend) -> None:
+        await backend.events.record([an_event(sequence) for sequence in (2, 11, 3, 1)])
+
+        latest = await backend.events.latest(TENANT, ENTITY)
+
+        assert latest is not None
+        assert on_the_wire([latest]) == on_the_wire([an_event(11)])
+
+    @clause
+    async def test_events_of_another_tenant_are_not_seen(self, backend: Backend) -> None:
+        await backend.events.record([an_event(1, tenant="evil")])
+
+        assert await backend.events.history(TENANT, ENTITY) == []
+        assert await backend.events.latest(TENANT, ENTITY) is None
+        assert await backend.events.query(TENANT) == Page(items=(), cursor=None)
+
+    @clause
+    async def test_one_place_in_two_tenants_is_two_places(self, backend: Backend) -> None:
+        ours, theirs = an_event(1), an_event(1, tenant="evil", reason="another story")
+
+        await backend.events.record([ours, theirs])
+
+        assert on_the_wire(await backend.events.history(TENANT, ENTITY)) == on_the_wire([ours])
+        assert on_the_wire(await backend.events.history("evil", ENTITY)) == on_the_wire([theirs])
+
+
+class EventLogContract(RecordClauses, AppendClauses, HistoryClauses, QueryClauses):
+    """What holds for every event log."""
+
+
+class EventLogSharedContract(PortContract):
+    """What holds when several instances share the store."""
+
+    @clause
+    async def test_many_who_append_in_two_instances_get_a_place_each(
+        self, open_backend: Opener
+    ) -> None:
+        async with open_backend() as first, open_backend() as second:
+            backends = [first, second] * (CALLERS // 2)
+
+            answers = await at_once(append_event(backend) for backend in backends)
+
+            assert [answer for answer in answers if isinstance(answer, BaseException)] == []
+            history = await first.events.history(TENANT, "QUEUE#default")
+            assert _numbers(history) == list(range(1, CALLERS + 1))
+
+    @clause
+    async def test_events_and_cursors_are_good_after_a_restart(self, open_backend: Opener) -> None:
+        async with open_backend() as before:
+            await before.events.record([an_event(sequence) for sequence in range(1, 6)])
+            page = await before.events.query(TENANT, limit=3)
+
+        async with open_backend() as again:
+            rest = await again.events.query(TENANT, limit=3, cursor=page.cursor)
+
+            assert _numbers([*page.items, *rest.items]) == [1, 2, 3, 4, 5]
+            with pytest.raises(UsageError):
+                await again.events.query(TENANT, cursor="nonsense")
+
+
+async def _sequences(backend: Backend) -> list[int]:
+    return _numbers(await backend.events.history(TENANT, ENTITY))
+
+
+def _numbers(events: list[Event]) -> list[int]:
+    return [event.sequence for event in events]

@@ -1,0 +1,134 @@
+"""Rows in which every field has a value of its own, to see that a store keeps each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from longshore.core.backoff import RetryPolicy
+from longshore.core.events.types import Usage
+from longshore.core.failures import ErrorCategory, Failure
+from longshore.core.lease import Lease
+from longshore.core.limits import TASKS_PER_JOB
+from longshore.core.numbers import NumberSet
+from longshore.core.rows import CancelRequest, Intent, IntentKind, JobRow, TaskRow
+from longshore.core.states import Priority, TaskState
+from longshore.core.values import Document
+from longshore.testing.contracts.samples import new_job, new_task
+from longshore.testing.contracts.suite import START
+
+_CANCEL = CancelRequest(by="ann", reason="no longer needed ⚓", at=START + timedelta(hours=3))
+
+
+def full_task_row() -> TaskRow:
+    """A task with everything; no real one has all of it at the same time."""
+    created = new_task(
+        "full",
+        number=9_999,
+        queue="agents",
+        priority=Priority.LOW,
+        retry=RetryPolicy(max_attempts=7, base=timedelta(milliseconds=1500)),
+        retry_on_timeout=True,
+        requires_review=True,
+        not_before=START + timedelta(microseconds=1),
+        input=Document(text='{"name":"Füße \\u0000 🚢"}', size=29),
+        parents=Document(text='["b","c"]', size=9),
+        dependents=Document(key="jobs/job-one/dependents.json", size=123_456),
+    )
+    return replace(
+        created.row,
+        state=TaskState.PROCESSING,
+        round=2,
+        attempt=5,
+        attempts_used=3,
+        fence=(8 << 32) + 5,
+        lease=_lease(),
+        awaits=NumberSet([0, 63, 64, 9_998]),
+        due_at=START + timedelta(seconds=1, microseconds=1),
+        rung_at=START + timedelta(seconds=2, microseconds=3),
+        started_at=START + timedelta(seconds=4),
+        finished_at=START + timedelta(days=400),
+        ran_for=timedelta(days=1, microseconds=1),
+        result=Document(text="null", size=4),
+        exit_code=-9,
+        failure=_failure(),
+        last_output=2**40,
+        checkpoint="jobs/job-one/checkpoint",
+        revision=4,
+        feedback="Bitte kürzer.\n\t— Zoë",
+        previous_result=Document(key="jobs/job-one/previous.json", size=7),
+        cancel=_CANCEL,
+        usage=_usage(),
+        last_sequence=12,
+        last_event_at=START.replace(microsecond=123_000),
+    )
+
+
+def _lease() -> Lease:
+    return Lease(
+        worker_id="host:1234",
+        fence=(8 << 32) + 5,
+        claim_id="claim-1",
+        acquired_at=START,
+        expires_at=START + timedelta(seconds=45, microseconds=1),
+        heartbeats=17,
+        local=False,
+    )
+
+
+def _failure() -> Failure:
+    return Failure(
+        category=ErrorCategory.RATE_LIMIT,
+        message="slow down: « 429 »",
+        error_type="shop.errors.TooMany",
+        exit_code=75,
+        signal="SIGKILL",
+        retry_after=timedelta(seconds=90, microseconds=7),
+        retry=False,
+    )
+
+
+def _usage() -> Usage:
+    # 0.1 + 0.2 has digits that a store which rounds would lose.
+    return Usage(
+        input_tokens=2**53 + 1,
+        output_tokens=2,
+        cache_read_tokens=3,
+        turns=4,
+        cost_usd=0.1 + 0.2,
+    )
+
+
+def full_job_row() -> JobRow:
+    """A job of the most tasks there may be, with everything."""
+    created = new_job("job-full").row
+    return replace(
+        created,
+        spec=replace(created.spec, name="nightly «ünïcode»"),
+        graph=Document(key="jobs/job-full/graph.json", size=700_000),
+        total=TASKS_PER_JOB,
+        round=3,
+        completed=NumberSet(range(0, TASKS_PER_JOB, 3)),
+        failed=NumberSet([TASKS_PER_JOB - 2]),
+        cancelled=NumberSet([1, 64, 127]),
+        blocked=NumberSet(range(2, TASKS_PER_JOB, 3)),
+        failure_told_in=2,
+        end_told_in=1,
+        intents=_intents(),
+        cancel=_CANCEL,
+        finished_at=START + timedelta(microseconds=9),
+        last_sequence=31,
+        last_event_at=START.replace(microsecond=123_000),
+    )
+
+
+def _intents() -> tuple[Intent, ...]:
+    resume = Intent(
+        id="i-1",
+        kind=IntentKind.RESUME,
+        numbers=NumberSet.up_to(TASKS_PER_JOB),
+        round=3,
+        by="bob",
+        body=Document(text='{"a":[1,2.5,null]}', size=18),
+    )
+    return (resume, replace(resume, id="i-2", kind=IntentKind.CREATE, body=None))

@@ -1,0 +1,129 @@
+"""The contract of the ``Ledger``; its clauses stand by subject in the modules beside this one.
+
+Every backend is held to ``LedgerContract`` and to one of ``AtomicLedgerContract`` and
+``SingleChangeLedgerContract``; one that several processes share, to ``LedgerSharedContract`` too.
+"""
+
+from __future__ import annotations
+
+from itertools import cycle
+
+from longshore.core import commands as c
+from longshore.errors import VersionConflict
+from longshore.testing.contracts.ledger_commits import CommitClauses
+from longshore.testing.contracts.ledger_groups import (
+    AtomicLedgerContract,
+    SingleChangeLedgerContract,
+)
+from longshore.testing.contracts.ledger_hints import FindClauses, NudgeClauses, SweepClauses
+from longshore.testing.contracts.ledger_listings import JobListingClauses, TaskListingClauses
+from longshore.testing.contracts.ledger_rows import RowClauses
+from longshore.testing.contracts.samples import (
+    after,
+    claim,
+    commit,
+    commit_job,
+    events_of,
+    held_task,
+    new_job,
+    new_task,
+)
+from longshore.testing.contracts.suite import (
+    CALLERS,
+    ROUNDS,
+    Opener,
+    PortContract,
+    at_once,
+    clause,
+)
+
+__all__ = [
+    "AtomicLedgerContract",
+    "LedgerContract",
+    "LedgerSharedContract",
+    "SingleChangeLedgerContract",
+]
+
+
+class LedgerContract(
+    RowClauses,
+    CommitClauses,
+    TaskListingClauses,
+    JobListingClauses,
+    FindClauses,
+    SweepClauses,
+    NudgeClauses,
+):
+    """What holds for every ledger."""
+
+
+class LedgerSharedContract(PortContract):
+    """What holds when several instances share the store."""
+
+    @clause
+    async def test_a_commit_of_one_instance_is_read_by_another(self, open_backend: Opener) -> None:
+        async with open_backend() as first, open_backend() as second:
+            for number in range(ROUNDS):
+                created = await commit(first, new_task(f"t{number}", number=number))
+
+                assert await second.ledger.task(created.id) == created
+                assert await second.ledger.tasks([created.id]) == [created]
+                assert await events_of(second, created) == 1
+
+    @clause
+    async def test_of_many_in_two_instances_who_change_one_version_exactly_one_wins(
+        self, open_backend: Opener
+    ) -> None:
+        async with open_backend() as first, open_backend() as second:
+            for number in range(ROUNDS):
+                pending = await commit(first, new_task(f"t{number}", number=number))
+                claims = [claim(pending, worker=f"w{caller}") for caller in range(CALLERS)]
+                ledgers = cycle([first.ledger, second.ledger])
+
+                answers = await at_once(
+                    ledger.commit(change) for ledger, change in zip(ledgers, claims, strict=False)
+                )
+
+                winners = [n for n, answer in enumerate(answers) if isinstance(answer, tuple)]
+                assert len(winners) == 1
+                assert len([a for a in answers if type(a) is VersionConflict]) == CALLERS - 1
+                assert await first.ledger.task(pending.id) == claims[winners[0]].row
+                assert await events_of(second, pending) == 2
+
+    @clause
+    async def test_the_same_change_through_another_instance_is_success_and_written_once(
+        self, open_backend: Opener
+    ) -> None:
+        async with open_backend() as first, open_backend() as second:
+            created = new_task()
+            await first.ledger.commit(created)
+
+            await second.ledger.commit(created)
+
+            assert await events_of(second, created.row) == 1
+
+    @clause
+    async def test_rows_and_events_are_there_after_a_restart(self, open_backend: Opener) -> None:
+        async with open_backend() as before:
+            row = await held_task(before)
+            job = await commit_job(before, new_job())
+            epoch = before.ledger.epoch
+
+        async with open_backend() as again:
+            assert await again.ledger.task(row.id) == row
+            assert await again.ledger.job(job.id) == job
+            assert await events_of(again, row) == row.last_sequence
+            assert again.ledger.epoch >= epoch
+
+    @clause
+    async def test_a_commit_goes_on_from_the_version_before_a_restart(
+        self, open_backend: Opener
+    ) -> None:
+        async with open_backend() as before:
+            row = await held_task(before)
+
+        async with open_backend() as again:
+            released = after(row, c.Release(fence=row.fence, reason="the worker stops"))
+            await commit(again, released)
+
+            assert await again.ledger.task(row.id) == released.row

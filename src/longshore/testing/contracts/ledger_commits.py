@@ -1,0 +1,265 @@
+"""The ledger's clauses about commits: once, whole, and only from the version decided on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from longshore.core import commands as c
+from longshore.core.messages import body_for
+from longshore.core.rows import TaskRow
+from longshore.core.values import Document
+from longshore.errors import UsageError, VersionConflict
+from longshore.ports.backend import Backend
+from longshore.testing.clock import FakeClock
+from longshore.testing.contracts.samples import (
+    TENANT,
+    after,
+    carry_out,
+    claim,
+    commit,
+    commit_job,
+    empty,
+    events_of,
+    new_job,
+    new_task,
+    on_the_wire,
+    take,
+)
+from longshore.testing.contracts.suite import (
+    CALLERS,
+    ROUNDS,
+    START,
+    TICK,
+    PortContract,
+    at_once,
+    clause,
+)
+
+
+class CommitClauses(PortContract):
+    """A change is committed once, whole, and only from the version it was decided on."""
+
+    @clause
+    async def test_a_second_creation_is_a_conflict_and_the_first_stays(
+        self, backend: Backend
+    ) -> None:
+        first = await commit(backend, new_task())
+
+        with pytest.raises(VersionConflict) as refused:
+            await backend.ledger.commit(new_task(definition="other"))
+
+        assert (refused.value.row_id, refused.value.expected) == (first.id, 0)
+        assert await backend.ledger.task(first.id) == first
+
+    @clause
+    async def test_a_change_of_a_row_that_does_not_exist_is_a_conflict(
+        self, backend: Backend
+    ) -> None:
+        never_committed = new_task().row
+
+        with pytest.raises(VersionConflict):
+            await backend.ledger.commit(claim(never_committed))
+
+        assert await backend.ledger.task(never_committed.id) is None
+
+    @clause
+    async def test_a_change_from_an_old_version_is_a_conflict_and_writes_nothing(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        pending = await commit(backend, new_task())
+        claimed = await commit(backend, claim(pending))
+        await empty(backend)
+        late = after(pending, c.RingAgain())
+
+        with pytest.raises(VersionConflict):
+            await backend.ledger.commit(late)
+
+        assert await backend.ledger.task(pending.id) == claimed
+        assert await events_of(backend, claimed) == claimed.last_sequence
+        clock.advance(timedelta(hours=1))
+        assert await empty(backend) == []
+
+    @clause
+    async def test_a_change_from_a_version_that_is_still_to_come_is_a_conflict(
+        self, backend: Backend
+    ) -> None:
+        pending = await commit(backend, new_task())
+        early = claim(replace(pending, version=2))
+
+        with pytest.raises(VersionConflict):
+            await backend.ledger.commit(early)
+
+        assert await backend.ledger.task(pending.id) == pending
+
+    @clause
+    async def test_the_same_change_again_is_success_and_writes_nothing_twice(
+        self, backend: Backend
+    ) -> None:
+        created = new_task()
+        await backend.ledger.commit(created)
+
+        await backend.ledger.commit(created)
+
+        assert await backend.ledger.task(created.row.id) == created.row
+        assert await events_of(backend, created.row) == 1
+
+    @clause
+    async def test_a_change_whose_answer_was_lost_still_rings_when_it_is_committed_again(
+        self, backend: Backend
+    ) -> None:
+        created = new_task()
+        await backend.ledger.commit(created)
+
+        await carry_out(backend, await backend.ledger.commit(created))
+
+        assert await empty(backend) == [body_for(created.row.id)]
+
+    @clause
+    async def test_a_change_that_was_overtaken_is_a_conflict_when_it_comes_again(
+        self, backend: Backend
+    ) -> None:
+        created = new_task()
+        await commit(backend, created)
+        claimed = await commit(backend, claim(created.row))
+
+        with pytest.raises(VersionConflict):
+            await backend.ledger.commit(created)
+
+        assert await backend.ledger.task(claimed.id) == claimed
+
+    @clause
+    async def test_of_many_who_change_one_version_exactly_one_wins(self, backend: Backend) -> None:
+        for number in range(ROUNDS):
+            pending = await commit(backend, new_task(f"t{number}"))
+            claims = [claim(pending, worker=f"w{caller}") for caller in range(CALLERS)]
+
+            answers = await at_once(backend.ledger.commit(change) for change in claims)
+
+            winners = [n for n, answer in enumerate(answers) if isinstance(answer, tuple)]
+            assert len(winners) == 1
+            losers = [answer for answer in answers if type(answer) is VersionConflict]
+            assert len(losers) == CALLERS - 1
+            assert await backend.ledger.task(pending.id) == claims[winners[0]].row
+            assert await events_of(backend, claims[0].row) == 2
+
+    @clause
+    async def test_of_many_who_create_one_row_exactly_one_wins(self, backend: Backend) -> None:
+        for number in range(ROUNDS):
+            jobs = [new_job(f"job-{number}") for _ in range(CALLERS)]
+
+            answers = await at_once(backend.ledger.commit(change) for change in jobs)
+
+            winners = [n for n, answer in enumerate(answers) if isinstance(answer, tuple)]
+            assert len(winners) == 1
+            assert await backend.ledger.job(f"job-{number}") == jobs[winners[0]].row
+
+    @clause
+    async def test_many_who_commit_the_same_change_all_succeed_and_it_is_written_once(
+        self, backend: Backend
+    ) -> None:
+        for number in range(ROUNDS):
+            created = new_task(f"t{number}")
+
+            answers = await at_once(backend.ledger.commit(created) for _ in range(CALLERS))
+
+            assert [a for a in answers if isinstance(a, BaseException)] == []
+            assert await events_of(backend, created.row) == 1
+
+    @clause
+    async def test_the_history_has_the_rows_events_after_each_commit(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        created = new_task(requires_review=True)
+        events = [*created.events]
+        row = await commit(backend, created)
+        for command in _a_life():
+            clock.advance(timedelta(seconds=1))
+            change = after(row, command, now=clock.now())
+            events += change.events
+
+            row = await commit(backend, change)
+
+            history = await backend.events.history(TENANT, f"TASK#{row.id}")
+            assert on_the_wire(history) == on_the_wire(events)
+            assert len(history) == row.last_sequence
+
+    @clause
+    async def test_a_jobs_events_are_committed_with_its_row(self, backend: Backend) -> None:
+        created = new_job()
+
+        await commit_job(backend, created)
+
+        history = await backend.events.history(TENANT, f"JOB#{created.row.id}")
+        assert on_the_wire(history) == on_the_wire(created.events)
+
+    @clause
+    async def test_nobody_sees_a_row_without_its_events_or_events_without_their_row(
+        self, backend: Backend
+    ) -> None:
+        for number in range(ROUNDS):
+            created = new_task(f"t{number}")
+            views: list[tuple[int, int, int]] = []
+
+            watchers = [_watch(backend, created.row, views) for _ in range(CALLERS)]
+            await asyncio.gather(backend.ledger.commit(created), *watchers)
+
+            assert len(views) == CALLERS
+            assert [view for view in views if sorted(view) != list(view)] == []
+
+    @clause
+    async def test_two_changes_of_one_row_are_refused(self, backend: Backend) -> None:
+        created = new_task()
+        claimed = claim(created.row)
+
+        with pytest.raises(UsageError):
+            await backend.ledger.commit(created, claimed)
+
+        assert await backend.ledger.task(created.row.id) is None
+
+    @clause
+    async def test_a_ring_is_on_the_queue_once_after_the_commit(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        created = await commit(backend, new_task(queue="agents"))
+
+        assert await empty(backend, "agents") == [body_for(created.id)]
+        clock.advance(timedelta(hours=1))
+        assert await empty(backend, "agents") == []
+
+    @clause
+    async def test_a_ring_for_later_is_heard_at_its_time(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        due_at = START + timedelta(minutes=1)
+        created = await commit(backend, new_task(not_before=due_at))
+
+        clock.advance(timedelta(minutes=1) - TICK)
+        assert await take(backend) == []
+        clock.advance(TICK)
+        assert await empty(backend) == [body_for(created.id)]
+
+
+def _a_life() -> Iterator[c.Command]:
+    """What happens to a task from its creation to its end, with and without events."""
+    yield c.Claim(worker_id="w1", process_id=7, lasts=timedelta(minutes=1))
+    yield c.Renew(fence=1, lasts=timedelta(minutes=1), process_id=7, rss_bytes=1 << 30)
+    yield c.SaveCheckpoint(fence=1, key="jobs/job-one/step")
+    yield c.Release(fence=1, reason="the worker stops", last_output=3)
+    yield c.RingAgain()
+    yield c.Claim(worker_id="w2", process_id=8, lasts=timedelta(minutes=1))
+    result = Document(text='{"pages":3}', size=11)
+    yield c.Complete(fence=2, result=result, duration=timedelta(seconds=2), last_output=4)
+    yield c.Approve(by="ann")
+
+
+async def _watch(backend: Backend, row: TaskRow, views: list[tuple[int, int, int]]) -> None:
+    """Look at the events, at the row and at the events again: what is seen may only grow."""
+    events_before = await events_of(backend, row)
+    found = await backend.ledger.task(row.id)
+    events_after = await events_of(backend, row)
+    views.append((events_before, found.last_sequence if found else 0, events_after))

@@ -1,0 +1,298 @@
+"""The ledger's clauses about what sweepers, dispatchers and workers look for."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from longshore.core import commands as c
+from longshore.core import job
+from longshore.core.rows import TaskRow
+from longshore.core.states import TaskState
+from longshore.ports.backend import Backend
+from longshore.ports.ledger import HeldTask
+from longshore.testing.clock import FakeClock
+from longshore.testing.contracts.samples import (
+    after,
+    after_job,
+    an_intent,
+    commit,
+    commit_job,
+    empty,
+    held_task,
+    new_job,
+    new_task,
+)
+from longshore.testing.contracts.suite import (
+    ROUNDS,
+    START,
+    TICK,
+    PortContract,
+    clause,
+    settle,
+    soon,
+    under_way,
+)
+
+MINUTE = timedelta(minutes=1)
+
+
+class FindClauses(PortContract):
+    """``find`` and ``task_states``."""
+
+    @clause
+    async def test_the_states_of_a_jobs_tasks_come_by_key(self, backend: Backend) -> None:
+        await held_task(backend, "a")
+        await commit(backend, new_task("b", number=1, awaits=[0]))
+        await commit(backend, new_task("c", job_id="job-two"))
+
+        states = await backend.ledger.task_states("job-one")
+
+        assert states == {"a": TaskState.PROCESSING, "b": TaskState.WAITING}
+
+    @clause
+    async def test_a_job_without_rows_has_no_states(self, backend: Backend) -> None:
+        assert await backend.ledger.task_states("job-none") == {}
+
+    @clause
+    async def test_jobs_and_tasks_are_found_by_the_beginning_of_their_id_in_order(
+        self, backend: Backend
+    ) -> None:
+        await commit_job(backend, new_job("job-abc"))
+        await commit_job(backend, new_job("job-abd"))
+        await commit_job(backend, new_job("job-b"))
+        await commit(backend, new_task("z", job_id="job-abc"))
+        await commit(backend, new_task("y", job_id="job-abc"))
+
+        found = await backend.ledger.find("acme", "job-ab")
+
+        assert found == ["job-abc", "job-abc_y", "job-abc_z", "job-abd"]
+
+    @clause
+    async def test_a_whole_id_finds_itself(self, backend: Backend) -> None:
+        row = await commit(backend, new_task())
+
+        assert await backend.ledger.find("acme", row.id) == [row.id]
+
+    @clause
+    async def test_no_sign_in_a_prefix_stands_for_others(self, backend: Backend) -> None:
+        await commit_job(backend, new_job("job-abc"))
+        await commit(backend, new_task("x", job_id="job-a"))
+
+        assert await backend.ledger.find("acme", "job-a_") == ["job-a_x"]
+        assert await backend.ledger.find("acme", "JOB-A") == []
+        for sign in ("%", "job-%", "*", "?ob", "job-[a]", "\\", "'"):
+            assert await backend.ledger.find("acme", sign) == []
+
+    @clause
+    async def test_no_more_ids_are_found_than_the_limit(self, backend: Backend) -> None:
+        for number in range(5):
+            await commit_job(backend, new_job(f"job-{number}"))
+            await commit(backend, new_task("t", job_id=f"job-{number}"))
+
+        found = await backend.ledger.find("acme", "job-", limit=3)
+
+        assert found == ["job-0", "job-0_t", "job-1"]
+
+    @clause
+    async def test_ids_of_another_tenant_are_not_found(self, backend: Backend) -> None:
+        await commit_job(backend, new_job("job-theirs", tenant="evil"))
+        await commit(backend, new_task("t", tenant="evil", job_id="job-theirs"))
+
+        assert await backend.ledger.find("acme", "job-") == []
+
+
+class SweepClauses(PortContract):
+    """``unrung``, ``held`` and ``open_intents``."""
+
+    @clause
+    async def test_a_task_is_unrung_from_the_moment_it_is_due(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        row = await commit(backend, new_task(not_before=START + MINUTE))
+        assert row.due_at is not None
+        clock.advance(MINUTE)
+        await empty(backend)
+
+        assert await _unrung(backend, due_by=row.due_at - TICK) == []
+        assert await _unrung(backend, due_by=row.due_at) == [row.id]
+
+    @clause
+    async def test_a_task_is_unrung_only_if_it_was_rung_before(self, backend: Backend) -> None:
+        row = await commit(backend, new_task())
+        assert row.rung_at is not None
+        await empty(backend)
+
+        assert await _unrung(backend, rung_before=row.rung_at) == []
+        assert await _unrung(backend, rung_before=row.rung_at + TICK) == [row.id]
+
+    @clause
+    async def test_a_task_that_was_rung_again_is_not_unrung(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        row = await commit(backend, new_task())
+        clock.advance(MINUTE)
+        rung = await commit(backend, after(row, c.RingAgain(), now=clock.now()))
+        assert rung.rung_at is not None
+        await empty(backend)
+
+        assert await _unrung(backend, rung_before=rung.rung_at) == []
+        assert await _unrung(backend, rung_before=rung.rung_at + TICK) == [row.id]
+
+    @clause
+    async def test_only_pending_tasks_are_unrung(self, backend: Backend) -> None:
+        await held_task(backend, "held")
+        await commit(backend, new_task("waiting", awaits=[0]))
+        cancelled = await commit(backend, new_task("cancelled"))
+        await commit(backend, after(cancelled, c.RequestCancel(by="ann")))
+        await empty(backend)
+
+        assert await _unrung(backend) == []
+
+    @clause
+    async def test_no_more_unrung_tasks_come_than_the_limit(self, backend: Backend) -> None:
+        for number in range(4):
+            await commit(backend, new_task(f"t{number}", number=number))
+        await empty(backend)
+
+        assert len(await _unrung(backend, limit=3)) == 3
+
+    @clause
+    async def test_held_tasks_come_with_the_earliest_end_first(self, backend: Backend) -> None:
+        rows = {
+            minutes: await held_task(
+                backend, f"t{minutes}", worker=f"w{minutes}", lasts=minutes * MINUTE
+            )
+            for minutes in (3, 1, 2)
+        }
+
+        held = await backend.ledger.held(limit=10)
+
+        assert held == [_as_held(rows[1]), _as_held(rows[2]), _as_held(rows[3])]
+
+    @clause
+    async def test_a_lease_has_expired_at_its_end_and_not_before(self, backend: Backend) -> None:
+        row = await held_task(backend, lasts=MINUTE)
+        await held_task(backend, "later", lasts=2 * MINUTE)
+        end = _as_held(row).expires_at
+
+        assert await backend.ledger.held(limit=10, expired_by=end - TICK) == []
+        assert await backend.ledger.held(limit=10, expired_by=end) == [_as_held(row)]
+
+    @clause
+    async def test_a_renewed_lease_is_held_until_its_new_end(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        row = await held_task(backend, lasts=MINUTE)
+        clock.advance(MINUTE / 2)
+        renewal = c.Renew(fence=row.fence, lasts=MINUTE)
+
+        renewed = await commit(backend, after(row, renewal, now=clock.now()))
+
+        assert await backend.ledger.held(limit=10) == [_as_held(renewed)]
+        assert await backend.ledger.held(limit=10, expired_by=START + MINUTE) == []
+
+    @clause
+    async def test_a_task_that_was_given_back_is_not_held(self, backend: Backend) -> None:
+        row = await held_task(backend)
+
+        await commit(backend, after(row, c.Release(fence=row.fence, reason="the worker stops")))
+
+        assert await backend.ledger.held(limit=10) == []
+
+    @clause
+    async def test_no_more_held_tasks_come_than_the_limit(self, backend: Backend) -> None:
+        for number in range(1, 4):
+            await held_task(backend, f"t{number}", lasts=number * MINUTE)
+
+        held = await backend.ledger.held(limit=2)
+
+        assert [task.task_id for task in held] == ["job-one_t1", "job-one_t2"]
+
+    @clause
+    async def test_a_job_has_an_open_intent_until_it_is_carried_out(self, backend: Backend) -> None:
+        await commit_job(backend, new_job("job-plain"))
+        row = await commit_job(backend, new_job("job-open", intent=an_intent()))
+        while_open = await backend.ledger.open_intents(limit=10)
+
+        done = job.IntentDone(intent_id=an_intent().id)
+        await commit_job(backend, after_job(row, done))
+
+        assert while_open == ["job-open"]
+        assert await backend.ledger.open_intents(limit=10) == []
+
+    @clause
+    async def test_no_more_open_intents_come_than_the_limit(self, backend: Backend) -> None:
+        for number in range(3):
+            await commit_job(backend, new_job(f"job-{number}", intent=an_intent()))
+
+        assert len(await backend.ledger.open_intents(limit=2)) == 2
+
+
+class NudgeClauses(PortContract):
+    """``nudged``."""
+
+    @clause
+    async def test_a_worker_is_nudged_when_its_task_is_to_be_cancelled(
+        self, backend: Backend
+    ) -> None:
+        row = await held_task(backend, worker="w1")
+
+        async with under_way(backend.ledger.nudged("w1")) as waiting:
+            assert not waiting.done()
+            await commit(backend, after(row, c.RequestCancel(by="ann")))
+            await soon(waiting)
+
+    @clause
+    async def test_a_worker_is_not_nudged_for_anothers_task(self, backend: Backend) -> None:
+        row = await held_task(backend, worker="w1")
+
+        async with (
+            under_way(backend.ledger.nudged("w1")) as holder,
+            under_way(backend.ledger.nudged("w2")) as other,
+        ):
+            await commit(backend, after(row, c.RequestCancel(by="ann")))
+            await soon(holder)
+            await settle()
+            assert not other.done()
+
+    @clause
+    async def test_a_nudge_between_two_waits_is_not_lost(self, backend: Backend) -> None:
+        rows = [await held_task(backend, f"t{number}") for number in range(ROUNDS)]
+        async with under_way(backend.ledger.nudged("w1")) as waiting:
+            await commit(backend, after(rows[0], c.RequestCancel(by="ann")))
+            await soon(waiting)
+
+        for row in rows[1:]:
+            await commit(backend, after(row, c.RequestCancel(by="ann")))
+
+            await soon(backend.ledger.nudged("w1"))
+
+    @clause
+    async def test_a_nudge_is_told_once(self, backend: Backend) -> None:
+        row = await held_task(backend, worker="w1")
+        async with under_way(backend.ledger.nudged("w1")) as waiting:
+            await commit(backend, after(row, c.RequestCancel(by="ann")))
+            await soon(waiting)
+
+        async with under_way(backend.ledger.nudged("w1")) as waiting:
+            assert not waiting.done()
+
+
+def _as_held(row: TaskRow) -> HeldTask:
+    assert row.lease is not None
+    return HeldTask(
+        task_id=row.id,
+        worker_id=row.lease.worker_id,
+        fence=row.lease.fence,
+        expires_at=row.lease.expires_at,
+    )
+
+
+async def _unrung(
+    backend: Backend,
+    *,
+    due_by: datetime = START + MINUTE,
+    rung_before: datetime = START + MINUTE,
+    limit: int = 10,
+) -> list[str]:
+    return await backend.ledger.unrung(due_by=due_by, rung_before=rung_before, limit=limit)

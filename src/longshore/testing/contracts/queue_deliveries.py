@@ -1,0 +1,314 @@
+"""The queue's clauses about sending, receiving, hiding and receipts."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from longshore.core.states import Priority
+from longshore.errors import ReceiptExpired
+from longshore.ports.backend import Backend
+from longshore.ports.queue import Depth, Outgoing
+from longshore.testing.clock import FakeClock
+from longshore.testing.contracts.samples import send, take
+from longshore.testing.contracts.suite import START, TICK, PortContract, clause
+
+HIDDEN = timedelta(seconds=30)
+SECOND = timedelta(seconds=1)
+
+
+class SendClauses(PortContract):
+    """``send`` and ``receive``."""
+
+    @clause
+    async def test_a_message_is_received_as_it_was_sent(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        await send(backend, "ä \u0000 🚢 \n", queue="agents", priority=Priority.HIGH)
+        clock.advance(SECOND)
+
+        (message,) = await take(backend, "agents")
+
+        assert (message.queue, message.body) == ("agents", "ä \u0000 🚢 \n")
+        assert message.priority is Priority.HIGH
+        assert message.receives == 1
+        assert message.sent_at == START
+
+    @clause
+    async def test_a_batch_is_sent_whole(self, backend: Backend) -> None:
+        bodies = [f"m{number}" for number in range(25)]
+
+        refused = await backend.queue.send([Outgoing(queue="default", body=b) for b in bodies])
+
+        assert refused == []
+        received = await take(backend, limit=100)
+        assert sorted(message.body for message in received) == sorted(bodies)
+        assert len({message.id for message in received}) == 25
+
+    @clause
+    async def test_sending_nothing_is_no_mistake(self, backend: Backend) -> None:
+        assert await backend.queue.send([]) == []
+
+    @clause
+    async def test_a_queue_that_nobody_sent_to_is_empty(self, backend: Backend) -> None:
+        assert await take(backend, "never") == []
+        assert await backend.queue.depth("never") == Depth(ready=0, hidden=0, dead=0)
+        assert await backend.queue.dead_letters("never", limit=10) == []
+
+    @clause
+    async def test_no_more_messages_come_than_the_limit(self, backend: Backend) -> None:
+        await send(backend, *"abcde")
+
+        sizes = [len(await take(backend, limit=2)) for _ in range(4)]
+
+        assert sizes == [2, 2, 1, 0]
+
+    @clause
+    async def test_only_the_named_queues_are_looked_into(self, backend: Backend) -> None:
+        for queue in ("a", "b", "c"):
+            await send(backend, f"in {queue}", queue=queue)
+
+        received = await take(backend, "a", "c", "none")
+
+        assert sorted(message.body for message in received) == ["in a", "in c"]
+
+    @clause
+    async def test_a_message_is_seen_from_its_moment_on(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        await send(backend, "later", visible_at=START + HIDDEN)
+
+        clock.advance(HIDDEN - TICK)
+        assert await take(backend) == []
+        clock.advance(TICK)
+        assert [message.body for message in await take(backend)] == ["later"]
+
+    @clause
+    async def test_a_message_whose_moment_has_passed_is_seen_at_once(
+        self, backend: Backend
+    ) -> None:
+        await send(backend, "late", visible_at=START - HIDDEN)
+
+        assert [message.body for message in await take(backend)] == ["late"]
+
+    @clause
+    async def test_the_depth_tells_ready_and_hidden(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        await send(backend, "a", "b", "c")
+        await send(backend, "later", visible_at=START + 2 * HIDDEN)
+        await send(backend, "elsewhere", queue="other")
+        await take(backend, limit=1, hidden_for=HIDDEN)
+
+        assert await backend.queue.depth("default") == Depth(ready=2, hidden=2, dead=0)
+        clock.advance(HIDDEN)
+        assert await backend.queue.depth("default") == Depth(ready=3, hidden=1, dead=0)
+
+
+class ReceiptClauses(PortContract):
+    """``extend``, ``delete`` and ``put_off``."""
+
+    @clause
+    async def test_a_received_message_is_hidden_for_its_time_and_not_longer(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        await send(backend, "a")
+        (first,) = await take(backend, hidden_for=HIDDEN)
+
+        clock.advance(HIDDEN - TICK)
+        assert await take(backend) == []
+        clock.advance(TICK)
+        (again,) = await take(backend)
+
+        assert (again.id, again.body, again.sent_at) == (first.id, first.body, first.sent_at)
+        assert again.receipt != first.receipt
+
+    @clause
+    async def test_each_delivery_is_counted(self, backend: Backend, clock: FakeClock) -> None:
+        await send(backend, "a")
+
+        counts = []
+        for _ in range(4):
+            counts += [message.receives for message in await take(backend, hidden_for=HIDDEN)]
+            clock.advance(HIDDEN)
+
+        assert counts == [1, 2, 3, 4]
+
+    @clause
+    async def test_extending_hides_from_now(self, backend: Backend, clock: FakeClock) -> None:
+        await send(backend, "a")
+        (message,) = await take(backend, hidden_for=HIDDEN)
+        clock.advance(10 * SECOND)
+
+        stale = await backend.queue.extend([message.receipt], hidden_for=HIDDEN)
+
+        assert stale == []
+        clock.advance(HIDDEN - TICK)
+        assert await take(backend) == []
+        clock.advance(TICK)
+        assert len(await take(backend)) == 1
+
+    @clause
+    async def test_extending_can_shorten(self, backend: Backend, clock: FakeClock) -> None:
+        await send(backend, "a")
+        (message,) = await take(backend, hidden_for=HIDDEN)
+
+        await backend.queue.extend([message.receipt], hidden_for=SECOND)
+
+        clock.advance(SECOND - TICK)
+        assert await take(backend) == []
+        clock.advance(TICK)
+        assert len(await take(backend)) == 1
+
+    @clause
+    async def test_extending_keeps_the_receipt_and_is_no_delivery(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        await send(backend, "a")
+        (message,) = await take(backend, hidden_for=HIDDEN)
+
+        for _ in range(5):
+            assert await backend.queue.extend([message.receipt], hidden_for=HIDDEN) == []
+
+        clock.advance(HIDDEN)
+        assert [again.receives for again in await take(backend)] == [2]
+
+    @clause
+    async def test_a_deleted_message_never_comes_again(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        await send(backend, "a")
+        (message,) = await take(backend, hidden_for=HIDDEN)
+
+        stale = await backend.queue.delete([message.receipt])
+
+        assert stale == []
+        clock.advance(2 * HIDDEN)
+        assert await take(backend) == []
+        assert await backend.queue.depth("default") == Depth(ready=0, hidden=0, dead=0)
+
+    @clause
+    async def test_a_receipt_is_current_until_the_next_delivery(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        await send(backend, "a", "b")
+        first, second = await take(backend, hidden_for=HIDDEN)
+        clock.advance(2 * HIDDEN)
+
+        assert await backend.queue.delete([first.receipt]) == []
+        assert await backend.queue.extend([second.receipt], hidden_for=HIDDEN) == []
+        assert await take(backend) == []
+
+    @clause
+    async def test_an_old_receipt_extends_nothing(self, backend: Backend, clock: FakeClock) -> None:
+        await send(backend, "a")
+        (old,) = await take(backend, hidden_for=HIDDEN)
+        clock.advance(HIDDEN)
+        await take(backend, hidden_for=HIDDEN)
+
+        stale = await backend.queue.extend([old.receipt], hidden_for=10 * HIDDEN)
+
+        assert stale == [old.receipt]
+        clock.advance(HIDDEN)
+        assert len(await take(backend)) == 1
+
+    @clause
+    async def test_an_old_receipt_deletes_nothing(self, backend: Backend, clock: FakeClock) -> None:
+        await send(backend, "a")
+        (old,) = await take(backend, hidden_for=HIDDEN)
+        clock.advance(HIDDEN)
+        (current,) = await take(backend, hidden_for=HIDDEN)
+
+        stale = await backend.queue.delete([old.receipt])
+
+        assert stale == [old.receipt]
+        assert await backend.queue.delete([current.receipt]) == []
+
+    @clause
+    async def test_an_old_receipt_puts_nothing_off(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        await send(backend, "a")
+        (old,) = await take(backend, hidden_for=HIDDEN)
+        clock.advance(HIDDEN)
+        await take(backend, hidden_for=HIDDEN)
+
+        with pytest.raises(ReceiptExpired):
+            await backend.queue.put_off(old.receipt, until=clock.now())
+
+        assert await take(backend) == []
+
+    @clause
+    async def test_the_receipt_of_a_deleted_message_is_not_current(self, backend: Backend) -> None:
+        await send(backend, "a")
+        (gone,) = await take(backend)
+        await backend.queue.delete([gone.receipt])
+
+        assert await backend.queue.delete([gone.receipt]) == [gone.receipt]
+        assert await backend.queue.extend([gone.receipt], hidden_for=HIDDEN) == [gone.receipt]
+        with pytest.raises(ReceiptExpired):
+            await backend.queue.put_off(gone.receipt, until=START)
+
+    @clause
+    async def test_text_that_is_no_receipt_is_not_current(self, backend: Backend) -> None:
+        nonsense = ["", "nonsense", "1", "1.2", "-1", "ä", "1;2", "²"]
+
+        assert await backend.queue.delete(nonsense) == nonsense
+        assert await backend.queue.extend(nonsense, hidden_for=HIDDEN) == nonsense
+        with pytest.raises(ReceiptExpired):
+            await backend.queue.put_off("nonsense", until=START)
+
+    @clause
+    async def test_a_batch_answers_for_each_receipt(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        await send(backend, "a", "b", "c")
+        a, b, c = await take(backend, hidden_for=HIDDEN)
+        await backend.queue.delete([b.receipt])
+
+        extended = await backend.queue.extend(
+            [a.receipt, b.receipt, c.receipt], hidden_for=2 * HIDDEN
+        )
+        deleted = await backend.queue.delete([b.receipt, a.receipt, c.receipt])
+
+        assert (extended, deleted) == ([b.receipt], [b.receipt])
+        clock.advance(2 * HIDDEN)
+        assert await take(backend) == []
+
+    @clause
+    async def test_a_message_that_was_put_off_comes_again_at_its_time(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        await send(backend, "a")
+        (message,) = await take(backend, hidden_for=HIDDEN)
+
+        await backend.queue.put_off(message.receipt, until=START + 3 * HIDDEN)
+
+        clock.advance(3 * HIDDEN - TICK)
+        assert await take(backend) == []
+        clock.advance(TICK)
+        assert [again.id for again in await take(backend)] == [message.id]
+
+    @clause
+    async def test_a_message_can_be_given_back_at_once(self, backend: Backend) -> None:
+        await send(backend, "a")
+        (message,) = await take(backend, hidden_for=HIDDEN)
+
+        await backend.queue.put_off(message.receipt, until=START)
+
+        assert len(await take(backend)) == 1
+
+    @clause
+    async def test_a_delivery_that_was_put_off_does_not_count(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        await send(backend, "a")
+        (first,) = await take(backend, hidden_for=HIDDEN)
+        await backend.queue.put_off(first.receipt, until=START)
+
+        (second,) = await take(backend, hidden_for=HIDDEN)
+        clock.advance(HIDDEN)
+        (third,) = await take(backend)
+
+        assert (first.receives, second.receives, third.receives) == (1, 1, 2)

@@ -1,0 +1,217 @@
+"""Rows, changes and messages for the suites: few arguments, the rest filled in consistently.
+
+All of it comes from ``core``, so a suite sees what a running system would commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, Field, fields
+from datetime import datetime, timedelta
+from itertools import count
+from typing import Any
+
+from longshore.core import commands as c
+from longshore.core import job, task
+from longshore.core.changes import Change, Effect, Ring
+from longshore.core.events.codec import to_wire
+from longshore.core.events.event import Context, Event, next_moment
+from longshore.core.events.types import EntityType, MessageRejected, TaskReleased, TaskSummary
+from longshore.core.ids import task_id_of
+from longshore.core.messages import body_for
+from longshore.core.numbers import NumberSet
+from longshore.core.rows import Intent, IntentKind, JobRow, JobSpec, TaskRow, TaskSpec
+from longshore.core.values import Document
+from longshore.ports.backend import Backend
+from longshore.ports.queue import Message, Outgoing
+from longshore.testing.contracts.suite import NO_WAIT, START
+
+TENANT = "acme"
+JOB = "job-one"
+LEASE = timedelta(seconds=45)
+
+_change_numbers = count(1)
+# Above all that clauses choose themselves: a number is used once in a job.
+_task_numbers = count(1_000_000)
+
+
+def fresh_change_id() -> str:
+    """An id that no other change has."""
+    return f"change-{next(_change_numbers)}"
+
+
+def new_task(
+    key: str = "a", *, now: datetime = START, awaits: Iterable[int] = (), **fields: Any
+) -> task.TaskChange:
+    """The creation of a task of ``JOB`` and ``TENANT``, or of what ``fields`` say."""
+    job_id = fields.pop("job_id", JOB)
+    known: dict[str, Any] = {
+        "id": task_id_of(job_id, key),
+        "job_id": job_id,
+        "key": key,
+        "tenant": TENANT,
+        "app": "shop",
+        "number": next(_task_numbers),
+        "definition": "resize",
+        "definition_version": 1,
+        "created_at": now,
+    }
+    spec = TaskSpec(**(known | fields))
+    return task.create(spec, NumberSet(awaits), now=now, change_id=fresh_change_id())
+
+
+def new_job(
+    job_id: str = JOB, *, now: datetime = START, tenant: str = TENANT, intent: Intent | None = None
+) -> job.JobChange:
+    """The creation of a job of one task."""
+    spec = JobSpec(
+        id=job_id,
+        tenant=tenant,
+        app="shop",
+        request_id=f"request of {job_id}",
+        body_hash="c0ffee",
+        created_at=now,
+    )
+    graph = Document(text='{"keys":["a"],"names":["resize"],"parents":[[]]}', size=49)
+    summary = TaskSummary(key="a", name="resize")
+    return job.create(spec, (summary,), graph, now=now, change_id=fresh_change_id(), intent=intent)
+
+
+def an_intent(kind: IntentKind = IntentKind.CANCEL) -> Intent:
+    """Something that is to be done to the first task of a job."""
+    return Intent(id=f"{kind}-1", kind=kind, numbers=NumberSet([0]), round=1, by="ann")
+
+
+def after(row: TaskRow, command: c.Command, *, now: datetime = START) -> task.TaskChange:
+    """The change that comes of a command which the row allows."""
+    decision = task.apply(row, command, now=now, change_id=fresh_change_id())
+    assert isinstance(decision, Change), decision
+    return decision
+
+
+def after_job(row: JobRow, command: job.JobCommand, *, now: datetime = START) -> job.JobChange:
+    """The change of a job that comes of a command which the row allows."""
+    decision = job.apply(row, command, now=now, change_id=fresh_change_id())
+    assert isinstance(decision, Change), decision
+    return decision
+
+
+def claim(
+    row: TaskRow, *, worker: str = "w1", now: datetime = START, lasts: timedelta = LEASE
+) -> task.TaskChange:
+    """The change by which a worker takes a pending task."""
+    return after(row, c.Claim(worker_id=worker, process_id=7, lasts=lasts), now=now)
+
+
+async def commit(backend: Backend, change: task.TaskChange) -> TaskRow:
+    """Commit a task's change and carry out its effects; the row as it is now."""
+    await carry_out(backend, await backend.ledger.commit(change))
+    return change.row
+
+
+async def commit_job(backend: Backend, change: job.JobChange) -> JobRow:
+    """Commit a job's change; the row as it is now."""
+    await carry_out(backend, await backend.ledger.commit(change))
+    return change.row
+
+
+async def held_task(
+    backend: Backend, key: str = "a", *, worker: str = "w1", lasts: timedelta = LEASE
+) -> TaskRow:
+    """A task that a worker holds."""
+    pending = await commit(backend, new_task(key))
+    return await commit(backend, claim(pending, worker=worker, lasts=lasts))
+
+
+async def carry_out(backend: Backend, effects: Sequence[Effect]) -> None:
+    """Ring what the ledger did not ring itself, as a service does."""
+    rings = [effect for effect in effects if isinstance(effect, Ring)]
+    refused = await backend.queue.send([outgoing(ring) for ring in rings])
+    assert refused == []
+
+
+def outgoing(ring: Ring) -> Outgoing:
+    """A doorbell as a message."""
+    return Outgoing(
+        queue=ring.queue,
+        body=body_for(ring.task_id),
+        priority=ring.priority,
+        visible_at=ring.at,
+        key=ring.task_id,
+    )
+
+
+async def send(backend: Backend, *bodies: str, queue: str = "default", **fields: Any) -> None:
+    """Put messages on a queue."""
+    messages = [Outgoing(queue=queue, body=body, **fields) for body in bodies]
+    assert await backend.queue.send(messages) == []
+
+
+async def take(
+    backend: Backend,
+    *queues: str,
+    limit: int = 10,
+    hidden_for: timedelta = timedelta(seconds=30),
+) -> list[Message]:
+    """What is on the queues now (``default`` if none is named), without waiting."""
+    return await backend.queue.receive(
+        queues or ("default",), limit=limit, hidden_for=hidden_for, wait=NO_WAIT
+    )
+
+
+async def empty(backend: Backend, queue: str = "default") -> list[str]:
+    """Remove every message that can be seen now; their bodies."""
+    bodies: list[str] = []
+    while messages := await take(backend, queue):
+        assert await backend.queue.delete([message.receipt for message in messages]) == []
+        bodies += [message.body for message in messages]
+    return bodies
+
+
+def an_event(
+    sequence: int, *, task_id: str = "job-one_a", reason: str = "the worker stops", **fields: Any
+) -> Event:
+    """The n-th event of a task; the same arguments give the same event."""
+    known: dict[str, Any] = {"tenant": TENANT, "app": "shop"}
+    return Event(
+        entity_type=EntityType.TASK,
+        entity_id=task_id,
+        sequence=sequence,
+        at=next_moment(START + timedelta(seconds=sequence), None),
+        body=TaskReleased(task_id=task_id, job_id=JOB, reason=reason, attempt_number=1),
+        context=Context(origin="worker", worker_id="w1"),
+        **(known | fields),
+    )
+
+
+async def append_event(
+    backend: Backend, *, tenant: str = TENANT, reason: str = "not JSON", now: datetime = START
+) -> Event:
+    """Append an event of a queue."""
+    return await backend.events.append(
+        tenant=tenant,
+        app="shop",
+        entity_id="default",
+        body=MessageRejected(queue="default", message_id="m1", reason=reason),
+        context=Context(origin="worker"),
+        now=now,
+    )
+
+
+async def events_of(backend: Backend, row: TaskRow) -> int:
+    """How many events a task's history has."""
+    return len(await backend.events.history(row.spec.tenant, f"TASK#{row.id}"))
+
+
+def on_the_wire(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Events as every reader sees them: the wire counts whole milliseconds."""
+    return [to_wire(event, environment="test") for event in events]
+
+
+def left_at_default(instance: Any) -> list[str]:
+    """Names of the fields that would not show whether a store keeps them."""
+    return [f.name for f in fields(instance) if getattr(instance, f.name) == _default_of(f)]
+
+
+def _default_of(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()

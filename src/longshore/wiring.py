@@ -1,0 +1,172 @@
+"""The one page that shows what is plugged into what: settings → backend → services."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from longshore.adapters.memory.backend import memory_backend
+from longshore.adapters.process.presence import FilePresence
+from longshore.adapters.process.runner import ProcessRunner
+from longshore.adapters.sqlite.backend import sqlite_backend
+from longshore.adapters.sqlite.database import SqliteOptions
+from longshore.adapters.system.clock import SystemClock
+from longshore.core.backoff import RetryPolicy
+from longshore.core.lease import LeasePolicy
+from longshore.ports.backend import Backend
+from longshore.ports.presence import Presence
+from longshore.services.dispatcher import Dispatcher
+from longshore.services.documents import Documents
+from longshore.services.producer import Producer
+from longshore.services.sweeper import Sweeper, SweeperPolicy
+from longshore.services.transitions import Transitions
+from longshore.services.worker.attempt import Tools
+from longshore.services.worker.output import OutputPolicy
+from longshore.services.worker.worker import Worker, WorkerPolicy
+from longshore.settings import Settings, child_environment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """Everything, ready for use."""
+
+    settings: Settings
+    backend: Backend
+    transitions: Transitions
+    documents: Documents
+    producer: Producer
+    dispatcher: Dispatcher
+    sweeper: Sweeper
+    presence: Presence
+
+    def worker(self, worker_id: str | None = None) -> Worker:
+        """A worker of this process."""
+        settings = self.settings
+        tools = Tools(
+            worker_id=worker_id or new_worker_id(),
+            backend=self.backend,
+            transitions=self.transitions,
+            documents=self.documents,
+            runner=ProcessRunner(
+                settings.data_dir.absolute(),
+                child_environment(settings),
+                self.backend.clock,
+                keep_folders=settings.worker.keep_work_dirs,
+            ),
+            presence=self.presence,
+            lease=_lease_policy(settings),
+            output=OutputPolicy(
+                flush_after=settings.worker.output_flush,
+                limit_bytes=settings.limits.output_bytes_per_attempt,
+            ),
+            timeout=settings.worker.task_timeout,
+            process_id=os.getpid(),
+            roll=random.random,
+        )
+        policy = WorkerPolicy(
+            queues=settings.worker.queues,
+            concurrency=settings.worker.concurrency,
+            poll_wait=settings.worker.poll_wait,
+            drain_grace=settings.worker.drain_grace,
+            tenant=settings.tenant,
+            app=settings.app,
+        )
+        return Worker(tools, policy)
+
+
+def new_id() -> str:
+    """A fresh change id."""
+    return secrets.token_hex(8)
+
+
+def new_worker_id() -> str:
+    """A name that no worker has had before."""
+    host = "".join(c for c in socket.gethostname() if c.isalnum() or c == "-")[:32]
+    return f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+def _lease_policy(settings: Settings) -> LeasePolicy:
+    worker = settings.worker
+    return LeasePolicy(
+        renew_every=worker.renew_every,
+        extend_by=worker.extend_by,
+        kill_grace=worker.kill_grace,
+        skew_margin=worker.skew_margin,
+    )
+
+
+@contextlib.asynccontextmanager
+async def wired(settings: Settings) -> AsyncIterator[Services]:
+    """All services on the backend that the settings name, closed at the end."""
+    async with _backend(settings) as backend:
+        with contextlib.closing(FilePresence(settings.data_dir.absolute())) as presence:
+            yield _services(settings, backend, presence)
+
+
+def _services(settings: Settings, backend: Backend, presence: Presence) -> Services:
+    documents = Documents(backend.blobs)
+    transitions = Transitions(
+        ledger=backend.ledger,
+        queue=backend.queue,
+        documents=documents,
+        clock=backend.clock,
+        new_id=new_id,
+    )
+    retry = RetryPolicy(
+        max_attempts=settings.retry.max_attempts,
+        base=settings.retry.base,
+        cap=settings.retry.cap,
+    )
+    producer = Producer(
+        backend=backend,
+        transitions=transitions,
+        documents=documents,
+        app=settings.app,
+        retry=retry,
+        task_limit=settings.limits.max_tasks_per_job,
+    )
+    return Services(
+        settings=settings,
+        backend=backend,
+        transitions=transitions,
+        documents=documents,
+        producer=producer,
+        dispatcher=Dispatcher(
+            backend=backend,
+            transitions=transitions,
+            documents=documents,
+            presence=presence,
+            wait=settings.worker.poll_wait,
+        ),
+        sweeper=Sweeper(
+            backend=backend,
+            transitions=transitions,
+            producer=producer,
+            presence=presence,
+            policy=SweeperPolicy(
+                every=settings.worker.sweep_every, skew_margin=settings.worker.skew_margin
+            ),
+        ),
+        presence=presence,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _backend(settings: Settings) -> AsyncIterator[Backend]:
+    if settings.backend == "memory":
+        yield memory_backend(SystemClock(), atomic=True)
+        return
+    options = SqliteOptions(
+        busy_timeout=settings.sqlite.busy_timeout,
+        group_limit=settings.sqlite.group_limit,
+        wal_pages=settings.sqlite.wal_autocheckpoint,
+        slow_poll=settings.sqlite.slow_poll,
+    )
+    folder = settings.data_dir.absolute()
+    async with sqlite_backend(folder, SystemClock(), options) as backend:
+        yield backend

@@ -1,0 +1,51 @@
+"""The memory backend held to every contract."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from longshore.adapters.memory.backend import memory_backend
+from longshore.ports.backend import Backend
+from longshore.ports.clock import Clock
+from longshore.testing.contracts.event_bus import EventBusContract
+from longshore.testing.contracts.event_log import EventLogContract
+from longshore.testing.contracts.ledger import (
+    AtomicLedgerContract,
+    LedgerContract,
+    SingleChangeLedgerContract,
+)
+from longshore.testing.contracts.queue import TaskQueueContract
+
+
+class _Memory:
+    atomic = False
+
+    @asynccontextmanager
+    async def make_backend(self, tmp_path: Path, clock: Clock) -> AsyncIterator[Backend]:
+        backend = memory_backend(clock, atomic=self.atomic)
+        yield backend
+        await backend.close()
+
+
+class _AtomicMemory(_Memory):
+    atomic = True
+
+
+class TestMemoryLedger(_Memory, LedgerContract, SingleChangeLedgerContract):
+    pass
+
+
+class TestAtomicMemoryLedger(_AtomicMemory, LedgerContract, AtomicLedgerContract):
+    pass
+
+
+class TestMemoryTaskQueue(_Memory, TaskQueueContract):
+    pass
+
+
+class TestMemoryEventLog(_Memory, EventLogContract):
+    pass
+
+
+class TestMemoryEventBus(_Memory, EventBusContract):
+    pass

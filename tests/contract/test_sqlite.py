@@ -1,0 +1,37 @@
+"""The SQLite backend held to every contract, alone and with several instances on one file."""
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from longshore.adapters.sqlite.backend import sqlite_backend
+from longshore.ports.backend import Backend
+from longshore.ports.clock import Clock
+from longshore.testing.contracts.event_bus import EventBusContract, EventBusSharedContract
+from longshore.testing.contracts.event_log import EventLogContract, EventLogSharedContract
+from longshore.testing.contracts.ledger import (
+    AtomicLedgerContract,
+    LedgerContract,
+    LedgerSharedContract,
+)
+from longshore.testing.contracts.queue import TaskQueueContract, TaskQueueSharedContract
+
+
+class _Sqlite:
+    def make_backend(self, tmp_path: Path, clock: Clock) -> AbstractAsyncContextManager[Backend]:
+        return sqlite_backend(tmp_path / "data", clock)
+
+
+class TestSqliteLedger(_Sqlite, LedgerContract, AtomicLedgerContract, LedgerSharedContract):
+    pass
+
+
+class TestSqliteTaskQueue(_Sqlite, TaskQueueContract, TaskQueueSharedContract):
+    pass
+
+
+class TestSqliteEventLog(_Sqlite, EventLogContract, EventLogSharedContract):
+    pass
+
+
+class TestSqliteEventBus(_Sqlite, EventBusContract, EventBusSharedContract):
+    pass

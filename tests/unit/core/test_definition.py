@@ -1,0 +1,57 @@
+"""Which definitions are accepted, and those that exist without being written."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from longshore.core.definition import BUILTIN, Definition, RunnerKind
+
+
+def a_definition(**fields: Any) -> Definition:
+    return Definition(**{"name": "translate", "runner": RunnerKind.PYTHON, **fields})
+
+
+def test_a_name_and_a_runner_are_enough() -> None:
+    definition = a_definition()
+
+    assert (definition.queue, definition.timeout, definition.retry) == ("default", None, None)
+    assert not definition.requires_review
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 65, "a/b"])
+def test_a_name_that_no_address_could_hold_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="name must match"):
+        a_definition(name=name)
+
+
+@pytest.mark.parametrize("queue", ["", "a b", "x" * 65])
+def test_a_queue_that_could_not_be_called_so_is_refused(queue: str) -> None:
+    with pytest.raises(ValueError, match="queue must match"):
+        a_definition(queue=queue)
+
+
+@pytest.mark.parametrize("seconds", [0, -1])
+def test_a_timeout_that_no_task_could_meet_is_refused(seconds: int) -> None:
+    with pytest.raises(ValueError, match="timeout must be longer than nothing"):
+        a_definition(timeout=timedelta(seconds=seconds))
+
+
+def test_the_shortest_timeout_is_accepted() -> None:
+    shortest = timedelta(microseconds=1)
+
+    assert a_definition(timeout=shortest).timeout == shortest
+
+
+def test_each_runner_can_be_used_without_a_definition_of_its_own() -> None:
+    assert set(BUILTIN) == {"command", "python"}
+    assert all(definition.runner == name for name, definition in BUILTIN.items())
+    assert all(definition.version == 0 for definition in BUILTIN.values())
+
+
+def test_two_definitions_do_not_share_their_options() -> None:
+    one, other = a_definition(), a_definition()
+
+    one.options["module"] = "translate"
+
+    assert other.options == {}

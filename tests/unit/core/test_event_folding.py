@@ -1,0 +1,379 @@
+"""Folding a task's events: the same view from any delivery, and terminal beats late."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.core import commands as c
+from longshore.core.changes import Change
+from longshore.core.events import types as e
+from longshore.core.events.codec import EVENT_TYPES
+from longshore.core.events.event import Event
+from longshore.core.events.folding import EVENT_TO_STATE, TaskView, fold
+from longshore.core.failures import ErrorCategory, Failure
+from longshore.core.numbers import NO_NUMBERS
+from longshore.core.rows import TaskRow, TaskSpec
+from longshore.core.states import TaskState
+from longshore.core.task import apply, create
+
+NOON = datetime(2026, 1, 3, 12, 0, tzinfo=UTC)
+LASTS = timedelta(seconds=45)
+IDS = {"task_id": "job-a_b", "job_id": "job-a"}
+
+
+def at(sequence: int) -> datetime:
+    return NOON + timedelta(seconds=sequence)
+
+
+def told(*bodies: e.EventBody, first: int = 1) -> list[Event]:
+    """The bodies as events of one task, a second apart."""
+    return [
+        Event(
+            entity_type=e.EntityType.TASK,
+            entity_id="job-a_b",
+            tenant="acme",
+            app="shop",
+            sequence=sequence,
+            at=at(sequence),
+            body=body,
+        )
+        for sequence, body in enumerate(bodies, start=first)
+    ]
+
+
+def pending(round_: int = 1) -> e.TaskPending:
+    return e.TaskPending(**IDS, name="scrape", round=round_)
+
+
+def started(attempt: int = 1) -> e.TaskProcessingStarted:
+    return e.TaskProcessingStarted(
+        **IDS,
+        started_at=NOON,
+        effective_until=NOON + LASTS,
+        worker_id=f"w-{attempt}",
+        process_id=7,
+        attempt_number=attempt,
+        fence=attempt + 100,
+    )
+
+
+def heartbeat(attempt: int = 1, until: datetime = NOON + 2 * LASTS) -> e.TaskHeartbeat:
+    return e.TaskHeartbeat(
+        **IDS,
+        effective_until=until,
+        number=1,
+        elapsed=LASTS,
+        worker_id=f"w-{attempt}",
+        process_id=7,
+        attempt_number=attempt,
+    )
+
+
+def processing_failed(attempt: int = 1) -> e.TaskProcessingFailed:
+    return e.TaskProcessingFailed(
+        **IDS, attempt_number=attempt, error="reset", error_category="network", due_at=NOON
+    )
+
+
+def released(attempt: int = 1) -> e.TaskReleased:
+    return e.TaskReleased(**IDS, reason="drain", attempt_number=attempt)
+
+
+def completed(attempt: int = 1) -> e.TaskCompleted:
+    return e.TaskCompleted(**IDS, attempt_number=attempt, output=None, duration=LASTS)
+
+
+def submitted(attempt: int = 1) -> e.TaskSubmittedForReview:
+    return e.TaskSubmittedForReview(**IDS, attempt_number=attempt, output=None, duration=LASTS)
+
+
+def failed() -> e.TaskFailed:
+    return e.TaskFailed(
+        **IDS, error="bad key", error_category="auth", retry_count=1, source="worker"
+    )
+
+
+def timed_out(attempt: int = 1) -> e.TaskTimeout:
+    return e.TaskTimeout(
+        **IDS,
+        attempt_number=attempt,
+        timeout=timedelta(seconds=200),
+        elapsed=timedelta(seconds=201),
+        signal="SIGTERM",
+    )
+
+
+def cancelled() -> e.TaskCancelled:
+    return e.TaskCancelled(**IDS, by="ann")
+
+
+REVISION = e.TaskRevisionRequested(**IDS, feedback="shorter", revision=1, by="ann")
+APPROVED = e.TaskApproved(**IDS, by="ann")
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Event]:
+    """What really happens to tasks: rounds of attempts, each with its heartbeats and its end."""
+    bodies: list[e.EventBody] = []
+    attempt = 0
+    for round_ in range(1, draw(st.integers(1, 3)) + 1):
+        bodies.append(pending(round_))
+        for _ in range(draw(st.integers(0, 2))):
+            attempt += 1
+            beats = [heartbeat(attempt)] * draw(st.integers(0, 2))
+            again = draw(st.sampled_from([processing_failed, released]))
+            bodies += [started(attempt), *beats, again(attempt)]
+        ends = [[failed()], [cancelled()], [started(attempt + 1), timed_out(attempt + 1)]]
+        bodies += draw(st.sampled_from(ends))
+        attempt += isinstance(bodies[-1], e.TaskTimeout)
+    if draw(st.booleans()):
+        bodies += [pending(9), started(attempt + 1), submitted(attempt + 1), REVISION]
+        bodies += [started(attempt + 2), submitted(attempt + 2), APPROVED, completed(attempt + 2)]
+    return told(*bodies[: draw(st.integers(0, len(bodies)))])
+
+
+@given(histories(), st.data())
+def test_any_duplication_and_reordering_gives_the_same_view(
+    history: list[Event], data: st.DataObject
+) -> None:
+    again = data.draw(st.lists(st.sampled_from(history), max_size=6)) if history else []
+    delivered = data.draw(st.permutations([*history, *again]))
+
+    assert fold(delivered) == fold(history)
+
+
+@given(histories())
+def test_the_state_is_that_of_the_last_event(history: list[Event]) -> None:
+    view = fold(history)
+
+    wanted = EVENT_TO_STATE[history[-1].type] if history else TaskState.WAITING
+    assert view.state is wanted
+    assert (view.last_sequence, view.complete) == (len(history), True)
+
+
+@given(histories(), st.data())
+def test_a_history_with_a_hole_says_so(history: list[Event], data: st.DataObject) -> None:
+    later = told(heartbeat(), first=len(history) + 1)
+    kept = data.draw(st.lists(st.sampled_from(history), unique_by=id)) if history else []
+
+    view = fold([*kept, *later])
+
+    assert view.last_sequence == len(history) + 1
+    assert view.complete is (len(kept) == len(history))
+
+
+OVER = [completed(), failed(), timed_out(), cancelled()]
+LATE = [
+    *(make(2) for make in (pending, started, heartbeat, processing_failed, released, submitted)),
+    pending(),
+    REVISION,
+    APPROVED,
+    *OVER,
+]
+
+
+@given(st.sampled_from(OVER), st.lists(st.sampled_from(LATE), min_size=1, max_size=5))
+def test_nothing_but_a_greater_round_leaves_a_terminal_state(
+    end: e.EventBody, late: list[e.EventBody]
+) -> None:
+    history = told(pending(2), started(), end)
+
+    view = fold([*history, *told(*late, first=4)])
+
+    assert view == replace(fold(history), last_sequence=3 + len(late))
+
+
+def test_a_heartbeat_delivered_after_the_end_changes_nothing() -> None:
+    history = told(pending(), started(), heartbeat(), completed())
+
+    late = fold([history[0], history[1], history[3], history[2]])
+
+    assert late == fold(history)
+    assert late.state is TaskState.COMPLETED
+
+
+def test_a_task_without_events_is_waiting() -> None:
+    assert fold([]) == TaskView(state=TaskState.WAITING, last_sequence=0, complete=True)
+
+
+def test_a_started_task_shows_its_lease() -> None:
+    view = fold(told(pending(), started()))
+
+    assert view == TaskView(
+        state=TaskState.PROCESSING,
+        attempt=1,
+        fence=101,
+        worker_id="w-1",
+        effective_until=NOON + LASTS,
+        started_at=NOON,
+        updated_at=at(2),
+        last_sequence=2,
+    )
+
+
+def test_a_heartbeat_moves_the_end_of_the_lease() -> None:
+    view = fold(told(pending(), started(), heartbeat(until=NOON + 5 * LASTS)))
+
+    assert (view.effective_until, view.updated_at) == (NOON + 5 * LASTS, at(3))
+
+
+def test_a_heartbeat_alone_tells_of_the_attempt_but_the_history_is_not_whole() -> None:
+    view = fold(told(heartbeat(attempt=3), first=9))
+
+    assert (view.state, view.attempt, view.worker_id) == (TaskState.PROCESSING, 3, "w-3")
+    assert view.complete is False
+
+
+@pytest.mark.parametrize(
+    "end",
+    [processing_failed(), released(), submitted(), completed(), failed(), timed_out(), cancelled()],
+    ids=lambda body: body.TYPE,
+)
+def test_when_an_attempt_ends_nobody_holds_a_lease(end: e.EventBody) -> None:
+    view = fold(told(pending(), started(), end))
+
+    assert (view.worker_id, view.effective_until) == (None, None)
+    assert (view.attempt, view.fence, view.started_at) == (1, 101, NOON)
+
+
+@pytest.mark.parametrize(
+    ("end", "failure"),
+    [
+        pytest.param(processing_failed(), ("reset", "network"), id="attempt"),
+        pytest.param(failed(), ("bad key", "auth"), id="task"),
+        pytest.param(timed_out(), ("no result within 200 s", "timeout"), id="timeout"),
+    ],
+)
+def test_a_failure_is_told_with_its_category(end: e.EventBody, failure: tuple[str, str]) -> None:
+    view = fold(told(pending(), started(), end))
+
+    assert (view.error, view.error_category) == failure
+
+
+def test_a_failure_is_remembered_while_the_task_is_tried_again() -> None:
+    view = fold(told(pending(), started(), processing_failed(), started(2)))
+
+    assert (view.state, view.error, view.attempt) == (TaskState.PROCESSING, "reset", 2)
+
+
+@pytest.mark.parametrize(
+    "later",
+    [[started(2), completed(2)], [started(2), submitted(2)], [failed(), pending(2)]],
+    ids=["completed", "in review", "resumed"],
+)
+def test_a_failure_is_forgotten_with_a_result_or_a_new_round(later: list[e.EventBody]) -> None:
+    view = fold(told(pending(), started(), processing_failed(), *later))
+
+    assert (view.error, view.error_category) == (None, None)
+
+
+def test_a_resumed_task_is_pending_in_its_new_round_and_keeps_its_count_of_attempts() -> None:
+    view = fold(told(pending(), started(), failed(), pending(2)))
+
+    assert (view.state, view.round, view.attempt) == (TaskState.PENDING, 2, 1)
+
+
+def test_a_pending_of_the_same_round_keeps_the_failure() -> None:
+    view = fold(told(pending(), started(), processing_failed(), pending()))
+
+    assert (view.state, view.error) == (TaskState.PENDING, "reset")
+
+
+def test_an_approved_task_is_completed_by_the_event_that_follows() -> None:
+    history = told(pending(), started(), submitted(), APPROVED, completed())
+
+    states = [fold(history[:length]).state for length in (3, 4, 5)]
+
+    assert states == [TaskState.IN_REVIEW, TaskState.IN_REVIEW, TaskState.COMPLETED]
+
+
+def test_a_task_sent_back_by_its_reviewer_is_pending() -> None:
+    assert fold(told(pending(), started(), submitted(), REVISION)).state is TaskState.PENDING
+
+
+def test_every_task_event_and_no_other_has_a_state() -> None:
+    of_tasks: set[Any] = {
+        name for name, body in EVENT_TYPES.items() if body.ENTITY is e.EntityType.TASK
+    }
+
+    assert set(EVENT_TO_STATE) == of_tasks
+
+
+SPEC = TaskSpec(
+    id="job-a_b",
+    tenant="acme",
+    app="shop",
+    job_id="job-a",
+    key="b",
+    number=0,
+    definition="scrape",
+    definition_version=1,
+    created_at=NOON,
+)
+NETWORK = Failure(category=ErrorCategory.NETWORK, message="reset")
+AUTH = Failure(category=ErrorCategory.AUTH, message="bad key")
+HOUR = timedelta(hours=1)
+
+
+def commands_for(row: TaskRow) -> list[c.Command]:
+    """Whatever may be asked of a task; most of it is refused in most states."""
+    fence = row.fence
+    return [
+        c.Claim(worker_id="w", process_id=7, lasts=LASTS),
+        c.Renew(fence=fence, lasts=LASTS),
+        c.Release(fence=fence, reason="drain"),
+        c.AttemptFailed(fence=fence, failure=NETWORK, roll=0.5, duration=LASTS),
+        c.AttemptFailed(fence=fence, failure=AUTH, roll=0.5, duration=LASTS),
+        c.Complete(fence=fence, result=None, duration=LASTS),
+        c.TimeOut(fence=fence, timeout=LASTS, elapsed=LASTS, signal="SIGTERM", roll=0.5),
+        c.LeaseEnded(fence=fence, margin=timedelta(), holder_gone=True),
+        c.FailTask(failure=AUTH, source="dlq", margin=timedelta()),
+        c.RequestCancel(by="ann"),
+        c.ConfirmCancel(fence=fence),
+        c.RequestRevision(feedback="shorter", by="ann"),
+        c.Approve(by="ann"),
+        c.Resume(round=row.round + 1, by="ann"),
+    ]
+
+
+def view_of(row: TaskRow) -> TaskView:
+    """What the row says, in the words of a view."""
+    return TaskView(
+        state=row.state,
+        round=row.round,
+        attempt=row.attempt,
+        fence=row.fence,
+        worker_id=row.lease.worker_id if row.lease else None,
+        effective_until=row.lease.expires_at if row.lease else None,
+        error=row.failure.message if row.failure else None,
+        error_category=row.failure.category.value if row.failure else None,
+        started_at=row.started_at,
+        updated_at=row.last_event_at,
+        last_sequence=row.last_sequence,
+    )
+
+
+@given(
+    st.booleans(),
+    st.booleans(),
+    st.lists(st.tuples(st.integers(0, 13), st.sampled_from([timedelta(seconds=1), HOUR]))),
+)
+def test_folding_all_events_of_a_task_gives_its_row(
+    review: bool, again: bool, wishes: list[tuple[int, timedelta]]
+) -> None:
+    spec = replace(SPEC, requires_review=review, retry_on_timeout=again)
+    change = create(spec, NO_NUMBERS, now=NOON, change_id="0")
+    row, events, now = change.row, list(change.events), NOON
+
+    for index, pause in wishes:
+        now += pause
+        decision = apply(row, commands_for(row)[index], now=now, change_id="n")
+        if isinstance(decision, Change):
+            row = decision.row
+            events += decision.events
+
+    assert fold(events) == view_of(row)

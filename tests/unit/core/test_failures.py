@@ -1,0 +1,222 @@
+"""Failures: what is kept of an error or an exit, and whether it is worth another attempt."""
+
+import pickle
+import subprocess
+from datetime import timedelta
+from email.message import Message
+from signal import SIGKILL, SIGSEGV
+from types import SimpleNamespace
+
+import pytest
+
+from longshore.core.failures import (
+    MESSAGE_LIMIT,
+    ErrorCategory,
+    Failure,
+    failure_of,
+    failure_of_exit,
+    late_text,
+)
+from longshore.core.secret_shapes import MASK
+from longshore.errors import Fail, Retry
+
+MINUTE = timedelta(minutes=1)
+
+
+class Foreign(Exception):
+    """An error of some library, with whatever attributes it has."""
+
+    def __init__(self, **attributes: object) -> None:
+        super().__init__("foreign")
+        self.__dict__.update(attributes)
+
+
+def test_an_error_becomes_its_category_text_and_type() -> None:
+    assert failure_of(TimeoutError("too slow")) == Failure(
+        category=ErrorCategory.TIMEOUT, message="too slow", error_type="TimeoutError"
+    )
+
+
+def test_the_type_of_a_library_is_named_with_its_module() -> None:
+    assert failure_of(Foreign()).error_type == f"{__name__}.Foreign"
+
+
+def test_the_text_is_masked() -> None:
+    assert failure_of(ValueError("bad password=hunter2")).message == f"bad password={MASK}"
+
+
+def test_the_text_is_kept_up_to_the_limit() -> None:
+    whole = failure_of(ValueError("x y " * 125)).message
+    cut = failure_of(ValueError("x y " * 125 + "z")).message
+
+    assert whole == "x y " * 125
+    assert len(cut) == MESSAGE_LIMIT
+    assert cut.endswith("[cut]")
+
+
+def test_text_that_no_store_could_write_is_made_writable() -> None:
+    failure_of(OSError("file \udcff\x00")).message.encode()
+
+
+@pytest.mark.parametrize("category", [*ErrorCategory])
+def test_without_a_decision_the_category_says_whether_to_retry(category: ErrorCategory) -> None:
+    failure = Failure(category=category, message="")
+
+    assert failure.retryable is category.retryable
+
+
+def test_a_task_may_ask_for_another_attempt_whatever_went_wrong() -> None:
+    failure = failure_of(Retry("not yet", after=MINUTE))
+
+    assert (failure.retryable, failure.retry_after) == (True, MINUTE)
+    assert (failure.category, failure.message) == (ErrorCategory.UNKNOWN, "not yet")
+
+
+def test_a_task_may_refuse_another_attempt_whatever_went_wrong() -> None:
+    failure = failure_of(Fail("HTTP 503, and it will stay so"))
+
+    assert (failure.retryable, failure.category) == (False, ErrorCategory.SERVER_ERROR)
+
+
+def test_a_task_may_name_the_category_of_its_refusal() -> None:
+    assert failure_of(Fail("no", category="auth")).category is ErrorCategory.AUTH
+
+
+@pytest.mark.parametrize("decision", ["maybe", None, ["retry"]])
+def test_a_decision_that_is_none_leaves_it_to_the_category(decision: object) -> None:
+    assert failure_of(Foreign(longshore_decision=decision, status=503)).retryable
+
+
+@pytest.mark.parametrize(
+    ("asked", "wait"),
+    [
+        (30, timedelta(seconds=30)),
+        (1.5, timedelta(seconds=1.5)),
+        ("120", timedelta(minutes=2)),
+        (MINUTE, MINUTE),
+        (-MINUTE, timedelta(0)),
+        (-3, timedelta(0)),
+        (0, timedelta(0)),
+        (10**400, None),
+        (1e300, timedelta(seconds=1e9)),
+        (float("nan"), None),
+        ("inf", None),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", None),
+        (True, None),
+        ([1], None),
+        (None, None),
+    ],
+    ids=str,
+)
+def test_a_wait_is_understood_in_seconds_or_as_a_duration(asked: object, wait: object) -> None:
+    assert failure_of(Foreign(retry_after=asked)).retry_after == wait
+
+
+def a_message(**headers: str) -> Message:
+    message = Message()
+    for name, value in headers.items():
+        message[name.replace("_", "-")] = value
+    return message
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        pytest.param({"response": SimpleNamespace(headers={"retry-after": "60"})}, id="lower"),
+        pytest.param({"response": SimpleNamespace(headers={"Retry-After": "60"})}, id="title"),
+        pytest.param({"headers": a_message(Retry_After="60")}, id="standard library"),
+    ],
+)
+def test_the_header_of_a_response_is_honoured(attributes: dict[str, object]) -> None:
+    assert failure_of(Foreign(status=429, **attributes)).retry_after == MINUTE
+
+
+@pytest.mark.parametrize("headers", [None, {}, [("retry-after", "60")], 7])
+def test_headers_of_another_shape_say_nothing(headers: object) -> None:
+    assert failure_of(Foreign(response=SimpleNamespace(headers=headers))).retry_after is None
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        (subprocess.CalledProcessError(3, "tool"), 3),
+        (Foreign(exit_code=4), 4),
+        (SystemExit(5), 5),
+        (SystemExit("a text"), None),
+        (Foreign(code=6), None),
+    ],
+    ids=repr,
+)
+def test_the_exit_code_that_an_error_carries_is_kept(
+    error: BaseException, exit_code: int | None
+) -> None:
+    assert failure_of(error).exit_code == exit_code
+
+
+def test_a_command_line_in_an_error_keeps_its_secret() -> None:
+    error = subprocess.CalledProcessError(1, ["tool", "--token", "hunter2"])
+
+    assert "hunter2" not in failure_of(error).message
+
+
+def test_an_exit_code_other_than_zero_is_final() -> None:
+    failure = failure_of_exit(2, None)
+
+    assert (failure.category, failure.exit_code) == (ErrorCategory.EXIT_CODE, 2)
+    assert not failure.retryable
+    assert "exit code 2" in failure.message
+
+
+def test_an_exit_code_that_the_definition_names_is_retryable() -> None:
+    assert failure_of_exit(75, None, retryable_codes={75}).retryable
+    assert not failure_of_exit(74, None, retryable_codes={75}).retryable
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "signal"), [(None, SIGKILL), (-SIGKILL, None), (-SIGKILL, SIGKILL)]
+)
+def test_a_signal_is_a_crash(exit_code: int | None, signal: int | None) -> None:
+    failure = failure_of_exit(exit_code, signal)
+
+    assert (failure.category, failure.signal) == (ErrorCategory.CRASH, "SIGKILL")
+    assert (failure.exit_code, failure.retryable) == (None, True)
+    assert "SIGKILL" in failure.message
+
+
+def test_a_signal_without_a_name_is_given_by_number() -> None:
+    assert failure_of_exit(None, 50).signal == "signal 50"
+
+
+def test_an_end_that_nobody_saw_is_a_crash() -> None:
+    failure = failure_of_exit(None, None)
+
+    assert (failure.category, failure.signal) == (ErrorCategory.CRASH, None)
+
+
+@pytest.mark.parametrize(("exit_code", "signal"), [(None, SIGKILL), (1, None), (0, None)])
+def test_running_out_of_memory_outranks_how_it_ended(
+    exit_code: int | None, signal: int | None
+) -> None:
+    failure = failure_of_exit(exit_code, signal, out_of_memory=True)
+
+    assert (failure.category, failure.retryable) == (ErrorCategory.OUT_OF_MEMORY, True)
+    assert failure.exit_code == exit_code
+
+
+def test_a_crash_is_not_made_final_by_the_list_of_codes() -> None:
+    assert failure_of_exit(None, SIGSEGV, retryable_codes={1}).retryable
+
+
+def test_exit_code_zero_is_no_failure() -> None:
+    with pytest.raises(ValueError, match="exit code 0 is no failure"):
+        failure_of_exit(0, None)
+
+
+def test_an_attempt_whose_time_was_up_says_how_long_it_had() -> None:
+    assert late_text(timedelta(seconds=2.5)) == "no result within 2.5 s"
+
+
+def test_a_failure_survives_pickle() -> None:
+    failure = failure_of(Retry("later", after=MINUTE))
+
+    assert pickle.loads(pickle.dumps(failure)) == failure  # noqa: S301

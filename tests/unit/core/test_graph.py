@@ -1,0 +1,66 @@
+"""The graph as a document, and what is behind a task."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.core.graph import Graph
+from longshore.core.numbers import NO_NUMBERS, NumberSet
+
+
+def a_graph(*parents: tuple[int, ...]) -> Graph:
+    keys = tuple(f"t{number}" for number in range(len(parents)))
+    return Graph(keys, ("command",) * len(parents), parents)
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Graph:
+    """Up to twelve tasks, each behind any of those before it."""
+    count = draw(st.integers(0, 12))
+    parents = [
+        tuple(sorted(draw(st.sets(st.integers(0, number - 1))))) if number else ()
+        for number in range(count)
+    ]
+    return a_graph(*parents)
+
+
+DIAMOND = a_graph((), (0,), (0,), (1, 2), ())
+
+
+def test_everything_that_depends_on_a_task_is_behind_it_near_or_far() -> None:
+    assert DIAMOND.behind([0]) == NumberSet([1, 2, 3])
+    assert DIAMOND.behind([1]) == NumberSet([3])
+    assert DIAMOND.behind([1, 2]) == NumberSet([3])
+
+
+def test_nothing_is_behind_the_last_task_or_behind_no_task() -> None:
+    assert DIAMOND.behind([3, 4]) == NO_NUMBERS
+    assert DIAMOND.behind([]) == NO_NUMBERS
+
+
+def test_a_task_that_is_asked_for_is_listed_only_if_it_is_behind_another() -> None:
+    assert DIAMOND.behind([0, 1]) == NumberSet([1, 2, 3])
+
+
+def test_a_long_chain_is_followed_to_its_end() -> None:
+    chain = a_graph((), *((number,) for number in range(5_000)))
+
+    assert len(chain.behind([0])) == 5_000
+
+
+@given(graphs(), st.data())
+def test_a_task_is_behind_others_if_one_of_its_parents_is_one_of_them_or_behind_them(
+    graph: Graph, data: st.DataObject
+) -> None:
+    numbers = data.draw(st.sets(st.integers(0, max(len(graph.keys) - 1, 0))))
+
+    behind = graph.behind(numbers)
+
+    for child, parents in enumerate(graph.parents):
+        assert (child in behind) == any(p in numbers or p in behind for p in parents)
+
+
+@given(graphs())
+def test_a_graph_comes_back_from_json_as_it_was(graph: Graph) -> None:
+    assert Graph.from_json(json.loads(json.dumps(graph.to_json()))) == graph

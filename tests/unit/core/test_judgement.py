@@ -1,0 +1,78 @@
+"""What a worker does with a message, by the row that it points to."""
+
+from datetime import timedelta
+
+import pytest
+
+from longshore.core.judgement import Judgement, Verdict, judge
+from longshore.core.states import TaskState
+from tests.factories import LASTS, MARGIN, NOON, SECOND, a_lease, a_task
+
+MICROSECOND = timedelta(microseconds=1)
+OVER = NOON + LASTS + MARGIN
+
+
+def test_a_message_for_nothing_is_told_of() -> None:
+    assert judge(None, now=NOON, margin=MARGIN) == Judgement(verdict=Verdict.UNKNOWN)
+
+
+def test_a_task_that_is_due_is_run() -> None:
+    assert judge(a_task(due_at=NOON), now=NOON, margin=MARGIN) == Judgement(verdict=Verdict.RUN)
+
+
+def test_a_pending_task_without_a_due_time_is_run() -> None:
+    assert judge(a_task(due_at=None), now=NOON, margin=MARGIN).verdict is Verdict.RUN
+
+
+def test_a_task_that_is_not_due_is_put_off_until_it_is() -> None:
+    row = a_task(due_at=NOON)
+
+    judgement = judge(row, now=NOON - MICROSECOND, margin=MARGIN)
+
+    assert judgement == Judgement(verdict=Verdict.LATER, until=NOON)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        TaskState.COMPLETED,
+        TaskState.FAILED,
+        TaskState.CANCELLED,
+        TaskState.WAITING,
+        TaskState.IN_REVIEW,
+    ],
+)
+def test_a_message_for_a_task_that_is_not_to_be_run_is_dropped(state: TaskState) -> None:
+    judgement = judge(a_task(state=state), now=NOON, margin=MARGIN, holder_gone=True)
+
+    assert judgement == Judgement(verdict=Verdict.DROP)
+
+
+def test_a_task_in_good_hands_is_looked_at_again_when_its_lease_could_be_over() -> None:
+    row = a_task(state=TaskState.PROCESSING)
+
+    judgement = judge(row, now=OVER - MICROSECOND, margin=MARGIN)
+
+    assert judgement == Judgement(verdict=Verdict.LATER, until=OVER)
+
+
+def test_a_task_whose_lease_is_over_is_taken_over() -> None:
+    row = a_task(state=TaskState.PROCESSING)
+
+    assert judge(row, now=OVER, margin=MARGIN) == Judgement(verdict=Verdict.TAKE_OVER)
+
+
+def test_a_task_of_a_local_worker_that_is_gone_is_taken_over_at_once() -> None:
+    row = a_task(state=TaskState.PROCESSING)
+
+    judgement = judge(row, now=NOON + SECOND, margin=MARGIN, holder_gone=True)
+
+    assert judgement.verdict is Verdict.TAKE_OVER
+
+
+def test_a_remote_worker_keeps_its_lease_whatever_is_seen_from_here() -> None:
+    row = a_task(state=TaskState.PROCESSING, lease=a_lease(local=False))
+
+    judgement = judge(row, now=NOON + SECOND, margin=MARGIN, holder_gone=True)
+
+    assert judgement.verdict is Verdict.LATER

@@ -1,0 +1,437 @@
+"""What comes of an attempt: a result, another try, a failure, a timeout, or silence."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from longshore.core import commands as c
+from longshore.core.backoff import RetryPolicy
+from longshore.core.changes import Reason, Refusal, Ring
+from longshore.core.events import types as e
+from longshore.core.events.event import Context
+from longshore.core.failures import ErrorCategory, Failure
+from longshore.core.rows import TaskRow
+from longshore.core.states import Priority, TaskState
+from longshore.core.task import TaskChange, apply
+from tests.factories import (
+    LASTS,
+    MARGIN,
+    NOON,
+    SECOND,
+    a_cancel_request,
+    a_document,
+    a_failure,
+    a_lease,
+    a_spec,
+    a_task,
+    changed,
+    refused,
+)
+
+LATER = NOON + 10 * SECOND
+RESULT = a_document('{"pages":3}')
+SPENT = e.Usage(turns=2, cost_usd=0.25)
+BEFORE = e.Usage(turns=1, cost_usd=0.5)
+BOTH = e.Usage(turns=3, cost_usd=0.75)
+
+
+def change_of(row: TaskRow, command: c.Command, *, now: datetime = LATER) -> TaskChange:
+    return changed(apply(row, command, now=now, change_id="new"))
+
+
+def refusal_of(row: TaskRow, command: c.Command, *, now: datetime = LATER) -> Refusal:
+    return refused(apply(row, command, now=now, change_id="new"))
+
+
+def running(attempts_used: int = 0, *, cancel: bool = False, **spec: Any) -> TaskRow:
+    """A task under its last attempt so far, with fence 3."""
+    return a_task(
+        state=TaskState.PROCESSING,
+        attempt=3,
+        attempts_used=attempts_used,
+        spec=a_spec(**spec),
+        usage=BEFORE,
+        cancel=a_cancel_request() if cancel else None,
+    )
+
+
+def failing(
+    category: ErrorCategory = ErrorCategory.NETWORK, *, roll: float = 0.5, **failure: Any
+) -> c.AttemptFailed:
+    return c.AttemptFailed(
+        fence=3,
+        failure=a_failure(category, **failure),
+        roll=roll,
+        duration=4 * SECOND,
+        usage=SPENT,
+        last_output=8,
+    )
+
+
+COMPLETE = c.Complete(
+    fence=3, result=RESULT, duration=4 * SECOND, exit_code=0, usage=SPENT, last_output=8
+)
+TIME_OUT = c.TimeOut(
+    fence=3,
+    timeout=2.5 * SECOND,
+    elapsed=4 * SECOND,
+    signal="SIGKILL",
+    roll=0.5,
+    usage=SPENT,
+    last_output=8,
+)
+LEASE_ENDED = c.LeaseEnded(fence=3, margin=MARGIN)
+OVER = NOON + LASTS + MARGIN
+
+
+class TestComplete:
+    def test_a_result_ends_the_task(self) -> None:
+        row = change_of(running(), COMPLETE).row
+
+        assert (row.state, row.lease, row.finished_at) == (TaskState.COMPLETED, None, LATER)
+        assert (row.result, row.exit_code, row.ran_for) == (RESULT, 0, 4 * SECOND)
+        assert (row.last_output, row.usage, row.attempts_used) == (8, BOTH, 0)
+
+    def test_the_end_is_told_with_what_this_attempt_alone_consumed(self) -> None:
+        row = running()
+
+        change = change_of(row, COMPLETE)
+
+        assert [event.body for event in change.events] == [
+            e.TaskCompleted(
+                task_id=row.id,
+                job_id=row.spec.job_id,
+                attempt_number=3,
+                output=RESULT,
+                duration=4 * SECOND,
+                exit_code=0,
+                last_output=8,
+                usage=SPENT,
+            )
+        ]
+        assert change.events[0].context == Context(origin="worker", worker_id="worker-1")
+        assert change.promised
+
+    def test_a_result_stands_even_a_moment_after_the_lease_ran_out(self) -> None:
+        assert change_of(running(), COMPLETE, now=OVER).row.state is TaskState.COMPLETED
+
+    def test_a_result_wipes_out_the_failure_of_an_earlier_attempt(self) -> None:
+        row = a_task(state=TaskState.PROCESSING, attempt=3, failure=a_failure())
+
+        assert change_of(row, COMPLETE).row.failure is None
+
+    def test_a_result_that_was_faster_than_the_cancellation_stands(self) -> None:
+        row = change_of(running(cancel=True), COMPLETE).row
+
+        assert (row.state, row.cancel, row.result) == (TaskState.COMPLETED, None, RESULT)
+
+    def test_work_that_requires_review_waits_for_it(self) -> None:
+        row = running(requires_review=True)
+
+        change = change_of(row, COMPLETE)
+
+        assert (change.row.state, change.row.lease) == (TaskState.IN_REVIEW, None)
+        assert (change.row.result, change.row.usage) == (RESULT, BOTH)
+        assert change.row.finished_at is None
+        assert [event.body for event in change.events] == [
+            e.TaskSubmittedForReview(
+                task_id=row.id,
+                job_id=row.spec.job_id,
+                attempt_number=3,
+                output=RESULT,
+                duration=4 * SECOND,
+                last_output=8,
+                usage=SPENT,
+            )
+        ]
+
+    def test_nobody_is_asked_to_review_what_was_to_be_cancelled(self) -> None:
+        row = change_of(running(cancel=True, requires_review=True), COMPLETE).row
+
+        assert (row.state, row.finished_at) == (TaskState.CANCELLED, LATER)
+        assert (row.usage, row.last_output) == (BOTH, 8)
+
+
+class TestAttemptFailed:
+    def test_a_retryable_failure_with_attempts_left_makes_the_task_pending_after_a_pause(
+        self,
+    ) -> None:
+        row = running(attempts_used=1, retry=RetryPolicy(max_attempts=3, base=4 * SECOND))
+
+        change = change_of(row, failing(roll=0.5))
+
+        due_at = LATER + 4 * SECOND  # half of a window that has doubled once
+        assert (change.row.state, change.row.lease) == (TaskState.PENDING, None)
+        assert (change.row.due_at, change.row.rung_at) == (due_at, LATER)
+        assert (change.row.attempt, change.row.attempts_used) == (3, 2)
+        assert change.row.finished_at is None
+        assert change.effects == (Ring(row.id, "default", Priority.NORMAL, due_at),)
+
+    def test_the_row_remembers_how_the_attempt_went(self) -> None:
+        row = change_of(running(), failing(ErrorCategory.EXIT_CODE, exit_code=3, retry=True)).row
+
+        assert row.failure is not None
+        assert (row.failure.category, row.exit_code) == (ErrorCategory.EXIT_CODE, 3)
+        assert (row.ran_for, row.last_output, row.usage) == (4 * SECOND, 8, BOTH)
+
+    def test_a_failure_that_is_tried_again_is_told_with_the_moment_of_the_next_try(self) -> None:
+        row = running()
+        command = failing(ErrorCategory.SERVER_ERROR, roll=0.0, exit_code=1)
+
+        (event,) = change_of(row, command).events
+
+        assert event.body == e.TaskProcessingFailed(
+            task_id=row.id,
+            job_id=row.spec.job_id,
+            attempt_number=3,
+            error="broke by server-error",
+            error_category="server-error",
+            due_at=LATER,
+            duration=4 * SECOND,
+            exit_code=1,
+            last_output=8,
+            usage=SPENT,
+        )
+        assert event.context == Context(origin="worker", worker_id="worker-1")
+
+    def test_the_last_attempt_that_fails_ends_the_task(self) -> None:
+        row = running(attempts_used=2)
+
+        change = change_of(row, failing())
+
+        assert (change.row.state, change.row.lease) == (TaskState.FAILED, None)
+        assert (change.row.attempts_used, change.row.finished_at) == (3, LATER)
+        assert change.row.due_at is None
+        assert change.effects == ()
+        assert [event.body for event in change.events] == [
+            e.TaskFailed(
+                task_id=row.id,
+                job_id=row.spec.job_id,
+                error="broke by network",
+                error_category="network",
+                retry_count=3,
+                source="worker",
+                attempt_number=3,
+                duration=4 * SECOND,
+                last_output=8,
+                usage=SPENT,
+            )
+        ]
+
+    def test_a_final_category_ends_the_task_at_its_first_attempt(self) -> None:
+        row = change_of(running(), failing(ErrorCategory.AUTH)).row
+
+        assert (row.state, row.attempts_used) == (TaskState.FAILED, 1)
+
+    def test_a_task_that_decides_for_itself_is_believed(self) -> None:
+        given_up = change_of(running(), failing(ErrorCategory.NETWORK, retry=False)).row
+        tried_again = change_of(running(), failing(ErrorCategory.VALIDATION, retry=True)).row
+
+        assert given_up.state is TaskState.FAILED
+        assert tried_again.state is TaskState.PENDING
+
+    def test_what_a_server_asked_to_wait_is_added_before_the_jitter(self) -> None:
+        command = failing(ErrorCategory.SERVER_ERROR, roll=0.0, retry_after=timedelta(minutes=5))
+
+        assert change_of(running(), command).row.due_at == LATER + timedelta(minutes=5)
+
+    def test_a_rate_limit_uses_up_no_attempt(self) -> None:
+        row = running(attempts_used=2)
+
+        limited = change_of(row, failing(ErrorCategory.RATE_LIMIT)).row
+
+        assert (limited.state, limited.attempts_used) == (TaskState.PENDING, 2)
+
+    def test_one_rate_limit_after_another_waits_longer_each_time(self) -> None:
+        policy = RetryPolicy(base=SECOND, cap=timedelta(minutes=1))
+        pauses = []
+        for attempt in (1, 2, 3):
+            row = a_task(state=TaskState.PROCESSING, attempt=attempt, spec=a_spec(retry=policy))
+            failure = a_failure(ErrorCategory.RATE_LIMIT)
+            command = c.AttemptFailed(fence=attempt, failure=failure, roll=0.5, duration=SECOND)
+
+            due_at = change_of(row, command).row.due_at
+
+            assert due_at is not None
+            pauses.append(due_at - LATER)
+
+        assert pauses == [0.5 * SECOND, SECOND, 2 * SECOND]
+
+    def test_a_failure_of_what_was_to_be_cancelled_is_a_cancellation(self) -> None:
+        row = running(cancel=True)
+
+        change = change_of(row, failing())
+
+        assert (change.row.state, change.row.attempts_used) == (TaskState.CANCELLED, 0)
+        assert (change.row.usage, change.row.last_output) == (BOTH, 8)
+        assert [event.type for event in change.events] == ["Task Cancelled"]
+
+
+class TestTimeOut:
+    def test_a_timeout_ends_the_task_whatever_attempts_are_left(self) -> None:
+        row = change_of(running(), TIME_OUT).row
+
+        assert (row.state, row.lease, row.finished_at) == (TaskState.FAILED, None, LATER)
+        assert (row.attempts_used, row.ran_for, row.last_output) == (1, 4 * SECOND, 8)
+        assert row.usage == BOTH
+        assert row.failure == Failure(
+            category=ErrorCategory.TIMEOUT, message="no result within 2.5 s", signal="SIGKILL"
+        )
+
+    def test_a_timeout_is_told_with_its_signal_and_how_long_it_really_ran(self) -> None:
+        row = running()
+
+        (event,) = change_of(row, TIME_OUT).events
+
+        assert event.body == e.TaskTimeout(
+            task_id=row.id,
+            job_id=row.spec.job_id,
+            attempt_number=3,
+            timeout=2.5 * SECOND,
+            elapsed=4 * SECOND,
+            signal="SIGKILL",
+            last_output=8,
+            usage=SPENT,
+        )
+
+    def test_a_definition_may_ask_for_another_attempt_after_a_timeout(self) -> None:
+        change = change_of(running(attempts_used=1, retry_on_timeout=True), TIME_OUT)
+
+        assert (change.row.state, change.row.attempts_used) == (TaskState.PENDING, 2)
+        assert [event.type for event in change.events] == ["Task Processing Failed"]
+        assert len(change.effects) == 1
+
+    def test_the_last_attempt_that_times_out_is_told_as_a_timeout(self) -> None:
+        change = change_of(running(attempts_used=2, retry_on_timeout=True), TIME_OUT)
+
+        assert (change.row.state, change.row.attempts_used) == (TaskState.FAILED, 3)
+        assert [event.type for event in change.events] == ["Task Timeout"]
+
+    def test_a_timeout_of_what_was_to_be_cancelled_is_a_cancellation(self) -> None:
+        row = change_of(running(cancel=True), TIME_OUT).row
+
+        assert (row.state, row.usage, row.last_output) == (TaskState.CANCELLED, BOTH, 8)
+
+
+class TestLeaseEnded:
+    def test_a_lease_is_ended_by_others_at_its_end_and_the_margin_not_before(self) -> None:
+        early = refusal_of(running(), LEASE_ENDED, now=OVER - timedelta(microseconds=1))
+        in_time = change_of(running(), LEASE_ENDED, now=OVER)
+
+        assert (early.reason, early.until) == (Reason.LEASE_HELD, OVER)
+        assert (in_time.row.state, in_time.row.lease) == (TaskState.PENDING, None)
+
+    def test_a_silent_worker_costs_an_attempt_and_no_pause(self) -> None:
+        change = change_of(running(), LEASE_ENDED, now=OVER)
+
+        assert (change.row.attempts_used, change.row.due_at) == (1, OVER)
+        assert change.row.failure == Failure(
+            category=ErrorCategory.CRASH, message="worker 'worker-1' stopped: its lease ran out"
+        )
+        assert change.row.ran_for == LASTS + MARGIN
+        assert change.row.usage == BEFORE
+        assert [event.type for event in change.events] == ["Task Processing Failed"]
+        assert change.events[0].context == Context(origin="sweeper")
+
+    def test_a_local_worker_whose_process_is_gone_is_not_waited_for(self) -> None:
+        command = c.LeaseEnded(fence=3, margin=MARGIN, holder_gone=True)
+
+        row = change_of(running(), command, now=NOON + SECOND).row
+
+        assert row.state is TaskState.PENDING
+        assert row.failure is not None
+        assert row.failure.message == "worker 'worker-1' stopped: its process is gone"
+
+    def test_nobody_here_knows_whether_the_process_of_a_remote_worker_is_gone(self) -> None:
+        lease = a_lease(fence=3, local=False)
+        row = a_task(state=TaskState.PROCESSING, attempt=3, lease=lease)
+        command = c.LeaseEnded(fence=3, margin=MARGIN, holder_gone=True)
+
+        assert refusal_of(row, command, now=NOON + SECOND).reason is Reason.LEASE_HELD
+
+    def test_no_attempt_is_said_to_have_run_for_less_than_no_time(self) -> None:
+        command = c.LeaseEnded(fence=3, margin=MARGIN, holder_gone=True)
+
+        assert change_of(running(), command, now=NOON - SECOND).row.ran_for == timedelta()
+
+    def test_the_last_attempt_that_falls_silent_fails_the_task_by_the_sweepers_word(self) -> None:
+        change = change_of(running(attempts_used=2), LEASE_ENDED, now=OVER)
+
+        (event,) = change.events
+        assert change.row.state is TaskState.FAILED
+        assert isinstance(event.body, e.TaskFailed)
+        assert (event.body.source, event.body.retry_count) == ("sweeper", 3)
+        assert (event.body.error_category, event.body.usage) == ("crash", None)
+
+    def test_a_silent_worker_that_was_to_cancel_has_cancelled(self) -> None:
+        change = change_of(running(cancel=True), LEASE_ENDED, now=OVER)
+
+        (event,) = change.events
+        assert (change.row.state, change.row.usage) == (TaskState.CANCELLED, BEFORE)
+        assert isinstance(event.body, e.TaskCancelled)
+        assert (event.body.by, event.body.attempt_number) == ("ann", 3)
+
+
+class TestFailTask:
+    COMMAND = c.FailTask(
+        failure=a_failure(ErrorCategory.CRASH, exit_code=9), source="dlq", margin=MARGIN
+    )
+
+    def test_a_task_that_nobody_runs_can_be_failed_from_outside(self) -> None:
+        row = a_task(attempt=2, attempts_used=2, last_output=4)
+
+        change = change_of(row, self.COMMAND)
+
+        assert (change.row.state, change.row.finished_at) == (TaskState.FAILED, LATER)
+        assert (change.row.due_at, change.row.rung_at) == (None, None)
+        assert (change.row.failure, change.row.exit_code) == (self.COMMAND.failure, 9)
+        assert [event.body for event in change.events] == [
+            e.TaskFailed(
+                task_id=row.id,
+                job_id=row.spec.job_id,
+                error="broke by crash",
+                error_category="crash",
+                retry_count=2,
+                source="dlq",
+                attempt_number=2,
+                exit_code=9,
+            )
+        ]
+        assert change.events[0].context == Context(origin="sweeper")
+
+    def test_a_task_that_never_ran_fails_without_an_attempt(self) -> None:
+        (event,) = change_of(a_task(), self.COMMAND).events
+
+        assert isinstance(event.body, e.TaskFailed)
+        assert event.body.attempt_number is None
+
+    def test_a_task_in_a_living_workers_hands_is_left_alone(self) -> None:
+        refusal = refusal_of(running(), self.COMMAND, now=OVER - timedelta(microseconds=1))
+
+        assert (refusal.reason, refusal.until) == (Reason.LEASE_HELD, OVER)
+
+    def test_a_task_in_a_dead_workers_hands_fails(self) -> None:
+        row = change_of(running(), self.COMMAND, now=OVER).row
+
+        assert (row.state, row.lease) == (TaskState.FAILED, None)
+
+    def test_a_task_in_a_dead_workers_hands_that_was_to_be_cancelled_is_cancelled(self) -> None:
+        row = change_of(running(cancel=True), self.COMMAND, now=OVER).row
+
+        assert (row.state, row.failure) == (TaskState.CANCELLED, None)
+
+    @pytest.mark.parametrize(
+        ("state", "reason"),
+        [
+            (TaskState.WAITING, Reason.WRONG_STATE),
+            (TaskState.IN_REVIEW, Reason.WRONG_STATE),
+            (TaskState.COMPLETED, Reason.ENDED),
+            (TaskState.FAILED, Reason.ENDED),
+            (TaskState.CANCELLED, Reason.ENDED),
+        ],
+    )
+    def test_a_task_that_is_not_to_be_run_is_left_alone(
+        self, state: TaskState, reason: Reason
+    ) -> None:
+        assert refusal_of(a_task(state=state), self.COMMAND).reason is reason

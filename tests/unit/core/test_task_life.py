@@ -1,0 +1,256 @@
+"""Whatever is asked of a task, in whatever order, at whatever time: what always holds."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from longshore.core import commands as c
+from longshore.core.backoff import RetryPolicy
+from longshore.core.changes import Change, Refusal, Ring
+from longshore.core.events.event import Event
+from longshore.core.events.folding import fold
+from longshore.core.events.types import Usage
+from longshore.core.failures import ErrorCategory
+from longshore.core.limits import MAX_REVISIONS
+from longshore.core.numbers import NumberSet
+from longshore.core.rows import TaskRow
+from longshore.core.states import TaskState
+from longshore.core.task import TaskChange, apply, create
+from tests.factories import LASTS, MARGIN, NOON, SECOND, a_document, a_failure, a_spec
+
+ROLLS = st.floats(0, 1, exclude_max=True)
+PARENTS = NumberSet([1, 2])
+SOME_PARENTS = st.sampled_from([NumberSet([1]), NumberSet([2]), PARENTS])
+SPENT = Usage(turns=1)
+FAILURES = st.sampled_from([a_failure(category) for category in ErrorCategory])
+
+# The fence is put in when the command is given, because it depends on the row.
+REPORTS: st.SearchStrategy[Any] = st.one_of(
+    st.just(c.Renew(fence=0, lasts=LASTS)),
+    st.just(c.SaveCheckpoint(fence=0, key="blobs/step")),
+    st.just(c.Release(fence=0, reason="shutdown")),
+    st.builds(
+        c.AttemptFailed,
+        fence=st.just(0),
+        failure=FAILURES,
+        roll=ROLLS,
+        duration=st.just(SECOND),
+        usage=st.just(SPENT),
+    ),
+    st.just(c.Complete(fence=0, result=a_document(), duration=SECOND, usage=SPENT)),
+    st.builds(
+        c.TimeOut,
+        fence=st.just(0),
+        timeout=st.just(SECOND),
+        elapsed=st.just(SECOND),
+        signal=st.just("SIGTERM"),
+        roll=ROLLS,
+        usage=st.just(SPENT),
+    ),
+    st.just(c.ConfirmCancel(fence=0, usage=SPENT)),
+    st.builds(c.LeaseEnded, fence=st.just(0), margin=st.just(MARGIN), holder_gone=st.booleans()),
+)
+WISHES: st.SearchStrategy[c.Command] = st.one_of(
+    st.builds(c.ParentsDone, numbers=SOME_PARENTS),
+    st.builds(c.FailTask, failure=FAILURES, source=st.just("dlq"), margin=st.just(MARGIN)),
+    st.builds(c.RequestCancel, by=st.just("ann"), round=st.none() | st.integers(1, 4)),
+    st.just(c.RequestRevision(feedback="again", by="rita")),
+    st.just(c.Approve(by="rita")),
+    st.builds(
+        c.Resume,
+        round=st.integers(1, 5),
+        by=st.just("ann"),
+        completed=st.sampled_from([NumberSet(), PARENTS]),
+    ),
+    st.just(c.RingAgain()),
+)
+
+
+class TaskLife(RuleBasedStateMachine):
+    """One task, and everybody who may want something of it."""
+
+    row: TaskRow
+    events: list[Event]
+    fences: list[int]
+    on_disk: tuple[TaskRow, int]  # the last row that was promised, and how many events it had
+    now: datetime
+    epoch: int
+
+    @initialize(
+        awaits=st.sampled_from([NumberSet(), PARENTS]),
+        max_attempts=st.integers(1, 3),
+        requires_review=st.booleans(),
+        retry_on_timeout=st.booleans(),
+    )
+    def submit(
+        self,
+        awaits: NumberSet,
+        max_attempts: int,
+        requires_review: bool,
+        retry_on_timeout: bool,
+    ) -> None:
+        spec = a_spec(
+            retry=RetryPolicy(max_attempts=max_attempts),
+            requires_review=requires_review,
+            retry_on_timeout=retry_on_timeout,
+        )
+        change = create(spec, awaits, now=NOON, change_id="0")
+        self.row, self.events, self.fences = change.row, list(change.events), []
+        self.on_disk = (self.row, len(self.events))
+        self.now, self.epoch = NOON, 0
+
+    @rule(seconds=st.sampled_from([-30, -1, 0, 1, 20, 50]) | st.floats(-60, 60))
+    def time_passes_or_a_clock_goes_back(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    @rule()
+    def the_machine_loses_power_and_forgets_what_was_not_promised(self) -> None:
+        self.row, told = self.on_disk
+        self.events = self.events[:told]
+        self.epoch += 1
+
+    @rule(worker=st.sampled_from(["worker-1", "worker-2"]), local=st.booleans())
+    def a_worker_claims(self, worker: str, local: bool) -> None:
+        command = c.Claim(
+            worker_id=worker, process_id=1, lasts=LASTS, epoch=self.epoch, local=local
+        )
+        # Most claims come when the task is due, or the story would never get far.
+        self.now = max(self.now, self.row.due_at or self.now)
+
+        self.ask(command)
+
+    @rule(report=REPORTS)
+    def the_holder_reports(self, report: Any) -> None:
+        self.ask(replace(report, fence=self.row.fence))
+
+    @rule(report=REPORTS, data=st.data())
+    def somebody_reports_under_another_fence(self, report: Any, data: st.DataObject) -> None:
+        fence = data.draw(st.sampled_from([*self.fences, 0, self.row.fence + 1]))
+        stale = self.row.lease is None or self.row.lease.fence != fence
+
+        decision = self.ask(replace(report, fence=fence))
+
+        assert not stale or isinstance(decision, Refusal)
+
+    @rule(wish=WISHES)
+    def somebody_asks(self, wish: c.Command) -> None:
+        self.ask(wish)
+
+    def ask(self, command: c.Command) -> TaskChange | Refusal:
+        before = self.row
+        decision = apply(before, command, now=self.now, change_id=str(before.version))
+        if isinstance(decision, Change):
+            for check in CHECKS:
+                check(before, command, decision)
+            self.row = decision.row
+            self.events += decision.events
+            if decision.promised:
+                self.on_disk = (self.row, len(self.events))
+            if isinstance(command, c.Claim):
+                self.fences.append(decision.row.fence)
+        else:
+            assert isinstance(decision, Refusal)
+            assert decision.detail
+        return decision
+
+    @invariant()
+    def the_history_adds_up_to_the_row(self) -> None:
+        view = fold(self.events)
+
+        assert view.complete
+        assert view.state is self.row.state
+        assert (view.round, view.attempt, view.fence) == (
+            self.row.round,
+            self.row.attempt,
+            self.row.fence,
+        )
+        assert view.last_sequence == self.row.last_sequence == len(self.events)
+
+    @invariant()
+    def the_row_is_one_that_can_be(self) -> None:
+        row = self.row
+        assert (row.lease is not None) == (row.state is TaskState.PROCESSING)
+        assert (row.due_at is not None) == (row.state is TaskState.PENDING)
+        assert (row.rung_at is not None) == (row.state is TaskState.PENDING)
+        assert (row.finished_at is not None) == row.state.terminal
+        assert not row.awaits or row.state in (TaskState.WAITING, TaskState.CANCELLED)
+        assert row.cancel is None or row.state in (TaskState.PROCESSING, TaskState.CANCELLED)
+        assert row.result is None or row.state is not TaskState.FAILED
+        assert row.lease is None or row.lease.fence == row.fence
+        assert row.revision <= MAX_REVISIONS
+
+    @invariant()
+    def no_fence_was_issued_twice(self) -> None:
+        assert self.fences == sorted(set(self.fences))
+
+
+def _version_grows_by_one(before: TaskRow, command: c.Command, change: TaskChange) -> None:
+    assert change.expected_version == before.version
+    assert change.row.version == before.version + 1
+    assert change.row.change_id == str(before.version)
+    assert change.row.spec is before.spec
+
+
+def _events_follow_each_other(before: TaskRow, command: c.Command, change: TaskChange) -> None:
+    sequence, at = before.last_sequence, before.last_event_at
+    for event in change.events:
+        assert event.sequence == sequence + 1
+        assert at is None or event.at > at
+        assert event.at.microsecond % 1000 == 0
+        sequence, at = event.sequence, event.at
+    assert (change.row.last_sequence, change.row.last_event_at) == (sequence, at)
+
+
+def _attempts_are_counted(before: TaskRow, command: c.Command, change: TaskChange) -> None:
+    claimed = isinstance(command, c.Claim)
+    assert change.row.attempt == before.attempt + claimed
+    assert (change.row.fence > before.fence) == claimed
+    assert 0 <= change.row.attempts_used <= before.spec.retry.max_attempts
+    assert change.row.attempts_used <= before.attempts_used + 1
+
+
+def _some_ends_do_not_count(before: TaskRow, command: c.Command, change: TaskChange) -> None:
+    limited = isinstance(command, c.AttemptFailed) and (
+        command.failure.category is ErrorCategory.RATE_LIMIT
+    )
+    if limited or isinstance(command, c.Release):
+        assert change.row.attempts_used == before.attempts_used
+
+
+def _only_a_resume_leaves_an_end(before: TaskRow, command: c.Command, change: TaskChange) -> None:
+    assert (change.row.round > before.round) == isinstance(command, c.Resume)
+    assert not before.state.terminal or isinstance(command, c.Resume)
+
+
+def _whoever_makes_it_pending_rings(
+    before: TaskRow, command: c.Command, change: TaskChange
+) -> None:
+    rings = [effect for effect in change.effects if isinstance(effect, Ring)]
+    assert len(rings) == (change.row.state is TaskState.PENDING)
+    for ring in rings:
+        assert change.row.due_at is not None
+        assert ring.at == max(change.row.due_at, change.row.updated_at)
+        assert change.row.rung_at == change.row.updated_at
+
+
+def _what_was_spent_adds_up(before: TaskRow, command: c.Command, change: TaskChange) -> None:
+    assert change.row.usage == before.usage + getattr(command, "usage", Usage())
+
+
+CHECKS: tuple[Callable[[TaskRow, c.Command, TaskChange], None], ...] = (
+    _version_grows_by_one,
+    _events_follow_each_other,
+    _attempts_are_counted,
+    _some_ends_do_not_count,
+    _only_a_resume_leaves_an_end,
+    _whoever_makes_it_pending_rings,
+    _what_was_spent_adds_up,
+)
+
+TestTaskLife = TaskLife.TestCase
+TestTaskLife.settings = settings(max_examples=150, stateful_step_count=40)

@@ -1,0 +1,510 @@
+"""Where settings come from, what is refused, and what is said about it."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from longshore.core.backoff import RetryPolicy
+from longshore.core.health import HealthPolicy
+from longshore.core.lease import LeasePolicy
+from longshore.errors import ConfigurationError
+from longshore.settings import (
+    FIELDS,
+    FOREIGN_NAMES,
+    LoadedSettings,
+    SettingRow,
+    Settings,
+    WorkerSettings,
+    child_environment,
+    describe,
+    load,
+    load_settings,
+    variable_of,
+)
+from longshore.settings.sections import text_of
+
+SECOND = timedelta(seconds=1)
+
+
+def loaded(
+    folder: Path, *, flags: Mapping[str, Any] | None = None, file: str = "", **environ: str
+) -> LoadedSettings:
+    if file:
+        (folder / "longshore.toml").write_text(file)
+    return load(flags or {}, environ=environ, cwd=folder)
+
+
+def refused(folder: Path, **given: Any) -> list[str]:
+    with pytest.raises(ConfigurationError) as caught:
+        loaded(folder, **given)
+    return list(caught.value.problems)
+
+
+def row(found: LoadedSettings, name: str) -> SettingRow:
+    return next(row for row in describe(found) if row.name == name)
+
+
+def test_without_anything_given_all_are_defaults(tmp_path: Path) -> None:
+    found = loaded(tmp_path)
+
+    assert found.settings == Settings()
+    assert {row.origin for row in describe(found)} == {"default"}
+
+
+def test_the_defaults_are_those_of_the_policies() -> None:
+    settings = Settings()
+
+    assert settings.worker.lease == LeasePolicy().lasts == 45 * SECOND
+    assert settings.retry.max_attempts == RetryPolicy().max_attempts
+    assert settings.health.healthy_within == HealthPolicy().healthy_within
+
+
+def test_a_bare_settings_object_reads_nothing_from_outside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LONGSHORE_APP", "elsewhere")
+    monkeypatch.setenv("LONGSHORE_WORKER_CONCURRENCY", "9")
+
+    settings = Settings()
+
+    assert (settings.app, settings.worker.concurrency) == ("longshore", 3)
+
+
+def test_the_environment_and_folder_of_the_process_are_read_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "longshore.toml").write_text('tenant = "acme"')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LONGSHORE_WORKER_CONCURRENCY", "9")
+
+    settings = load_settings()
+
+    assert (settings.tenant, settings.worker.concurrency) == ("acme", 9)
+
+
+def test_a_setting_cannot_be_changed_afterwards() -> None:
+    settings = Settings()
+
+    with pytest.raises(ValidationError):
+        settings.app = "other"
+    with pytest.raises(ValidationError):
+        settings.worker.concurrency = 5
+
+
+FILE = "[worker]\nconcurrency = 4\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "value", "origin"),
+    [
+        ({}, "3", "default"),
+        ({"file": FILE}, "4", "longshore.toml"),
+        (
+            {"file": FILE, "MAX_CONCURRENT_CLAUDE": "5"},
+            "5",
+            "MAX_CONCURRENT_CLAUDE in the environment",
+        ),
+        (
+            {"file": FILE, "MAX_CONCURRENT_CLAUDE": "5", "LONGSHORE_WORKER_CONCURRENCY": "6"},
+            "6",
+            "LONGSHORE_WORKER_CONCURRENCY in the environment",
+        ),
+        (
+            {
+                "file": FILE,
+                "LONGSHORE_WORKER_CONCURRENCY": "6",
+                "flags": {"worker.concurrency": 7},
+            },
+            "7",
+            "flag",
+        ),
+    ],
+    ids=["default", "file", "foreign name", "own name", "flag"],
+)
+def test_the_nearest_word_counts_and_its_origin_is_shown(
+    tmp_path: Path, given: dict[str, Any], value: str, origin: str
+) -> None:
+    found = row(loaded(tmp_path, **given), "worker.concurrency")
+
+    assert (found.value, found.origin) == (value, origin)
+    assert found.variable == "LONGSHORE_WORKER_CONCURRENCY"
+
+
+def test_a_flag_that_is_none_was_not_given(tmp_path: Path) -> None:
+    found = loaded(tmp_path, flags={"worker.concurrency": None}, file=FILE)
+
+    assert found.settings.worker.concurrency == 4
+
+
+def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
+    found = loaded(tmp_path, LONGSHORE_APP="", TENANT_ID="", LONGSHORE_CONFIG="", LONGSHORE_TYPO="")
+
+    assert found.settings == Settings()
+
+
+def test_every_kind_of_value_is_read_from_the_environment(tmp_path: Path) -> None:
+    settings = loaded(
+        tmp_path,
+        LONGSHORE_DATA_DIR="/srv/longshore",
+        LONGSHORE_BACKEND="MEMORY",
+        LONGSHORE_LOG_LEVEL="WARNING",
+        LONGSHORE_WORKER_QUEUES="default, slow",
+        LONGSHORE_WORKER_TASK_TIMEOUT="300",
+        LONGSHORE_WORKER_KEEP_WORK_DIRS="yes",
+        LONGSHORE_LIMITS_INPUT_BYTES="10MiB",
+    ).settings
+
+    assert settings.data_dir == Path("/srv/longshore")
+    assert (settings.backend, settings.log_level) == ("memory", "warning")
+    assert settings.worker.queues == ("default", "slow")
+    assert settings.worker.task_timeout == 300 * SECOND
+    assert settings.worker.keep_work_dirs is True
+    assert settings.limits.input_bytes == 10 * 2**20
+
+
+def test_every_kind_of_value_is_read_from_the_file(tmp_path: Path) -> None:
+    settings = loaded(
+        tmp_path,
+        file="""
+            data_dir = "data"
+            [worker]
+            queues = ["default", "slow"]
+            task_timeout = "1h30m"
+            drain_grace = 2.5
+            [limits]
+            input_bytes = 2048
+            inline_value_bytes = "1KiB"
+        """,
+    ).settings
+
+    assert settings.data_dir == Path("data")
+    assert settings.worker.queues == ("default", "slow")
+    assert settings.worker.task_timeout == timedelta(hours=1, minutes=30)
+    assert settings.worker.stops_within == 7.5 * SECOND
+    assert settings.limits.input_bytes == 2048
+
+
+def test_the_home_folder_is_understood_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+
+    settings = loaded(tmp_path, file='data_dir = "~/longshore"').settings
+
+    assert settings.data_dir == Path("/home/somebody/longshore")
+
+
+def test_another_file_can_be_named(tmp_path: Path) -> None:
+    (tmp_path / "other.toml").write_text(FILE)
+
+    found = loaded(tmp_path, file="this file is not even read", LONGSHORE_CONFIG="other.toml")
+
+    assert row(found, "worker.concurrency").origin == "other.toml"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "name", "value"),
+    [
+        ("VISIBILITY_EXTENSION_INTERVAL", "15000", "worker.renew_every", "15s"),
+        ("VISIBILITY_EXTENSION_AMOUNT", "60", "worker.extend_by", "1m"),
+        ("CLAUDE_TIMEOUT", "200500", "worker.task_timeout", "3m20s500ms"),
+        ("CLAUDE_TIMEOUT", "10m", "worker.task_timeout", "10m"),
+        ("MAX_CONCURRENT_CLAUDE", "8", "worker.concurrency", "8"),
+        ("WAIT_TIME_SECONDS", "5", "worker.poll_wait", "5s"),
+        ("MAX_MESSAGE_RETRIES", "7", "retry.max_attempts", "7"),
+        ("TENANT_ID", "acme", "tenant", "acme"),
+        ("APP_NAME", "pipeline", "app", "pipeline"),
+    ],
+)
+def test_a_name_of_another_system_keeps_its_unit_there(
+    tmp_path: Path, variable: str, text: str, name: str, value: str
+) -> None:
+    found = row(loaded(tmp_path, **{variable: text}), name)
+
+    assert (found.value, found.origin) == (value, f"{variable} in the environment")
+
+
+def test_an_unknown_variable_is_named_with_a_suggestion(tmp_path: Path) -> None:
+    problems = refused(tmp_path, LONGSHORE_WORKER_CONCURENCY="3")
+
+    assert problems == [
+        "environment: no setting is called 'LONGSHORE_WORKER_CONCURENCY'; "
+        "did you mean 'LONGSHORE_WORKER_CONCURRENCY'?"
+    ]
+
+
+def test_a_variable_that_marks_an_attempt_is_not_taken_for_a_setting(tmp_path: Path) -> None:
+    found = loaded(tmp_path, LONGSHORE_ATTEMPT="job-x_a/1")
+
+    assert found.settings == Settings()
+
+
+@pytest.mark.parametrize(
+    ("file", "problem"),
+    [
+        ("tenent = 1", "no setting is called 'tenent'; did you mean 'tenant'?"),
+        (
+            "[worker]\nconcurency = 1",
+            "no setting is called 'worker.concurency'; did you mean 'worker.concurrency'?",
+        ),
+        ("[workers]\nconcurrency = 1", "no setting is called 'workers'; did you mean 'worker'?"),
+        ("zzzzzz = 1", "no setting is called 'zzzzzz'"),
+        ("worker = 3", "worker must be a table: [worker]"),
+    ],
+)
+def test_an_unknown_key_in_the_file_is_named(tmp_path: Path, file: str, problem: str) -> None:
+    assert refused(tmp_path, file=file) == [f"longshore.toml: {problem}"]
+
+
+def test_an_unknown_flag_is_named(tmp_path: Path) -> None:
+    problems = refused(tmp_path, flags={"worker.concurency": 3})
+
+    assert problems == [
+        "flag: no setting is called 'worker.concurency'; did you mean 'worker.concurrency'?"
+    ]
+
+
+def test_a_named_file_that_is_missing_is_a_problem(tmp_path: Path) -> None:
+    problems = refused(tmp_path, LONGSHORE_CONFIG="nowhere.toml")
+
+    assert problems == ["LONGSHORE_CONFIG: there is no file 'nowhere.toml'"]
+
+
+def test_a_file_that_is_no_toml_is_a_problem_with_its_place(tmp_path: Path) -> None:
+    (problem,) = refused(tmp_path, file="[worker]\nconcurrency 3")
+
+    assert problem.startswith("longshore.toml: ")
+    assert "line 2" in problem
+
+
+def test_a_folder_in_place_of_the_file_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "longshore.toml").mkdir()
+
+    (problem,) = refused(tmp_path)
+
+    assert problem.startswith("longshore.toml: ")
+
+
+def test_all_problems_are_told_at_once_each_with_its_origin(tmp_path: Path) -> None:
+    problems = refused(
+        tmp_path,
+        file="nonsense = 1\n[retry]\nbase = 'soon'\n",
+        flags={"worker.concurrency": 0},
+        LONGSHORE_LOG_FORMAT="xml",
+        LONGSHORE_WORKER_QUEUES="default,no good",
+        LONGSHORE_SQLITE_SLOW_POLL="-1",
+        LONGSHORE_TYPO="1",
+    )
+
+    assert len(problems) == 7
+    text = "\n".join(problems)
+    assert "worker.concurrency: Input should be greater than or equal to 1, not 0 (flag)" in text
+    assert "not 'xml' (LONGSHORE_LOG_FORMAT in the environment)" in text
+    assert "worker.queues: 'no good' is not a name" in text
+    assert "sqlite.slow_poll: a duration cannot be negative, but '-1' is" in text
+    assert "retry.base: 'soon' is not a duration" in text
+    assert "(longshore.toml)" in text
+
+
+@pytest.mark.parametrize("queues", [",", "a,a", "a,b,a"])
+def test_a_worker_serves_at_least_one_queue_and_none_twice(tmp_path: Path, queues: str) -> None:
+    (problem,) = refused(tmp_path, LONGSHORE_WORKER_QUEUES=queues)
+
+    assert "must have at least one name, and none twice" in problem
+
+
+@pytest.mark.parametrize(
+    ("environ", "names"),
+    [
+        ({"WORKER_RENEW_EVERY": "30s"}, ["worker.renew_every (30s)", "worker.extend_by (30s)"]),
+        (
+            {"WORKER_KILL_GRACE": "23s"},
+            ["worker.renew_every (20s)", "worker.kill_grace (23s)", "worker.extend_by (30s)"],
+        ),
+        ({"RETRY_BASE": "31s"}, ["retry.base (31s)", "retry.cap (30s)"]),
+        (
+            {"HEALTH_HEALTHY_WITHIN": "11m"},
+            ["health.healthy_within (11m)", "health.warning_within (10m)"],
+        ),
+        (
+            {"LIMITS_INPUT_BYTES": "16KiB"},
+            ["limits.inline_value_bytes (32KiB)", "limits.input_bytes (16KiB)"],
+        ),
+        (
+            {"LIMITS_RESULT_BYTES": "1500"},
+            ["limits.inline_value_bytes (32KiB)", "limits.result_bytes (1500B)"],
+        ),
+        (
+            {"HEALTH_HEALTHY_WITHIN": "20s"},
+            ["worker.renew_every (20s)", "health.healthy_within (20s)"],
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_both_named(
+    tmp_path: Path, environ: dict[str, str], names: list[str]
+) -> None:
+    given = {f"LONGSHORE_{name}": text for name, text in environ.items()}
+
+    (problem,) = refused(tmp_path, **given)
+
+    assert [name for name in names if name not in problem] == []
+
+
+def test_contradictions_of_one_section_are_told_together(tmp_path: Path) -> None:
+    problems = refused(
+        tmp_path, LONGSHORE_LIMITS_INPUT_BYTES="2KiB", LONGSHORE_LIMITS_RESULT_BYTES="2KiB"
+    )
+
+    assert len(problems) == 2
+
+
+def test_settings_just_inside_their_bounds_are_accepted(tmp_path: Path) -> None:
+    settings = loaded(
+        tmp_path,
+        LONGSHORE_WORKER_RENEW_EVERY="29999ms",
+        LONGSHORE_WORKER_KILL_GRACE="13s",
+        LONGSHORE_RETRY_BASE="30s",
+        LONGSHORE_LIMITS_INPUT_BYTES="32KiB",
+    ).settings
+
+    assert settings.worker.lease == 45 * SECOND
+
+
+def test_a_bound_that_is_crossed_inside_a_section_is_also_refused_in_code() -> None:
+    with pytest.raises(ValidationError, match=r"worker\.renew_every"):
+        WorkerSettings(renew_every=40 * SECOND)
+
+
+@pytest.mark.parametrize(
+    ("check", "environment", "runs"),
+    [
+        ("auto", "dev", False),
+        ("auto", "prod", True),
+        ("on", "dev", True),
+        ("off", "prod", False),
+    ],
+)
+def test_the_health_check_is_off_in_dev_unless_it_is_asked_for(
+    tmp_path: Path, check: str, environment: str, runs: bool
+) -> None:
+    settings = loaded(
+        tmp_path, LONGSHORE_HEALTH_CHECK=check, LONGSHORE_ENVIRONMENT=environment
+    ).settings
+
+    assert settings.checks_health is runs
+
+
+def test_a_task_gets_only_what_is_allowed_and_the_trace() -> None:
+    environ = {
+        "PATH": "/bin",
+        "LC_ALL": "C.UTF-8",
+        "AWS_REGION": "eu-west-1",
+        "AWS_SECRET_ACCESS_KEY": "hidden",
+        "ANTHROPIC_API_KEY": "hidden",
+        "LONGSHORE_APP": "x",
+        "MY_PASSWORD": "hidden",
+        "TRACEPARENT": "00-1-2-01",
+        "TRACESTATE": "a=b",
+    }
+
+    passed = child_environment(Settings(), environ)
+
+    assert passed == {
+        "PATH": "/bin",
+        "LC_ALL": "C.UTF-8",
+        "AWS_REGION": "eu-west-1",
+        "TRACEPARENT": "00-1-2-01",
+        "TRACESTATE": "a=b",
+    }
+
+
+def test_the_list_of_passed_variables_can_be_set_and_the_trace_is_passed_all_the_same(
+    tmp_path: Path,
+) -> None:
+    settings = loaded(tmp_path, LONGSHORE_WORKER_PASS_ENVIRONMENT="PATH,MY_OWN").settings
+
+    passed = child_environment(settings, {"MY_OWN": "1", "HOME": "/root", "TRACEPARENT": "t"})
+
+    assert passed == {"MY_OWN": "1", "TRACEPARENT": "t"}
+
+
+def test_a_task_of_this_process_gets_its_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACEPARENT", "from the process")
+    monkeypatch.setenv("MY_PASSWORD", "hidden")
+
+    passed = child_environment(Settings())
+
+    assert passed["TRACEPARENT"] == "from the process"
+    assert "MY_PASSWORD" not in passed
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+        *("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN"),
+    ],
+)
+def test_a_credential_cannot_be_passed_to_every_task(tmp_path: Path, variable: str) -> None:
+    (problem,) = refused(tmp_path, LONGSHORE_WORKER_PASS_ENVIRONMENT=f"PATH,{variable}")
+
+    assert f"{variable} is a credential" in problem
+
+
+def test_what_is_no_name_of_a_variable_cannot_be_passed(tmp_path: Path) -> None:
+    (problem,) = refused(tmp_path, LONGSHORE_WORKER_PASS_ENVIRONMENT="A=B")
+
+    assert "'A=B' is not the name of a variable" in problem
+
+
+def test_no_home_folder_for_a_path_is_a_problem(tmp_path: Path) -> None:
+    (problem,) = refused(tmp_path, LONGSHORE_DATA_DIR="~no-such-user-anywhere/x")
+
+    assert "no home folder is known" in problem
+
+
+def test_a_secret_is_written_masked() -> None:
+    assert "hunter2" not in text_of(SecretStr("hunter2"))
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_setting_has_one_line_that_describes_it(name: str) -> None:
+    description = FIELDS[name].description or ""
+
+    assert description.endswith(".")
+    assert "\n" not in description
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_value_as_it_is_shown_can_be_given_back(tmp_path: Path, name: str) -> None:
+    shown = row(loaded(tmp_path), name).value
+
+    again = loaded(tmp_path, **{variable_of(name): shown})
+
+    assert again.settings == Settings()
+    assert again.origins[name] == f"{variable_of(name)} in the environment"
+
+
+def test_no_two_settings_share_a_variable() -> None:
+    assert len({variable_of(name) for name in FIELDS}) == len(FIELDS)
+
+
+def test_every_foreign_name_stands_for_a_setting() -> None:
+    assert {name for name, _ in FOREIGN_NAMES.values()} <= set(FIELDS)
+
+
+def test_importing_settings_brings_no_other_heavy_library() -> None:
+    heavy = ["aiobotocore", "apsw", "boto3", "fastapi", "msgspec", "rich", "typer", "yaml"]
+    program = f"import longshore.settings, sys; print([m for m in {heavy} if m in sys.modules])"
+
+    printed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+
+    assert printed.strip() == "[]"
