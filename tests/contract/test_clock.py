@@ -1,0 +1,151 @@
+"""The clocks held to their contract, and what only the fake one can do."""
+
+import asyncio
+from collections.abc import Coroutine
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from longshore.adapters.system.clock import SystemClock
+from longshore.ports.clock import Clock
+from longshore.testing.clock import FakeClock
+from longshore.testing.contracts.clock import ClockContract
+
+SECOND = timedelta(seconds=1)
+NOON = datetime(2030, 1, 7, 12, tzinfo=UTC)
+
+
+class TestSystemClock(ClockContract):
+    def make_clock(self) -> Clock:
+        return SystemClock()
+
+
+class TestFakeClockThatLeaps(ClockContract):
+    def make_clock(self) -> Clock:
+        return FakeClock()
+
+    async def let_pass(self, clock: Clock, duration: timedelta) -> None:
+        assert isinstance(clock, FakeClock)
+        clock.advance(duration)
+
+
+class TestFakeClockThatRuns(TestFakeClockThatLeaps):
+    async def let_pass(self, clock: Clock, duration: timedelta) -> None:
+        assert isinstance(clock, FakeClock)
+        await clock.run(duration)
+
+
+def _play(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 10))
+
+
+def test_a_fake_clock_stands_still_until_it_is_moved() -> None:
+    async def scenario() -> None:
+        clock = FakeClock(NOON)
+        sleeper = asyncio.create_task(clock.sleep(SECOND))
+
+        await asyncio.sleep(0.01)
+
+        assert (clock.now(), clock.elapsed()) == (NOON, timedelta(0))
+        assert not sleeper.done()
+        sleeper.cancel()
+
+    _play(scenario())
+
+
+def test_a_sleeper_of_a_fake_clock_sleeps_until_its_deadline_exactly() -> None:
+    async def scenario() -> None:
+        clock = FakeClock(NOON)
+        sleeper = asyncio.create_task(clock.sleep(SECOND))
+        await asyncio.sleep(0)
+
+        clock.advance(SECOND - timedelta(microseconds=1))
+        await asyncio.sleep(0)
+        assert not sleeper.done()
+        clock.advance(timedelta(microseconds=1))
+        await sleeper
+
+        assert clock.now() == NOON + SECOND
+
+    _play(scenario())
+
+
+def test_a_leap_wakes_sleepers_in_order_of_deadline_and_then_of_going_to_sleep() -> None:
+    async def scenario() -> None:
+        clock = FakeClock(NOON)
+        woken: list[str] = []
+
+        async def sleep(name: str, seconds: int) -> None:
+            await clock.sleep(seconds * SECOND)
+            woken.append(name)
+
+        names = [("late", 9), ("b", 2), ("c", 2), ("a", 1)]
+        sleepers = [asyncio.create_task(sleep(name, seconds)) for name, seconds in names]
+        await asyncio.sleep(0)
+        clock.advance(10 * SECOND)
+        await asyncio.gather(*sleepers)
+
+        assert woken == ["a", "b", "c", "late"]
+
+    _play(scenario())
+
+
+def test_a_running_clock_stops_at_each_deadline_on_its_way() -> None:
+    async def scenario() -> None:
+        clock = FakeClock(NOON)
+        ticks: list[datetime] = []
+
+        async def tick() -> None:
+            while True:
+                await clock.sleep(2 * SECOND)
+                ticks.append(clock.now())
+
+        ticking = asyncio.create_task(tick())
+        await clock.run(7 * SECOND)
+        ticking.cancel()
+
+        assert ticks == [NOON + seconds * SECOND for seconds in (2, 4, 6)]
+        assert clock.now() == NOON + 7 * SECOND
+
+    _play(scenario())
+
+
+def test_sleepers_that_gave_up_do_not_hold_a_running_clock() -> None:
+    async def scenario() -> None:
+        clock = FakeClock(NOON)
+        sleeper = asyncio.create_task(clock.sleep(SECOND))
+        await asyncio.sleep(0)
+        sleeper.cancel()
+        await asyncio.gather(sleeper, return_exceptions=True)
+
+        assert clock.next_deadline is None
+        await clock.run(2 * SECOND)
+
+        assert clock.elapsed() == 2 * SECOND
+
+    _play(scenario())
+
+
+def test_setting_the_time_of_day_lets_nothing_elapse() -> None:
+    clock = FakeClock(NOON)
+
+    clock.set(NOON - timedelta(hours=1))
+    clock.advance(SECOND)
+
+    assert clock.now() == NOON - timedelta(hours=1) + SECOND
+    assert clock.elapsed() == SECOND
+
+
+def test_a_fake_clock_tells_utc_wherever_it_started() -> None:
+    clock = FakeClock(NOON.astimezone(timezone(timedelta(hours=5))))
+
+    assert clock.now() == NOON
+    assert clock.now().utcoffset() == timedelta(0)
+
+
+def test_a_fake_clock_refuses_a_naive_start_and_going_back() -> None:
+    with pytest.raises(ValueError, match="aware"):
+        FakeClock(NOON.replace(tzinfo=None))
+    with pytest.raises(ValueError, match="does not go back"):
+        FakeClock(NOON).advance(-SECOND)

@@ -7,13 +7,17 @@ from pathlib import Path
 from longshore.adapters.memory.backend import memory_backend
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
+from longshore.testing.contracts.blobs import BlobStoreContract
+from longshore.testing.contracts.definitions import DefinitionsContract
 from longshore.testing.contracts.event_bus import EventBusContract
 from longshore.testing.contracts.event_log import EventLogContract
+from longshore.testing.contracts.keys import KeysContract
 from longshore.testing.contracts.ledger import (
     AtomicLedgerContract,
     LedgerContract,
     SingleChangeLedgerContract,
 )
+from longshore.testing.contracts.output import OutputLogContract
 from longshore.testing.contracts.queue import TaskQueueContract
 
 
@@ -48,4 +52,20 @@ class TestMemoryEventLog(_Memory, EventLogContract):
 
 
 class TestMemoryEventBus(_Memory, EventBusContract):
+    pass
+
+
+class TestMemoryOutputLog(_Memory, OutputLogContract):
+    pass
+
+
+class TestMemoryBlobStore(_Memory, BlobStoreContract):
+    pass
+
+
+class TestMemoryDefinitions(_Memory, DefinitionsContract):
+    pass
+
+
+class TestMemoryKeys(_Memory, KeysContract):
     pass

@@ -17,6 +17,7 @@ from typing import Any
 from longshore.core.changes import Change, Reason, Refusal
 from longshore.core.events import types as e
 from longshore.core.events.event import Context, Event, next_moment, to_tick
+from longshore.core.evolving import evolved
 from longshore.core.numbers import NO_NUMBERS, NumberSet
 from longshore.core.rows import CancelRequest, Intent, IntentKind, JobRow, JobSpec
 from longshore.core.states import JobState, TaskState
@@ -163,15 +164,12 @@ class _Step:
                     context=self.context,
                 )
             )
-        changed = replace(
-            row,
-            version=row.version + 1,
-            change_id=self.change_id,
-            updated_at=self.now,
-            last_sequence=sequence,
-            last_event_at=at,
-            **fields,
-        )
+        fields["version"] = row.version + 1
+        fields["change_id"] = self.change_id
+        fields["updated_at"] = self.now
+        fields["last_sequence"] = sequence
+        fields["last_event_at"] = at
+        changed = evolved(row, fields)
         return Change(row=changed, expected_version=row.version, events=tuple(events))
 
 

@@ -10,13 +10,17 @@ from typing import Protocol
 class BlobStore(Protocol):
     """Bytes by key. Keys look like paths: ``jobs/job-a/input.json``; no ``..``, no leading slash.
 
+    But they are only names: ``a`` and ``a/b`` are two blobs that know nothing of each other.
+
     Raises, for any method:
-        UsageError: the key is not one (empty, absolute, with ``..``, NUL or over 1,024 bytes).
+        UsageError: the key is not one (empty, absolute, with an empty part, ``.`` or ``..``, not
+            printable, or over 1,024 bytes).
     """
 
     async def put(self, key: str, data: bytes | AsyncIterator[bytes]) -> int:
         """Store, replacing what was there; returns the size. Durable when this returns; a reader
-        sees the old bytes or the new ones, never a mixture, also after a crash."""
+        sees the old bytes or the new ones, never a mixture, also after a crash. If ``data`` raises,
+        that error passes through and what was there stays."""
         ...
 
     async def get(self, key: str) -> bytes:

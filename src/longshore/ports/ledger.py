@@ -58,10 +58,11 @@ class Ledger(Protocol):
         """Write every change's row together with its events: all of it or nothing.
 
         Returns the effects that are still to be carried out by the caller; a ledger that can ring
-        within its own commit does so and leaves them out. A change whose ``change_id`` is the
-        row's already has been committed before (its answer was lost): that is success, and nothing
-        is written again. What is ``promised`` is on disk when this returns; nothing of a change is
-        visible to anybody before it is committed.
+        within its own commit does so and leaves them out, and nudges are always its own. A change
+        whose ``change_id`` is the row's already has been committed before (its answer was lost):
+        that is success, nothing is written again, and the caller's effects are returned once more.
+        What is ``promised`` is on disk when this returns; nothing of a change is visible to anybody
+        before it is committed.
 
         Raises:
             VersionConflict: a row is not at its ``expected_version``; nothing was written.

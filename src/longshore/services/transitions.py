@@ -65,7 +65,8 @@ class Transitions:
     async def task(self, task_id: str, command: Command, *, row: TaskRow | None = None) -> TaskRow:
         """Apply a command to a task and return its new row.
 
-        ``row`` saves the first read for a caller that has just read it.
+        ``row`` saves the first read for a caller that knows the row as it last was: if it has
+        changed since, the commit notices.
 
         Raises:
             NotFound: there is no such task.
@@ -73,8 +74,13 @@ class Transitions:
             BackendUnavailable: the ledger could not be reached, after several tries.
         """
         change_id = self.new_id()
+        if row is not None:
+            decision = tasks.apply(row, command, now=self._clock.now(), change_id=change_id)
+            # A refusal may be as old as the row: only a fresh one counts.
+            if not isinstance(decision, Refusal) and await self._committed(decision):
+                return decision.row
         while True:
-            row = row or await self.persistently(lambda: self._ledger.task(task_id))
+            row = await self.persistently(lambda: self._ledger.task(task_id))
             if row is None:
                 raise NotFound("task", task_id)
             decision = tasks.apply(row, command, now=self._clock.now(), change_id=change_id)
@@ -83,12 +89,15 @@ class Transitions:
                     # Our claim was committed, its answer lost, and the row changed again since.
                     return row
                 raise refused(task_id, decision)
-            try:
-                await self.commit(decision)
-            except VersionConflict:
-                row = None
-                continue
-            return decision.row
+            if await self._committed(decision):
+                return decision.row
+
+    async def _committed(self, change: AnyChange) -> bool:
+        try:
+            await self.commit(change)
+        except VersionConflict:
+            return False
+        return True
 
     async def job(
         self, job_id: str, decide: Callable[[JobRow, datetime, str], Awaitable[jobs.JobDecision]]

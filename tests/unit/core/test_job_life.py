@@ -144,20 +144,32 @@ class JobLife(RuleBasedStateMachine):
         self.events += decision.events
         return True
 
-    @rule(data=st.data(), state=st.sampled_from([COMPLETED, COMPLETED, FAILED]))
-    def a_task_that_may_run_ends(self, data: st.DataObject, state: TaskState) -> None:
-        free = [
+    def free(self) -> list[int]:
+        return [
             number
             for number in self.numbers(OPEN)
             if all(self.state(parent) is COMPLETED for parent in self.graph.parents[number])
         ]
-        if free:
-            self.end(data.draw(st.sampled_from(free)), state)
+
+    @precondition(lambda self: self.free())
+    @rule(
+        data=st.data(),
+        state=st.sampled_from([COMPLETED, COMPLETED, FAILED]),
+        heard=st.booleans(),
+    )
+    def a_task_that_may_run_ends(self, data: st.DataObject, state: TaskState, heard: bool) -> None:
+        number = data.draw(st.sampled_from(self.free()))
+        self.end(number, state)
+        if heard:
+            self.record([number])
 
     @precondition(lambda self: self.numbers(OPEN))
-    @rule(data=st.data())
-    def a_user_cancels_a_task(self, data: st.DataObject) -> None:
-        self.end(data.draw(st.sampled_from(self.numbers(OPEN))), CANCELLED)
+    @rule(data=st.data(), heard=st.booleans())
+    def a_user_cancels_a_task(self, data: st.DataObject, heard: bool) -> None:
+        number = data.draw(st.sampled_from(self.numbers(OPEN)))
+        self.end(number, CANCELLED)
+        if heard:
+            self.record([number])
 
     @precondition(lambda self: self.numbers(COMPLETED, FAILED, CANCELLED))
     @rule(data=st.data())
@@ -192,14 +204,17 @@ class JobLife(RuleBasedStateMachine):
         left = NumberSet(range(self.row.total)) - self.row.ended
         self.ask(CancelJob(by="ann", intent=self.an_intent(IntentKind.CANCEL, left)))
 
-    @rule(data=st.data(), at_once=st.booleans())
-    def an_operator_resumes_tasks(self, data: st.DataObject, at_once: bool) -> None:
-        may_run = [
+    def resumable(self) -> list[int]:
+        return [
             number
             for number in self.row.failed | self.row.cancelled
             if all(parent in self.row.completed for parent in self.graph.parents[number])
         ]
-        again = NumberSet(data.draw(st.sets(st.sampled_from(may_run)))) if may_run else NumberSet()
+
+    @precondition(lambda self: self.resumable())
+    @rule(data=st.data(), at_once=st.booleans())
+    def an_operator_resumes_tasks(self, data: st.DataObject, at_once: bool) -> None:
+        again = NumberSet(data.draw(st.sets(st.sampled_from(self.resumable()), min_size=1)))
         rest = (self.row.failed | self.row.cancelled) - again
         intent = self.an_intent(IntentKind.RESUME, again, round=self.row.round + 1)
 
@@ -301,4 +316,4 @@ def _kind(body: e.EventBody) -> str:
 
 
 TestJobLife = JobLife.TestCase
-TestJobLife.settings = settings(max_examples=150, stateful_step_count=30)
+TestJobLife.settings = settings(max_examples=200, stateful_step_count=40)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from longshore.core import commands as c
 from longshore.core.backoff import RetryPolicy
@@ -27,7 +27,15 @@ ROLLS = st.floats(0, 1, exclude_max=True)
 PARENTS = NumberSet([1, 2])
 SOME_PARENTS = st.sampled_from([NumberSet([1]), NumberSet([2]), PARENTS])
 SPENT = Usage(turns=1)
-FAILURES = st.sampled_from([a_failure(category) for category in ErrorCategory])
+FAILURES = st.sampled_from(
+    [
+        a_failure(ErrorCategory.NETWORK),
+        a_failure(ErrorCategory.RATE_LIMIT),
+        a_failure(ErrorCategory.CRASH, retry_after=SECOND),
+        a_failure(ErrorCategory.AUTH),
+    ]
+)
+CLAIM = c.Claim(worker_id="worker-1", process_id=1, lasts=LASTS)
 
 # The fence is put in when the command is given, because it depends on the row.
 REPORTS: st.SearchStrategy[Any] = st.one_of(
@@ -61,12 +69,8 @@ WISHES: st.SearchStrategy[c.Command] = st.one_of(
     st.builds(c.RequestCancel, by=st.just("ann"), round=st.none() | st.integers(1, 4)),
     st.just(c.RequestRevision(feedback="again", by="rita")),
     st.just(c.Approve(by="rita")),
-    st.builds(
-        c.Resume,
-        round=st.integers(1, 5),
-        by=st.just("ann"),
-        completed=st.sampled_from([NumberSet(), PARENTS]),
-    ),
+    st.builds(c.Resume, round=st.integers(1, 5), by=st.just("ann")),
+    st.just(CLAIM),
     st.just(c.RingAgain()),
 )
 
@@ -114,20 +118,19 @@ class TaskLife(RuleBasedStateMachine):
         self.events = self.events[:told]
         self.epoch += 1
 
+    @precondition(lambda self: self.row.state is TaskState.PENDING)
     @rule(worker=st.sampled_from(["worker-1", "worker-2"]), local=st.booleans())
     def a_worker_claims(self, worker: str, local: bool) -> None:
-        command = c.Claim(
-            worker_id=worker, process_id=1, lasts=LASTS, epoch=self.epoch, local=local
-        )
-        # Most claims come when the task is due, or the story would never get far.
+        # When it is due, or the story would never get far.
         self.now = max(self.now, self.row.due_at or self.now)
+        self.ask(replace(CLAIM, worker_id=worker, local=local, epoch=self.epoch))
 
-        self.ask(command)
-
+    @precondition(lambda self: self.row.state is TaskState.PROCESSING)
     @rule(report=REPORTS)
     def the_holder_reports(self, report: Any) -> None:
         self.ask(replace(report, fence=self.row.fence))
 
+    @precondition(lambda self: self.fences)
     @rule(report=REPORTS, data=st.data())
     def somebody_reports_under_another_fence(self, report: Any, data: st.DataObject) -> None:
         fence = data.draw(st.sampled_from([*self.fences, 0, self.row.fence + 1]))
@@ -136,6 +139,21 @@ class TaskLife(RuleBasedStateMachine):
         decision = self.ask(replace(report, fence=fence))
 
         assert not stale or isinstance(decision, Refusal)
+
+    @precondition(lambda self: self.row.state is TaskState.PROCESSING)
+    @rule()
+    def a_user_cancels_what_runs(self) -> None:
+        self.ask(c.RequestCancel(by="ann"))
+
+    @precondition(lambda self: self.row.state is TaskState.IN_REVIEW)
+    @rule()
+    def a_reviewer_wants_it_done_again(self) -> None:
+        self.ask(c.RequestRevision(feedback="again", by="rita"))
+
+    @precondition(lambda self: self.row.state.terminal)
+    @rule(rounds=st.integers(0, 2), completed=st.sampled_from([NumberSet(), PARENTS]))
+    def an_operator_resumes(self, rounds: int, completed: NumberSet) -> None:
+        self.ask(c.Resume(round=self.row.round + rounds, by="ann", completed=completed))
 
     @rule(wish=WISHES)
     def somebody_asks(self, wish: c.Command) -> None:
@@ -253,4 +271,4 @@ CHECKS: tuple[Callable[[TaskRow, c.Command, TaskChange], None], ...] = (
 )
 
 TestTaskLife = TaskLife.TestCase
-TestTaskLife.settings = settings(max_examples=150, stateful_step_count=40)
+TestTaskLife.settings = settings(max_examples=200, stateful_step_count=50)

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from longshore.core.definition import Definition
-from longshore.core.events.event import Context
 from longshore.core.keys import KeyRecord
 from longshore.core.numbers import NumberSet
 from longshore.core.rows import JobRow, TaskRow
@@ -39,7 +38,6 @@ task_from_json = msgspec.json.Decoder(TaskRow, dec_hook=_decode_other).decode
 job_from_json = msgspec.json.Decoder(JobRow, dec_hook=_decode_other).decode
 definition_from_json = msgspec.json.Decoder(Definition).decode
 key_from_json = msgspec.json.Decoder(KeyRecord).decode
-context_from_json = msgspec.json.Decoder(Context).decode
 value_from_json = msgspec.json.Decoder().decode
 
 

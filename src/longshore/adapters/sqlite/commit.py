@@ -16,14 +16,13 @@ import apsw
 from longshore.adapters.sqlite import codec
 from longshore.adapters.sqlite.bells import Topic
 from longshore.adapters.sqlite.events import INSERT_EVENT, event_values
-from longshore.adapters.sqlite.queue import UPSERT_MESSAGE, message_values
+from longshore.adapters.sqlite.queue import UPSERT_MESSAGE
 from longshore.adapters.sqlite.statements import rows
-from longshore.core.changes import Nudge, Ring
+from longshore.core.changes import Ring
 from longshore.core.messages import body_for
 from longshore.core.rows import JobRow, TaskRow
 from longshore.errors import VersionConflict
 from longshore.ports.ledger import AnyChange
-from longshore.ports.queue import Outgoing
 
 _INSERT_TASK = (
     "INSERT INTO tasks (id, tenant, job_id, number, queue, created_us,"
@@ -52,25 +51,34 @@ class Commit:
         self._changes = changes
         self._values = [_row_values(change.row) for change in changes]
         self._events = [event_values(event) for change in changes for event in change.events]
-        effects = [effect for change in changes for effect in change.effects]
-        self._messages = [_ring_values(e, now) for e in effects if isinstance(e, Ring)]
-        self._nudges = [(effect.worker_id,) for effect in effects if isinstance(effect, Nudge)]
+        self._messages: list[tuple[Any, ...]] = []
+        self._nudges: list[tuple[Any, ...]] = []
+        for change in changes:
+            for effect in change.effects:
+                if isinstance(effect, Ring):
+                    self._messages.append(_ring_values(effect, now))
+                else:
+                    self._nudges.append((effect.worker_id,))
 
     @property
     def topics(self) -> list[Topic]:
         """The bells to ring when this is committed."""
-        rung = ((Topic.EVENTS, self._events), (Topic.QUEUE, self._messages))
-        return [topic for topic, any_ in (*rung, (Topic.NUDGE, self._nudges)) if any_]
+        topics = [Topic.EVENTS] if self._events else []
+        if self._messages:
+            topics.append(Topic.QUEUE)
+        if self._nudges:
+            topics.append(Topic.NUDGE)
+        return topics
 
     def __call__(self, connection: apsw.Connection) -> None:
         if not self._write_rows(connection):
             return
-        if self._events:
-            connection.executemany(INSERT_EVENT, self._events)
-        if self._messages:
-            connection.executemany(UPSERT_MESSAGE, self._messages)
-        if self._nudges:
-            connection.executemany(_NUDGE, self._nudges)
+        for event in self._events:
+            connection.execute(INSERT_EVENT, event)
+        for message in self._messages:
+            connection.execute(UPSERT_MESSAGE, message)
+        for nudge in self._nudges:
+            connection.execute(_NUDGE, nudge)
 
     def _write_rows(self, connection: apsw.Connection) -> bool:
         """Whether there was anything to write: not if all of it was committed before."""
@@ -114,9 +122,9 @@ def _is_own(connection: apsw.Connection, change: AnyChange) -> bool:
 def _row_values(row: TaskRow | JobRow) -> tuple[Any, ...]:
     body = codec.to_json(row)
     if isinstance(row, JobRow):
-        return (row.state.value, len(row.intents), row.version, body)
+        return (row.state, len(row.intents), row.version, body)
     return (
-        row.state.value,
+        row.state,
         codec.maybe_us(row.due_at),
         codec.maybe_us(row.rung_at),
         codec.to_us(row.lease.expires_at) if row.lease else None,
@@ -126,11 +134,5 @@ def _row_values(row: TaskRow | JobRow) -> tuple[Any, ...]:
 
 
 def _ring_values(ring: Ring, now: datetime) -> tuple[Any, ...]:
-    message = Outgoing(
-        queue=ring.queue,
-        body=body_for(ring.task_id),
-        priority=ring.priority,
-        visible_at=ring.at,
-        key=ring.task_id,
-    )
-    return message_values(message, now)
+    body, visible = body_for(ring.task_id), codec.to_us(ring.at)
+    return (ring.queue, ring.priority, ring.task_id, body, codec.to_us(now), visible)

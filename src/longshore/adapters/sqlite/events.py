@@ -26,14 +26,15 @@ from longshore.ports.events import Delivery
 from longshore.ports.pages import Page
 
 INSERT_EVENT = (
-    "INSERT INTO events (entity, sequence, tenant, app, type, at_ms, context, properties)"
-    " VALUES (?,?,?,?,?,?,?,?)"
+    "INSERT INTO events (entity, sequence, tenant, app, type, at_ms, origin, source, worker_id,"
+    " properties) VALUES (?,?,?,?,?,?,?,?,?,?)"
 )
-_FIELDS = "entity, sequence, tenant, app, type, at_ms, context, properties"
+_FIELDS = "entity, sequence, tenant, app, type, at_ms, origin, source, worker_id, properties"
 
 
 def event_values(event: Event) -> tuple[Any, ...]:
     """The values for ``INSERT_EVENT``."""
+    context = event.context
     return (
         event.entity,
         event.sequence,
@@ -41,13 +42,15 @@ def event_values(event: Event) -> tuple[Any, ...]:
         event.app,
         event.type,
         ms_of(event.at),
-        codec.to_json(event.context),
+        context.origin,
+        context.source,
+        context.worker_id,
         codec.to_json(properties_of(event)),
     )
 
 
 def _event(row: Row) -> Event:
-    entity, sequence, tenant, app, event_type, at_ms, context, properties = row
+    entity, sequence, tenant, app, event_type, at_ms, origin, source, worker_id, properties = row
     kind, _, entity_id = entity.partition("#")
     body, overflow = body_from_properties(event_type, codec.value_from_json(properties))
     return Event(
@@ -58,7 +61,7 @@ def _event(row: Row) -> Event:
         sequence=sequence,
         at=moment_of(at_ms),
         body=body,
-        context=codec.context_from_json(context),
+        context=Context(origin=origin, source=source, worker_id=worker_id),
         overflow=overflow,
     )
 
@@ -179,7 +182,8 @@ class SqliteEventBus:
     def __init__(self, database: Database, log: SqliteEventLog) -> None:
         self._database = database
         self._log = log
-        self._passed: dict[str, int] = {}  # looked at and not wanted; saves looking again
+        # Looked at and not wanted, by consumer and types; saves looking again.
+        self._passed: dict[tuple[str, ...], int] = {}
 
     async def publish(self, events: Sequence[Event]) -> list[Event]:
         refused = []
@@ -200,7 +204,8 @@ class SqliteEventBus:
 
     def _next(self, consumer: str, types: list[str], limit: int) -> Delivery | None:
         saved = self._database.point("SELECT position FROM cursors WHERE consumer = ?", (consumer,))
-        after = max(saved[0][0] if saved else 0, self._passed.get(consumer, 0))
+        asked = (consumer, *types)
+        after = max(saved[0][0] if saved else 0, self._passed.get(asked, 0))
         last = self._database.point("SELECT coalesce(max(position), 0) FROM events")[0][0]
         places = ",".join("?" * len(types))
         # Only the number of question marks varies.
@@ -210,7 +215,7 @@ class SqliteEventBus:
         )
         found = self._database.point(sql, (after, last, *types, limit))
         if not found:
-            self._passed[consumer] = last
+            self._passed[asked] = last
             return None
         receipt = found[-1][0] if len(found) == limit else last
         return Delivery(events=tuple(_event(row[1:]) for row in found), receipt=str(receipt))

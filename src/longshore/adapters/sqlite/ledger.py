@@ -53,7 +53,7 @@ class SqliteLedger:
         return codec.job_from_json(found[0][0]) if found else None
 
     async def commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
-        if len({change.row.id for change in changes}) < len(changes):
+        if len(changes) > 1 and len({change.row.id for change in changes}) < len(changes):
             message = "two changes of one row in one commit"
             raise UsageError(message)
         work = Commit(changes, self._database.clock.now())

@@ -1,10 +1,10 @@
 """The writer: one thread a process, which commits together whatever is waiting.
 
 An fsync costs the same for one transition as for two hundred, so the thread takes all the work
-that has arrived, runs each piece in a savepoint of one transaction, and commits once. A piece that
-fails is rolled back alone; the others do not notice. The commit is an fsync (FULL) if anything in
-the group was promised, else it only reaches the log (NORMAL): a later FULL commit carries it
-along.
+that has arrived, runs it in one transaction, and commits once. If a piece fails half way, the
+group is run again with a savepoint around each: that piece is undone alone and the others do not
+notice. The commit is an fsync (FULL) if anything in the group was promised, else it only reaches
+the log (NORMAL): a later FULL commit carries it along.
 
 If the commit itself fails, nobody can say what is on disk. Then the whole group's outcome is
 unknown, the connection is opened afresh, and whoever asked must look (every change carries an id
@@ -121,8 +121,11 @@ class Writer:
                 connection = self._connection = self._connection or self._connect()
                 self._set_synchronous(connection, full=any(item.promised for item in group))
                 connection.execute("BEGIN IMMEDIATE")
-                for item in group:
-                    self._attempt(connection, item)
+                if not all(self._tried(connection, item) for item in group):
+                    connection.execute("ROLLBACK")
+                    connection.execute("BEGIN IMMEDIATE")
+                    for item in group:
+                        self._try_alone(connection, item)
                 self._end(connection, group)
         # The edge of the thread: whatever went wrong before the commit, nothing was written, and
         # the next group must find the thread alive.
@@ -135,13 +138,31 @@ class Writer:
             connection.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
             self._full = full
 
-    def _attempt(self, connection: apsw.Connection, item: _Item) -> None:
-        connection.execute("SAVEPOINT item")
+    def _tried(self, connection: apsw.Connection, item: _Item) -> bool:
+        """Run a piece of work without a net; False if it failed half way.
+
+        A refusal before anything was written, which is the usual one, leaves nothing to undo.
+        """
+        before = connection.total_changes()
         try:
             item.result = item.work(connection)
         except Exception as error:
             if not connection.in_transaction:
                 # SQLite gave up the whole transaction (disk full, I/O error): all of it is undone.
+                raise
+            if connection.total_changes() != before:
+                return False
+            item.error = translated(error)
+        return True
+
+    def _try_alone(self, connection: apsw.Connection, item: _Item) -> None:
+        """Run a piece of work in a savepoint: if it fails half way, it is undone alone."""
+        item.result, item.error = None, None
+        connection.execute("SAVEPOINT item")
+        try:
+            item.result = item.work(connection)
+        except Exception as error:
+            if not connection.in_transaction:
                 raise
             connection.execute("ROLLBACK TO item")
             item.error = translated(error)

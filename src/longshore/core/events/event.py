@@ -43,7 +43,7 @@ class Event:
     @property
     def entity(self) -> str:
         """The entity as index keys name it, such as ``TASK#job-a_b``."""
-        return f"{self.entity_type.value}#{self.entity_id}"
+        return f"{self.entity_type}#{self.entity_id}"
 
     @property
     def id(self) -> str:
@@ -53,7 +53,8 @@ class Event:
 
 def to_tick(moment: datetime) -> datetime:
     """The moment in whole milliseconds: what a row says and what its events say must agree."""
-    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+    beyond = moment.microsecond % 1000
+    return moment - timedelta(microseconds=beyond) if beyond else moment
 
 
 def next_moment(now: datetime, last: datetime | None) -> datetime:

@@ -56,7 +56,6 @@ def claim(step: Step, command: c.Claim) -> Decision:
         attempt_number=row.attempt + 1,
         fence=fence,
     )
-    step.context = replace(step.context, worker_id=command.worker_id)
     return step.change(
         started,
         promised=not command.local,

@@ -41,7 +41,10 @@ def create(spec: TaskSpec, awaits: NumberSet, *, now: datetime, change_id: str) 
 def apply(row: TaskRow, command: c.Command, *, now: datetime, change_id: str) -> Decision:
     """What comes of a command, decided from the row alone."""
     decide, origin, source = _RULES[type(command)]
-    worker_id = row.lease.worker_id if row.lease and origin == "worker" else None
+    worker_id = None
+    if origin == "worker":
+        holder = command if isinstance(command, c.Claim) else row.lease
+        worker_id = holder.worker_id if holder else None
     context = Context(origin=origin, source=source, worker_id=worker_id)
     return decide(Step(row, to_tick(now), change_id, context), command)
 

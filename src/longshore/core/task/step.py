@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from longshore.core.changes import Change, Effect, Reason, Refusal, Ring
 from longshore.core.events import types as e
 from longshore.core.events.event import Context, Event, next_moment
+from longshore.core.evolving import evolved
 from longshore.core.lease import Lease
 from longshore.core.numbers import NO_NUMBERS
 from longshore.core.rows import CancelRequest, TaskRow
@@ -55,15 +55,12 @@ class Step:
                     context=self.context,
                 )
             )
-        changed = replace(
-            row,
-            version=row.version + 1,
-            change_id=self.change_id,
-            updated_at=self.now,
-            last_sequence=sequence,
-            last_event_at=at,
-            **fields,
-        )
+        fields["version"] = row.version + 1
+        fields["change_id"] = self.change_id
+        fields["updated_at"] = self.now
+        fields["last_sequence"] = sequence
+        fields["last_event_at"] = at
+        changed = evolved(row, fields)
         return Change(
             row=changed,
             expected_version=row.version,

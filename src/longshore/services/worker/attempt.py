@@ -125,7 +125,7 @@ class Attempt:
             logger.warning("attempt.fenced", extra={"task_id": self.task_id, "fence": self.fence})
             return
         try:
-            self.row = await self._tools.transitions.task(self.task_id, command)
+            self.row = await self._tools.transitions.task(self.task_id, command, row=self.row)
         except (LeaseLost, NotFound) as error:
             logger.warning("outcome.refused", extra={"task_id": self.task_id, "why": str(error)})
         except CommandRefused:
@@ -199,7 +199,7 @@ class Attempt:
         await self._tools.documents.keep_key(key, document)
         command = c.SaveCheckpoint(fence=self.fence, key=key)
         try:
-            self.row = await self._tools.transitions.task(self.task_id, command)
+            self.row = await self._tools.transitions.task(self.task_id, command, row=self.row)
         except CommandRefused:
             self.end(Stop.FENCED)
             return

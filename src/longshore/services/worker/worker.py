@@ -250,7 +250,9 @@ class Worker:
     async def _renew(self, attempt: Attempt) -> bool:
         sent_at = self._backend.clock.elapsed()
         try:
-            row = await self._tools.transitions.task(attempt.task_id, attempt.renewal())
+            row = await self._tools.transitions.task(
+                attempt.task_id, attempt.renewal(), row=attempt.row
+            )
         except LeaseLost:
             attempt.end(Stop.FENCED)
         except (BackendUnavailable, CommandRefused, NotFound) as error:

@@ -94,6 +94,15 @@ class EventBusContract(PortContract):
         assert _numbers(came) == [1, 3]
 
     @clause
+    async def test_asking_for_one_type_passes_over_no_event_of_another(
+        self, backend: Backend
+    ) -> None:
+        await backend.events.record([an_event(1)])
+
+        assert await _receive(backend, types=["Job Completed"]) is None
+        assert _numbers(await _all(backend, types=[RELEASED])) == [1]
+
+    @clause
     async def test_a_delivery_has_no_more_events_than_the_limit_and_all_come(
         self, backend: Backend
     ) -> None:

@@ -243,6 +243,14 @@ class NudgeClauses(PortContract):
             await soon(waiting)
 
     @clause
+    async def test_a_nudge_is_not_left_to_the_caller(self, backend: Backend) -> None:
+        row = await held_task(backend)
+
+        effects = await backend.ledger.commit(after(row, c.RequestCancel(by="ann")))
+
+        assert effects == ()
+
+    @clause
     async def test_a_worker_is_not_nudged_for_anothers_task(self, backend: Backend) -> None:
         row = await held_task(backend, worker="w1")
 

@@ -47,7 +47,9 @@ CREATE TABLE events (
     app        TEXT NOT NULL,
     type       TEXT NOT NULL,
     at_ms      INTEGER NOT NULL,
-    context    TEXT NOT NULL,
+    origin     TEXT NOT NULL,
+    source     TEXT NOT NULL,
+    worker_id  TEXT,
     properties TEXT NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX events_by_entity ON events (entity, tenant, sequence);

@@ -1,0 +1,74 @@
+"""``python -m benchmarks``: measure, then print one table."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from benchmarks import (
+    children,
+    enqueue,
+    footprint,
+    fsyncs,
+    latency,
+    noops,
+    profiling,
+    report,
+    transitions,
+)
+from benchmarks.figures import Figure
+from benchmarks.machine import machine
+from benchmarks.scale import FULL, QUICK, Scale
+
+ITEMS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
+    "transitions": transitions.measure,
+    "enqueue": enqueue.measure,
+    "noops": noops.measure,
+    "children": children.measure,
+    "latency": latency.measure,
+    "fsyncs": fsyncs.measure,
+    "footprint": footprint.measure,
+}
+
+
+def main() -> None:
+    """Measure what was asked for; the figures are the answer, so there is no exit code."""
+    # Kept out of the way: a warning here is what a loaded machine does, not what is measured.
+    logging.disable(logging.WARNING)
+    asked = _parser().parse_args()
+    scale = QUICK if asked.quick else FULL
+    if asked.rounds:
+        scale = replace(scale, rounds=asked.rounds)
+    if asked.profile:
+        profiling.profiles(asked.profile, scale)
+        return
+    figures = list(_measured(asked.only or list(ITEMS), scale))
+    show = report.as_json if asked.json else report.as_table
+    print(show(machine(), figures))
+
+
+def _measured(names: list[str], scale: Scale) -> Iterator[Figure]:
+    for name in names:
+        print(f"{name} …", file=sys.stderr, flush=True)
+        yield from ITEMS[name](scale)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="just enough to see that it runs")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    parser.add_argument(
+        "--only", action="append", choices=ITEMS, metavar="NAME", help=f"any of {', '.join(ITEMS)}"
+    )
+    parser.add_argument("--rounds", type=int, help="of floor and ours in turns")
+    parser.add_argument(
+        "--profile", choices=profiling.scenarios(QUICK), help="say where the CPU goes instead"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    main()

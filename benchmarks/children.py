@@ -1,0 +1,52 @@
+"""No-op tasks with real children, against bare starts of the same programs, as many at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import Figure
+from benchmarks.harness import run
+from benchmarks.probes import Probe, Timed
+from benchmarks.rounds import compare
+from benchmarks.scale import Scale
+from benchmarks.system import CLOCK, TRUE, drained, submit, system
+
+_AT_ONCE = os.cpu_count() or 1
+BARE_PYTHON = (sys.executable, "-c", "pass")
+
+
+async def _with_children(folder: Path, window: Probe, *, task: dict[str, Any], total: int) -> None:
+    async with system(folder, concurrency=_AT_ONCE) as services:
+        await asyncio.gather(*(submit(services, f"child-{i}", task) for i in range(total)))
+        await drained(services, window)
+
+
+def _bare(argv: Sequence[str], total: int) -> Timed:
+    start = partial(subprocess.run, argv, stdin=subprocess.DEVNULL, check=True)
+    timed = Timed()
+    with ThreadPoolExecutor(_AT_ONCE) as pool, timed:
+        for started in [pool.submit(start) for _ in range(total)]:
+            started.result()
+    return timed
+
+
+def measure(scale: Scale) -> Iterator[Figure]:
+    """Tasks a second: a command, and a function in an interpreter of its own."""
+    for name, task, bare in (("command", TRUE, ("true",)), ("python", CLOCK, BARE_PYTHON)):
+        compared = compare(
+            scale.children,
+            scale.rounds,
+            ours=lambda task=task: run(
+                partial(_with_children, task=task, total=scale.children), Timed()
+            ),
+            floor=lambda bare=bare: _bare(bare, scale.children),
+        )
+        yield compared.figure(f"children.{name}", details={"at_once": _AT_ONCE})

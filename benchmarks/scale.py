@@ -1,0 +1,44 @@
+"""How much is measured: enough for steady medians, or just enough to see that everything runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """The numbers that make a run long or short."""
+
+    rounds: int  # of floor and ours in turns
+    single: int  # operations of one caller, each with its own fsync
+    shared: int  # operations of many callers together
+    bulk: int  # tasks of the one large job
+    noops: int  # tasks that end at once, without a child
+    children: int  # tasks with a child process
+    submits: int  # to an idle worker, one after the other
+    idle_s: float  # how long an idle worker is watched
+    starts: int  # of the command line
+
+
+FULL = Scale(
+    rounds=5,
+    single=300,
+    shared=7_680,
+    bulk=10_000,
+    noops=1_000,
+    children=60,
+    submits=200,
+    idle_s=10.0,
+    starts=5,
+)
+QUICK = Scale(
+    rounds=2,
+    single=20,
+    shared=512,
+    bulk=500,
+    noops=40,
+    children=4,
+    submits=5,
+    idle_s=1.0,
+    starts=1,
+)

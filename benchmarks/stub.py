@@ -1,0 +1,58 @@
+"""A runner without children: every attempt has ended before it began.
+
+What is left is what Longshore itself costs a task: receive, claim, lease, outcome, dispatch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from unittest.mock import patch
+
+from longshore import wiring
+from longshore.ports.runner import Ending, Report, WorkOrder
+
+# Above the highest number that Linux gives out, so that no such process can exist.
+_NUMBERS = itertools.count(2**22 + 1)
+
+
+class Ended:
+    """See ``ports.runner.RunningAttempt``."""
+
+    def __init__(self) -> None:
+        self.process_id = next(_NUMBERS)
+
+    async def reports(self) -> AsyncIterator[Report]:
+        for report in ():
+            yield report
+
+    async def step_kept(self, name: str) -> None:
+        return
+
+    async def ending(self) -> Ending:
+        return Ending(exit_code=0)
+
+    async def stop(self, *, grace: timedelta) -> str:
+        return "SIGTERM"
+
+    def rss_bytes(self) -> int:
+        return 0
+
+
+class EndsAtOnce:
+    """See ``ports.runner.Runner``; takes whatever the real one is built with."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        return
+
+    async def start(self, order: WorkOrder) -> Ended:
+        return Ended()
+
+
+@contextlib.contextmanager
+def without_children() -> Iterator[None]:
+    """Workers that are built meanwhile get the stub; all else of the wiring stays as it is."""
+    with patch.object(wiring, "ProcessRunner", EndsAtOnce):
+        yield

@@ -1,0 +1,91 @@
+"""Durable transitions: read the row, decide, commit row, event and message, wait for the disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from benchmarks.figures import Figure, at_least
+from benchmarks.harness import Scenario
+from benchmarks.probes import Probe
+from benchmarks.rounds import compare_writes
+from benchmarks.scale import Scale
+from longshore.adapters.sqlite.backend import sqlite_backend
+from longshore.adapters.system.clock import SystemClock
+from longshore.core import task as tasks
+from longshore.core.changes import Refusal
+from longshore.core.commands import Claim, Command, Release
+from longshore.core.numbers import NO_NUMBERS
+from longshore.core.rows import TaskRow, TaskSpec
+from longshore.ports.backend import Backend
+
+NEEDED_PERCENT = 25.0
+_MANY = 64
+_LEASE = timedelta(seconds=45)
+
+
+def scenario(callers: int, total: int) -> Scenario:
+    """So many callers, each with a task of its own, together so many transitions."""
+    return partial(_transitions, callers=callers, each=total // callers)
+
+
+async def _transitions(folder: Path, window: Probe, *, callers: int, each: int) -> None:
+    async with sqlite_backend(folder, SystemClock()) as backend:
+        ids = [await _create(backend, number) for number in range(callers)]
+        with window:
+            await asyncio.gather(*(_alternate(backend, task_id, each) for task_id in ids))
+
+
+async def _create(backend: Backend, number: int) -> str:
+    now = backend.clock.now()
+    spec = TaskSpec(
+        id=f"job-bench_t{number}",
+        tenant="default",
+        app="longshore",
+        job_id="job-bench",
+        key=f"t{number}",
+        number=number,
+        definition="command",
+        definition_version=0,
+        created_at=now,
+    )
+    await backend.ledger.commit(
+        tasks.create(spec, NO_NUMBERS, now=now, change_id=f"create-{number}")
+    )
+    return spec.id
+
+
+async def _alternate(backend: Backend, task_id: str, each: int) -> None:
+    for turn in range(each):
+        row = await backend.ledger.task(task_id)
+        assert row is not None
+        command = _next_command(row, backend.ledger.epoch)
+        change = tasks.apply(
+            row, command, now=backend.clock.now(), change_id=f"{task_id}-change-{turn}"
+        )
+        assert not isinstance(change, Refusal), change
+        assert change.promised
+        await backend.ledger.commit(change)
+
+
+def _next_command(row: TaskRow, epoch: int) -> Command:
+    if row.lease is not None:
+        return Release(fence=row.lease.fence, reason="to take it again")
+    # A claim that leaves the machine must be on disk, one that stays need not.
+    return Claim(worker_id="w", process_id=1, lasts=_LEASE, epoch=epoch, local=False)
+
+
+def measure(scale: Scale) -> Iterator[Figure]:
+    """The rates of one caller and of many."""
+    for callers in (1, _MANY, 256):
+        total = scale.single if callers == 1 else scale.shared // callers * callers
+        compared = compare_writes(scenario(callers, total), total, scale.rounds)
+        needed = at_least(NEEDED_PERCENT, compared.percent, "% of the floor")
+        yield compared.figure(
+            f"transitions.{callers}",
+            target=needed if callers == _MANY else None,
+            details={"per_commit": compared.per_commit},
+        )

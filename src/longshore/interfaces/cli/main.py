@@ -1,0 +1,207 @@
+"""The entry point ``longshore``: finds the command, runs it, and turns its end into an exit code.
+
+``longshore --help`` must answer at once, and importing typer alone takes longer than that is meant
+to last. So the list of commands is a plain table here, printed without any library, and only the
+module of the command that was asked for is imported. Nothing heavy may be imported at the top.
+
+The options that every command has are taken by each command itself; those that stand before the
+command's name are moved behind it, so both places work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from longshore.interfaces.cli.exits import ExitCode, code_of, say, tell, wants_json
+
+
+class _Command(NamedTuple):
+    module: str
+    function: str
+    summary: str
+
+
+_FOLDER = "longshore.interfaces.cli.commands"
+COMMANDS: dict[str, _Command] = {
+    "demo": _Command(f"{_FOLDER}.demo", "demo", "Watch a job survive the death of a worker"),
+    "run": _Command(f"{_FOLDER}.run", "run", "Run one command, recorded, and exit as it does"),
+    "submit": _Command(f"{_FOLDER}.submit", "submit", "Submit a job from a YAML or JSON file"),
+    "worker": _Command(f"{_FOLDER}.worker", "worker", "Work on tasks until stopped"),
+    "jobs": _Command(f"{_FOLDER}.jobs", "jobs", "List jobs, the newest first"),
+    "job": _Command(f"{_FOLDER}.job", "job", "Show one job and each of its tasks"),
+    "tasks": _Command(f"{_FOLDER}.tasks", "tasks", "List tasks"),
+    "events": _Command(f"{_FOLDER}.events", "events", "Show what happened to a job or task"),
+    "logs": _Command(f"{_FOLDER}.logs", "logs", "Show what a job or task printed"),
+    "settings": _Command(f"{_FOLDER}.settings", "settings", "Show every setting and its origin"),
+    "doctor": _Command(f"{_FOLDER}.doctor", "doctor", "Check this installation and its data"),
+}
+# Options that may stand before the command, and how many values each takes.
+_GLOBAL = {"--data-dir": 1, "--tenant": 1, "-v": 0, "-vv": 0, "--verbose": 0}
+_HELP = {"-h", "--help", "help"}
+_INTRODUCTION = """\
+Usage: longshore [OPTIONS] COMMAND [ARGS]...
+
+  Runs work that must not be lost and must not happen twice: commands, Python
+  functions and whole jobs of them, on one machine, in one SQLite file.
+
+  See it:       longshore demo
+  Use it:       longshore run -- sh -c 'echo hello; sleep 1; echo done'
+  Look at it:   longshore jobs
+
+Commands:
+{commands}
+
+Options, before or after the command:
+  --data-dir PATH  Folder of the database and the blobs  [default: .longshore,
+                   or LONGSHORE_DATA_DIR]
+  --tenant NAME    Whose work it is  [default: default]
+  -v, --verbose    Log to stderr; -vv logs more
+  --version        Print the version
+  -h, --help       Print this, or with a command all about that command
+
+Exit codes:
+{codes}
+"""
+
+
+class _Wrong(Exception):
+    """The command line does not say which command to run."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(given)
+    except _Wrong as error:
+        tell(error, ExitCode.USAGE, as_json=wants_json(given))
+        return ExitCode.USAGE
+    except BrokenPipeError:
+        _leave_quietly()
+        return ExitCode.BROKEN_PIPE
+
+
+def _run(given: list[str]) -> int:
+    moved, rest = _split(given)
+    if not rest or rest[0] in _HELP:
+        if len(rest) > 1 and rest[1] in COMMANDS:
+            return _invoke(rest[1], ["--help"])
+        print(_help())
+        return ExitCode.OK
+    if rest[0] == "--version":
+        print(f"longshore {_version()}")
+        return ExitCode.OK
+    name, *own = rest
+    if name not in COMMANDS:
+        raise _Wrong(_unknown(name))
+    return _invoke(name, [*moved, *own])
+
+
+def _split(given: list[str]) -> tuple[list[str], list[str]]:
+    """The options before the command, and the rest from the command on."""
+    place = 0
+    while place < len(given):
+        name, equals, _ = given[place].partition("=")
+        if name not in _GLOBAL:
+            break
+        place += 1 + (_GLOBAL[name] if not equals else 0)
+    return given[:place], given[place:]
+
+
+def _unknown(name: str) -> str:
+    from difflib import get_close_matches
+
+    if name.startswith("-"):
+        return f"there is no option {name!r} before the command; see `longshore --help`"
+    close = get_close_matches(name, COMMANDS, n=1)
+    hint = f"did you mean `longshore {close[0]}`?" if close else "see `longshore --help`"
+    return f"no command is called {name!r}; {hint}"
+
+
+def _help() -> str:
+    widest = max(len(name) for name in COMMANDS)
+    commands = [f"  {name:{widest}}  {command.summary}" for name, command in COMMANDS.items()]
+    codes = [f"  {code:3}  {code.meaning}" for code in ExitCode]
+    return _INTRODUCTION.format(commands="\n".join(commands), codes="\n".join(codes)).rstrip()
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("longshore")
+
+
+def _invoke(name: str, arguments: list[str]) -> int:
+    """The edge of the process: whatever a command raises ends in a sentence and a number."""
+    as_json = wants_json(arguments)
+    try:
+        return _called(name, arguments)
+    except BrokenPipeError:
+        raise
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the edge of the process
+        expected, code = _judged(error, name)
+        if expected is None:
+            _tell_unexpected(error, arguments)
+        else:
+            tell(expected, code, as_json=as_json)
+        return code
+
+
+def _called(name: str, arguments: list[str]) -> int:
+    from importlib import import_module
+
+    from longshore.interfaces.cli.options import command_line
+
+    command = COMMANDS[name]
+    function = getattr(import_module(command.module), command.function)
+    result: Any = command_line(function, name).main(
+        arguments, prog_name=f"longshore {name}", standalone_mode=False
+    )
+    # On a terminal print flushes by itself; into a pipe this is where a lost reader shows.
+    sys.stdout.flush()
+    return int(result or 0)
+
+
+def _judged(error: Exception, name: str) -> tuple[BaseException | None, int]:
+    """What to tell of an error and how to end; nothing to tell for one that nobody expected."""
+    import typer
+
+    from longshore.errors import LongshoreError
+
+    if isinstance(error, typer.Abort):
+        return KeyboardInterrupt("interrupted"), ExitCode.INTERRUPTED
+    if isinstance(error, typer.TyperException):
+        text = error.format_message().rstrip(".")
+        message = f"{text[:1].lower()}{text[1:]}; see `longshore {name} --help`"
+        return _Wrong(message), ExitCode.USAGE
+    if isinstance(error, LongshoreError | OSError):
+        return error, code_of(error)
+    return None, code_of(error)
+
+
+def _tell_unexpected(error: Exception, arguments: list[str]) -> None:
+    if {"-v", "-vv", "--verbose"} & set(arguments):
+        import traceback
+
+        say("".join(traceback.format_exception(error)).rstrip())
+        return
+    say(
+        f"longshore: an unexpected {type(error).__name__} ({error}); this is a bug of Longshore's."
+        " Run the same again with -v to see where it happened"
+    )
+
+
+def _leave_quietly() -> None:
+    """Keep the interpreter from flushing into the broken pipe at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""What the pages show is what happens: every code block of README, quickstart and how-tos is run.
+
+A page is a story, so its blocks run in order, in one fresh folder:
+
+- ``console``: lines after ``$`` are run, and what is shown below them must come out; ``…`` in a
+  line stands for anything, and on a line of its own for any lines.
+- ``sh``: the whole block is run and must succeed. Blocks of ``make`` lines are for the reader.
+- ``yaml``, ``toml`` and ``python`` with a file name in their first line are written there; below
+  ``examples/`` they must be what the example says. Python without a file name is run.
+- ``text`` and ``mermaid`` are pictures. Any other block is an error, because nobody would run it.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs" / "quickstart.md",
+    *sorted((ROOT / "docs" / "howto").glob("*.md")),
+]
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+BIN = Path(sys.executable).parent
+PICTURES = ("text", "mermaid")
+TIMEOUT_S = 90
+_BLOCK = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE_NAME = re.compile(r"# ([\w./-]+\.(?:yaml|toml|py))\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    language: str
+    text: str
+    line: int
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(language=found[1], text=found[2], line=text.count("\n", 0, found.start()) + 1)
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command line as a reader would, with this environment's programs first."""
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=folder,
+        env={"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(folder), "COLUMNS": "100"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def sessions_in(text: str) -> Iterator[tuple[str, str]]:
+    """The commands of a console block, each with what it is shown to print."""
+    for session in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, shown = session.partition("\n")
+        while command.endswith("\\"):
+            more, _, shown = shown.partition("\n")
+            command = f"{command[:-1]}{more.removeprefix('>')}"
+        yield command, shown
+
+
+def looks_like(shown: str) -> re.Pattern[str]:
+    """What a page shows, as a pattern for what comes out."""
+    lines = [
+        r"(?:.*\n)*?" if line.strip() == "…" else f"{_line_like(line)}\n"
+        for line in shown.rstrip("\n").splitlines()
+    ]
+    return re.compile("".join(lines))
+
+
+def _line_like(line: str) -> str:
+    return ".*".join(re.escape(part) for part in line.rstrip().split("…")) + " *"
+
+
+def run_block(block: Block, folder: Path) -> None:
+    match block.language:
+        case "console":
+            for command, shown in sessions_in(block.text):
+                done = run(command, folder)
+                assert looks_like(shown).fullmatch(done.stdout), f"{command}\n{done.stdout}"
+        case "sh":
+            if not block.text.startswith("make"):
+                done = run(block.text, folder)
+                assert done.returncode == 0, f"{block.text}\n{done.stdout}"
+        case "yaml" | "toml" | "python":
+            keep_or_run(block, folder)
+        case _:
+            assert block.language in PICTURES
+
+
+def keep_or_run(block: Block, folder: Path) -> None:
+    named = _FILE_NAME.match(block.text)
+    if named and named[1].startswith("examples/"):
+        assert block.text[named.end() :] == (ROOT / named[1]).read_text(encoding="utf-8")
+    elif named:
+        (folder / named[1]).write_text(block.text, encoding="utf-8")
+    else:
+        assert block.language == "python", "a file needs its name in its first line"
+        done = run(f"python - <<'END-OF-BLOCK'\n{block.text}\nEND-OF-BLOCK", folder)
+        assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_page_shows_what_happens(page: Path, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+
+    for block in blocks_of(page):
+        try:
+            run_block(block, tmp_path)
+        except AssertionError as error:
+            error.add_note(f"{page.relative_to(ROOT)}, line {block.line}")
+            raise
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+def test_the_example_runs_to_the_end(example: Path, tmp_path: Path) -> None:
+    done = run(f"longshore submit {example} --wait", tmp_path)
+
+    assert done.returncode == 0, done.stdout
