@@ -38,15 +38,17 @@ def _bare(argv: Sequence[str], total: int) -> Timed:
     return timed
 
 
+def _ours(task: dict[str, Any], total: int) -> Timed:
+    return run(partial(_with_children, task=task, total=total), Timed())
+
+
 def measure(scale: Scale) -> Iterator[Figure]:
     """Tasks a second: a command, and a function in an interpreter of its own."""
     for name, task, bare in (("command", TRUE, ("true",)), ("python", CLOCK, BARE_PYTHON)):
         compared = compare(
             scale.children,
             scale.rounds,
-            ours=lambda task=task: run(
-                partial(_with_children, task=task, total=scale.children), Timed()
-            ),
-            floor=lambda bare=bare: _bare(bare, scale.children),
+            ours=partial(_ours, task, scale.children),
+            floor=partial(_bare, bare, scale.children),
         )
         yield compared.figure(f"children.{name}", details={"at_once": _AT_ONCE})

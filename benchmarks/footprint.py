@@ -38,7 +38,7 @@ def _idle_worker(watched_s: float) -> Iterator[Figure]:
         time.sleep(watched_s)
         cpu_s, wakes = _cpu_s(process_id) - cpu_s, _wakes(process_id) - wakes
         rss = _status(Path(f"/proc/{process_id}"), "VmRSS") / 1024
-    note = "longshore worker" if worker_process.command_line() else "a script with the same wiring"
+    note = "longshore worker" if worker_process.worker_program() else "a script, same wiring"
     target = under(RSS_MB, rss, "MB")
     yield Figure(name="footprint.rss", unit="MB", value=rss, target=target, note=note)
     yield Figure(
@@ -69,7 +69,7 @@ def _status(folder: Path, name: str) -> int:
 
 
 def _help(starts: int) -> Figure:
-    program = worker_process.command_line()
+    program = worker_process.command_line("main")
     if program is None:
         note = "there is no command line yet"
         return Figure(name="footprint.help_cpu", unit="s", value=None, note=note)

@@ -12,9 +12,10 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from benchmarks import worker_process
@@ -29,6 +30,9 @@ from longshore.wiring import Services
 _BARE_CLOCK = (sys.executable, "-c", "import time; print(time.time_ns())")
 _PAUSE_S = 0.03
 _NS_PER_MS = 1_000_000
+
+# Where the worker is while the submits are made.
+_Place = Callable[[Services, Path], contextlib.AbstractAsyncContextManager[None]]
 
 
 @dataclass(slots=True)
@@ -82,18 +86,18 @@ async def _here(services: Services, _folder: Path) -> AsyncIterator[None]:
         yield
 
 
+async def _idle_submits(
+    folder: Path, _window: Probe, *, place: _Place, count: int, waits: _Waits
+) -> None:
+    async with system(folder) as services, place(services, folder):
+        await _submits(services, count, waits)
+
+
 def measure(scale: Scale) -> Iterator[Figure]:
     """The medians and the tails, with the worker in another process and in this one."""
     for name, place in (("other_process", _elsewhere), ("same_process", _here)):
         waits = _Waits()
-
-        async def scenario(
-            folder: Path, _window: Probe, place=place, waits: _Waits = waits
-        ) -> None:
-            async with system(folder) as services, place(services, folder):
-                await _submits(services, scale.submits, waits)
-
-        run(scenario, Probe())
+        run(partial(_idle_submits, place=place, count=scale.submits, waits=waits), Probe())
         yield from _figures(f"latency.{name}", waits)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -47,7 +47,7 @@ class _Tape:
         self._open: Transaction | None = None
         self._savepoint = 0
 
-    def traced(self, _cursor: object, sql: str, values: Sequence[Any] | None) -> bool:
+    def traced(self, _cursor: object, sql: str, values: Any) -> bool:
         word = sql.lstrip()[:8].upper()
         if _WRITES.match(sql):
             self._wrote((sql, tuple(values or ())))

@@ -25,7 +25,8 @@ class Ended:
         self.process_id = next(_NUMBERS)
 
     async def reports(self) -> AsyncIterator[Report]:
-        for report in ():
+        nothing: tuple[Report, ...] = ()
+        for report in nothing:
             yield report
 
     async def step_kept(self, name: str) -> None:

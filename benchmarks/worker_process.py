@@ -22,10 +22,16 @@ _STOPS_WITHIN_S = 60.0
 _LOOK_S = 0.02
 
 
-def command_line() -> str | None:
-    """The program that users call; None while there is none."""
+def command_line(command: str) -> str | None:
+    """The program that users call; None while it does not know the command."""
     program = Path(sys.executable).with_name("longshore")
-    return str(program) if find_spec("longshore.interfaces.cli.main") and program.exists() else None
+    module = f"longshore.interfaces.cli.{command}"
+    return str(program) if find_spec(module) and program.exists() else None
+
+
+def worker_program() -> str | None:
+    """The program whose ``worker`` is what users run; None: a script with the same wiring."""
+    return command_line("commands.worker")
 
 
 def clean_environment(**more: str) -> dict[str, str]:
@@ -37,7 +43,7 @@ def clean_environment(**more: str) -> dict[str, str]:
 @contextlib.contextmanager
 def started(folder: Path) -> Iterator[int]:
     """A worker that serves ``folder``, ready for work; gives its process id."""
-    program = command_line()
+    program = worker_program()
     argv = [program, "worker"] if program else [sys.executable, "-m", __name__, str(folder)]
     log = folder / "worker.log"
     with log.open("wb") as output:

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from longshore.adapters.memory.backend import memory_backend
 from longshore.adapters.process.presence import FilePresence
 from longshore.adapters.process.runner import ProcessRunner
+from longshore.adapters.sqlite import inspection
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.sqlite.database import SqliteOptions
 from longshore.adapters.system.clock import SystemClock
 from longshore.core.backoff import RetryPolicy
 from longshore.core.lease import LeasePolicy
 from longshore.ports.backend import Backend
+from longshore.ports.inspection import StoreFacts
 from longshore.ports.presence import Presence
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.documents import Documents
@@ -170,3 +172,18 @@ async def _backend(settings: Settings) -> AsyncIterator[Backend]:
     folder = settings.data_dir.absolute()
     async with sqlite_backend(folder, SystemClock(), options) as backend:
         yield backend
+
+
+def store_exists(settings: Settings) -> bool:
+    """Whether anything can have been stored before: memory always starts empty."""
+    return settings.backend == "memory" or inspection.exists(settings.data_dir.absolute())
+
+
+def examine(settings: Settings) -> StoreFacts:
+    """What can be told of the data folder without using it."""
+    return inspection.examine(settings.data_dir.absolute(), now=SystemClock().now())
+
+
+def presence_in(settings: Settings) -> Presence:
+    """Who is at work in the data folder; it must exist."""
+    return FilePresence(settings.data_dir.absolute())

@@ -51,3 +51,7 @@ class Presence(Protocol):
     def absent(self) -> list[str]:
         """Ids of all workers that are gone and not yet cleared away."""
         ...
+
+    def present(self) -> list[str]:
+        """Ids of all workers that are here now."""
+        ...

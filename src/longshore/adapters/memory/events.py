@@ -9,7 +9,7 @@ from longshore.adapters.memory.store import MemoryStore
 from longshore.core.cursors import cursor_to, place_of
 from longshore.core.events.event import Context, Event, next_moment
 from longshore.core.events.types import EventBody
-from longshore.errors import AlreadyExists, UsageError
+from longshore.errors import AlreadyExists
 from longshore.ports.events import Delivery
 from longshore.ports.pages import Page
 
@@ -124,7 +124,4 @@ class MemoryEventBus:
         return Delivery(events=tuple(events), receipt=end) if events else None
 
     async def acknowledge(self, consumer: str, receipt: str) -> None:
-        if not receipt.isdecimal():
-            message = f"{receipt!r} is no receipt of a delivery"
-            raise UsageError(message)
         self._dealt_with[consumer] = max(int(receipt), self._dealt_with.get(consumer, 0))

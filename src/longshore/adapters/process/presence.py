@@ -95,8 +95,13 @@ class FilePresence:
         return True
 
     def absent(self) -> list[str]:
-        ids = sorted(path.stem for path in self._folder.glob("*.lock"))
-        return [worker_id for worker_id in ids if self.gone(worker_id)]
+        return [worker_id for worker_id in self._known() if self.gone(worker_id)]
+
+    def present(self) -> list[str]:
+        return [worker_id for worker_id in self._known() if not self.gone(worker_id)]
+
+    def _known(self) -> list[str]:
+        return sorted(path.stem for path in self._folder.glob("*.lock"))
 
     def close(self) -> None:
         """Give up every role."""

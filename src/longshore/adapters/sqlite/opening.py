@@ -23,7 +23,7 @@ FILE_NAME = "longshore.db"
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MOUNTS = Path("/proc/self/mountinfo")
-_NETWORK_FILE_SYSTEMS = frozenset(
+NETWORK_FILE_SYSTEMS = frozenset(
     re.split(
         r"\s+",
         "nfs nfs4 cifs smb smb3 smbfs afs ceph glusterfs lustre 9p davfs"
@@ -72,8 +72,8 @@ def migrations() -> list[tuple[int, str]]:
 
 
 def _refuse_network(folder: Path) -> None:
-    kind = _file_system_of(folder)
-    if kind in _NETWORK_FILE_SYSTEMS:
+    kind = file_system_of(folder)
+    if kind in NETWORK_FILE_SYSTEMS:
         message = (
             f"{folder} is on a network file system ({kind}), where SQLite's locks cannot be "
             "trusted; choose a data folder on a local disk"
@@ -81,7 +81,8 @@ def _refuse_network(folder: Path) -> None:
         raise BackendRejected(message)
 
 
-def _file_system_of(folder: Path) -> str | None:
+def file_system_of(folder: Path) -> str | None:
+    """The kind of file system that a folder is on; None where that cannot be told."""
     if not _MOUNTS.exists():
         return None
     best, kind = "", None
@@ -107,7 +108,7 @@ def _create(folder: Path, path: Path) -> None:
 
 
 def _check(connection: apsw.Connection, path: Path) -> None:
-    application = _pragma(connection, "application_id")
+    application = pragma(connection, "application_id")
     if application not in (APPLICATION_ID, 0):
         message = f"{path} is a SQLite file of another program; nothing was changed"
         raise BackendRejected(message)
@@ -116,21 +117,22 @@ def _check(connection: apsw.Connection, path: Path) -> None:
         message = f"{path} is a SQLite file of another program; nothing was changed"
         raise BackendRejected(message)
     known = migrations()[-1][0]
-    found = _pragma(connection, "user_version")
+    found = pragma(connection, "user_version")
     if found > known:
         raise StoreTooNew(str(path), found, known)
 
 
 def _migrate(connection: apsw.Connection) -> None:
     for number, sql in migrations():
-        if number > _pragma(connection, "user_version"):
+        if number > pragma(connection, "user_version"):
             with connection:
                 connection.execute(sql)
                 connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version={number}")
 
 
-def _pragma(connection: apsw.Connection, name: str) -> int:
+def pragma(connection: apsw.Connection, name: str) -> int:
+    """A pragma whose value is a number."""
     return int(rows(connection, f"PRAGMA {name}")[0][0])
 
 

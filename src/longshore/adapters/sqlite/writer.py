@@ -171,7 +171,7 @@ class Writer:
     def _end(self, connection: apsw.Connection, group: list[_Item]) -> None:
         try:
             connection.execute("COMMIT")
-        except apsw.Error as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody knows what was written
             unknown = OutcomeUnknown("the commit failed; what was written must be read again")
             unknown.__cause__ = error
             self._fail(group, unknown)

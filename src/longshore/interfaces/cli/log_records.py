@@ -12,7 +12,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from longshore.core.sanitise import mask_secrets
+from longshore.core.sanitise import mask_mapping, mask_secrets
 
 _ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _STEADY = logging.INFO
@@ -65,7 +65,9 @@ class JsonRecords(logging.Formatter):
         }
         if record.exc_info:
             document["exception"] = self.formatException(record.exc_info)
-        return mask_secrets(json.dumps(document, default=str, ensure_ascii=False))
+        # Masked value by value: on the finished line a rule might take a quotation mark along.
+        plain = json.loads(json.dumps(document, default=str))
+        return json.dumps(mask_mapping(plain), ensure_ascii=False)
 
 
 def _plain(value: Any) -> str:

@@ -155,7 +155,7 @@ def _with_shared_options(given: Command) -> Callable[..., int | None]:
     called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {one.name: one.annotation for one in parameters}
     # Else the signature of the function itself would be found again.
-    del called.__wrapped__  # type: ignore[attr-defined]
+    del called.__wrapped__
     return called
 
 

@@ -164,7 +164,7 @@ class EventBusContract(PortContract):
         assert shorter is not None
         assert longer is not None
 
-        for delivery in (longer, shorter, longer):
+        for delivery in (longer, longer, shorter):
             await backend.bus.acknowledge("dispatcher", delivery.receipt)
 
         assert _numbers(await _all(backend)) == [3]

@@ -80,7 +80,7 @@ class FindClauses(PortContract):
 
         assert await backend.ledger.find("acme", "job-a_") == ["job-a_x"]
         assert await backend.ledger.find("acme", "JOB-A") == []
-        for sign in ("%", "job-%", "*", "?ob", "job-[a]", "\\", "'"):
+        for sign in ("%", "job-%", "ob-a", "*", "?ob", "job-[a]", "\\", "'"):
             assert await backend.ledger.find("acme", sign) == []
 
     @clause
@@ -160,7 +160,7 @@ class SweepClauses(PortContract):
     async def test_held_tasks_come_with_the_earliest_end_first(self, backend: Backend) -> None:
         rows = {
             minutes: await held_task(
-                backend, f"t{minutes}", worker=f"w{minutes}", lasts=minutes * MINUTE
+                backend, f"t{9 - minutes}", worker=f"w{minutes}", lasts=minutes * MINUTE
             )
             for minutes in (3, 1, 2)
         }
@@ -255,8 +255,8 @@ class NudgeClauses(PortContract):
         row = await held_task(backend, worker="w1")
 
         async with (
-            under_way(backend.ledger.nudged("w1")) as holder,
             under_way(backend.ledger.nudged("w2")) as other,
+            under_way(backend.ledger.nudged("w1")) as holder,
         ):
             await commit(backend, after(row, c.RequestCancel(by="ann")))
             await soon(holder)

@@ -98,6 +98,20 @@ class WaitClauses(PortContract):
             assert [again.id for again in await soon(waiting)] == [message.id]
 
     @clause
+    async def test_a_waiting_receive_sees_a_message_whose_hiding_was_cut_short(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        await send(backend, "a")
+        (message,) = await take(backend, hidden_for=timedelta(hours=1))
+
+        async with under_way(_wait(backend, 60 * SECOND)) as waiting:
+            await backend.queue.extend([message.receipt], hidden_for=10 * SECOND)
+            messages = await in_time(waiting, clock, step=SECOND)
+
+        assert [again.receives for again in messages] == [2]
+        assert 10 * SECOND <= clock.now() - START < 30 * SECOND
+
+    @clause
     async def test_a_message_on_another_queue_ends_no_wait(self, backend: Backend) -> None:
         async with under_way(_wait(backend, 20 * SECOND)) as waiting:
             await send(backend, "a", queue="other")

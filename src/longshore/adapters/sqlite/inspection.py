@@ -1,0 +1,94 @@
+"""Looks at a data folder from outside: nothing is created, migrated or locked for longer than a read.
+
+For ``longshore doctor``, which must also answer when the file is damaged, too new or not there.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import apsw
+
+from longshore.adapters.sqlite import codec, opening
+from longshore.adapters.sqlite.statements import rows
+from longshore.ports.inspection import StoreFacts
+from longshore.ports.queue import Depth
+
+# Older ones, also the one in many a Python, can damage a WAL with two writers.
+OLDEST_TRUSTED = (3, 51, 3)
+_BUSY_TIMEOUT = timedelta(seconds=5)
+_DEPTHS = (
+    "SELECT queue, sum(ready), sum(hidden), sum(dead) FROM ("
+    " SELECT queue, visible_us <= ?1 AS ready, visible_us > ?1 AS hidden, 0 AS dead FROM messages"
+    " UNION ALL SELECT queue, 0, 0, 1 FROM dead_messages) GROUP BY queue ORDER BY queue"
+)
+
+
+def exists(folder: Path) -> bool:
+    """Whether something has been stored in the folder before."""
+    return (folder / opening.FILE_NAME).is_file()
+
+
+def examine(folder: Path, *, now: datetime) -> StoreFacts:
+    """Everything that can be told about the store in ``folder``."""
+    version = apsw.sqlite_lib_version()
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    kind = opening.file_system_of(nearest)
+    facts = StoreFacts(
+        engine=f"SQLite {version}",
+        engine_path=apsw.__file__ or "built in",
+        engine_trusted=tuple(int(part) for part in version.split(".")) >= OLDEST_TRUSTED,
+        folder=folder,
+        exists=exists(folder),
+        file_system=kind,
+        local=kind not in opening.NETWORK_FILE_SYSTEMS,
+        known_schema=opening.migrations()[-1][0],
+    )
+    if not facts.exists:
+        return facts
+    facts = replace(facts, size_bytes=_size(folder), stale_bells=_stale_bells(folder / "bells"))
+    try:
+        return _opened(facts, folder / opening.FILE_NAME, now)
+    except apsw.Error as error:
+        return replace(facts, damage=str(error))
+
+
+def _opened(facts: StoreFacts, path: Path, now: datetime) -> StoreFacts:
+    connection = opening.connect(path, busy_timeout=_BUSY_TIMEOUT, read_only=True)
+    try:
+        if opening.pragma(connection, "application_id") != opening.APPLICATION_ID:
+            return replace(facts, damage="it is a SQLite file of another program")
+        schema = opening.pragma(connection, "user_version")
+        found = [str(row[0]) for row in rows(connection, "PRAGMA quick_check(5)")]
+        damage = None if found == ["ok"] else "; ".join(found)
+        if damage or schema != facts.known_schema:
+            return replace(facts, schema=schema, damage=damage)
+        depths = rows(connection, _DEPTHS, (codec.to_us(now),))
+        queues = tuple(
+            (str(name), Depth(ready=ready, hidden=hidden, dead=dead))
+            for name, ready, hidden, dead in depths
+        )
+        return replace(facts, schema=schema, queues=queues)
+    finally:
+        connection.close()
+
+
+def _size(folder: Path) -> int:
+    files = (Path(place) / name for place, _, names in os.walk(folder) for name in names)
+    return sum(path.lstat().st_size for path in files if path.exists())
+
+
+def _stale_bells(folder: Path) -> int:
+    """How many bells nobody listens to any more; the next commit removes them."""
+    if not folder.is_dir():
+        return 0
+    stale = 0
+    for path in folder.iterdir():
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        except OSError:
+            stale += 1
+    return stale

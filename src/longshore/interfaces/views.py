@@ -1,0 +1,126 @@
+"""Jobs and tasks as JSON documents, the same at every door.
+
+Names are those of the wire: camel case, ``taskId`` for a task's name inside its job, ``status`` for
+its state, times in ISO 8601. ``exitCode`` of a task is the one its last attempt ended with, if it
+ended by itself; that of a job is the one with which a shell would have ended that ran it.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from longshore.core.events.event import Event
+from longshore.core.failures import ErrorCategory
+from longshore.core.rows import JobRow, TaskRow
+from longshore.core.states import JobState, TaskState
+
+TIMED_OUT = 124
+"""What ``timeout`` exits with, and so do we."""
+
+_FAILED = 1
+_SIGNALLED = 128
+
+
+def exit_code_of(task: TaskRow) -> int | None:
+    """How a shell would have ended that ran the task; None while it has not ended."""
+    if not task.state.terminal:
+        return None
+    if task.state is TaskState.COMPLETED:
+        return task.exit_code or 0
+    failure = task.failure
+    if task.state is TaskState.CANCELLED or failure is None:
+        return _FAILED
+    if failure.category is ErrorCategory.TIMEOUT:
+        return TIMED_OUT
+    if failure.exit_code is not None:
+        return failure.exit_code
+    known = signal.Signals.__members__
+    return _SIGNALLED + known[failure.signal] if failure.signal in known else _FAILED
+
+
+def job_exit_code(job: JobRow, tasks: Iterable[TaskRow]) -> int | None:
+    """Of a job with one task that task's; else 0 or 1; None while the job runs."""
+    if not job.state.terminal:
+        return None
+    if job.total == 1:
+        return next((exit_code_of(task) for task in tasks), None)
+    return 0 if job.state is JobState.COMPLETED else _FAILED
+
+
+def job_document(job: JobRow, *, exit_code: int | None) -> dict[str, Any]:
+    """A job as a listing shows it."""
+    over = len(job.ended) + len(job.blocked)
+    return {
+        "jobId": job.id,
+        "name": job.spec.name,
+        "status": job.state.value,
+        "exitCode": exit_code,
+        "totalTasks": job.total,
+        "progress": {
+            "completed": len(job.completed),
+            "failed": len(job.failed),
+            "cancelled": len(job.cancelled),
+            "blocked": len(job.blocked),
+            "open": job.total - over,
+        },
+        "requestId": job.spec.request_id,
+        "round": job.round,
+        "createdAt": _moment(job.spec.created_at),
+        "finishedAt": _moment(job.finished_at),
+        "durationMs": _ms(job.finished_at - job.spec.created_at if job.finished_at else None),
+    }
+
+
+def task_document(task: TaskRow, *, last_event: Event | None = None) -> dict[str, Any]:
+    """A task as a listing shows it."""
+    failure = task.failure
+    document: dict[str, Any] = {
+        "id": task.id,
+        "taskId": task.spec.key,
+        "jobId": task.spec.job_id,
+        "name": task.spec.definition,
+        "status": task.state.value,
+        "exitCode": task.exit_code,
+        "queue": task.spec.queue,
+        "priority": task.spec.priority.name.lower(),
+        "attempt": task.attempt,
+        "attemptsUsed": task.attempts_used,
+        "maxAttempts": task.spec.retry.max_attempts,
+        "workerId": task.lease.worker_id if task.lease else None,
+        "error": None
+        if failure is None
+        else {
+            "message": failure.message,
+            "category": failure.category.value,
+            "type": failure.error_type,
+            "signal": failure.signal,
+        },
+        "createdAt": _moment(task.spec.created_at),
+        "dueAt": _moment(task.due_at),
+        "startedAt": _moment(task.started_at),
+        "finishedAt": _moment(task.finished_at),
+        "durationMs": _ms(task.ran_for),
+        "usage": {"costUsd": task.usage.cost_usd, "turns": task.usage.turns},
+    }
+    if last_event is not None:
+        document["lastEvent"] = {"type": last_event.type, "at": _moment(last_event.at)}
+    return document
+
+
+def counts_of(states: Mapping[str, TaskState]) -> dict[str, int]:
+    """How many tasks are in which state; states that none is in are there with zero."""
+    found = list(states.values())
+    return {state.value: found.count(state) for state in TaskState}
+
+
+def _moment(moment: datetime | None) -> str | None:
+    if moment is None:
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _ms(duration: timedelta | None) -> int | None:
+    return None if duration is None else duration // timedelta(milliseconds=1)

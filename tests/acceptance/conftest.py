@@ -1,0 +1,80 @@
+"""What whole stories need: a data folder, workers in processes of their own, and patience."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from longshore.settings import Settings, load_settings
+
+PATIENCE_S = 60
+_WORKER = """
+import asyncio, sys
+from longshore.settings import load_settings
+from longshore.wiring import wired
+
+async def main(flags):
+    async with wired(load_settings(flags)) as services:
+        worker = services.worker()
+        print(worker.id, flush=True)
+        await asyncio.gather(worker.run(), services.dispatcher.run(), services.sweeper.run())
+
+import json
+asyncio.run(main(json.loads(sys.argv[1])))
+"""
+
+
+class WorkerProcess:
+    """A worker with its dispatcher and sweeper, in a process that can be killed."""
+
+    def __init__(self, settings_flags: dict) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _WORKER, json.dumps(settings_flags)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.id = self.process.stdout.readline().strip()
+
+    def kill(self) -> None:
+        """SIGKILL: no last words."""
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.process.stdout.close()
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load_settings({"data_dir": str(tmp_path / "data")})
+
+
+@pytest.fixture
+def start_worker(settings: Settings) -> Iterator[Callable[..., WorkerProcess]]:
+    started = []
+
+    def start(**flags: object) -> WorkerProcess:
+        worker = WorkerProcess({"data_dir": str(settings.data_dir), **flags})
+        started.append(worker)
+        return worker
+
+    yield start
+    for worker in started:
+        worker.stop()
+
+
+async def until(look: Callable[[], Awaitable[object]]) -> object:
+    """What ``look`` finds, as soon as it is something; fails the test after a long while."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not (found := await look()):
+            # A look at a store in another process's hands: there is nothing to be woken by.
+            await asyncio.sleep(0.01)
+        return found

@@ -1,0 +1,192 @@
+"""Workers die without a word; nothing is lost, nothing completes twice."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from longshore.core.rows import TaskRow
+from longshore.core.states import JobState, TaskState
+from longshore.settings import Settings
+from longshore.wiring import Services, wired
+from tests.acceptance.conftest import WorkerProcess, until
+
+KILLS = 50
+
+
+def a_job(marks: Path, count: int = 1) -> dict:
+    """Tasks that note when they begin and end, and wait in between for a word to go on."""
+    script = (
+        f"echo begin $LONGSHORE_ATTEMPT >> {marks}/$1;"
+        f" while [ ! -e {marks}/go-$1 ]; do sleep 0.02; done; echo end >> {marks}/$1"
+    )
+    return {
+        "tasks": [
+            {
+                "taskId": f"t{number}",
+                "name": "command",
+                "input": {"argv": ["sh", "-c", script, "sh", f"t{number}"]},
+                "maxAttempts": KILLS + 10,
+            }
+            for number in range(count)
+        ]
+    }
+
+
+async def begun(marks: Path, key: str, times: int) -> bool:
+    path = marks / key
+    return path.exists() and path.read_text().count("begin") >= times
+
+
+async def row_of(services: Services, job_id: str, key: str) -> TaskRow:
+    row = await services.backend.ledger.task(f"{job_id}_{key}")
+    assert row is not None
+    return row
+
+
+@pytest.mark.timeout(600)
+def test_a_worker_killed_in_mid_task_fifty_times_leaves_every_task_completed_once(
+    settings: Settings, start_worker: Callable[..., WorkerProcess], tmp_path: Path
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    async def scenario() -> None:
+        async with wired(settings) as services:
+            accepted = await services.producer.submit("default", "r", a_job(marks))
+            for kill in range(1, KILLS + 1):
+                worker = start_worker()
+                await until(lambda n=kill: begun(marks, "t0", n))
+                worker.kill()
+            (marks / "go-t0").touch()
+            start_worker()
+            await until(lambda: ended(services, accepted.job.id))
+
+            row = await row_of(services, accepted.job.id, "t0")
+            history = await services.backend.events.history("default", f"TASK#{row.id}")
+            types = [event.type for event in history]
+            assert row.state is TaskState.COMPLETED
+            assert types.count("Task Completed") == 1
+            assert types.count("Task Processing Started") == KILLS + 1
+            assert [event.sequence for event in history] == list(range(1, len(history) + 1))
+            assert (marks / "t0").read_text().count("end") == 1
+
+    asyncio.run(scenario())
+
+
+async def ended(services: Services, job_id: str) -> bool:
+    job = await services.backend.ledger.job(job_id)
+    return job is not None and job.state.terminal
+
+
+def test_the_children_of_a_killed_worker_die_with_it(
+    settings: Settings, start_worker: Callable[..., WorkerProcess], tmp_path: Path
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    function = {"argv": [sys.executable, "-c", _NOTE_PID, str(marks / "pid")]}
+
+    async def scenario() -> None:
+        async with wired(settings) as services:
+            document = {"tasks": [{"taskId": "a", "name": "command", "input": function}]}
+            await services.producer.submit("default", "r", document)
+            worker = start_worker()
+            await until(lambda: written(marks / "pid"))
+            child = int((marks / "pid").read_text())
+            assert alive(child)
+
+            worker.kill()
+
+            await until(lambda: gone(child))
+
+    asyncio.run(scenario())
+
+
+_NOTE_PID = """
+import os, sys, threading
+path = sys.argv[1]
+with open(path + ".draft", "w") as file:
+    file.write(str(os.getpid()))
+os.rename(path + ".draft", path)
+threading.Event().wait()
+"""
+
+
+async def written(path: Path) -> bool:
+    return path.exists()
+
+
+def alive(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+async def gone(process_id: int) -> bool:
+    return not alive(process_id)
+
+
+def test_another_worker_takes_over_without_waiting_for_the_lease_to_run_out(
+    settings: Settings, start_worker: Callable[..., WorkerProcess], tmp_path: Path
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    async def scenario() -> None:
+        async with wired(settings) as services:
+            accepted = await services.producer.submit("default", "r", a_job(marks))
+            first = start_worker()
+            await until(lambda: begun(marks, "t0", 1))
+            held = await row_of(services, accepted.job.id, "t0")
+            start_worker()
+
+            first.kill()
+            await until(lambda: begun(marks, "t0", 2))
+
+            taken = await row_of(services, accepted.job.id, "t0")
+            assert held.lease is not None
+            assert taken.lease is not None
+            assert taken.started_at < held.lease.expires_at
+            assert taken.lease.fence > held.lease.fence
+            (marks / "go-t0").touch()
+            await until(lambda: ended(services, accepted.job.id))
+
+    asyncio.run(scenario())
+
+
+def test_a_job_whose_worker_dies_between_tasks_goes_on_with_the_next_worker(
+    settings: Settings, start_worker: Callable[..., WorkerProcess], tmp_path: Path
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    document = a_job(marks, 3)
+    document["tasks"][1]["dependsOn"] = ["t0"]
+    document["tasks"][2]["dependsOn"] = ["t1"]
+
+    async def scenario() -> None:
+        async with wired(settings) as services:
+            accepted = await services.producer.submit("default", "r", document)
+            for key in ("t0", "t1", "t2"):
+                worker = start_worker()
+                (marks / f"go-{key}").touch()
+                await until(lambda key=key: completed(services, accepted.job.id, key))
+                worker.kill()
+            start_worker()
+            await until(lambda: ended(services, accepted.job.id))
+
+            job = await services.backend.ledger.job(accepted.job.id)
+            assert job is not None
+            assert job.state is JobState.COMPLETED
+            for key in ("t0", "t1", "t2"):
+                assert (marks / key).read_text().count("end") == 1
+
+    asyncio.run(scenario())
+
+
+async def completed(services: Services, job_id: str, key: str) -> bool:
+    return (await row_of(services, job_id, key)).state is TaskState.COMPLETED

@@ -1,0 +1,191 @@
+"""The writer: groups, isolation of their pieces, fsync only for promises, unknown outcomes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import apsw
+import pytest
+
+from longshore.adapters.sqlite.database import Database, SqliteOptions
+from longshore.errors import BackendUnavailable, LongshoreError, OutcomeUnknown
+from longshore.testing.clock import FakeClock
+
+
+@asynccontextmanager
+async def a_database(folder: Path, **options) -> AsyncIterator[Database]:
+    database = Database(folder, FakeClock(), SqliteOptions(**options))
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+def naming(name: str, value: str = "x"):
+    def work(connection: apsw.Connection) -> str:
+        connection.execute("INSERT INTO meta (name, value) VALUES (?, ?)", (name, value))
+        return name
+
+    return work
+
+
+def names_in(database: Database) -> set[str]:
+    return {name for (name,) in database.point("SELECT name FROM meta WHERE name LIKE 'n%'")}
+
+
+def test_work_that_is_waiting_together_is_committed_together(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+            commits = []
+            database._writer._connection.set_commit_hook(lambda: bool(commits.append(1)))
+
+            answers = await asyncio.gather(*(database.write(naming(f"n{i}")) for i in range(50)))
+
+            assert answers == [f"n{i}" for i in range(50)]
+            assert len(commits) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_group_is_no_larger_than_its_limit(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_database(tmp_path, group_limit=8) as database:
+            commits = []
+            database._writer._connection.set_commit_hook(lambda: bool(commits.append(1)))
+
+            await asyncio.gather(*(database.write(naming(f"n{i}")) for i in range(20)))
+
+            assert len(commits) == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_piece_that_fails_half_way_is_undone_alone(tmp_path: Path) -> None:
+    def half(connection: apsw.Connection) -> None:
+        connection.execute("INSERT INTO meta (name, value) VALUES ('n-half', 'x')")
+        message = "on purpose"
+        raise LongshoreError(message)
+
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+            before, failed, after = await asyncio.gather(
+                database.write(naming("n1")),
+                database.write(half),
+                database.write(naming("n2")),
+                return_exceptions=True,
+            )
+
+            assert (before, after) == ("n1", "n2")
+            assert isinstance(failed, LongshoreError)
+            assert names_in(database) == {"n1", "n2"}
+
+    asyncio.run(scenario())
+
+
+def test_a_refusal_before_any_write_touches_nobody_else(tmp_path: Path) -> None:
+    def refuse(connection: apsw.Connection) -> None:
+        message = "on purpose"
+        raise LongshoreError(message)
+
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+            answers = await asyncio.gather(
+                database.write(naming("n1")), database.write(refuse), return_exceptions=True
+            )
+
+            assert answers[0] == "n1"
+            assert isinstance(answers[1], LongshoreError)
+            assert names_in(database) == {"n1"}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("promises", "level"),
+    [
+        pytest.param([False, False], 1, id="nothing promised: NORMAL"),
+        pytest.param([False, True], 2, id="one promise makes the group FULL"),
+    ],
+)
+def test_a_commit_is_synced_only_for_a_promise(tmp_path: Path, promises, level) -> None:
+    def look(connection: apsw.Connection) -> int:
+        return connection.execute("PRAGMA synchronous").fetchall()[0][0]
+
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+            levels = await asyncio.gather(
+                *(database.write(look, promised=promised) for promised in promises)
+            )
+
+            assert levels == [level, level]
+
+    asyncio.run(scenario())
+
+
+def test_an_error_at_the_commit_makes_the_whole_group_unknown(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+            # A commit hook that says no turns the commit into a rollback with an error, the same
+            # way a failing disk does: SQLite answers COMMIT itself with the error.
+            database._writer._connection.set_commit_hook(lambda: True)
+
+            answers = await asyncio.gather(
+                *(database.write(naming(f"n{i}")) for i in range(3)), return_exceptions=True
+            )
+
+            assert [type(answer) for answer in answers] == [OutcomeUnknown] * 3
+            assert await database.write(naming("n-after")) == "n-after"
+            assert names_in(database) == {"n-after"}
+
+    asyncio.run(scenario())
+
+
+def test_a_file_that_cannot_be_opened_fails_the_group_and_not_the_thread(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+            writer = database._writer
+            connect, writer._connection = writer._connect, None
+
+            def broken() -> apsw.Connection:
+                raise apsw.CantOpenError
+
+            writer._connect = broken
+            with pytest.raises(BackendUnavailable):
+                await database.write(naming("n1"))
+            writer._connect = connect
+
+            assert await database.write(naming("n2")) == "n2"
+            assert names_in(database) == {"n2"}
+
+    asyncio.run(scenario())
+
+
+def test_what_was_asked_before_the_close_is_committed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+            answers = [database.write(naming(f"n{i}")) for i in range(5)]
+        await asyncio.gather(*answers)
+        with pytest.raises(BackendUnavailable):
+            database.write(naming("n-late"))
+        async with a_database(tmp_path) as database:
+            assert names_in(database) == {f"n{i}" for i in range(5)}
+
+    asyncio.run(scenario())
+
+
+def test_a_foreign_writer_on_the_file_is_waited_for(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+            foreign = apsw.Connection(str(database.path))
+            foreign.execute("BEGIN IMMEDIATE")
+            waiting = asyncio.ensure_future(database.write(naming("n1")))
+            await asyncio.sleep(0)
+
+            assert not waiting.done()
+            foreign.execute("ROLLBACK")
+            foreign.close()
+
+            assert await waiting == "n1"
+
+    asyncio.run(scenario())

@@ -1,0 +1,72 @@
+"""The benchmarks run, say what they promise to say, and their counts (never their times) hold."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# One process for all of them: the run that they look at is made once.
+pytestmark = pytest.mark.xdist_group("benchmarks")
+
+ROOT = Path(__file__).parents[2]
+CHEAP = ("transitions", "enqueue", "noops", "fsyncs")
+COMPARED = [
+    *("transitions.1", "transitions.64", "transitions.256"),
+    *("enqueue.1", "enqueue.64", "enqueue.bulk"),
+    *("noops.3", "noops.64", "noops.64_one_job"),
+]
+
+
+def _output(*arguments: str) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--quick", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    return json.loads(_output("--json", *(f"--only={name}" for name in CHEAP)))
+
+
+def test_the_report_names_the_machine(report: dict[str, Any]) -> None:
+    assert {"cores", "file_system", "python", "sqlite"} <= set(report["machine"])
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_a_rate_comes_with_its_floor_and_its_spread(report: dict[str, Any], name: str) -> None:
+    figure = report["figures"][name]
+
+    assert figure["floor"] > 0
+    assert figure["percent"] > 0
+    assert figure["spread"][0] <= figure["value"] <= figure["spread"][1]
+
+
+@pytest.mark.parametrize("name", ["transitions.64", "enqueue.bulk_cpu"])
+def test_what_is_wanted_is_said_beside_the_figure(report: dict[str, Any], name: str) -> None:
+    assert report["figures"][name]["target"]["verdict"] in {"PASS", "below", "above"}
+
+
+def test_a_lone_caller_pays_at_least_one_sync_a_transition(report: dict[str, Any]) -> None:
+    assert report["figures"]["fsyncs.transition_1"]["value"] >= 1
+
+
+def test_many_callers_share_their_syncs(report: dict[str, Any]) -> None:
+    assert report["figures"]["transitions.64"]["details"]["per_commit"] > 1
+    assert report["figures"]["fsyncs.transition_64"]["value"] < 1
+
+
+def test_the_table_has_a_line_for_each_figure_and_one_for_the_machine() -> None:
+    lines = _output("--only=transitions").splitlines()
+
+    assert [line.split()[0] for line in lines if line.startswith("transitions.")] == COMPARED[:3]
+    assert "cores" in lines[-1]
+    assert "sqlite" in lines[-1]
