@@ -11,6 +11,7 @@ import inspect
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,6 +23,9 @@ from longshore.core.events.codec import describe as describe_events
 from longshore.core.events.event import Context, Event
 from longshore.core.events.folding import EVENT_TO_STATE
 from longshore.core.events.types import Activity, TaskHeartbeat
+from longshore.interfaces.cli.exits import ExitCode
+from longshore.interfaces.cli.main import COMMANDS
+from longshore.interfaces.cli.options import command_line
 from longshore.services.dispatcher import ENDING_EVENTS
 from longshore.settings import FIELDS, FOREIGN_NAMES, Settings, variable_of
 from longshore.settings.sections import text_of
@@ -215,6 +219,72 @@ def _error_section(error: type[Exception]) -> Iterator[str]:
 
 def _arguments(error: type[Exception]) -> list[str]:
     return list(inspect.signature(error.__init__).parameters)[1:]
+
+
+def commands() -> list[tuple[str, Any]]:
+    """Every command by its name, as what parses its command line."""
+    return [
+        (name, command_line(getattr(import_module(entry.module), entry.function), name))
+        for name, entry in COMMANDS.items()
+    ]
+
+
+def cli_page() -> str:
+    """Every command with its help, arguments and options."""
+    known = commands()
+    shared = _shared(known)
+    return _page(
+        "# Commands",
+        _table(
+            ["command", "what it does"],
+            ([f"[`longshore {name}`](#{name})", COMMANDS[name].summary] for name, _ in known),
+        ),
+        *(part for name, command in known for part in _command_section(name, command, shared)),
+        "## Options of every command",
+        "They may stand before the command too.",
+        _parameters([param for param in known[0][1].params if param.name in shared]),
+        "## Exit codes",
+        _table(["code", "meaning"], ([f"{code:d}", code.meaning] for code in ExitCode)),
+    )
+
+
+def _shared(known: Sequence[tuple[str, Any]]) -> set[str]:
+    names = [{param.name for param in command.params} for _, command in known]
+    return set.intersection(*names)
+
+
+def _command_section(name: str, command: Any, shared: set[str]) -> Iterator[str]:
+    text, _, examples = command.help.partition("\b\nExamples:\n")
+    yield f"## {name}"
+    yield text.strip().replace("``", "`")
+    yield f"```text\n{' '.join(['longshore', name, *_pieces(command)])}\n```"
+    if own := [param for param in command.params if param.name not in shared]:
+        yield _parameters(own)
+    if examples:
+        lines = (line.strip().partition("  ") for line in examples.strip("\n").splitlines())
+        yield _table(["example", ""], ([f"`{line}`", what] for line, _, what in lines))
+
+
+def _pieces(command: Any) -> list[str]:
+    arguments = [param for param in command.params if param.param_type_name == "argument"]
+    return ["[OPTIONS]", *(param.make_metavar(_context(command)) for param in arguments)]
+
+
+def _parameters(params: Sequence[Any]) -> str:
+    rows = ([_spelling(param), param.help or "", _default(param)] for param in params)
+    return _table(["", "what it is", "default"], rows)
+
+
+def _spelling(param: Any) -> str:
+    if param.param_type_name == "argument":
+        return f"`{param.name.upper()}`"
+    return ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
+
+
+def _default(param: Any) -> str:
+    value = param.default
+    shown = value is not None and value is not False and getattr(param, "show_default", True)
+    return f"`{getattr(value, 'value', value)}`" if shown and not callable(value) else ""
 
 
 def main() -> None:

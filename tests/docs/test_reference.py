@@ -25,9 +25,11 @@ def written(name: str) -> str:
 
 
 def all_below(kind: type[Exception]) -> Iterator[type[Exception]]:
-    yield kind
-    for below in kind.__subclasses__():
-        yield from all_below(below)
+    # Those that other modules derive for themselves are no business of the page.
+    if kind.__module__ == LongshoreError.__module__:
+        yield kind
+        for below in kind.__subclasses__():
+            yield from all_below(below)
 
 
 def anchors_of(page: Path) -> set[str]:

@@ -27,9 +27,16 @@ def checked_key(key: str) -> str:
     return key
 
 
-def job_document(job_id: str, name: str) -> str:
-    """Where a document of a whole job is kept."""
-    return f"jobs/{job_id}/{name}.json"
+_HASH_CHARACTERS = 16
+
+
+def submitted_document(job_id: str, body_hash: str, name: str) -> str:
+    """Where a document that came with a submit is kept.
+
+    By the submit's content: of two clients that use one request id for two bodies at once, the
+    one that loses must not have written over what the winner's rows refer to.
+    """
+    return f"jobs/{job_id}/submitted-{body_hash[:_HASH_CHARACTERS]}/{name}.json"
 
 
 def task_document(job_id: str, key: str, name: str) -> str:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from longshore.core.backoff import RetryPolicy
-from longshore.core.blob_keys import task_document
+from longshore.core.blob_keys import submitted_document
 from longshore.core.definition import Definition
 from longshore.core.events.types import TaskSummary
 from longshore.core.graph import Graph
@@ -141,7 +141,7 @@ class _Planner:
     def _document(self, key: str, name: str, value: Any) -> Document | None:
         if value is None:
             return None
-        place = task_document(self._job.id, key, name)
+        place = submitted_document(self._job.id, self._job.body_hash, f"{key}/{name}")
         document, data = document_of(value, place)
         if data is not None:
             self.blobs.append((place, data))

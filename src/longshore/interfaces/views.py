@@ -37,8 +37,8 @@ def exit_code_of(task: TaskRow) -> int | None:
         return TIMED_OUT
     if failure.exit_code is not None:
         return failure.exit_code
-    known = signal.Signals.__members__
-    return _SIGNALLED + known[failure.signal] if failure.signal in known else _FAILED
+    number = signal.Signals.__members__.get(failure.signal or "")
+    return _FAILED if number is None else _SIGNALLED + number
 
 
 def job_exit_code(job: JobRow, tasks: Iterable[TaskRow]) -> int | None:

@@ -47,23 +47,33 @@ class Documents:
 
     async def spill(self, change: Change[JobRow]) -> Change[JobRow]:
         """The change with the large fields of its events moved to the blob store."""
-        events = tuple([await self._spill_event(event) for event in change.events])
+        change_id = change.row.change_id
+        events = tuple([await self._spill_event(event, change_id) for event in change.events])
         return replace(change, events=events)
 
-    async def _spill_event(self, event: Event) -> Event:
+    async def _spill_event(self, event: Event, change_id: str) -> Event:
         properties = properties_of(event)
         data = json.dumps(properties, separators=(",", ":"), ensure_ascii=False).encode()
-        _, overflow = split(
-            properties, entity_id=event.entity_id, event_id=event.id, size=len(data)
-        )
+        # Two who tell the same entity's next event at once give it one id; only one of them will
+        # have told it, and the other must not have written over its payload.
+        place = f"{event.entity_id}/{change_id}"
+        _, overflow = split(properties, entity_id=place, event_id=event.id, size=len(data))
         if overflow is None:
             return event
         await self.keep_key(overflow.key, overflow.fields)
         return replace(event, overflow=overflow.key)
 
     async def whole(self, properties: dict[str, Any]) -> dict[str, Any]:
-        """Properties of an event as they were before any of them were moved out."""
-        key = payload_key(properties)
-        if key is None:
-            return properties
-        return join(properties, await self.load_key(key))
+        """Properties of an event with everything that was moved out put back."""
+        if (key := payload_key(properties)) is not None:
+            properties = join(properties, await self.load_key(key))
+        return {name: await self._put_back(value) for name, value in properties.items()}
+
+    async def _put_back(self, value: Any) -> Any:
+        match value:
+            case {"_ref": {"key": str(key)}} if len(value) == 1:
+                return await self.load_key(key)
+            case {"_literal": literal} if len(value) == 1:
+                # A user's own value that only looks like a reference.
+                return literal
+        return value

@@ -16,7 +16,7 @@ from typing import Any
 from longshore.core import job as jobs
 from longshore.core import task as tasks
 from longshore.core.backoff import RetryPolicy
-from longshore.core.blob_keys import job_document
+from longshore.core.blob_keys import submitted_document
 from longshore.core.dag import Problem
 from longshore.core.definition import BUILTIN, Definition
 from longshore.core.ids import is_request_id, job_id_of
@@ -125,7 +125,8 @@ class Producer:
     ) -> JobRow:
         for key, data in planned.blobs:
             await self._backend.blobs.put(key, data)
-        graph = await self._documents.keep(planned.graph.to_json(), job_document(spec.id, "graph"))
+        place = submitted_document(spec.id, spec.body_hash, "graph")
+        graph = await self._documents.keep(planned.graph.to_json(), place)
         if self._backend.ledger.atomic:
             return await self._write_at_once(spec, planned, graph)
         intent = await self._intent(spec, document, definitions)
@@ -161,13 +162,15 @@ class Producer:
             "document": document,
             "versions": {name: one.version for name, one in definitions.items()},
         }
+        intent_id = self._transitions.new_id()
+        place = submitted_document(spec.id, spec.body_hash, f"request-{intent_id}")
         return Intent(
-            id=self._transitions.new_id(),
+            id=intent_id,
             kind=IntentKind.CREATE,
             numbers=NumberSet(),
             round=1,
             by="producer",
-            body=await self._documents.keep(body, job_document(spec.id, "request")),
+            body=await self._documents.keep(body, place),
         )
 
     async def finish_creating(self, job: JobRow, intent: Intent) -> None:

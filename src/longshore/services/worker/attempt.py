@@ -87,7 +87,12 @@ class Attempt:
         self._stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
         self._child: RunningAttempt | None = None
         self._pump = OutputPump(
-            tools.backend.output, tools.backend.clock, row.id, row.attempt, tools.output
+            tools.backend.output,
+            tools.transitions,
+            tools.backend.clock,
+            row.id,
+            row.attempt,
+            tools.output,
         )
 
     @property
@@ -145,6 +150,10 @@ class Attempt:
         self._tools.presence.note_child(self._tools.worker_id, child.process_id)
         try:
             return await self._supervise(child, order.timeout)
+        except BackendUnavailable as error:
+            # Not the task's fault: it costs none of its attempts.
+            reason = error_text(f"the worker could not reach its store: {error}")
+            return c.Release(fence=self.fence, reason=reason)
         finally:
             await child.stop(grace=timedelta(0))
             self._tools.presence.forget_child(self._tools.worker_id, child.process_id)

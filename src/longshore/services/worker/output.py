@@ -15,6 +15,7 @@ from datetime import timedelta
 from longshore.errors import BackendUnavailable
 from longshore.ports.clock import Clock
 from longshore.ports.output import OutputEntry, OutputLog, Stream
+from longshore.services.transitions import Transitions
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +33,16 @@ class OutputPump:
     """One attempt's output on its way to the log."""
 
     def __init__(
-        self, log: OutputLog, clock: Clock, task_id: str, attempt: int, policy: OutputPolicy
+        self,
+        log: OutputLog,
+        transitions: Transitions,
+        clock: Clock,
+        task_id: str,
+        attempt: int,
+        policy: OutputPolicy,
     ) -> None:
         self._log = log
+        self._transitions = transitions
         self._clock = clock
         self._task_id = task_id
         self._attempt = attempt
@@ -86,10 +94,13 @@ class OutputPump:
             if not batch:
                 return
             try:
-                await self._log.append(self._task_id, [*self._marker_before(batch), *batch])
+                await self._append([*self._marker_before(batch), *batch])
             except BackendUnavailable as error:
                 self._lost_from = self._lost_from or batch[0].sequence
                 logger.warning("output.lost", extra={"error": str(error)})
+
+    async def _append(self, entries: list[OutputEntry]) -> None:
+        await self._transitions.persistently(lambda: self._log.append(self._task_id, entries))
 
     def _marker_before(self, batch: list[OutputEntry]) -> list[OutputEntry]:
         if self._lost_from is None or self._bytes > self._policy.limit_bytes:
@@ -116,6 +127,6 @@ class OutputPump:
         await self.flush()
         if self._lost_from is not None:
             try:
-                await self._log.append(self._task_id, [self._marker(self._sequence)])
+                await self._append([self._marker(self._sequence)])
             except BackendUnavailable as error:
                 logger.warning("output.marker_lost", extra={"error": str(error)})

@@ -92,9 +92,11 @@ class Worker:
             await self._take_work()
             await self._drain()
         finally:
-            for loop in keeping:
-                loop.cancel()
-            await asyncio.gather(*keeping, return_exceptions=True)
+            # Nothing is left after a drain; when this is cancelled, no child may be.
+            ending = [*keeping, *self._handling]
+            for one in ending:
+                one.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
         self._tools.presence.leave(self.id)
 
     async def _take_work(self) -> None:
@@ -111,7 +113,10 @@ class Worker:
                 await self._backend.clock.sleep(_AFTER_TROUBLE)
                 continue
             for message in messages:
-                self._begin(message)
+                if self._stopping.is_set():
+                    await self._give_back(message)
+                else:
+                    self._begin(message)
 
     async def _receive(self, limit: int) -> list[Message]:
         """Messages, or none as soon as the worker is told to stop."""
@@ -132,6 +137,10 @@ class Worker:
         with contextlib.suppress(asyncio.CancelledError):
             return await receiving
         return []
+
+    async def _give_back(self, message: Message) -> None:
+        with contextlib.suppress(ReceiptExpired, BackendUnavailable):
+            await self._backend.queue.put_off(message.receipt, until=self._backend.clock.now())
 
     def _begin(self, message: Message) -> None:
         handling = asyncio.ensure_future(self._handle(message))
@@ -233,7 +242,11 @@ class Worker:
         pause = self._tools.lease.renew_every
         while True:
             await self._backend.clock.sleep(pause)
-            kept = await self._renew_all()
+            try:
+                kept = await self._renew_all()
+            except Exception:  # the edge: without this loop every child would have to be killed
+                logger.exception("renewal.broken")
+                kept = False
             # A renewal that failed is tried again soon: the child's time runs out.
             pause = self._tools.lease.renew_every if kept else self._tools.lease.renew_every / 8
 
@@ -265,11 +278,16 @@ class Worker:
 
     async def _listen_for_nudges(self) -> None:
         while True:
-            await self._backend.ledger.nudged(self.id)
-            for attempt in list(self._running):
-                row = await self._backend.ledger.task(attempt.task_id)
-                if row is not None and row.cancel is not None:
-                    attempt.end(Stop.CANCELLED)
+            try:
+                await self._backend.ledger.nudged(self.id)
+                for attempt in list(self._running):
+                    row = await self._backend.ledger.task(attempt.task_id)
+                    if row is not None and row.cancel is not None:
+                        attempt.end(Stop.CANCELLED)
+            except BackendUnavailable as error:
+                # The next renewal brings the same news.
+                logger.warning("nudge.unavailable", extra={"error": str(error)})
+                await self._backend.clock.sleep(_AFTER_TROUBLE)
 
     async def _drain(self) -> None:
         if self._handling:

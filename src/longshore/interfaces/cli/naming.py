@@ -1,0 +1,90 @@
+"""Which job or task a person means: the whole id, or as much of it as is enough.
+
+``job-k3x`` is a job if only one begins so, ``k3x`` is the same, and ``job-k3x_fetch`` is a task of
+that job. Nothing is ever chosen among several.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from longshore.core.ids import split_task_id
+from longshore.errors import UsageError
+from longshore.interfaces.cli.exits import Missing
+from longshore.ports.ledger import Ledger
+
+_JOB = "job-"
+_JOB_ID_LENGTH = 28
+# The letters of base32, of which job ids are made.
+_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
+_PAGE = 200
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What was meant."""
+
+    job_id: str
+    task_id: str | None = None  # None: the job
+
+    @property
+    def entity(self) -> str:
+        """As the event log names it."""
+        return f"JOB#{self.job_id}" if self.task_id is None else f"TASK#{self.task_id}"
+
+
+async def find(ledger: Ledger, tenant: str, text: str) -> Named:
+    """The job or task that a text means.
+
+    Raises:
+        Missing: none does.
+        UsageError: several do; the message lists them.
+    """
+    prefix, _, key = text.partition("_")
+    jobs: list[str] = []
+    for guess in (prefix, f"{_JOB}{prefix}"):
+        jobs = jobs or await _jobs(ledger, tenant, guess)
+    if not jobs:
+        raise _missing(text, tenant)
+    if len(jobs) > 1:
+        raise _ambiguous(text, jobs)
+    if "_" not in text:
+        return Named(jobs[0])
+    tasks = await ledger.find(tenant, f"{jobs[0]}_{key}", limit=_PAGE)
+    if not tasks:
+        raise _missing(text, tenant)
+    if len(tasks) > 1 and tasks[0] != f"{jobs[0]}_{key}":
+        raise _ambiguous(text, tasks)
+    return Named(jobs[0], tasks[0])
+
+
+async def find_job(ledger: Ledger, tenant: str, text: str) -> str:
+    """The id of the job that a text means; a task means its job."""
+    return (await find(ledger, tenant, text)).job_id
+
+
+async def _jobs(ledger: Ledger, tenant: str, prefix: str) -> list[str]:
+    """Ids of jobs that begin so: all of them, or at least two."""
+    found = await ledger.find(tenant, prefix, limit=_PAGE)
+    jobs = list(dict.fromkeys(split_task_id(one)[0] for one in found))
+    if len(jobs) > 1 or len(found) < _PAGE or len(prefix) >= _JOB_ID_LENGTH:
+        return jobs
+    # The many tasks of one job hide what comes after: look letter by letter.
+    for letter in _LETTERS:
+        if not jobs[0].startswith(prefix + letter):
+            jobs += await _jobs(ledger, tenant, prefix + letter)
+    return jobs
+
+
+def _missing(text: str, tenant: str) -> Missing:
+    return Missing(
+        f"no job or task of tenant {tenant!r} begins with {text!r}",
+        "`longshore jobs` lists what there is",
+    )
+
+
+def _ambiguous(text: str, candidates: list[str]) -> UsageError:
+    shown = "\n  ".join(candidates[:_SHOWN])
+    more = "\n  …" if len(candidates) > _SHOWN else ""
+    return UsageError(f"{text!r} could be any of these; add a letter or two:\n  {shown}{more}")
