@@ -67,6 +67,7 @@ class Services:
                 limit_bytes=settings.limits.output_bytes_per_attempt,
             ),
             timeout=settings.worker.task_timeout,
+            result_limit_bytes=settings.limits.result_bytes,
             process_id=os.getpid(),
             roll=random.random,
         )
@@ -131,6 +132,7 @@ def _services(settings: Settings, backend: Backend, presence: Presence) -> Servi
         app=settings.app,
         retry=retry,
         task_limit=settings.limits.max_tasks_per_job,
+        input_limit_bytes=settings.limits.input_bytes,
     )
     return Services(
         settings=settings,

@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "interfaces": _INNER,
     "wiring": _INNER | {"adapters", "interfaces", "runners"},
     "testing": _INNER | {"adapters", "interfaces", "runners", "wiring"},
+    "__main__": {"interfaces"},
 }
 # Part of the package -> what it may take from other projects; the longest prefix counts.
 THIRD_PARTIES: dict[str, set[str]] = {

@@ -6,13 +6,17 @@ from pathlib import Path
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
+from longshore.testing.contracts.blobs import BlobStoreContract, BlobStoreSharedContract
+from longshore.testing.contracts.definitions import DefinitionsContract, DefinitionsSharedContract
 from longshore.testing.contracts.event_bus import EventBusContract, EventBusSharedContract
 from longshore.testing.contracts.event_log import EventLogContract, EventLogSharedContract
+from longshore.testing.contracts.keys import KeysContract, KeysSharedContract
 from longshore.testing.contracts.ledger import (
     AtomicLedgerContract,
     LedgerContract,
     LedgerSharedContract,
 )
+from longshore.testing.contracts.output import OutputLogContract, OutputLogSharedContract
 from longshore.testing.contracts.queue import TaskQueueContract, TaskQueueSharedContract
 
 
@@ -34,4 +38,20 @@ class TestSqliteEventLog(_Sqlite, EventLogContract, EventLogSharedContract):
 
 
 class TestSqliteEventBus(_Sqlite, EventBusContract, EventBusSharedContract):
+    pass
+
+
+class TestSqliteOutputLog(_Sqlite, OutputLogContract, OutputLogSharedContract):
+    pass
+
+
+class TestSqliteBlobStore(_Sqlite, BlobStoreContract, BlobStoreSharedContract):
+    pass
+
+
+class TestSqliteDefinitions(_Sqlite, DefinitionsContract, DefinitionsSharedContract):
+    pass
+
+
+class TestSqliteKeys(_Sqlite, KeysContract, KeysSharedContract):
     pass

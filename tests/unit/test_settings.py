@@ -11,7 +11,6 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from longshore.core.backoff import RetryPolicy
-from longshore.core.health import HealthPolicy
 from longshore.core.lease import LeasePolicy
 from longshore.errors import ConfigurationError
 from longshore.settings import (
@@ -62,7 +61,6 @@ def test_the_defaults_are_those_of_the_policies() -> None:
 
     assert settings.worker.lease == LeasePolicy().lasts == 45 * SECOND
     assert settings.retry.max_attempts == RetryPolicy().max_attempts
-    assert settings.health.healthy_within == HealthPolicy().healthy_within
 
 
 def test_a_bare_settings_object_reads_nothing_from_outside(
@@ -179,7 +177,7 @@ def test_every_kind_of_value_is_read_from_the_file(tmp_path: Path) -> None:
             drain_grace = 2.5
             [limits]
             input_bytes = 2048
-            inline_value_bytes = "1KiB"
+            result_bytes = "1KiB"
         """,
     ).settings
 
@@ -328,22 +326,6 @@ def test_a_worker_serves_at_least_one_queue_and_none_twice(tmp_path: Path, queue
             ["worker.renew_every (20s)", "worker.kill_grace (23s)", "worker.extend_by (30s)"],
         ),
         ({"RETRY_BASE": "31s"}, ["retry.base (31s)", "retry.cap (30s)"]),
-        (
-            {"HEALTH_HEALTHY_WITHIN": "11m"},
-            ["health.healthy_within (11m)", "health.warning_within (10m)"],
-        ),
-        (
-            {"LIMITS_INPUT_BYTES": "16KiB"},
-            ["limits.inline_value_bytes (32KiB)", "limits.input_bytes (16KiB)"],
-        ),
-        (
-            {"LIMITS_RESULT_BYTES": "1500"},
-            ["limits.inline_value_bytes (32KiB)", "limits.result_bytes (1500B)"],
-        ),
-        (
-            {"HEALTH_HEALTHY_WITHIN": "20s"},
-            ["worker.renew_every (20s)", "health.healthy_within (20s)"],
-        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_both_named(
@@ -356,10 +338,8 @@ def test_settings_that_contradict_each_other_are_both_named(
     assert [name for name in names if name not in problem] == []
 
 
-def test_contradictions_of_one_section_are_told_together(tmp_path: Path) -> None:
-    problems = refused(
-        tmp_path, LONGSHORE_LIMITS_INPUT_BYTES="2KiB", LONGSHORE_LIMITS_RESULT_BYTES="2KiB"
-    )
+def test_contradictions_of_several_sections_are_told_together(tmp_path: Path) -> None:
+    problems = refused(tmp_path, LONGSHORE_RETRY_BASE="31s", LONGSHORE_WORKER_RENEW_EVERY="30s")
 
     assert len(problems) == 2
 
@@ -370,7 +350,6 @@ def test_settings_just_inside_their_bounds_are_accepted(tmp_path: Path) -> None:
         LONGSHORE_WORKER_RENEW_EVERY="29999ms",
         LONGSHORE_WORKER_KILL_GRACE="13s",
         LONGSHORE_RETRY_BASE="30s",
-        LONGSHORE_LIMITS_INPUT_BYTES="32KiB",
     ).settings
 
     assert settings.worker.lease == 45 * SECOND
@@ -379,25 +358,6 @@ def test_settings_just_inside_their_bounds_are_accepted(tmp_path: Path) -> None:
 def test_a_bound_that_is_crossed_inside_a_section_is_also_refused_in_code() -> None:
     with pytest.raises(ValidationError, match=r"worker\.renew_every"):
         WorkerSettings(renew_every=40 * SECOND)
-
-
-@pytest.mark.parametrize(
-    ("check", "environment", "runs"),
-    [
-        ("auto", "dev", False),
-        ("auto", "prod", True),
-        ("on", "dev", True),
-        ("off", "prod", False),
-    ],
-)
-def test_the_health_check_is_off_in_dev_unless_it_is_asked_for(
-    tmp_path: Path, check: str, environment: str, runs: bool
-) -> None:
-    settings = loaded(
-        tmp_path, LONGSHORE_HEALTH_CHECK=check, LONGSHORE_ENVIRONMENT=environment
-    ).settings
-
-    assert settings.checks_health is runs
 
 
 def test_a_task_gets_only_what_is_allowed_and_the_trace() -> None:

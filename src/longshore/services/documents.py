@@ -13,6 +13,7 @@ from longshore.core.overflow import join, payload_key, split
 from longshore.core.planning import document_of
 from longshore.core.rows import JobRow
 from longshore.core.values import Document
+from longshore.errors import UsageError
 from longshore.ports.blobs import BlobStore
 
 
@@ -22,9 +23,17 @@ class Documents:
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
 
-    async def keep(self, value: Any, key: str) -> Document:
-        """Store a value; durable when this returns unless it is inline."""
+    async def keep(self, value: Any, key: str, *, limit_bytes: int | None = None) -> Document:
+        """Store a value; durable when this returns unless it is inline.
+
+        Raises:
+            UsageError: it is larger than ``limit_bytes``.
+            ValueError: JSON cannot carry it.
+        """
         document, data = document_of(value, key)
+        if limit_bytes is not None and document.size > limit_bytes:
+            message = f"{document.size} bytes as JSON, and at most {limit_bytes} are allowed"
+            raise UsageError(message)
         if data is not None:
             await self._blobs.put(key, data)
         return document

@@ -53,7 +53,9 @@ class Producer:
         app: str,
         retry: RetryPolicy,
         task_limit: int,
+        input_limit_bytes: int,
     ) -> None:
+        self._input_limit_bytes = input_limit_bytes
         self._backend = backend
         self._transitions = transitions
         self._documents = documents
@@ -88,6 +90,7 @@ class Producer:
             name=request.name,
         )
         planned = plan(spec, request.tasks, definitions, retry=self._retry)
+        self._refuse_large(planned)
         try:
             row = await self._write(spec, document, definitions, planned)
         except VersionConflict:
@@ -97,6 +100,19 @@ class Producer:
             return self._same(known, body_hash, request_id)
         logger.info("job.accepted", extra={"job_id": job_id, "tasks": row.total})
         return Accepted(job=row, roots=tuple(planned.roots), created=True)
+
+    def _refuse_large(self, planned: Plan) -> None:
+        limit = self._input_limit_bytes
+        large = [
+            Problem(
+                path=f"tasks[{task.spec.number}].input",
+                message=f"has {task.spec.input.size} bytes as JSON; at most {limit} are allowed",
+            )
+            for task in planned.tasks
+            if task.spec.input is not None and task.spec.input.size > limit
+        ]
+        if large:
+            raise InvalidJob(large)
 
     def _same(self, known: JobRow, body_hash: str, request_id: str) -> Accepted:
         if known.spec.body_hash != body_hash:

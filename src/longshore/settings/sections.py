@@ -24,7 +24,6 @@ from pydantic import (
 )
 
 from longshore.core.backoff import RetryPolicy
-from longshore.core.health import HealthPolicy
 from longshore.core.ids import is_name
 from longshore.core.lease import LEASE_SLACK, LeasePolicy
 from longshore.core.limits import TASKS_PER_JOB
@@ -45,7 +44,7 @@ _CREDENTIALS = {
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
 }
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LEASE, _RETRY, _HEALTH = LeasePolicy(), RetryPolicy(), HealthPolicy()
+_LEASE, _RETRY = LeasePolicy(), RetryPolicy()
 _ZERO, _TICK, _SECOND = timedelta(0), timedelta(milliseconds=1), timedelta(seconds=1)
 _MINUTE, _HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 _KIB, _MIB, _GIB = ByteSize(2**10), ByteSize(2**20), ByteSize(2**30)
@@ -233,49 +232,16 @@ class RetrySettings(Section):
             yield _too_much("retry.base", self.base, "retry.cap", self.cap)
 
 
-class HealthSettings(Section):
-    """When a running task counts as stuck, and how often that is looked at."""
-
-    check: Annotated[Literal["auto", "on", "off"], BeforeValidator(_lower)] = Field(
-        default="auto", description="Whether to check; auto is off where the environment is dev."
-    )
-    check_every: Duration = _bounded("Time between two checks.", 5 * _MINUTE, _SECOND, _DAY)
-    healthy_within: Duration = _bounded(
-        "Silence up to which a running task is healthy.", _HEALTH.healthy_within, _SECOND, _DAY
-    )
-    warning_within: Duration = _bounded(
-        "Silence up to which it is only a warning.", _HEALTH.warning_within, _SECOND, _DAY
-    )
-    longest_run: Duration = _bounded(
-        "Time after which a running task is overtime.", _HEALTH.longest_run, _SECOND, 30 * _DAY
-    )
-
-    def contradictions(self) -> Iterator[str]:
-        if self.healthy_within > self.warning_within:
-            warning = ("health.warning_within", self.warning_within)
-            yield _too_much("health.healthy_within", self.healthy_within, *warning)
-
-
 class LimitsSettings(Section):
     """How large things may get before they are refused, moved or cut."""
 
     max_tasks_per_job: int = _bounded("How many tasks a job may have.", TASKS_PER_JOB, 1, 100_000)
-    inline_value_bytes: ByteSize = _bounded(
-        "Bytes up to which a value is kept beside its row; else a blob.", 32 * _KIB, 0, 200 * _KIB
-    )
     input_bytes: ByteSize = _bounded("Bytes an input may have.", 50 * _MIB, _KIB, _GIB)
     result_bytes: ByteSize = _bounded("Bytes a result may have.", 50 * _MIB, _KIB, _GIB)
     output_bytes_per_attempt: ByteSize = _bounded(
         "Bytes of output kept of an attempt; the rest is cut.", 100 * _MIB, _KIB, 100 * _GIB
     )
     events_ttl_days: int = _bounded("Days events are kept; 0 keeps them for ever.", 0, 0, 36_500)
-
-    def contradictions(self) -> Iterator[str]:
-        for name in ("input_bytes", "result_bytes"):
-            bound = getattr(self, name)
-            if self.inline_value_bytes > bound:
-                inline = ("limits.inline_value_bytes", self.inline_value_bytes)
-                yield _too_much(*inline, f"limits.{name}", bound)
 
 
 class SqliteSettings(Section):
@@ -311,21 +277,5 @@ class Settings(Section):
     )
     worker: WorkerSettings = WorkerSettings()
     retry: RetrySettings = RetrySettings()
-    health: HealthSettings = HealthSettings()
     limits: LimitsSettings = LimitsSettings()
     sqlite: SqliteSettings = SqliteSettings()
-
-    @property
-    def checks_health(self) -> bool:
-        """Whether the scheduled health check runs here."""
-        return self.health.check == "on" or (
-            self.health.check == "auto" and self.environment != "dev"
-        )
-
-    def contradictions(self) -> Iterator[str]:
-        every, healthy = self.worker.renew_every, self.health.healthy_within
-        if every >= healthy:
-            yield (
-                f"worker.renew_every ({text_of(every)}) must be shorter than "
-                f"health.healthy_within ({text_of(healthy)}): each heartbeat would come too late"
-            )

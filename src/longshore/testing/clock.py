@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
@@ -26,6 +28,7 @@ class FakeClock:
         self._elapsed = timedelta(0)
         self._order = count()
         self._sleepers: list[tuple[timedelta, int, asyncio.Future[None]]] = []
+        self._watchers: list[Callable[[], None]] = []
 
     def now(self) -> datetime:
         return self._now
@@ -72,6 +75,16 @@ class FakeClock:
     def set(self, moment: datetime) -> None:
         """Set the time of day, also back, as an operator might; nothing elapses by it."""
         self._now = moment.astimezone(UTC)
+        self._tell()
+
+    @contextmanager
+    def watched_by(self, moved: Callable[[], None]) -> Iterator[None]:
+        """Call ``moved`` each time the clock was moved or set, so that another can follow it."""
+        self._watchers.append(moved)
+        try:
+            yield
+        finally:
+            self._watchers.remove(moved)
 
     def _move_to(self, elapsed: timedelta) -> None:
         if elapsed < self._elapsed:
@@ -81,6 +94,11 @@ class FakeClock:
         self._elapsed = elapsed
         while (deadline := self.next_deadline) is not None and deadline <= elapsed:
             heapq.heappop(self._sleepers)[2].set_result(None)
+        self._tell()
+
+    def _tell(self) -> None:
+        for moved in self._watchers:
+            moved()
 
 
 async def _turns() -> None:

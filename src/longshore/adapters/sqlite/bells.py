@@ -41,7 +41,6 @@ class Bells:
         self._loop = loop
         self._waiting: dict[Topic, set[asyncio.Event]] = {topic: set() for topic in Topic}
         self._ropes: dict[str, int] = {}
-        self._seen_ns = 0
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._pipe = self._hang()
         loop.add_reader(self._pipe, self._heard)
@@ -87,10 +86,6 @@ class Bells:
                 self._drop(name)
 
     def _find_ropes(self) -> None:
-        changed_ns = self._folder.stat().st_mtime_ns
-        if changed_ns == self._seen_ns:
-            return
-        self._seen_ns = changed_ns
         names = {name for name in os.listdir(self._folder) if not name.startswith(".")}
         names.discard(self._name)
         for name in self._ropes.keys() - names:

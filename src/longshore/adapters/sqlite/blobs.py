@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import BinaryIO
@@ -45,14 +45,11 @@ class SqliteBlobStore:
         draft = _Draft(self._folder)
         try:
             async for piece in data:
-                await asyncio.to_thread(draft.add, piece)
+                await _on_disk(key, draft.add, piece)
             if draft.size <= INSIDE_LIMIT_BYTES:
                 return await self._name(key, draft.size, None, draft.whole())
-            await asyncio.to_thread(draft.keep)
+            await _on_disk(key, draft.keep)
             return await self._name(key, draft.size, draft.name, None)
-        except OSError as error:
-            message = f"the blob {key!r} could not be written: {error}"
-            raise BackendUnavailable(message) from error
         finally:
             draft.discard()
 
@@ -127,6 +124,7 @@ class SqliteBlobStore:
         return [key for (key,) in found]
 
     async def url(self, key: str, *, lasts: timedelta) -> str | None:
+        checked_key(key)
         return None
 
     def _path(self, file: str) -> Path:
@@ -177,6 +175,15 @@ class _Draft:
         if self._file is not None:
             self._file.close()
             self._path.unlink(missing_ok=True)
+
+
+async def _on_disk(key: str, act: Callable[..., None], *arguments: bytes) -> None:
+    """Only the disk's own errors are the store's: one of the caller's stream passes unchanged."""
+    try:
+        await asyncio.to_thread(act, *arguments)
+    except OSError as error:
+        message = f"the blob {key!r} could not be written: {error}"
+        raise BackendUnavailable(message) from error
 
 
 def _sync_folder(folder: Path) -> None:

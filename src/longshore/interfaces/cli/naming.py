@@ -43,8 +43,9 @@ async def find(ledger: Ledger, tenant: str, text: str) -> Named:
     """
     prefix, _, key = text.partition("_")
     jobs: list[str] = []
-    for guess in (prefix, f"{_JOB}{prefix}"):
-        jobs = jobs or await _jobs(ledger, tenant, guess)
+    for guess in (prefix.lower(), f"{_JOB}{prefix.lower()}"):
+        begin = _JOB if _JOB.startswith(guess) else guess
+        jobs = jobs or await _jobs(ledger, tenant, begin)
     if not jobs:
         raise _missing(text, tenant)
     if len(jobs) > 1:
@@ -70,10 +71,10 @@ async def _jobs(ledger: Ledger, tenant: str, prefix: str) -> list[str]:
     jobs = list(dict.fromkeys(split_task_id(one)[0] for one in found))
     if len(jobs) > 1 or len(found) < _PAGE or len(prefix) >= _JOB_ID_LENGTH:
         return jobs
-    # The many tasks of one job hide what comes after: look letter by letter.
+    # The many tasks of one job hide what comes after it: look letter by letter.
+    jobs = []
     for letter in _LETTERS:
-        if not jobs[0].startswith(prefix + letter):
-            jobs += await _jobs(ledger, tenant, prefix + letter)
+        jobs += await _jobs(ledger, tenant, prefix + letter)
     return jobs
 
 

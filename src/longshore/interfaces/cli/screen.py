@@ -109,3 +109,9 @@ class JsonItems:
         """Close the array."""
         if not self._lines:
             print("[]" if self._first else "\n]")
+
+
+def has_colours(*, stderr: bool = False) -> bool:
+    """Whether colours may be used there: a terminal that has some, and nobody who said no."""
+    screen = console(stderr=stderr)
+    return screen.is_terminal and screen.color_system is not None and not screen.no_color

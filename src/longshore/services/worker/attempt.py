@@ -66,6 +66,7 @@ class Tools:
     lease: LeasePolicy
     output: OutputPolicy
     timeout: timedelta
+    result_limit_bytes: int
     process_id: int
     roll: Callable[[], float]
 
@@ -221,8 +222,10 @@ class Attempt:
         spec = self.row.spec
         key = task_document(spec.job_id, spec.key, f"result-{self.row.attempt}")
         try:
-            result = await self._tools.documents.keep(ending.result, key)
-        except ValueError as error:
+            result = await self._tools.documents.keep(
+                ending.result, key, limit_bytes=self._tools.result_limit_bytes
+            )
+        except (ValueError, UsageError) as error:
             return self._failed(ErrorCategory.PARSE, error)
         return c.Complete(
             fence=self.fence,

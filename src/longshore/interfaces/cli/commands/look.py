@@ -1,0 +1,140 @@
+"""The commands that look at things: ``jobs``, ``job``, ``tasks``, ``events``, ``logs``.
+
+Here are their command lines alone; what they do is imported when they run, so that asking for help
+costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from longshore.core.states import JobState, TaskState
+from longshore.interfaces.cli.options import Here, command
+
+_Id = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="A job or task: its id, or as much of it as is enough.",
+        show_default=False,
+    ),
+]
+_Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many at most.")]
+_Cursor = Annotated[
+    str | None,
+    typer.Option("--cursor", help="Go on where an earlier list ended.", show_default=False),
+]
+_Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Go on until it has ended.", show_default=False)
+]
+
+
+@command(
+    ("longshore jobs", "the newest ones"),
+    ("longshore jobs --state failed", "only those that failed"),
+    ("longshore jobs -o json | jq '.jobs[].jobId'", "for a script"),
+    output=True,
+)
+def jobs(
+    here: Here,
+    *,
+    state: Annotated[
+        JobState | None, typer.Option("--state", help="Only jobs in this state.")
+    ] = None,
+    limit: _Limit = 50,
+    cursor: _Cursor = None,
+) -> None:
+    """List jobs, the newest first."""
+    from longshore.interfaces.cli import listing
+
+    asyncio.run(listing.jobs(here, state, limit, cursor))
+
+
+@command(
+    ("longshore job job-k3x", "the job whose id begins so"),
+    ("longshore job job-k3x -o json", "the same for a script"),
+    output=True,
+)
+def job(here: Here, job_id: _Id) -> None:
+    """Show one job: how far it is, and each task with its state, attempts, times and error."""
+    from longshore.interfaces.cli import listing
+
+    asyncio.run(listing.job(here, job_id))
+
+
+@command(
+    ("longshore tasks --state processing", "what runs now"),
+    ("longshore tasks --job job-k3x", "the tasks of one job"),
+    output=True,
+)
+def tasks(
+    here: Here,
+    *,
+    job: Annotated[
+        str | None, typer.Option("--job", metavar="ID", help="Only tasks of this job.")
+    ] = None,
+    state: Annotated[
+        TaskState | None, typer.Option("--state", help="Only tasks in this state.")
+    ] = None,
+    limit: _Limit = 50,
+    cursor: _Cursor = None,
+) -> None:
+    """List tasks: the newest first, or those of one job in order."""
+    from longshore.interfaces.cli import listing
+
+    asyncio.run(listing.tasks(here, job, state, limit, cursor))
+
+
+@command(
+    ("longshore events job-k3x", "what happened to the job itself"),
+    ("longshore events job-k3x --all -f", "and to its tasks, as it happens"),
+    ("longshore events job-k3x_fetch -o json", "every event of a task, whole"),
+    output=True,
+)
+def events(
+    here: Here,
+    entity: _Id,
+    *,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="For a job: the events of its tasks too.", show_default=False),
+    ] = False,
+    follow: _Follow = False,
+) -> None:
+    """Show what happened to a job or task, event by event.
+
+    With -o json the answer is one array of events as they travel; with -f as well, one event a
+    line.
+    """
+    from longshore.interfaces.cli import event_view
+
+    asyncio.run(event_view.events(here, entity, every=every, follow=follow))
+
+
+@command(
+    ("longshore logs job-k3x", "what all tasks of a job printed"),
+    ("longshore logs job-k3x_fetch -f", "one task, until it has ended"),
+    ("longshore logs job-k3x_fetch --attempt 1", "only its first attempt"),
+    output=True,
+)
+def logs(
+    here: Here,
+    entity: _Id,
+    *,
+    follow: _Follow = False,
+    attempt: Annotated[
+        int | None,
+        typer.Option("--attempt", min=1, help="Only this attempt.", show_default=False),
+    ] = None,
+) -> None:
+    """Show what a job or task printed.
+
+    A task's stdout and stderr come out where they went in. The lines of a job have the task's name
+    before them, with | for stdout and ! for stderr, in the order in which they were printed.
+    """
+    from longshore.interfaces.cli import log_view
+
+    asyncio.run(log_view.logs(here, entity, follow=follow, attempt=attempt))

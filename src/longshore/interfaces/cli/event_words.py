@@ -1,0 +1,75 @@
+"""What an event says, in the few words that fit on its line."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from longshore.core.events import types as e
+from longshore.core.events.event import Event
+from longshore.core.sanitise import safe_excerpt
+from longshore.interfaces.cli import words
+
+_LONGEST = 200
+_GOOD = (e.TaskCompleted, e.TaskApproved, e.JobCompleted)
+_BAD = (e.TaskFailed, e.TaskTimeout, e.JobFailureDetected)
+_ODD = (e.TaskProcessingFailed, e.TaskReleased, e.TaskCancelled, e.JobCancelled)
+
+
+def style_of(event: Event) -> str:
+    """The colour of an event's name."""
+    for kinds, style in ((_GOOD, "green"), (_BAD, "bold red"), (_ODD, "yellow")):
+        if isinstance(event.body, kinds):
+            return style
+    return "dim" if isinstance(event.body, e.TaskHeartbeat) else ""
+
+
+def details_of(event: Event, now: datetime) -> str:
+    """What is worth saying beside the name."""
+    return safe_excerpt(_details(event.body, now), limit=_LONGEST).replace("\n", " ")
+
+
+def _details(body: e.EventBody, now: datetime) -> str:
+    match body:
+        case e.TaskPending():
+            return f"due {words.ago(body.due_at, now)}" if body.due_at else body.name
+        case e.TaskProcessingStarted():
+            return f"attempt {body.attempt_number} by {body.worker_id}"
+        case e.TaskHeartbeat():
+            return _heartbeat(body)
+        case e.TaskProcessingFailed():
+            return f"attempt {body.attempt_number}: {body.error}"
+        case e.TaskReleased():
+            return f"attempt {body.attempt_number}: {body.reason}"
+        case e.TaskCompleted():
+            return f"attempt {body.attempt_number}, took {words.took(body.duration)}"
+        case e.TaskFailed():
+            return f"{body.error} ({body.error_category})"
+        case e.TaskTimeout():
+            return f"after {words.took(body.elapsed)}, ended by {body.signal}"
+        case e.TaskCancelled() | e.JobCancelled():
+            return f"by {body.by}" + (f": {body.reason}" if body.reason else "")
+        case e.TaskRevisionRequested():
+            return f"by {body.by}: {body.feedback}"
+    return _of_job(body)
+
+
+def _heartbeat(body: e.TaskHeartbeat) -> str:
+    step = body.last_activity.step_name if body.last_activity else None
+    memory = f", {words.size(body.rss_bytes)}" if body.rss_bytes else ""
+    doing = f", at {step!r}" if step else ""
+    return f"no. {body.number}, {words.took(body.elapsed)} in{memory}{doing}"
+
+
+def _of_job(body: e.EventBody) -> str:
+    match body:
+        case e.JobCreated():
+            return f"{words.number_of(body.total_tasks, 'task')}, request {body.request_id}"
+        case e.JobTasksAdded():
+            return f"{words.number_of(body.total_tasks_now, 'task')} now"
+        case e.JobCompleted():
+            return words.number_of(body.total_tasks, "task")
+        case e.JobFailureDetected():
+            return f"{body.failed_key} failed"
+        case e.JobResumed():
+            return f"round {body.round} by {body.by}"
+    return ""

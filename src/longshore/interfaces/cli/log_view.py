@@ -1,0 +1,164 @@
+"""The body of ``longshore logs``: what tasks printed, on the way back to a terminal or a file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from longshore.interfaces.cli import following, naming
+from longshore.interfaces.cli.exits import say
+from longshore.interfaces.cli.following import Piece
+from longshore.interfaces.cli.options import Here
+from longshore.interfaces.cli.screen import JsonItems, has_colours
+from longshore.interfaces.cli.session import Session, existing, settings_for
+from longshore.ports.output import OutputEntry, Stream
+
+_SIGNS = {Stream.STDOUT: "|", Stream.STDERR: "!", Stream.LOG: ":"}
+_PALETTE = (36, 35, 34, 32, 33)
+_STDERR_COLOUR = 33
+_LONGEST_KEY = 24
+
+
+class Writer(Protocol):
+    """Takes pieces of output and brings them to the reader."""
+
+    def write(self, piece: Piece) -> None:
+        """Take one piece."""
+        ...
+
+    def end(self) -> None:
+        """Bring out what was held back."""
+        ...
+
+
+async def logs(here: Here, text: str, *, follow: bool, attempt: int | None) -> None:
+    """Print what a job or task printed."""
+    async with existing(settings_for(here)) as session:
+        named = await naming.find(session.backend.ledger, session.settings.tenant, text)
+        if named.task_id is None:
+            keys = list(await session.backend.ledger.task_states(named.job_id))
+            writer: Writer = PrefixedLines(keys)
+        else:
+            writer = RawPieces()
+        if here.json:
+            writer = JsonPieces(named.job_id, lines=follow)
+        printed = False
+        async for piece in _pieces(session, named, follow=follow, attempt=attempt):
+            writer.write(piece)
+            printed = True
+        writer.end()
+        if not printed and not here.json:
+            of_attempt = f" in attempt {attempt}" if attempt else ""
+            say(f"nothing was printed{of_attempt}" + ("" if follow else " so far"))
+
+
+async def _pieces(
+    session: Session, named: naming.Named, *, follow: bool, attempt: int | None
+) -> AsyncIterator[Piece]:
+    backend = session.backend
+    if named.task_id is None:
+        source = following.of_job(backend, named.job_id, follow=follow, attempt=attempt)
+    else:
+        row = await following.row_of(backend, named.task_id)
+        source = following.of_task(backend, row, follow=follow, attempt=attempt)
+    async for piece in source:
+        yield piece
+
+
+def lost_text(entry: OutputEntry) -> str:
+    """What is said where output could not be kept."""
+    return f"longshore: {entry.end - entry.sequence + 1} pieces of output were not kept here"
+
+
+class RawPieces:
+    """One task: bytes as they were, stdout to stdout and stderr to stderr."""
+
+    def __init__(self) -> None:
+        self._attempt = 0
+        self._coloured = has_colours(stderr=True)
+
+    def write(self, piece: Piece) -> None:
+        entry = piece.entry
+        if self._attempt and entry.attempt != self._attempt:
+            sys.stdout.flush()
+            say(f"longshore: attempt {entry.attempt}")
+        self._attempt = entry.attempt
+        if entry.stream is Stream.LOST:
+            say(lost_text(entry))
+            return
+        data = entry.data
+        if entry.stream is Stream.STDERR and self._coloured:
+            data = b"\x1b[%dm%b\x1b[0m" % (_STDERR_COLOUR, data)
+        write_raw(entry.stream, data)
+
+    def end(self) -> None:
+        """Nothing was held back."""
+
+
+def write_raw(stream: Stream, data: bytes) -> None:
+    """Bytes to the stream that they came from."""
+    file = sys.stderr if stream is Stream.STDERR else sys.stdout
+    file.buffer.write(data)
+    file.buffer.flush()
+
+
+class PrefixedLines:
+    """A job: whole lines with the task's key before them."""
+
+    def __init__(self, keys: list[str]) -> None:
+        self._width = min(max((len(key) for key in keys), default=0), _LONGEST_KEY)
+        self._open: dict[tuple[str, Stream], bytes] = {}
+        self._coloured = has_colours()
+        self._colours: dict[str, int] = {}
+
+    def write(self, piece: Piece) -> None:
+        entry = piece.entry
+        if entry.stream is Stream.LOST:
+            self._print(piece.key, Stream.LOG, lost_text(entry).encode())
+            return
+        place = (piece.key, entry.stream)
+        *lines, rest = (self._open.pop(place, b"") + entry.data).split(b"\n")
+        for line in lines:
+            self._print(piece.key, entry.stream, line)
+        if rest:
+            self._open[place] = rest
+        sys.stdout.buffer.flush()
+
+    def _print(self, key: str, stream: Stream, line: bytes) -> None:
+        prefix = f"{key:{self._width}} {_SIGNS[stream]} "
+        if self._coloured:
+            colour = self._colours.setdefault(key, _PALETTE[len(self._colours) % len(_PALETTE)])
+            prefix = f"\x1b[{colour}m{prefix}\x1b[0m"
+        sys.stdout.buffer.write(prefix.encode() + line.rstrip(b"\r") + b"\n")
+
+    def end(self) -> None:
+        for (key, stream), rest in self._open.items():
+            self._print(key, stream, rest)
+        sys.stdout.buffer.flush()
+
+
+class JsonPieces:
+    """For a program: each piece with its place, its time and its text."""
+
+    def __init__(self, job_id: str, *, lines: bool) -> None:
+        self._job_id = job_id
+        self._items = JsonItems(lines=lines)
+
+    def write(self, piece: Piece) -> None:
+        entry = piece.entry
+        document: dict[str, object] = {
+            "jobId": self._job_id,
+            "taskId": piece.key,
+            "attempt": entry.attempt,
+            "sequence": entry.sequence,
+            "at": entry.at.isoformat().replace("+00:00", "Z"),
+            "stream": entry.stream.value,
+            "text": entry.data.decode(errors="replace"),
+        }
+        if entry.last is not None:
+            document["lastSequence"] = entry.last
+        self._items.add(document)
+
+    def end(self) -> None:
+        self._items.end()

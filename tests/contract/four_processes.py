@@ -1,0 +1,159 @@
+"""Four processes on one SQLite file, seen as one backend.
+
+Each call to a port goes to the next process in turn, so the calls of every clause are spread over
+all four, and what one wrote the next must see. Two things stay where they are, because a real
+program has them in one process too: a worker that waits for nudges, and a stream being read.
+"""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from longshore.ports.backend import Backend
+from longshore.testing.clock import FakeClock
+from tests.contract.line import Line
+
+_ROOT = Path(__file__).parents[2]
+_COUNT = 4
+_PATIENCE_S = 10
+
+
+@contextmanager
+def four_processes() -> Iterator["FourProcesses"]:
+    """Start them; they are gone at the end, whatever happened in between."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="longshore-"))
+        paths = [f"{folder}/{number}" for number in range(_COUNT)]
+        started = [stack.enter_context(_process(path)) for path in paths]
+        for process in started:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        yield FourProcesses(paths)
+
+
+@contextmanager
+def _process(path: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.contract.one_process", path]
+    with subprocess.Popen(
+        command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait(_PATIENCE_S)
+
+
+class FourProcesses:
+    """Where the processes listen."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self._paths = paths
+
+    @asynccontextmanager
+    async def backend(self, folder: Path, clock: FakeClock) -> AsyncIterator[Backend]:
+        """The backend on ``folder``, open in all of them."""
+        lines = [_connected(path) for path in self._paths]
+        now, elapsed = clock.now(), clock.elapsed()
+        try:
+            opened = [line.call("open", str(folder), now, elapsed) for line in lines]
+            ((epoch, atomic),) = set(await asyncio.gather(*opened))
+            with clock.watched_by(partial(_follow, lines, clock)):
+                yield _backend(_Turns(lines), clock, epoch=epoch, atomic=atomic)
+        finally:
+            await asyncio.gather(*(line.call("close") for line in lines))
+            for line in lines:
+                line.close()
+
+
+def _connected(path: str) -> Line:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    return Line(connection, _serve_nothing)
+
+
+async def _serve_nothing(name: str) -> None:
+    raise NotImplementedError(name)
+
+
+def _follow(lines: list[Line], clock: FakeClock) -> None:
+    """Move every clock with ours. Time that has passed here has passed everywhere."""
+    moved = [line.ask("follow", clock.now(), clock.elapsed()) for line in lines]
+    for line, answer in zip(lines, moved, strict=True):
+        line.await_here(answer)
+
+
+def _backend(turns: "_Turns", clock: FakeClock, *, epoch: int, atomic: bool) -> Backend:
+    ports: dict[str, Any] = {
+        name: _Port(name, turns)
+        for name in ("queue", "events", "bus", "output", "definitions", "keys")
+    }
+    ledger, blobs = _Ledger(turns, epoch=epoch, atomic=atomic), _Blobs(turns)
+    return Backend(
+        name="sqlite", clock=clock, ledger=ledger, blobs=blobs, close=turns.close, **ports
+    )
+
+
+class _Turns:
+    """Whose turn it is."""
+
+    def __init__(self, lines: list[Line]) -> None:
+        self._lines = lines
+        self._turns = cycle(lines)
+
+    def next(self) -> Line:
+        return next(self._turns)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(line.call("close") for line in self._lines))
+
+
+class _Port:
+    """A port each of whose methods is called in the process whose turn it is."""
+
+    def __init__(self, name: str, turns: _Turns) -> None:
+        self._name = name
+        self._turns = turns
+
+    def __getattr__(self, method: str) -> Any:
+        return partial(self._call, method)
+
+    async def _call(self, method: str, *values: Any, **named: Any) -> Any:
+        return await self._turns.next().call(f"{self._name}.{method}", *values, **named)
+
+
+class _Ledger(_Port):
+    def __init__(self, turns: _Turns, *, epoch: int, atomic: bool) -> None:
+        super().__init__("ledger", turns)
+        self.epoch = epoch
+        self.atomic = atomic
+        self._workers: dict[str, Line] = {}
+
+    async def nudged(self, worker_id: str) -> None:
+        # A worker lives in one process, which remembers what it was told last.
+        line = self._workers.setdefault(worker_id, self._turns.next())
+        await line.call("ledger.nudged", worker_id)
+
+
+class _Blobs(_Port):
+    def __init__(self, turns: _Turns) -> None:
+        super().__init__("blobs", turns)
+
+    async def put(self, key: str, data: bytes | AsyncIterator[bytes]) -> int:
+        if isinstance(data, bytes):
+            return await self._call("put", key, data)
+        line = self._turns.next()
+        return await line.call("put", key, line.lend(data))
+
+    async def stream(self, key: str) -> AsyncIterator[bytes]:
+        line = self._turns.next()
+        async for piece in line.borrow(await line.call("stream", key)):
+            yield piece
