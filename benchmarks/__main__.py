@@ -20,7 +20,7 @@ from benchmarks import (
     transitions,
 )
 from benchmarks.figures import Figure
-from benchmarks.machine import machine
+from benchmarks.machine import Neighbours, machine
 from benchmarks.scale import FULL, QUICK, Scale
 
 ITEMS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
@@ -45,15 +45,13 @@ def main() -> None:
     if asked.profile:
         profiling.profiles(asked.profile, scale)
         return
-    figures = list(_measured(asked.only or list(ITEMS), scale))
-    show = report.as_json if asked.json else report.as_table
-    print(show(machine(), figures))
-
-
-def _measured(names: list[str], scale: Scale) -> Iterator[Figure]:
-    for name in names:
+    measured = report.Report(machine=machine())
+    for name in asked.only or ITEMS:
         print(f"{name} …", file=sys.stderr, flush=True)
-        yield from ITEMS[name](scale)
+        neighbours = Neighbours()
+        measured.figures.extend(ITEMS[name](scale))
+        measured.used_by_others[name] = neighbours.share()
+    print(measured.as_json() if asked.json else measured.as_table())
 
 
 def _parser() -> argparse.ArgumentParser:

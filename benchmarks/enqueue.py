@@ -37,6 +37,11 @@ async def _one_by_one(folder: Path, window: Probe, *, callers: int, each: int) -
             await asyncio.gather(*(call(caller) for caller in range(callers)))
 
 
+def bulk_scenario(count: int) -> Scenario:
+    """One call for one job of so many tasks."""
+    return partial(_in_bulk, count=count)
+
+
 async def _in_bulk(folder: Path, window: Probe, *, count: int) -> None:
     async with system(folder) as services:
         with window:
@@ -53,8 +58,7 @@ def measure(scale: Scale) -> Iterator[Figure]:
 
 
 def _bulk(scale: Scale) -> Iterator[Figure]:
-    ours = partial(_in_bulk, count=scale.bulk)
-    compared = compare_writes(ours, scale.bulk, scale.rounds, regroup=False)
+    compared = compare_writes(bulk_scenario(scale.bulk), scale.bulk, scale.rounds, regroup=False)
     yield compared.figure("enqueue.bulk", details={"tasks": scale.bulk})
     spent = [one.cpu_s for one in compared.ours]
     yield Figure(

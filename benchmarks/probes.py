@@ -68,7 +68,7 @@ class Timed(Probe):
 
     def __enter__(self) -> Self:
         self._seen = 0
-        self._cpu_s = _cpu_s()
+        self._cpu_s = cpu_s()
         self._began = time.perf_counter()
         return self
 
@@ -79,10 +79,11 @@ class Timed(Probe):
         trace: TracebackType | None,
     ) -> None:
         self.seconds = time.perf_counter() - self._began
-        self.cpu_s = _cpu_s() - self._cpu_s
+        self.cpu_s = cpu_s() - self._cpu_s
         self.commits = self._seen
 
 
-def _cpu_s() -> float:
+def cpu_s() -> float:
+    """CPU time of this process and of its children that were waited for."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from benchmarks import noops, transitions
+from benchmarks import enqueue, noops, transitions
 from benchmarks.harness import Scenario, run
 from benchmarks.probes import Probe
 from benchmarks.scale import Scale
@@ -79,5 +79,8 @@ def scenarios(scale: Scale) -> dict[str, Scenario]:
     """What can be profiled."""
     return {
         "transitions": transitions.scenario(_MANY, scale.shared // _MANY * _MANY),
+        "enqueue": enqueue.scenario(_MANY, scale.noops // _MANY * _MANY),
+        "bulk": enqueue.bulk_scenario(scale.bulk),
         "noops": noops.scenario(_MANY, scale.noops),
+        "noops_one_job": noops.scenario(_MANY, scale.noops, one_job=True),
     }

@@ -4,30 +4,49 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from benchmarks.figures import Figure
 
 _HEADINGS = ("figure", "ours", "spread", "floor", "% of floor", "spread", "wanted", "details")
 
 
-def as_json(machine: Mapping[str, str], figures: Sequence[Figure]) -> str:
-    """Everything, by name."""
-    named = {figure.name: dataclasses.asdict(figure) for figure in figures}
-    return json.dumps({"machine": dict(machine), "figures": named}, indent=2)
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """What a run has found so far."""
 
+    machine: Mapping[str, str]
+    figures: list[Figure] = field(default_factory=list)
+    used_by_others: dict[str, float | None] = field(default_factory=dict)  # of the CPU, 0 to 1
 
-def as_table(machine: Mapping[str, str], figures: Sequence[Figure]) -> str:
-    """Everything, in columns, with the machine below."""
-    lines = [_HEADINGS, *(_cells(figure) for figure in figures)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    lines.insert(1, tuple("-" * width for width in widths))
-    table = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    ]
-    described = " · ".join(f"{name.replace('_', ' ')} {text}" for name, text in machine.items())
-    return "\n".join([*table, "", described])
+    def as_json(self) -> str:
+        """Everything, by name."""
+        document = {
+            "machine": dict(self.machine),
+            "used_by_others": self.used_by_others,
+            "figures": {figure.name: dataclasses.asdict(figure) for figure in self.figures},
+        }
+        return json.dumps(document, indent=2)
+
+    def as_table(self) -> str:
+        """Everything, in columns, with the machine below."""
+        lines = [_HEADINGS, *(_cells(figure) for figure in self.figures)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        lines.insert(1, tuple("-" * width for width in widths))
+        table = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        ]
+        return "\n".join([*table, "", self._others(), self._machine()])
+
+    def _others(self) -> str:
+        shares = [f"{n} {s:.0%}" for n, s in self.used_by_others.items() if s is not None]
+        return f"CPU that others used meanwhile: {', '.join(shares) or 'unknown'}"
+
+    def _machine(self) -> str:
+        named = (f"{name.replace('_', ' ')} {text}" for name, text in self.machine.items())
+        return " · ".join(named)
 
 
 def _cells(figure: Figure) -> tuple[str, ...]:

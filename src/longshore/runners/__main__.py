@@ -12,10 +12,8 @@ import json
 import os
 import signal
 import sys
-import traceback
 from typing import Any
 
-from longshore.core.failures import failure_of
 from longshore.runners import command, context, python
 from longshore.runners.channel import Channel
 
@@ -58,6 +56,11 @@ def _checked(result: Any) -> Any:
 
 
 def _report(channel: Channel, error: BaseException) -> None:
+    # Only for those who need it: a child's start is paid by every attempt.
+    import traceback
+
+    from longshore.core.failures import failure_of
+
     if not isinstance(error, SystemExit):
         traceback.print_exc()
     failure = failure_of(error)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
-import inspect
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,10 +26,14 @@ def run(order: Mapping[str, Any]) -> Any:
     sys.path[:0] = [folder for folder in settings.get("path", [""]) if folder not in sys.path]
     function = load(settings["function"])
     result = function(*settings.get("args", ()), **settings.get("kwargs", {}))
-    if inspect.isawaitable(result):
-        return asyncio.run(_finished(result))
-    return result
+    return _finished(result) if hasattr(result, "__await__") else result
 
 
-async def _finished(awaitable: Any) -> Any:
-    return await awaitable
+def _finished(awaitable: Any) -> Any:
+    # Only for those who need it: a child's start is paid by every attempt.
+    import asyncio
+
+    async def waited() -> Any:
+        return await awaitable
+
+    return asyncio.run(waited())

@@ -118,12 +118,17 @@ class TaskLife(RuleBasedStateMachine):
         self.events = self.events[:told]
         self.epoch += 1
 
+    @precondition(lambda self: self.row.state is TaskState.WAITING)
+    @rule(numbers=SOME_PARENTS)
+    def parents_complete(self, numbers: NumberSet) -> None:
+        self.ask(c.ParentsDone(numbers=numbers))
+
     @precondition(lambda self: self.row.state is TaskState.PENDING)
     @rule(worker=st.sampled_from(["worker-1", "worker-2"]), local=st.booleans())
     def a_worker_claims(self, worker: str, local: bool) -> None:
         # When it is due, or the story would never get far.
         self.now = max(self.now, self.row.due_at or self.now)
-        self.ask(replace(CLAIM, worker_id=worker, local=local, epoch=self.epoch))
+        self.ask(replace(CLAIM, worker_id=worker, local=local))
 
     @precondition(lambda self: self.row.state is TaskState.PROCESSING)
     @rule(report=REPORTS)
@@ -140,10 +145,13 @@ class TaskLife(RuleBasedStateMachine):
 
         assert not stale or isinstance(decision, Refusal)
 
-    @precondition(lambda self: self.row.state is TaskState.PROCESSING)
-    @rule()
-    def a_user_cancels_what_runs(self) -> None:
-        self.ask(c.RequestCancel(by="ann"))
+    @precondition(lambda self: self.row.state is TaskState.PENDING)
+    @rule(report=REPORTS, cancelled=st.booleans())
+    def an_attempt_runs(self, report: Any, cancelled: bool) -> None:
+        self.a_worker_claims("worker-1", True)
+        if cancelled:
+            self.ask(c.RequestCancel(by="ann"))
+        self.the_holder_reports(report)
 
     @precondition(lambda self: self.row.state is TaskState.IN_REVIEW)
     @rule()
@@ -161,6 +169,8 @@ class TaskLife(RuleBasedStateMachine):
 
     def ask(self, command: c.Command) -> TaskChange | Refusal:
         before = self.row
+        if isinstance(command, c.Claim):
+            command = replace(command, epoch=self.epoch)
         decision = apply(before, command, now=self.now, change_id=str(before.version))
         if isinstance(decision, Change):
             for check in CHECKS:

@@ -156,9 +156,11 @@ class ProcessAttempt:
         return Ending(failure=failure, exit_code=exit_code, signal=ended_by)
 
     async def stop(self, *, grace: timedelta) -> str:
-        if self._stopped_by is None and not self._over.is_set():
-            self._stopped_by = signal.SIGTERM.name
-            _signal_group(self.process_id, signal.SIGTERM)
+        if not self._over.is_set():
+            if self._stopped_by is None:
+                self._stopped_by = signal.SIGTERM.name
+                _signal_group(self.process_id, signal.SIGTERM)
+            # A second caller may be less patient than the first.
             try:
                 await asyncio.wait_for(self._gone(), grace.total_seconds())
             except TimeoutError:

@@ -27,17 +27,17 @@ class _Command(NamedTuple):
 
 _FOLDER = "longshore.interfaces.cli.commands"
 COMMANDS: dict[str, _Command] = {
-    "demo": _Command(f"{_FOLDER}.demo", "demo", "Watch a job survive the death of a worker"),
-    "run": _Command(f"{_FOLDER}.run", "run", "Run one command, recorded, and exit as it does"),
-    "submit": _Command(f"{_FOLDER}.submit", "submit", "Submit a job from a YAML or JSON file"),
-    "worker": _Command(f"{_FOLDER}.worker", "worker", "Work on tasks until stopped"),
-    "jobs": _Command(f"{_FOLDER}.jobs", "jobs", "List jobs, the newest first"),
-    "job": _Command(f"{_FOLDER}.job", "job", "Show one job and each of its tasks"),
-    "tasks": _Command(f"{_FOLDER}.tasks", "tasks", "List tasks"),
-    "events": _Command(f"{_FOLDER}.events", "events", "Show what happened to a job or task"),
-    "logs": _Command(f"{_FOLDER}.logs", "logs", "Show what a job or task printed"),
-    "settings": _Command(f"{_FOLDER}.settings", "settings", "Show every setting and its origin"),
-    "doctor": _Command(f"{_FOLDER}.doctor", "doctor", "Check this installation and its data"),
+    "demo": _Command(f"{_FOLDER}.house", "demo", "Watch a job survive the death of a worker"),
+    "run": _Command(f"{_FOLDER}.work", "run", "Run one command, recorded, and exit as it does"),
+    "submit": _Command(f"{_FOLDER}.work", "submit", "Submit a job from a YAML or JSON file"),
+    "worker": _Command(f"{_FOLDER}.work", "worker", "Work on tasks until stopped"),
+    "jobs": _Command(f"{_FOLDER}.look", "jobs", "List jobs, the newest first"),
+    "job": _Command(f"{_FOLDER}.look", "job", "Show one job and each of its tasks"),
+    "tasks": _Command(f"{_FOLDER}.look", "tasks", "List tasks"),
+    "events": _Command(f"{_FOLDER}.look", "events", "Show what happened to a job or task"),
+    "logs": _Command(f"{_FOLDER}.look", "logs", "Show what a job or task printed"),
+    "settings": _Command(f"{_FOLDER}.house", "settings", "Show every setting and its origin"),
+    "doctor": _Command(f"{_FOLDER}.house", "doctor", "Check this installation and its data"),
 }
 # Options that may stand before the command, and how many values each takes.
 _GLOBAL = {"--data-dir": 1, "--tenant": 1, "-v": 0, "-vv": 0, "--verbose": 0}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from longshore.interfaces.cli import log_records
 from longshore.interfaces.cli.exits import Missing
@@ -29,26 +30,32 @@ _LEVELS = {
 }
 
 
-class Session(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
     """All services, as the wiring hands them out."""
 
-    @property
-    def settings(self) -> Settings: ...
-    @property
-    def backend(self) -> Backend: ...
-    @property
-    def transitions(self) -> Transitions: ...
-    @property
-    def documents(self) -> Documents: ...
-    @property
-    def producer(self) -> Producer: ...
-    @property
-    def dispatcher(self) -> Dispatcher: ...
-    @property
-    def sweeper(self) -> Sweeper: ...
-    @property
-    def presence(self) -> Presence: ...
-    def worker(self, worker_id: str | None = None) -> Worker: ...
+    settings: Settings
+    backend: Backend
+    transitions: Transitions
+    documents: Documents
+    producer: Producer
+    dispatcher: Dispatcher
+    sweeper: Sweeper
+    presence: Presence
+    new_worker: Callable[[Settings], Worker]
+
+    def crew(self, queues: tuple[str, ...] | None = None) -> Crew:
+        """A worker of this process, with all that it needs beside it."""
+        settings = self.settings
+        if queues is not None:
+            worker = settings.worker.model_copy(update={"queues": queues})
+            settings = settings.model_copy(update={"worker": worker})
+        return Crew(
+            worker=self.new_worker(settings),
+            dispatcher=self.dispatcher,
+            sweeper=self.sweeper,
+            presence=self.presence,
+        )
 
 
 def settings_for(
@@ -72,7 +79,17 @@ async def opened(settings: Settings) -> AsyncIterator[Session]:
     from longshore.wiring import wired
 
     async with wired(settings) as services:
-        yield services
+        yield Session(
+            settings=settings,
+            backend=services.backend,
+            transitions=services.transitions,
+            documents=services.documents,
+            producer=services.producer,
+            dispatcher=services.dispatcher,
+            sweeper=services.sweeper,
+            presence=services.presence,
+            new_worker=lambda given: replace(services, settings=given).worker(),
+        )
 
 
 @contextlib.asynccontextmanager
@@ -92,13 +109,3 @@ async def existing(settings: Settings) -> AsyncIterator[Session]:
         )
     async with opened(settings) as session:
         yield session
-
-
-def crew_of(session: Session) -> Crew:
-    """A worker of this process, with all that it needs beside it."""
-    return Crew(
-        worker=session.worker(),
-        dispatcher=session.dispatcher,
-        sweeper=session.sweeper,
-        presence=session.presence,
-    )

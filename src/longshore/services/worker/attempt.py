@@ -8,7 +8,6 @@ anybody sees.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -177,8 +176,9 @@ class Attempt:
         finally:
             for waiting in (late, fenced):
                 waiting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.gather(reading, return_exceptions=True)
+            # Also when this is cancelled: the reading ends only when the child has.
+            await child.stop(grace=timedelta(0))
+            await asyncio.gather(reading, return_exceptions=True)
 
     async def _trust_ends(self) -> None:
         clock = self._tools.backend.clock

@@ -1,0 +1,156 @@
+"""The commands that get work done: ``run``, ``submit``, ``worker``.
+
+Here are their command lines alone; what they do is imported when they run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from longshore.interfaces.cli.options import Here, command, duration
+
+_RequestId = Annotated[
+    str | None,
+    typer.Option(
+        "--request-id",
+        metavar="TEXT",
+        help="The same id gives the same job, however often.",
+        show_default=False,
+    ),
+]
+
+
+@command(
+    ("longshore run -- sh -c 'echo out; echo err >&2; exit 3'", "shows both lines, exits with 3"),
+    ("longshore run --timeout 10m --attempts 3 -- ./import.sh", "tried up to three times"),
+    ("longshore run --request-id nightly-0131 -- ./report.sh", "never twice, also after a crash"),
+    interspersed=False,
+)
+def run(
+    here: Here,
+    argv: Annotated[
+        list[str],
+        typer.Argument(metavar="COMMAND...", help="What to run.", show_default=False),
+    ],
+    *,
+    timeout: Annotated[
+        timedelta | None,
+        typer.Option(
+            "--timeout",
+            metavar="TIME",
+            parser=duration,
+            help="Time it may take, like 90s or 1h. [default: the setting worker.task_timeout]",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="What to call the job. [default: the command]"),
+    ] = None,
+    attempts: Annotated[
+        int, typer.Option("--attempts", min=1, max=100, help="How often to try if it fails.")
+    ] = 1,
+    queue: Annotated[
+        str | None,
+        typer.Option(
+            "--queue",
+            help="A queue that other workers serve too. [default: one for this run alone]",
+        ),
+    ] = None,
+    request_id: _RequestId = None,
+) -> int:
+    """Run one command and exit as it does, with everything recorded.
+
+    Its output appears as it comes, and stays: see `longshore jobs` and `longshore logs`. It has no
+    stdin, and of the environment it gets what the setting worker.pass_environment names. Ctrl-C
+    cancels it; a second one kills it at once.
+
+    Exits with the command's own code; with 128 + n if signal n ended it, with 124 if its time was
+    up, with 127 if there is no such command.
+    """
+    from longshore.interfaces.cli import running
+
+    wanted = running.Wanted(
+        argv=tuple(argv),
+        timeout=timeout,
+        name=name,
+        attempts=attempts,
+        queue=queue,
+        request_id=request_id,
+    )
+    return asyncio.run(running.run(here, wanted))
+
+
+@command(
+    ("longshore submit job.yaml", "accepted; workers will do it"),
+    ("longshore submit job.yaml --wait", "work on it here until it has ended"),
+    ("generate-job | longshore submit - -o json", "from another program"),
+    output=True,
+)
+def submit(
+    here: Here,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="YAML or JSON; - is stdin.", show_default=False)
+    ],
+    *,
+    request_id: _RequestId = None,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="Work on it here until it has ended.", show_default=False),
+    ] = False,
+) -> int:
+    """Submit a job from a file.
+
+    The file has a list of tasks, each with taskId, name (of a definition: command, python, or one
+    of your own), input and dependsOn; and if you like a name, and a list of definitions, which
+    are stored first. Everything that is wrong with it is listed at once, and then nothing is stored.
+
+    With --wait it exits with 1 if the job failed.
+    """
+    from longshore.interfaces.cli import submitting
+
+    return asyncio.run(submitting.submit(here, file, request_id=request_id, wait=wait))
+
+
+@command(
+    ("longshore worker", "until Ctrl-C"),
+    ("longshore worker --queue mail --queue reports --concurrency 8", "two queues, eight at once"),
+    ("longshore worker --burst", "until nothing is left to do"),
+)
+def worker(
+    here: Here,
+    *,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--queue",
+            help="A queue to serve; may be repeated. [default: the setting worker.queues]",
+            show_default=False,
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--concurrency",
+            min=1,
+            help="How many tasks at once. [default: the setting worker.concurrency]",
+            show_default=False,
+        ),
+    ] = None,
+    burst: Annotated[
+        bool, typer.Option("--burst", help="Stop when nothing is left to do.", show_default=False)
+    ] = False,
+) -> int:
+    """Work on tasks until stopped.
+
+    Ctrl-C or SIGTERM: no new work, and what runs may finish within the setting worker.drain_grace;
+    what is left then is given back for another worker. A second signal gives it back at once.
+    """
+    from longshore.interfaces.cli import working
+
+    return asyncio.run(working.work(here, queues=queue, concurrency=concurrency, burst=burst))

@@ -1,0 +1,80 @@
+"""Ctrl-C while a command of ours runs: the first cancels it, the second kills it, the third leaves.
+
+The command lives in a session of its own, so the terminal's signal reaches us alone and the record
+says what happened: cancelled, and by whom.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from types import TracebackType
+
+from longshore.core.commands import RequestCancel
+from longshore.errors import BackendUnavailable, CommandRefused, NotFound
+from longshore.interfaces.cli.exits import say
+from longshore.interfaces.cli.session import Session
+from longshore.services.crew import Crew
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_BY_SIGNAL = 128
+
+
+class Interruption:
+    """While entered, signals cancel one task."""
+
+    def __init__(
+        self, session: Session | None, crew: Crew | None = None, task_id: str = ""
+    ) -> None:
+        self._session = session
+        self._crew = crew
+        self._task_id = task_id
+        self._count = 0
+        self._cancelling: asyncio.Future[None] | None = None
+        self.code: int | None = None  # what to exit with; None: nobody has interrupted
+
+    @classmethod
+    def none(cls) -> Interruption:
+        """For a task that has ended: there is nothing left to cancel."""
+        return cls(None)
+
+    def __enter__(self) -> Interruption:
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._received, number)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+    def _received(self, number: signal.Signals) -> None:
+        self._count += 1
+        self.code = _BY_SIGNAL + number
+        if self._count == 1:
+            self.cancel(f"interrupted by {number.name}")
+            if sys.stderr.isatty():
+                say("longshore: cancelling it; once more kills it")
+        elif self._count == 2 and self._crew is not None:
+            self._crew.kill_children()
+        else:
+            os._exit(self.code)
+
+    def cancel(self, reason: str) -> None:
+        """Ask for the end of the task; whoever follows it sees it end."""
+        if self._session is not None and self._cancelling is None:
+            self._cancelling = asyncio.ensure_future(self._cancel(self._session, reason))
+
+    async def _cancel(self, session: Session, reason: str) -> None:
+        # Too late is fine: an outcome that was faster stands.
+        with contextlib.suppress(CommandRefused, NotFound, BackendUnavailable):
+            await session.transitions.task(self._task_id, RequestCancel(by="user", reason=reason))

@@ -1,0 +1,166 @@
+"""Several processes on one file: nobody starves, nobody is told that it is locked, bells carry."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+from longshore.adapters.sqlite.backend import sqlite_backend
+from longshore.adapters.sqlite.database import SqliteOptions
+from longshore.adapters.system.clock import SystemClock
+from longshore.ports.queue import Outgoing
+
+PROCESSES = 4
+_HAMMER = """
+import asyncio, json, sys
+from pathlib import Path
+from longshore.adapters.sqlite.database import Database, SqliteOptions
+from longshore.adapters.system.clock import SystemClock
+
+folder, name, stop = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+
+def add(connection):
+    connection.execute(
+        "INSERT INTO meta (name, value) VALUES (?, '1')"
+        " ON CONFLICT (name) DO UPDATE SET value = value + 1", (name,))
+    connection.execute(
+        "INSERT INTO meta (name, value) VALUES ('all', '1')"
+        " ON CONFLICT (name) DO UPDATE SET value = value + 1")
+
+async def main():
+    database = Database(folder, SystemClock(), SqliteOptions())
+    print("ready", flush=True)
+    sys.stdin.readline()
+    done = 0
+
+    async def caller():
+        nonlocal done
+        while not stop.exists():
+            await database.write(add, promised=False)
+            done += 1
+
+    await asyncio.gather(*(caller() for _ in range(8)))
+    await database.close()
+    print(json.dumps({"name": name, "done": done}))
+
+asyncio.run(main())
+"""
+
+
+def started(folder: Path, name: str, stop: Path) -> subprocess.Popen:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HAMMER, str(folder), name, str(stop)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_four_processes_that_write_without_pause_all_get_their_turn(tmp_path: Path) -> None:
+    folder, stop = tmp_path / "data", tmp_path / "stop"
+    processes = [started(folder, f"p{number}", stop) for number in range(PROCESSES)]
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+
+    async def until_enough() -> None:
+        async with sqlite_backend(folder, SystemClock()) as backend:
+            database = backend.ledger._database
+            async with asyncio.timeout(60):
+                while True:
+                    found = database.point("SELECT value FROM meta WHERE name = 'all'")
+                    if found and int(found[0][0]) >= 2000:
+                        return
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(until_enough())
+    stop.touch()
+    answers = [json.loads(process.communicate(timeout=60)[0]) for process in processes]
+
+    assert [process.returncode for process in processes] == [0] * PROCESSES
+    counts = [answer["done"] for answer in answers]
+    assert min(counts) * 4 > max(counts), counts
+
+    async def recorded() -> dict[str, int]:
+        async with sqlite_backend(folder, SystemClock()) as backend:
+            found = backend.ledger._database.point("SELECT name, value FROM meta")
+            return {name: int(value) for name, value in found if name[0] in "ap"}
+
+    stored = asyncio.run(recorded())
+    assert stored == {**{a["name"]: a["done"] for a in answers}, "all": sum(counts)}
+
+
+_SEND = """
+import asyncio, sys
+from pathlib import Path
+from longshore.adapters.sqlite.backend import sqlite_backend
+from longshore.adapters.system.clock import SystemClock
+from longshore.ports.queue import Outgoing
+
+async def main():
+    async with sqlite_backend(Path(sys.argv[1]), SystemClock()) as backend:
+        for line in sys.stdin:
+            await backend.queue.send([Outgoing(queue="q", body=line.strip())])
+
+asyncio.run(main())
+"""
+
+
+def test_a_receiver_is_woken_by_a_sender_in_another_process(tmp_path: Path) -> None:
+    # No look in between: without the bell this would wait for an hour and time out.
+    options = SqliteOptions(slow_poll=timedelta(hours=1))
+    sender = subprocess.Popen(
+        [sys.executable, "-c", _SEND, str(tmp_path)], stdin=subprocess.PIPE, text=True
+    )
+
+    async def scenario() -> list[str]:
+        bodies = []
+        async with sqlite_backend(tmp_path, SystemClock(), options) as backend:
+            for number in range(20):
+                receiving = asyncio.ensure_future(
+                    backend.queue.receive(
+                        ["q"],
+                        limit=1,
+                        hidden_for=timedelta(minutes=1),
+                        wait=timedelta(hours=1),
+                    )
+                )
+                await asyncio.sleep(0)
+                sender.stdin.write(f"message {number}\n")
+                sender.stdin.flush()
+                async with asyncio.timeout(30):
+                    (message,) = await receiving
+                bodies.append(message.body)
+        return bodies
+
+    try:
+        assert asyncio.run(scenario()) == [f"message {number}" for number in range(20)]
+    finally:
+        sender.stdin.close()
+        sender.wait(timeout=30)
+
+
+def test_the_bells_of_processes_that_are_gone_are_taken_down(tmp_path: Path) -> None:
+    dead = subprocess.Popen(
+        [sys.executable, "-c", _SEND, str(tmp_path)], stdin=subprocess.PIPE, text=True
+    )
+
+    async def scenario() -> None:
+        async with sqlite_backend(tmp_path, SystemClock()) as backend:
+            async with asyncio.timeout(30):
+                while len(list((tmp_path / "bells").iterdir())) < 2:
+                    await asyncio.sleep(0.01)
+            dead.kill()
+            dead.wait()
+
+            await backend.queue.send([Outgoing(queue="q", body="x")])
+            await backend.queue.send([Outgoing(queue="q", body="y")])
+
+            assert len(list((tmp_path / "bells").iterdir())) == 1
+
+    asyncio.run(scenario())
+    dead.stdin.close()
