@@ -1,4 +1,8 @@
-"""Durable transitions: read the row, decide, commit row, event and message, wait for the disk."""
+"""Durable transitions: decide, commit row, event and message together, wait for the disk.
+
+A caller decides from the row that its last commit made, as a worker does with a task it holds: if
+somebody else had changed it, the commit would notice.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +38,12 @@ def scenario(callers: int, total: int) -> Scenario:
 
 async def _transitions(folder: Path, window: Probe, *, callers: int, each: int) -> None:
     async with sqlite_backend(folder, SystemClock()) as backend:
-        ids = [await _create(backend, number) for number in range(callers)]
+        rows = [await _create(backend, number) for number in range(callers)]
         with window:
-            await asyncio.gather(*(_alternate(backend, task_id, each) for task_id in ids))
+            await asyncio.gather(*(_alternate(backend, row, each) for row in rows))
 
 
-async def _create(backend: Backend, number: int) -> str:
+async def _create(backend: Backend, number: int) -> TaskRow:
     now = backend.clock.now()
     spec = TaskSpec(
         id=f"job-bench_t{number}",
@@ -52,23 +56,21 @@ async def _create(backend: Backend, number: int) -> str:
         definition_version=0,
         created_at=now,
     )
-    await backend.ledger.commit(
-        tasks.create(spec, NO_NUMBERS, now=now, change_id=f"create-{number}")
-    )
-    return spec.id
+    created = tasks.create(spec, NO_NUMBERS, now=now, change_id=f"create-{number}")
+    await backend.ledger.commit(created)
+    return created.row
 
 
-async def _alternate(backend: Backend, task_id: str, each: int) -> None:
+async def _alternate(backend: Backend, row: TaskRow, each: int) -> None:
     for turn in range(each):
-        row = await backend.ledger.task(task_id)
-        assert row is not None
         command = _next_command(row, backend.ledger.epoch)
         change = tasks.apply(
-            row, command, now=backend.clock.now(), change_id=f"{task_id}-change-{turn}"
+            row, command, now=backend.clock.now(), change_id=f"{row.id}-change-{turn}"
         )
         assert not isinstance(change, Refusal), change
         assert change.promised
         await backend.ledger.commit(change)
+        row = change.row
 
 
 def _next_command(row: TaskRow, epoch: int) -> Command:

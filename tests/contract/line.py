@@ -16,7 +16,7 @@ from itertools import count
 from typing import Any
 
 _HEAD = struct.Struct("!Q")
-_MOST_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 20
 
 Serve = Callable[..., Coroutine[Any, Any, Any]]
 
@@ -52,7 +52,10 @@ class Line:
             if not answer.done():
                 self._send("cancel", number)
                 await asyncio.wait([answer])
-            raise
+            if answer.cancelled() or answer.exception():
+                raise
+            # It had ended there before it was given up, and what it gave must not be lost.
+            return answer.result()
 
     def ask(self, name: str, *values: Any) -> asyncio.Future[Any]:
         """Ask without waiting; see ``await_here``."""
@@ -96,7 +99,7 @@ class Line:
                 left = left[self._socket.send(left) :]
 
     def _read(self) -> None:
-        data = self._socket.recv(_MOST_BYTES)
+        data = self._socket.recv(_PIECE_BYTES)
         if not data:
             self.close()
             return

@@ -71,11 +71,10 @@ class _Instance:
 async def _serve(path: str) -> None:
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(sys.stdin.fileno(), ended.set)
-    instances: list[_Instance] = []
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
-        loop.add_reader(listener, lambda: instances.append(_Instance(listener.accept()[0])))
+        loop.add_reader(listener, lambda: _Instance(listener.accept()[0]))
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         await ended.wait()

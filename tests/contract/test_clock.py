@@ -149,3 +149,15 @@ def test_a_fake_clock_refuses_a_naive_start_and_going_back() -> None:
         FakeClock(NOON.replace(tzinfo=None))
     with pytest.raises(ValueError, match="does not go back"):
         FakeClock(NOON).advance(-SECOND)
+
+
+def test_who_watches_a_fake_clock_is_told_of_each_move_until_it_looks_away() -> None:
+    clock = FakeClock(NOON)
+    seen: list[datetime] = []
+
+    with clock.watched_by(lambda: seen.append(clock.now())):
+        clock.advance(SECOND)
+        clock.set(NOON)
+    clock.advance(SECOND)
+
+    assert seen == [NOON + SECOND, NOON]

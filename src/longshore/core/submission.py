@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from reprlib import Repr
 from typing import Any
 
 from longshore.core.dag import Node, Problem, problems_of
@@ -27,6 +28,13 @@ _TASK_FIELDS = (
 )
 LONGEST_DELAY = timedelta(days=366)
 MOST_ATTEMPTS = 100
+DEEPEST_INPUT = 100
+"""Levels of an input: whoever reads or writes it recurses, and a stack has an end."""
+
+_MOST_BITS = 8192  # of a whole number: far larger ones cannot be written in decimal
+_FIELD_CHARACTERS = 64
+_shortened = Repr()
+_shortened.maxstring = _shortened.maxother = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +67,7 @@ def read_job(document: Any, *, limit: int) -> JobRequest:
         InvalidJob: with every problem and where it is.
     """
     reader = _Reader()
-    if not isinstance(document, Mapping):
+    if not isinstance(document, dict):
         raise InvalidJob([Problem(path="", message="expected an object with a list 'tasks'")])
     reader.refuse_unknown(document, _JOB_FIELDS, "")
     name = reader.optional(document, "name", "", _text)
@@ -76,10 +84,34 @@ def read_job(document: Any, *, limit: int) -> JobRequest:
     return JobRequest(tasks=tuple(requests), name=name)
 
 
+def canonical_text(document: Any) -> str:
+    """A valid document as JSON; the order of fields and spaces of what was sent do not count."""
+    return json.dumps(
+        document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=_moment_text
+    )
+
+
+def _moment_text(moment: datetime) -> str:
+    # The one thing that ``read_job`` accepts and JSON does not know; YAML does.
+    return moment.isoformat()
+
+
 def canonical_hash(document: Any) -> str:
-    """The same for two documents that mean the same: order of fields and spaces do not count."""
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    """The same for two documents that mean the same."""
+    return hashlib.sha256(canonical_text(document).encode()).hexdigest()
+
+
+def definitions_named_in(document: Any) -> dict[str, str]:
+    """Names of definitions and the path where each first stands, also in a job that is not valid.
+
+    So that a name which nobody knows is reported together with everything else.
+    """
+    tasks = document.get("tasks") if isinstance(document, dict) else None
+    named: dict[str, str] = {}
+    for index, task in enumerate(tasks if isinstance(tasks, list) else ()):
+        if isinstance(task, dict) and is_name(task.get("name")):
+            named.setdefault(task["name"], f"tasks[{index}].name")
+    return named
 
 
 class _Reader:
@@ -94,7 +126,8 @@ class _Reader:
     def refuse_unknown(self, value: Mapping[str, Any], known: tuple[str, ...], path: str) -> None:
         for field in value:
             if field not in known:
-                where = f"{path}.{field}" if path else str(field)
+                name = str(field)[:_FIELD_CHARACTERS]
+                where = f"{path}.{name}" if path else name
                 self.add(where, f"unknown field; expected one of {', '.join(known)}")
 
     def optional(
@@ -109,7 +142,7 @@ class _Reader:
             return None
 
     def task(self, value: Any, path: str) -> TaskRequest:
-        if not isinstance(value, Mapping):
+        if not isinstance(value, dict):
             self.add(path, "expected an object with 'taskId' and 'name'")
             return TaskRequest(key="", definition="")
         self.refuse_unknown(value, _TASK_FIELDS, path)
@@ -136,6 +169,11 @@ def _fail(message: str) -> ValueError:
     return ValueError(message)
 
 
+def _shown(value: Any) -> str:
+    """What was given instead, cut: it can be anything, of any size."""
+    return _shortened.repr(value)
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
         raise _fail("expected 1 to 200 printable characters")
@@ -144,7 +182,7 @@ def _text(value: Any) -> str:
 
 def _name(value: Any) -> str:
     if not is_name(value):
-        raise _fail(f"expected a name of 1 to 64 letters, digits, '-' and '_', not {value!r}")
+        raise _fail(f"expected a name of 1 to 64 letters, digits, '-' and '_', not {_shown(value)}")
     return str(value)
 
 
@@ -157,13 +195,13 @@ def _keys(value: Any) -> tuple[str, ...]:
 def _priority(value: Any) -> Priority:
     names = {priority.name.lower(): priority for priority in Priority}
     if not isinstance(value, str) or value not in names:
-        raise _fail(f"expected one of {', '.join(names)}, not {value!r}")
+        raise _fail(f"expected one of {', '.join(names)}, not {_shown(value)}")
     return names[value]
 
 
 def _delay(value: Any) -> timedelta:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _fail(f"expected a number of seconds, not {value!r}")
+        raise _fail(f"expected a number of seconds, not {_shown(value)}")
     if not 0 <= value <= LONGEST_DELAY.total_seconds():
         raise _fail(f"expected 0 to {LONGEST_DELAY.days} days, in seconds")
     return timedelta(seconds=value)
@@ -173,35 +211,47 @@ def _moment(value: Any) -> datetime:
     try:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
     except (TypeError, ValueError):
-        raise _fail(f"expected a time such as 2030-01-31T12:00:00Z, not {value!r}") from None
+        raise _fail(f"expected a time such as 2030-01-31T12:00:00Z, not {_shown(value)}") from None
     if moment.tzinfo is None:
         raise _fail("expected a time with its zone, such as 2030-01-31T12:00:00Z")
-    return moment.astimezone(UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise _fail(f"expected a time that the calendar has, not {_shown(value)}") from None
 
 
 def _attempts(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_ATTEMPTS:
-        raise _fail(f"expected a whole number from 1 to {MOST_ATTEMPTS}, not {value!r}")
+        raise _fail(f"expected a whole number from 1 to {MOST_ATTEMPTS}, not {_shown(value)}")
     return value
 
 
 def _json(value: Any) -> None:
     """Refuse what JSON cannot carry: NaN, text that is no Unicode, keys that are not text."""
-    open_ = [value]
+    open_ = [(value, 1)]
     while open_:
-        item = open_.pop()
-        if isinstance(item, Mapping):
+        item, depth = open_.pop()
+        if isinstance(item, dict | list | tuple) and depth > DEEPEST_INPUT:
+            raise _fail(f"expected at most {DEEPEST_INPUT} levels of lists and objects")
+        if isinstance(item, dict):
             if not all(isinstance(key, str) for key in item):
                 raise _fail("expected text as the keys of every object")
-            open_ += [*item.keys(), *item.values()]
+            open_ += [(inner, depth + 1) for inner in (*item.keys(), *item.values())]
         elif isinstance(item, list | tuple):
-            open_ += item
-        elif isinstance(item, str):
-            _refuse_surrogates(item)
-        elif isinstance(item, float) and not math.isfinite(item):
-            raise _fail("expected finite numbers")
-        elif not (item is None or isinstance(item, bool | int | float)):
-            raise _fail(f"expected a JSON value, not {type(item).__name__}")
+            open_ += [(inner, depth + 1) for inner in item]
+        else:
+            _refuse_scalar(item)
+
+
+def _refuse_scalar(item: Any) -> None:
+    if isinstance(item, str):
+        _refuse_surrogates(item)
+    elif isinstance(item, float) and not math.isfinite(item):
+        raise _fail("expected finite numbers")
+    elif isinstance(item, int) and item.bit_length() > _MOST_BITS:
+        raise _fail("expected numbers that can be written down")
+    elif not (item is None or isinstance(item, int | float)):
+        raise _fail(f"expected a JSON value, not {type(item).__name__}")
 
 
 def _refuse_surrogates(text: str) -> None:

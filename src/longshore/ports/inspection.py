@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from longshore.ports.queue import Depth
@@ -12,6 +13,7 @@ from longshore.ports.queue import Depth
 class StoreFacts:
     """A store as it was found; nothing was changed to find it out."""
 
+    at: datetime  # when it was looked at
     engine: str  # such as "SQLite 3.51.3"
     engine_path: str  # where its library comes from
     engine_trusted: bool  # False: a version with a fault that can damage the file
@@ -23,5 +25,6 @@ class StoreFacts:
     schema: int = 0
     known_schema: int = 0
     damage: str | None = None
+    newest_at: datetime | None = None  # of the last event that was recorded
     queues: tuple[tuple[str, Depth], ...] = ()
     stale_bells: int = 0  # left behind by processes that were killed

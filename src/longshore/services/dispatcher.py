@@ -8,6 +8,7 @@ complete has nothing left to dispatch. All of it can be done twice without harm.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -97,11 +98,9 @@ class Dispatcher:
         by_job: dict[str, dict[str, None]] = {}
         for task_id in task_ids:
             by_job.setdefault(split_task_id(task_id)[0], {})[task_id] = None
-        for job_id, ids in by_job.items():
-            try:
-                await self._settle_job(job_id, list(ids))
-            except NotFound:
-                logger.exception("dispatch.job_missing", extra={"job_id": job_id})
+        # Together, so that their commits share an fsync.
+        settling = (self._settle_job(job_id, list(ids)) for job_id, ids in by_job.items())
+        await asyncio.gather(*settling)
 
     async def _settle_job(self, job_id: str, task_ids: list[str]) -> None:
         async def decide(job: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
@@ -114,6 +113,8 @@ class Dispatcher:
             await self._transitions.job(job_id, decide)
         except CommandRefused:
             logger.debug("dispatch.nothing_new", extra={"job_id": job_id})
+        except NotFound:
+            logger.exception("dispatch.job_missing", extra={"job_id": job_id})
 
     async def _tell_dependents(self, ended: list[TaskRow]) -> None:
         told: dict[str, list[int]] = {}

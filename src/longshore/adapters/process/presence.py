@@ -1,10 +1,10 @@
 """Presence by file locks: the kernel itself lets go of a lock when its process ends.
 
-Each worker keeps ``workers/ID.lock`` locked as long as it lives, and lists the process groups it
-has started in ``workers/ID.children``. Whoever can take the lock knows that the worker is gone,
-kills what is left of its children (same process id *and* same start time, or nothing), and removes
-both. A lock is a fact of this machine's kernel, so it holds across containers that share the
-folder, and a data folder on a network file system is refused elsewhere.
+Each worker keeps ``workers/ID.lock`` locked as long as it lives, and notes in it the process
+groups it starts and sees end. Whoever can take the lock knows that the worker is gone, kills what
+is left of its children (same process id *and* same start time, or nothing), and removes the file.
+A lock is a fact of this machine's kernel, so it holds across containers that share the folder, and
+a data folder on a network file system is refused elsewhere.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FilePresence:
         self._folder = folder / "workers"
         self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         self._locks: dict[str, int] = {}
-        self._children: dict[str, dict[int, str]] = {}
+        self._children: dict[str, set[int]] = {}
         self._roles: dict[str, int] = {}
 
     def appear(self, worker_id: str) -> None:
@@ -38,26 +38,28 @@ class FilePresence:
             raise UsageError(message)
         # Locked before it gets its name: an unlocked file would look like a worker that is gone.
         draft = path.with_suffix(".draft-lock")
-        self._locks[worker_id] = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._locks[worker_id] = os.open(draft, flags, 0o600)
         fcntl.flock(self._locks[worker_id], fcntl.LOCK_EX | fcntl.LOCK_NB)
         draft.rename(path)
-        self._children[worker_id] = {}
-        self._write_children(worker_id)
+        self._children[worker_id] = set()
 
     def leave(self, worker_id: str) -> None:
-        self._children_path(worker_id).unlink(missing_ok=True)
         self._lock_path(worker_id).unlink(missing_ok=True)
         self._children.pop(worker_id, None)
         if (lock := self._locks.pop(worker_id, None)) is not None:
             os.close(lock)
 
     def note_child(self, worker_id: str, process_id: int) -> None:
-        self._children[worker_id][process_id] = start_time_of(process_id) or ""
-        self._write_children(worker_id)
+        self._children[worker_id].add(process_id)
+        note = f"+{process_id} {start_time_of(process_id) or ''}\n"
+        os.write(self._locks[worker_id], note.encode())
 
     def forget_child(self, worker_id: str, process_id: int) -> None:
-        self._children[worker_id].pop(process_id, None)
-        self._write_children(worker_id)
+        self._children[worker_id].discard(process_id)
+        os.write(self._locks[worker_id], f"-{process_id}\n".encode())
+        if not self._children[worker_id]:
+            os.ftruncate(self._locks[worker_id], 0)
 
     def gone(self, worker_id: str) -> bool:
         if worker_id in self._locks:
@@ -75,10 +77,16 @@ class FilePresence:
         return True
 
     def clear(self, worker_id: str) -> None:
+        children: dict[str, str] = {}
         with contextlib.suppress(FileNotFoundError):
-            for line in self._children_path(worker_id).read_text().splitlines():
-                process_id, _, started = line.partition(" ")
-                _kill_group(int(process_id), started)
+            for line in self._lock_path(worker_id).read_text().splitlines():
+                process_id, _, started = line[1:].partition(" ")
+                if line.startswith("+"):
+                    children[process_id] = started
+                else:
+                    children.pop(process_id, None)
+        for process_id, started in children.items():
+            _kill_group(int(process_id), started)
 
     def leads(self, role: str) -> bool:
         if role in self._roles:
@@ -110,16 +118,6 @@ class FilePresence:
 
     def _lock_path(self, worker_id: str) -> Path:
         return self._folder / f"{worker_id}.lock"
-
-    def _children_path(self, worker_id: str) -> Path:
-        return self._folder / f"{worker_id}.children"
-
-    def _write_children(self, worker_id: str) -> None:
-        path = self._children_path(worker_id)
-        lines = [f"{pid} {started}\n" for pid, started in self._children[worker_id].items()]
-        draft = path.with_suffix(".draft")
-        draft.write_text("".join(lines))
-        draft.replace(path)
 
 
 def _kill_group(leader: int, started: str) -> None:

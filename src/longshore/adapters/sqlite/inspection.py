@@ -1,4 +1,4 @@
-"""Looks at a data folder from outside: nothing is created, migrated or locked for longer than a read.
+"""Looks at a data folder from outside: nothing is created, migrated, or locked for long.
 
 For ``longshore doctor``, which must also answer when the file is damaged, too new or not there.
 """
@@ -14,6 +14,7 @@ import apsw
 
 from longshore.adapters.sqlite import codec, opening
 from longshore.adapters.sqlite.statements import rows
+from longshore.core.events.kinds import moment_of
 from longshore.ports.inspection import StoreFacts
 from longshore.ports.queue import Depth
 
@@ -38,6 +39,7 @@ def examine(folder: Path, *, now: datetime) -> StoreFacts:
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     kind = opening.file_system_of(nearest)
     facts = StoreFacts(
+        at=now,
         engine=f"SQLite {version}",
         engine_path=apsw.__file__ or "built in",
         engine_trusted=tuple(int(part) for part in version.split(".")) >= OLDEST_TRUSTED,
@@ -51,12 +53,12 @@ def examine(folder: Path, *, now: datetime) -> StoreFacts:
         return facts
     facts = replace(facts, size_bytes=_size(folder), stale_bells=_stale_bells(folder / "bells"))
     try:
-        return _opened(facts, folder / opening.FILE_NAME, now)
+        return _opened(facts, folder / opening.FILE_NAME)
     except apsw.Error as error:
         return replace(facts, damage=str(error))
 
 
-def _opened(facts: StoreFacts, path: Path, now: datetime) -> StoreFacts:
+def _opened(facts: StoreFacts, path: Path) -> StoreFacts:
     connection = opening.connect(path, busy_timeout=_BUSY_TIMEOUT, read_only=True)
     try:
         if opening.pragma(connection, "application_id") != opening.APPLICATION_ID:
@@ -66,12 +68,18 @@ def _opened(facts: StoreFacts, path: Path, now: datetime) -> StoreFacts:
         damage = None if found == ["ok"] else "; ".join(found)
         if damage or schema != facts.known_schema:
             return replace(facts, schema=schema, damage=damage)
-        depths = rows(connection, _DEPTHS, (codec.to_us(now),))
+        depths = rows(connection, _DEPTHS, (codec.to_us(facts.at),))
         queues = tuple(
             (str(name), Depth(ready=ready, hidden=hidden, dead=dead))
             for name, ready, hidden, dead in depths
         )
-        return replace(facts, schema=schema, queues=queues)
+        newest = rows(connection, "SELECT at_ms FROM events ORDER BY position DESC LIMIT 1")
+        return replace(
+            facts,
+            schema=schema,
+            queues=queues,
+            newest_at=moment_of(newest[0][0]) if newest else None,
+        )
     finally:
         connection.close()
 

@@ -131,7 +131,8 @@ class _Lines:
     def __init__(self, session: Session, key_width: int) -> None:
         self._clock = session.backend.clock
         self._console = console()
-        self._width = min(key_width, _LONGEST_KEY)
+        # At least as wide as its title; 0 where there is only one entity.
+        self._width = min(max(key_width, 4), _LONGEST_KEY) if key_width else 0
         head = [f"{'TIME':12}", f"{'SEQ':>3}", f"{'EVENT':{_TYPE_WIDTH}}", "DETAILS"]
         if self._width:
             head.insert(2, f"{'TASK':{self._width}}")

@@ -62,6 +62,7 @@ _SHARED = (
             Path | None,
             typer.Option(
                 "--data-dir",
+                metavar="PATH",
                 help="Folder of the database. [default: .longshore or LONGSHORE_DATA_DIR]",
                 show_default=False,
             ),
@@ -73,7 +74,7 @@ _SHARED = (
         default=None,
         annotation=Annotated[
             str | None,
-            typer.Option("--tenant", help="Whose work it is.", show_default=False),
+            typer.Option("--tenant", metavar="NAME", help="Whose work it is.", show_default=False),
         ],
     ),
     inspect.Parameter(

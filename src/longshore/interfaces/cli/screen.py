@@ -64,12 +64,7 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]])
         )
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
-    screen = console()
-    with screen.capture() as capture:
-        screen.print(table)
-    # A table pads its last column; nobody wants the spaces when copying a line.
-    for line in capture.get().splitlines():
-        print(line.rstrip())
+    _print(table)
 
 
 def print_pairs(pairs: Sequence[tuple[str, str | Text]]) -> None:
@@ -80,7 +75,16 @@ def print_pairs(pairs: Sequence[tuple[str, str | Text]]) -> None:
     for name, value in pairs:
         if str(value):
             table.add_row(name, Text(value) if isinstance(value, str) else value)
-    console().print(table)
+    _print(table)
+
+
+def _print(table: Table) -> None:
+    screen = console()
+    with screen.capture() as capture:
+        screen.print(table)
+    # A table pads its last column; nobody wants the spaces when copying a line.
+    for line in capture.get().splitlines():
+        print(line.rstrip())
 
 
 def print_json(value: Any) -> None:

@@ -140,6 +140,7 @@ class WaitClauses(PortContract):
             under_way(_wait(backend, 20 * SECOND)) as second,
         ):
             await send(backend, "a")
+            await soon(asyncio.wait((first, second), return_when=asyncio.FIRST_COMPLETED))
             await settle()
 
             assert sorted([first.done(), second.done()]) == [False, True]

@@ -22,10 +22,14 @@ _Id = Annotated[
         show_default=False,
     ),
 ]
-_Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many at most.")]
+_Limit = Annotated[
+    int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")
+]
 _Cursor = Annotated[
     str | None,
-    typer.Option("--cursor", help="Go on where an earlier list ended.", show_default=False),
+    typer.Option(
+        "--cursor", metavar="TEXT", help="Go on where an earlier list ended.", show_default=False
+    ),
 ]
 _Follow = Annotated[
     bool, typer.Option("--follow", "-f", help="Go on until it has ended.", show_default=False)
@@ -127,7 +131,9 @@ def logs(
     follow: _Follow = False,
     attempt: Annotated[
         int | None,
-        typer.Option("--attempt", min=1, help="Only this attempt.", show_default=False),
+        typer.Option(
+            "--attempt", metavar="N", min=1, help="Only this attempt.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Show what a job or task printed.

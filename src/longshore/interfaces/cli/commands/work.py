@@ -35,7 +35,7 @@ def run(
     here: Here,
     argv: Annotated[
         list[str],
-        typer.Argument(metavar="COMMAND...", help="What to run.", show_default=False),
+        typer.Argument(metavar="COMMAND", help="What to run.", show_default=False),
     ],
     *,
     timeout: Annotated[
@@ -50,15 +50,19 @@ def run(
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", help="What to call the job. [default: the command]"),
+        typer.Option("--name", metavar="TEXT", help="What to call the job. [default: the command]"),
     ] = None,
     attempts: Annotated[
-        int, typer.Option("--attempts", min=1, max=100, help="How often to try if it fails.")
+        int,
+        typer.Option(
+            "--attempts", metavar="N", min=1, max=100, help="How often to try if it fails."
+        ),
     ] = 1,
     queue: Annotated[
         str | None,
         typer.Option(
             "--queue",
+            metavar="NAME",
             help="A queue that other workers serve too. [default: one for this run alone]",
         ),
     ] = None,
@@ -108,7 +112,7 @@ def submit(
 
     The file has a list of tasks, each with taskId, name (of a definition: command, python, or one
     of your own), input and dependsOn; and if you like a name, and a list of definitions, which
-    are stored first. Everything that is wrong with it is listed at once, and then nothing is stored.
+    are stored first. Everything that is wrong is listed at once, and then nothing is stored.
 
     With --wait it exits with 1 if the job failed.
     """
@@ -129,6 +133,7 @@ def worker(
         list[str] | None,
         typer.Option(
             "--queue",
+            metavar="NAME",
             help="A queue to serve; may be repeated. [default: the setting worker.queues]",
             show_default=False,
         ),
@@ -137,6 +142,7 @@ def worker(
         int | None,
         typer.Option(
             "--concurrency",
+            metavar="N",
             min=1,
             help="How many tasks at once. [default: the setting worker.concurrency]",
             show_default=False,

@@ -1,0 +1,55 @@
+"""The commands about the installation itself: ``settings``, ``doctor``, ``demo``.
+
+Here are their command lines alone; what they do is imported when they run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from longshore.interfaces.cli.options import Here, command
+
+
+@command(
+    ("longshore settings", "what holds here, and why"),
+    ("LONGSHORE_WORKER_CONCURRENCY=8 longshore settings", "the environment beats the file"),
+    ("longshore settings -o json", "with descriptions and variables"),
+    output=True,
+)
+def settings(here: Here) -> None:
+    """Show every setting with its value and where it came from.
+
+    A flag counts more than the environment, the environment more than the file longshore.toml, and
+    that more than the default.
+    """
+    from longshore.interfaces.cli import settings_view
+
+    settings_view.settings(here)
+
+
+@command(
+    ("longshore doctor", "look at everything"),
+    ("longshore doctor -o json", "for a monitor"),
+    output=True,
+)
+def doctor(here: Here) -> int:
+    """Check this installation, its data folder, its workers and its queues.
+
+    Changes nothing. Exits with 1 if something is wrong.
+    """
+    from longshore.interfaces.cli import checkup
+
+    return checkup.doctor(here)
+
+
+@command(("longshore demo", "about a quarter of a minute"))
+def demo(here: Here) -> int:
+    """Watch a job of five tasks survive the death of a worker.
+
+    Two real workers in a folder of their own; one is killed in the middle of its task. Whether
+    anything was lost or done twice is then read from the recorded events. Needs no account and no
+    configuration, and leaves nothing behind.
+    """
+    from longshore.interfaces.cli.demo import story
+
+    return asyncio.run(story.tell(here))

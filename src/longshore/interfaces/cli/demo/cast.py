@@ -1,0 +1,82 @@
+"""The demo's workers: real processes of ``longshore worker``, started, killed and cleared away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from longshore.errors import BackendUnavailable
+from longshore.settings import Settings, child_environment
+
+QUEUE = "demo"
+_PATIENCE_S = 30
+_GRACE_S = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Actor:
+    """One worker process."""
+
+    number: int
+    id: str
+    process: asyncio.subprocess.Process
+    killed: bool = False
+
+    @property
+    def name(self) -> str:
+        """As the audience knows it."""
+        return f"worker {self.number}"
+
+    def kill(self) -> None:
+        """SIGKILL: no last words, no time to tidy up."""
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.killed = True
+
+
+async def start(number: int, folder: Path) -> Actor:
+    """Start a worker and wait until it is at work.
+
+    Raises:
+        BackendUnavailable: it did not start; the message has its last words.
+    """
+    log = folder / f"worker-{number}.log"
+    with log.open("wb") as errors:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "longshore", "worker"),
+            *("--data-dir", str(folder), "--queue", QUEUE, "--concurrency", "1"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            # Nobody's settings but the defaults: the demo is the same everywhere.
+            env=child_environment(Settings()),
+            cwd=folder,
+        )
+    try:
+        if process.stdout is None:
+            message = "the worker has no output to read"
+            raise BackendUnavailable(message)
+        line = await asyncio.wait_for(process.stdout.readline(), _PATIENCE_S)
+        if not line:
+            message = f"a worker did not start: {log.read_text(errors='replace')[-500:]}"
+            raise BackendUnavailable(message)
+    except BaseException:
+        await end(process)
+        raise
+    # The first line is "worker ID: …".
+    return Actor(number=number, id=line.decode().split()[1].rstrip(":"), process=process)
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """End a worker: it may give back what it runs, and is killed if it takes too long."""
+    for ask in (process.terminate, process.terminate, process.kill):
+        if process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            ask()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), _GRACE_S)

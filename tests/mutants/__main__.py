@@ -1,0 +1,84 @@
+"""Plant each fault of the catalogue, one at a time, and see that its test goes red.
+
+    python -m tests.mutants [--port PORT] [--only NAME] [--jobs N] [--why]
+
+Ends with 1 if a fault survived, if its text is no longer in the code, or if its test did not run.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+
+from tests.mutants.catalogue import FAULTS
+from tests.mutants.fault import SOURCE, Fault, Port
+from tests.mutants.trial import Outcome, Verdict, check_without_faults, tried
+
+
+def main() -> int:
+    """Try the chosen faults and tell how it went."""
+    chosen = _parser().parse_args()
+    faults = [
+        fault
+        for fault in FAULTS
+        if chosen.port in (None, fault.port) and chosen.only in (None, fault.name)
+    ]
+    problem = _problem_of(faults)
+    if problem is not None:
+        _say(problem)
+        return 1
+    return _try_all(faults, jobs=chosen.jobs, why=chosen.why)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("--port", choices=[port.value for port in Port], help="only its faults")
+    parser.add_argument("--only", metavar="NAME", help="only this fault")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="how many at a time")
+    parser.add_argument("--why", action="store_true", help="tell what each test saw")
+    return parser
+
+
+def _problem_of(faults: Sequence[Fault]) -> str | None:
+    """Why there is no use in trying them, if so."""
+    if not faults:
+        return "no such fault"
+    for fault in faults:
+        try:
+            fault.planted((SOURCE / "longshore" / fault.file).read_text())
+        except ValueError as error:
+            return str(error)
+    return check_without_faults(fault.caught_by for fault in faults)
+
+
+def _try_all(faults: Sequence[Fault], *, jobs: int, why: bool) -> int:
+    started = monotonic()
+    verdicts: Counter[Verdict] = Counter()
+    with ThreadPoolExecutor(jobs) as pool:
+        for outcome in pool.map(tried, faults):
+            verdicts[outcome.verdict] += 1
+            _say(_line(outcome, why=why))
+    counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in Verdict)
+    _say(f"{len(faults)} faults: {counts}, in {monotonic() - started:.0f} s")
+    return 0 if verdicts[Verdict.KILLED] == len(faults) else 1
+
+
+def _line(outcome: Outcome, *, why: bool) -> str:
+    fault = outcome.fault
+    line = f"{outcome.verdict:9} {fault.port:12} {fault.name:45} {outcome.seconds:5.1f} s"
+    if outcome.verdict is Verdict.BROKEN:
+        return f"{line}\n{outcome.output}"
+    if outcome.verdict is Verdict.SURVIVED:
+        return f"{line}  not seen by {fault.caught_by}"
+    return f"{line}  {outcome.reason}" if why else line
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
