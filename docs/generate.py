@@ -11,6 +11,7 @@ import inspect
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
@@ -242,7 +243,7 @@ def cli_page() -> str:
         *(part for name, command in known for part in _command_section(name, command, shared)),
         "## Options of every command",
         "They may stand before the command too.",
-        _parameters([param for param in known[0][1].params if param.name in shared]),
+        _parameters(known[0][1], [one for one in known[0][1].params if one.name in shared]),
         "## Exit codes",
         _table(["code", "meaning"], ([f"{code:d}", code.meaning] for code in ExitCode)),
     )
@@ -256,35 +257,55 @@ def _shared(known: Sequence[tuple[str, Any]]) -> set[str]:
 def _command_section(name: str, command: Any, shared: set[str]) -> Iterator[str]:
     text, _, examples = command.help.partition("\b\nExamples:\n")
     yield f"## {name}"
-    yield text.strip().replace("``", "`")
+    yield from (_paragraph(part) for part in text.strip().split("\n\n"))
     yield f"```text\n{' '.join(['longshore', name, *_pieces(command)])}\n```"
     if own := [param for param in command.params if param.name not in shared]:
-        yield _parameters(own)
+        yield _parameters(command, own)
     if examples:
         lines = (line.strip().partition("  ") for line in examples.strip("\n").splitlines())
         yield _table(["example", ""], ([f"`{line}`", what] for line, _, what in lines))
 
 
+def _paragraph(text: str) -> str:
+    """Prose as it is; what is marked as not to be filled is a block."""
+    if text.startswith("\b\n"):
+        return f"```text\n{inspect.cleandoc(text[2:])}\n```"
+    return text.strip().replace("``", "`")
+
+
 def _pieces(command: Any) -> list[str]:
     arguments = [param for param in command.params if param.param_type_name == "argument"]
-    return ["[OPTIONS]", *(param.make_metavar(_context(command)) for param in arguments)]
+    return ["[OPTIONS]", *(_metavar(param) for param in arguments)]
 
 
-def _parameters(params: Sequence[Any]) -> str:
-    rows = ([_spelling(param), param.help or "", _default(param)] for param in params)
+def _metavar(param: Any) -> str:
+    name = str(param.metavar or param.name.upper())
+    return f"{name}..." if param.nargs == -1 and not name.endswith("...") else name
+
+
+def _parameters(command: Any, params: Sequence[Any]) -> str:
+    hints = command.callback.__annotations__
+    rows = ([_spelling(param), *_meaning(param, hints[param.name])] for param in params)
     return _table(["", "what it is", "default"], rows)
 
 
 def _spelling(param: Any) -> str:
     if param.param_type_name == "argument":
-        return f"`{param.name.upper()}`"
+        return f"`{_metavar(param)}`"
     return ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
 
 
-def _default(param: Any) -> str:
+def _meaning(param: Any, hint: Any) -> tuple[str, str]:
+    """What it is, and its default: the parser's, or the one that the help text names."""
+    text, _, named = (param.help or "").partition(" [default: ")
+    plain = get_args(hint)[0]
+    for kind in (plain, *get_args(plain)):
+        if inspect.isclass(kind) and issubclass(kind, Enum):
+            text += f" One of {', '.join(f'`{choice.value}`' for choice in kind)}."
     value = param.default
-    shown = value is not None and value is not False and getattr(param, "show_default", True)
-    return f"`{getattr(value, 'value', value)}`" if shown and not callable(value) else ""
+    if named or not value:
+        return text, named.removesuffix("]")
+    return text, f"`{getattr(value, 'value', value)}`"
 
 
 def main() -> None:

@@ -75,16 +75,17 @@ def sessions_in(text: str) -> Iterator[tuple[str, str]]:
 
 
 def looks_like(shown: str) -> re.Pattern[str]:
-    """What a page shows, as a pattern for what comes out."""
+    """What a page shows, as a pattern for what comes out; how far apart columns stand is free."""
     lines = [
-        r"(?:.*\n)*?" if line.strip() == "…" else f"{_line_like(line)}\n"
+        r"(?:.*\n)*?" if line.strip() == "…" else rf"{_line_like(line)}\s*?\n"
         for line in shown.rstrip("\n").splitlines()
     ]
     return re.compile("".join(lines))
 
 
 def _line_like(line: str) -> str:
-    return ".*".join(re.escape(part) for part in line.rstrip().split("…")) + " *"
+    words = (re.escape(word).replace("…", ".*") for word in line.split())
+    return r" *" + r" +".join(words)
 
 
 def run_block(block: Block, folder: Path) -> None:
@@ -132,3 +133,22 @@ def test_the_example_runs_to_the_end(example: Path, tmp_path: Path) -> None:
     done = run(f"longshore submit {example} --wait", tmp_path)
 
     assert done.returncode == 0, done.stdout
+
+
+def test_what_is_shown_must_come_out_but_for_what_is_left_open() -> None:
+    shown = looks_like("JOB  TOOK\njob-a  … s\n…\nend\n")
+
+    assert shown.fullmatch("JOB      TOOK\njob-a   0.1 s\none\ntwo\nend\n")
+    assert not shown.fullmatch("JOB  TOOK\njob-b  0.1 s\nend\n")
+    assert not shown.fullmatch("JOB  TOOK\njob-a  0.1 s\nend\nmore\n")
+
+
+def test_a_command_may_go_on_in_the_next_line() -> None:
+    sessions = list(sessions_in("$ echo a \\\n> b\na b\n$ true\n"))
+
+    assert sessions == [("echo a  b", "a b\n"), ("true", "")]
+
+
+def test_a_block_that_nobody_would_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        run_block(Block(language="perl", text="print 1\n", line=1), tmp_path)

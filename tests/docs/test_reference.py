@@ -13,6 +13,7 @@ from longshore.errors import Fail, LongshoreError, Retry
 from longshore.settings import FIELDS, FOREIGN_NAMES, variable_of
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "longshore"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -130,6 +131,15 @@ def test_every_test_that_the_architecture_names_exists() -> None:
 
     assert named
     assert missing == []
+
+
+def test_every_place_that_the_architecture_names_exists() -> None:
+    text = _FENCE.sub("", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+    tables = [line for line in text.splitlines() if line.startswith("|")]
+    named = re.findall(r"`([\w/*]+(?:\.py|/))`", "\n".join(tables))
+
+    assert named
+    assert [place for place in named if not any(PACKAGE.glob(place))] == []
 
 
 def test_every_invariant_is_in_the_architecture() -> None:

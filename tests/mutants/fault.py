@@ -35,7 +35,7 @@ class Fault:
     file: str  # below src/longshore
     old: str  # stands in the file exactly once
     new: str
-    caught_by: str  # the test, as pytest knows it, below tests/contract
+    caught_by: str  # the test, as pytest knows it, below tests
 
     def planted(self, text: str) -> str:
         """The file's text with the fault in it.

@@ -81,7 +81,7 @@ def _copy() -> Iterator[Path]:
 
 
 def _run_tests(source: Path, tests: list[str]) -> tuple[int, str]:
-    nodes = [f"tests/contract/{test}" for test in tests]
+    nodes = [f"tests/{test}" for test in tests]
     options = ["-x", "-q", "-p", "no:cacheprovider", f"--timeout={_TEST_LIMIT_S}"]
     return _run(source, [sys.executable, "-m", "pytest", *options, *nodes])
 

@@ -28,7 +28,7 @@ def place_of(listing: str, cursor: str, kinds: tuple[type, ...]) -> list[Any]:
     try:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         name, *rest = json.loads(text)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         message = "the cursor is not valid; leave it out to begin at the first page"
         raise UsageError(message) from error
     place: list[Any] = rest

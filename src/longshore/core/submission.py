@@ -101,17 +101,17 @@ def canonical_hash(document: Any) -> str:
     return hashlib.sha256(canonical_text(document).encode()).hexdigest()
 
 
-def definitions_named_in(document: Any) -> dict[str, str]:
-    """Names of definitions and the path where each first stands, also in a job that is not valid.
+def definitions_named_in(document: Any) -> list[tuple[str, str]]:
+    """Paths and names of definitions, also in a job that is not valid.
 
     So that a name which nobody knows is reported together with everything else.
     """
     tasks = document.get("tasks") if isinstance(document, dict) else None
-    named: dict[str, str] = {}
-    for index, task in enumerate(tasks if isinstance(tasks, list) else ()):
-        if isinstance(task, dict) and is_name(task.get("name")):
-            named.setdefault(task["name"], f"tasks[{index}].name")
-    return named
+    return [
+        (f"tasks[{index}].name", task["name"])
+        for index, task in enumerate(tasks if isinstance(tasks, list) else ())
+        if isinstance(task, dict) and is_name(task.get("name"))
+    ]
 
 
 class _Reader:

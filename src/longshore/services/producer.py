@@ -8,6 +8,7 @@ the tasks that are not there yet.
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,14 +18,26 @@ from longshore.core import job as jobs
 from longshore.core import task as tasks
 from longshore.core.backoff import RetryPolicy
 from longshore.core.blob_keys import submitted_document
-from longshore.core.dag import Problem
+from longshore.core.dag import PROBLEM_LIMIT, Problem
 from longshore.core.definition import BUILTIN, Definition
 from longshore.core.ids import is_request_id, job_id_of
 from longshore.core.numbers import NumberSet
 from longshore.core.planning import Plan, plan
 from longshore.core.rows import Intent, IntentKind, JobRow, JobSpec
-from longshore.core.submission import JobRequest, canonical_hash, read_job
-from longshore.errors import AlreadyExists, InvalidJob, UsageError, VersionConflict
+from longshore.core.submission import (
+    JobRequest,
+    canonical_hash,
+    canonical_text,
+    definitions_named_in,
+    read_job,
+)
+from longshore.errors import (
+    AlreadyExists,
+    CommandRefused,
+    InvalidJob,
+    UsageError,
+    VersionConflict,
+)
 from longshore.ports.backend import Backend
 from longshore.services.documents import Documents
 from longshore.services.transitions import Transitions
@@ -74,12 +87,14 @@ class Producer:
         if not is_request_id(request_id):
             message = "a request id must be 1 to 256 printable characters"
             raise UsageError(message)
-        request = read_job(document, limit=self._task_limit)
+        request = await self._read(tenant, document)
         body_hash = canonical_hash(document)
         job_id = job_id_of(tenant, request_id)
         if known := await self._backend.ledger.job(job_id):
-            return self._same(known, body_hash, request_id)
-        definitions = await self._definitions(tenant, request)
+            return self._same(known, request, body_hash)
+        definitions, unknown = await self._definitions(tenant, document)
+        if unknown:
+            raise InvalidJob(unknown)
         spec = JobSpec(
             id=job_id,
             tenant=tenant,
@@ -97,7 +112,7 @@ class Producer:
             known = await self._backend.ledger.job(job_id)
             if known is None:
                 raise
-            return self._same(known, body_hash, request_id)
+            return self._same(known, request, body_hash)
         logger.info("job.accepted", extra={"job_id": job_id, "tasks": row.total})
         return Accepted(job=row, roots=tuple(planned.roots), created=True)
 
@@ -114,27 +129,35 @@ class Producer:
         if large:
             raise InvalidJob(large)
 
-    def _same(self, known: JobRow, body_hash: str, request_id: str) -> Accepted:
-        if known.spec.body_hash != body_hash:
-            raise AlreadyExists("a job with request id", request_id)
-        return Accepted(job=known, roots=(), created=False)
+    async def _read(self, tenant: str, document: Any) -> JobRequest:
+        try:
+            return read_job(document, limit=self._task_limit)
+        except InvalidJob as invalid:
+            # All that is wrong is told at once, also what only the store can know.
+            _, unknown = await self._definitions(tenant, document)
+            raise InvalidJob([*invalid.problems, *unknown]) from None
 
-    async def _definitions(self, tenant: str, request: JobRequest) -> dict[str, Definition]:
-        known: dict[str, Definition] = {}
-        problems = []
-        for index, task in enumerate(request.tasks):
-            if task.definition in known:
-                continue
-            found = await self._backend.definitions.get(tenant, task.definition)
-            found = found or BUILTIN.get(task.definition)
-            if found is None:
-                message = f"no definition is called {task.definition!r}"
-                problems.append(Problem(path=f"tasks[{index}].name", message=message))
-            else:
-                known[task.definition] = found
-        if problems:
-            raise InvalidJob(problems)
-        return known
+    def _same(self, known: JobRow, request: JobRequest, body_hash: str) -> Accepted:
+        if known.spec.body_hash != body_hash:
+            raise AlreadyExists("a job with request id", known.spec.request_id)
+        roots = tuple(task.key for task in request.tasks if not task.parents)
+        return Accepted(job=known, roots=roots, created=False)
+
+    async def _definitions(
+        self, tenant: str, document: Any
+    ) -> tuple[dict[str, Definition], list[Problem]]:
+        """The definitions that the document names, and the names that nobody knows."""
+        found: dict[str, Definition | None] = {}
+        unknown: list[Problem] = []
+        for path, name in definitions_named_in(document):
+            if name not in found:
+                stored = await self._backend.definitions.get(tenant, name)
+                found[name] = stored or BUILTIN.get(name)
+            if found[name] is None:
+                unknown.append(Problem(path=path, message=f"no definition is called {name!r}"))
+            if len(unknown) == PROBLEM_LIMIT:
+                break
+        return {name: one for name, one in found.items() if one is not None}, unknown
 
     async def _write(
         self, spec: JobSpec, document: Any, definitions: dict[str, Definition], planned: Plan
@@ -155,7 +178,9 @@ class Producer:
             intent=intent,
         )
         await self._transitions.commit(await self._documents.spill(change))
-        return await self._create_tasks(change.row, intent, planned)
+        await self._create_tasks(intent, planned)
+        # If a sweeper took this for left behind and closed it, the job is created all the same.
+        return await self._close(change.row, intent) or change.row
 
     async def _write_at_once(self, spec: JobSpec, planned: Plan, graph: Any) -> JobRow:
         change_id = self._transitions.new_id()
@@ -175,7 +200,7 @@ class Producer:
         self, spec: JobSpec, document: Any, definitions: dict[str, Definition]
     ) -> Intent:
         body = {
-            "document": document,
+            "document": json.loads(canonical_text(document)),
             "versions": {name: one.version for name, one in definitions.items()},
         }
         intent_id = self._transitions.new_id()
@@ -189,15 +214,17 @@ class Producer:
             body=await self._documents.keep(body, place),
         )
 
-    async def finish_creating(self, job: JobRow, intent: Intent) -> None:
-        """Carry out what a submit began and did not end."""
+    async def finish_creating(self, job: JobRow, intent: Intent) -> bool:
+        """Carry out what a submit began and did not end; False: somebody was faster."""
         body = await self._documents.load(intent.body)
-        request = read_job(body["document"], limit=self._task_limit)
+        # What was accepted is carried out, also if the limit has been lowered since.
+        request = read_job(body["document"], limit=len(body["document"]["tasks"]))
         definitions = await self._versions(job.spec.tenant, body["versions"])
         planned = plan(job.spec, request.tasks, definitions, retry=self._retry)
         for key, data in planned.blobs:
             await self._backend.blobs.put(key, data)
-        await self._create_tasks(job, intent, planned)
+        await self._create_tasks(intent, planned)
+        return await self._close(job, intent) is not None
 
     async def _versions(self, tenant: str, versions: dict[str, int]) -> dict[str, Definition]:
         found = {}
@@ -213,8 +240,10 @@ class Producer:
             found[name] = stored
         return found
 
-    async def _create_tasks(self, job: JobRow, intent: Intent, planned: Plan) -> JobRow:
-        for task in planned.tasks:
+    async def _create_tasks(self, intent: Intent, planned: Plan) -> None:
+        # Those that wait first: a root may be run and done before the next row is written, and
+        # whoever tells its dependents must find them.
+        for task in sorted(planned.tasks, key=lambda task: not task.awaits):
             change = tasks.create(
                 task.spec,
                 task.awaits,
@@ -226,8 +255,14 @@ class Producer:
             except VersionConflict:
                 continue  # it is there already, and may have moved on
 
-        async def close(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
+    async def _close(self, job: JobRow, intent: Intent) -> JobRow | None:
+        """The job's row without the intent; None if somebody else has closed it."""
+
+        async def decide(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
             done = jobs.IntentDone(intent_id=intent.id)
             return jobs.apply(row, done, now=now, change_id=change_id)
 
-        return await self._transitions.job(job.id, close)
+        try:
+            return await self._transitions.job(job.id, decide)
+        except CommandRefused:
+            return None

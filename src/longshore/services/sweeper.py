@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+from longshore.core import task as tasks
+from longshore.core.changes import Refusal
 from longshore.core.commands import LeaseEnded, RingAgain
-from longshore.core.rows import IntentKind
-from longshore.errors import BackendUnavailable, CommandRefused, NotFound
+from longshore.core.rows import Intent, IntentKind, JobRow
+from longshore.errors import (
+    BackendUnavailable,
+    CommandRefused,
+    NotFound,
+    UsageError,
+    VersionConflict,
+)
 from longshore.ports.backend import Backend
 from longshore.ports.ledger import HeldTask
 from longshore.ports.presence import Presence
@@ -111,43 +119,62 @@ class Sweeper:
                 self._presence.leave(worker_id)
 
     async def _end_silent_leases(self) -> None:
-        over_by = self._backend.clock.now() - self._policy.skew_margin
-        for task in await self._backend.ledger.held(limit=_AT_ONCE, expired_by=over_by):
-            await self._end(task, holder_gone=False)
+        mended = _AT_ONCE
+        while mended == _AT_ONCE:
+            over_by = self._backend.clock.now() - self._policy.skew_margin
+            found = await self._backend.ledger.held(limit=_AT_ONCE, expired_by=over_by)
+            mended = sum([await self._end(task, holder_gone=False) for task in found])
 
-    async def _end(self, task: HeldTask, *, holder_gone: bool) -> None:
+    async def _end(self, task: HeldTask, *, holder_gone: bool) -> bool:
         command = LeaseEnded(
             fence=task.fence, margin=self._policy.skew_margin, holder_gone=holder_gone
         )
         try:
             await self._transitions.task(task.task_id, command)
         except (CommandRefused, NotFound):
-            return  # it moved on by itself
+            return False  # it moved on by itself
         self.repairs.leases_ended += 1
         extra = {"task_id": task.task_id, "worker_id": task.worker_id, "gone": holder_gone}
         logger.warning("lease.ended_for_silent_worker", extra=extra)
+        return True
 
     async def _ring_again(self) -> None:
-        now = self._backend.clock.now()
-        unrung = await self._backend.ledger.unrung(
-            due_by=now, rung_before=now - self._policy.ring_again_after, limit=_AT_ONCE
-        )
-        for task_id in unrung:
-            try:
-                await self._transitions.task(task_id, RingAgain())
-            except (CommandRefused, NotFound):
-                continue
-            self.repairs.rung_again += 1
+        mended = _AT_ONCE
+        while mended == _AT_ONCE:
+            now = self._backend.clock.now()
+            rung_before = now - self._policy.ring_again_after
+            unrung = await self._backend.ledger.unrung(
+                due_by=now, rung_before=rung_before, limit=_AT_ONCE
+            )
+            mended = sum([await self._ring(task_id, rung_before) for task_id in unrung])
+
+    async def _ring(self, task_id: str, rung_before: datetime) -> bool:
+        row = await self._backend.ledger.task(task_id)
+        if row is None or row.rung_at is None or row.rung_at >= rung_before:
+            return False
+        now, change_id = self._backend.clock.now(), self._transitions.new_id()
+        change = tasks.apply(row, RingAgain(), now=now, change_id=change_id)
+        if isinstance(change, Refusal):
+            return False
+        try:
+            await self._transitions.commit(change)
+        except VersionConflict:
+            return False  # it was taken, or somebody else has rung
+        self.repairs.rung_again += 1
+        return True
 
     async def _finish_intents(self) -> None:
         for job_id in await self._backend.ledger.open_intents(limit=_AT_ONCE):
             job = await self._backend.ledger.job(job_id)
-            if job is None:
-                continue
-            for intent in job.intents:
-                if intent.kind is IntentKind.CREATE:
-                    try:
-                        await self._producer.finish_creating(job, intent)
-                    except CommandRefused:
-                        continue  # somebody else has finished it
-                    self.repairs.intents_finished += 1
+            for intent in job.intents if job is not None else ():
+                if job is not None and intent.kind is IntentKind.CREATE:
+                    await self._finish_creating(job, intent)
+
+    async def _finish_creating(self, job: JobRow, intent: Intent) -> None:
+        try:
+            if await self._producer.finish_creating(job, intent):
+                self.repairs.intents_finished += 1
+        except (UsageError, NotFound):
+            # One job that cannot be mended must not keep all others from it.
+            extra = {"job_id": job.id, "intent": intent.kind.value}
+            logger.exception("intent.stuck", extra=extra)

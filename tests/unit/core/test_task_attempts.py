@@ -236,6 +236,13 @@ class TestAttemptFailed:
 
         assert change_of(running(), command).row.due_at == LATER + timedelta(minutes=5)
 
+    def test_a_task_is_due_at_a_whole_millisecond_so_that_whoever_wakes_then_can_claim_it(
+        self,
+    ) -> None:
+        row = change_of(running(), failing(roll=0.1234567)).row
+
+        assert row.due_at == LATER + timedelta(milliseconds=123)
+
     def test_a_rate_limit_uses_up_no_attempt(self) -> None:
         row = running(attempts_used=2)
 

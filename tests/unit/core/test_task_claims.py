@@ -1,5 +1,6 @@
 """How a worker comes by a task, keeps it, and gives it back: claims, renewals, releases."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -146,6 +147,18 @@ def test_a_task_can_be_claimed_at_the_moment_it_is_due_and_not_before() -> None:
 
     assert (early.reason, early.until) == (Reason.NOT_DUE, LATER)
     assert in_time.row.state is TaskState.PROCESSING
+
+
+def test_a_lease_ends_at_a_whole_millisecond() -> None:
+    lasts = timedelta(microseconds=1_234_567)
+    ends = LATER + timedelta(milliseconds=1_234)
+
+    claimed = change_of(a_task(), replace(a_claim(), lasts=lasts)).row
+    renewed = change_of(claimed, c.Renew(fence=1, lasts=lasts)).row
+
+    assert claimed.lease is not None
+    assert renewed.lease is not None
+    assert (claimed.lease.expires_at, renewed.lease.expires_at) == (ends, ends)
 
 
 def test_a_pending_task_without_a_due_time_is_due() -> None:

@@ -16,6 +16,7 @@ from longshore.core.events.event import Event
 from longshore.core.events.folding import fold
 from longshore.core.events.types import Usage
 from longshore.core.failures import ErrorCategory
+from longshore.core.judgement import Verdict, judge
 from longshore.core.limits import MAX_REVISIONS
 from longshore.core.numbers import NumberSet
 from longshore.core.rows import TaskRow
@@ -211,6 +212,25 @@ class TaskLife(RuleBasedStateMachine):
         assert row.result is None or row.state is not TaskState.FAILED
         assert row.lease is None or row.lease.fence == row.fence
         assert row.revision <= MAX_REVISIONS
+
+    @invariant()
+    def every_moment_of_the_row_is_a_whole_millisecond(self) -> None:
+        row = self.row
+        moments = [row.updated_at, row.due_at, row.rung_at, row.started_at, row.finished_at]
+        if row.lease is not None:
+            moments += [row.lease.acquired_at, row.lease.expires_at]
+        assert all(moment is None or moment.microsecond % 1000 == 0 for moment in moments)
+
+    @invariant()
+    def a_message_is_judged_as_the_task_would_answer(self) -> None:
+        row, now = self.row, self.now
+        claimed = apply(row, CLAIM, now=now, change_id="?")
+        ended = apply(row, c.LeaseEnded(fence=row.fence, margin=MARGIN), now=now, change_id="?")
+
+        verdict = judge(row, now=now, margin=MARGIN).verdict
+
+        assert (verdict is Verdict.RUN) == isinstance(claimed, Change)
+        assert (verdict is Verdict.TAKE_OVER) == isinstance(ended, Change)
 
     @invariant()
     def no_fence_was_issued_twice(self) -> None:

@@ -11,7 +11,9 @@ import sys
 from collections.abc import Sequence
 from enum import IntEnum
 
+from longshore import errors
 from longshore.errors import (
+    AlreadyExists,
     BackendError,
     ConfigurationError,
     Conflict,
@@ -46,6 +48,10 @@ class ExitCode(IntEnum):
         return code
 
 
+class ReaderGone(Exception):
+    """Nobody reads our output any more. No OSError: typer would end the process with code 1."""
+
+
 # The first row that fits wins.
 _BY_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (ConfigurationError, ExitCode.USAGE),
@@ -54,7 +60,7 @@ _BY_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (Conflict, ExitCode.REFUSED),
     (BackendError, ExitCode.BACKEND),
     (LongshoreError, ExitCode.FAILED),
-    (BrokenPipeError, ExitCode.BROKEN_PIPE),
+    (ReaderGone, ExitCode.BROKEN_PIPE),
     # What is left of the operating system's errors came from the data folder.
     (OSError, ExitCode.BACKEND),
     (KeyboardInterrupt, ExitCode.INTERRUPTED),
@@ -94,7 +100,7 @@ def tell(error: BaseException, code: int, *, as_json: bool) -> None:
     """Say on stderr what went wrong."""
     if as_json:
         document: dict[str, object] = {
-            "type": type(error).__name__,
+            "type": _public_name(error),
             "message": sentence_of(error),
             "exitCode": int(code),
         }
@@ -109,10 +115,18 @@ def tell(error: BaseException, code: int, *, as_json: bool) -> None:
         say(f"longshore: {sentence_of(error)}")
 
 
+def _public_name(error: BaseException) -> str:
+    """The error's class as others can know it: the first that ``longshore.errors`` has."""
+    kinds = type(error).__mro__
+    return next((k.__name__ for k in kinds if k.__module__ == errors.__name__), kinds[0].__name__)
+
+
 def sentence_of(error: BaseException) -> str:
     """What is told of an error."""
     if isinstance(error, ConfigurationError) and len(error.problems) > 1:
         return "the settings are wrong:\n  " + "\n  ".join(error.problems)
+    if isinstance(error, AlreadyExists):
+        return f"{error}; choose another --request-id"
     if isinstance(error, LongshoreError):
         return str(error)
     if isinstance(error, OSError):

@@ -16,7 +16,15 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from longshore.interfaces.cli.exits import ExitCode, code_of, say, tell, wants_json
+from longshore.errors import LongshoreError, UsageError
+from longshore.interfaces.cli.exits import (
+    ExitCode,
+    ReaderGone,
+    code_of,
+    say,
+    tell,
+    wants_json,
+)
 
 
 class _Command(NamedTuple):
@@ -40,7 +48,10 @@ COMMANDS: dict[str, _Command] = {
     "doctor": _Command(f"{_FOLDER}.house", "doctor", "Check this installation and its data"),
 }
 # Options that may stand before the command, and how many values each takes.
-_GLOBAL = {"--data-dir": 1, "--tenant": 1, "-v": 0, "-vv": 0, "--verbose": 0}
+_GLOBAL = {
+    **dict.fromkeys(("--data-dir", "--tenant", "-o", "--output"), 1),
+    **dict.fromkeys(("-v", "-vv", "--verbose"), 0),
+}
 _HELP = {"-h", "--help", "help"}
 _INTRODUCTION = """\
 Usage: longshore [OPTIONS] COMMAND [ARGS]...
@@ -68,8 +79,8 @@ Exit codes:
 """
 
 
-class _Wrong(Exception):
-    """The command line does not say which command to run."""
+class _Wrong(UsageError):
+    """The command line cannot be understood."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _Wrong as error:
         tell(error, ExitCode.USAGE, as_json=wants_json(given))
         return ExitCode.USAGE
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderGone):
         _leave_quietly()
         return ExitCode.BROKEN_PIPE
 
@@ -140,7 +151,7 @@ def _invoke(name: str, arguments: list[str]) -> int:
     as_json = wants_json(arguments)
     try:
         return _called(name, arguments)
-    except BrokenPipeError:
+    except ReaderGone:
         raise
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
@@ -163,16 +174,12 @@ def _called(name: str, arguments: list[str]) -> int:
     result: Any = command_line(function, name).main(
         arguments, prog_name=f"longshore {name}", standalone_mode=False
     )
-    # On a terminal print flushes by itself; into a pipe this is where a lost reader shows.
-    sys.stdout.flush()
     return int(result or 0)
 
 
 def _judged(error: Exception, name: str) -> tuple[BaseException | None, int]:
     """What to tell of an error and how to end; nothing to tell for one that nobody expected."""
     import typer
-
-    from longshore.errors import LongshoreError
 
     if isinstance(error, typer.Abort):
         return KeyboardInterrupt("interrupted"), ExitCode.INTERRUPTED

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from longshore.durations import parse_duration
+from longshore.interfaces.cli.exits import ReaderGone
 
 
 class Format(StrEnum):
@@ -150,7 +152,13 @@ def _with_shared_options(given: Command) -> Callable[..., int | None]:
     @functools.wraps(given.function)
     def called(**values: Any) -> int | None:
         here = Here(**{name: values.pop(name) for name in names})
-        return given.function(here, **values)
+        try:
+            code = given.function(here, **values)
+            # On a terminal print flushes by itself; into a pipe a lost reader shows here.
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            raise ReaderGone from error
+        return code
 
     parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *shared)]
     called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

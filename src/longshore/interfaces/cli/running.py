@@ -9,6 +9,7 @@ again from the record.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import shutil
 import sys
@@ -145,15 +146,18 @@ class _Show:
         row = await following.row_of(self._session.backend, self._task_id)
         async for current, batch in following.updates(self._session.backend, self._task_id):
             row = current
-            if batch and not self._reader_is_gone:
-                await self._write(batch, interruption)
-            elif not batch:
-                self._tell_of_retry(row)
+            if row.state is TaskState.PENDING and row.failure and not batch:
+                self._tell_of_retry(row.attempt, row)
+            for attempt, pieces in itertools.groupby(batch, key=lambda entry: entry.attempt):
+                self._tell_of_retry(attempt - 1, row)
+                await self._write(list(pieces), interruption)
         # Whoever dispatches will come to it too; this way the job has ended when we have.
         await self._session.dispatcher.settle([self._task_id])
         return self._code(row, interruption)
 
     async def _write(self, batch: list[OutputEntry], interruption: Interruption) -> None:
+        if self._reader_is_gone:
+            return
         try:
             # In a thread: a reader that takes its time must not keep us from renewing the lease.
             await asyncio.to_thread(_write_all, batch)
@@ -161,15 +165,17 @@ class _Show:
             self._reader_is_gone = True
             interruption.cancel("whoever read the output has gone")
 
-    def _tell_of_retry(self, row: TaskRow) -> None:
-        waiting = row.state is TaskState.PENDING and row.failure and row.attempt > self._told
-        if waiting and row.failure and row.due_at:
-            self._told = row.attempt
-            pause = max(row.due_at - self._session.backend.clock.now(), timedelta())
-            say(
-                f"longshore: attempt {row.attempt} of {row.spec.retry.max_attempts} failed"
-                f" ({row.failure.message}); again in {words.took(pause)}"
-            )
+    def _tell_of_retry(self, failed: int, row: TaskRow) -> None:
+        """Say once that an attempt failed: before the next one, or before its first output."""
+        if failed > self._told:
+            self._told = failed
+            why = f" ({row.failure.message})" if row.failure else ""
+            again = "trying again"
+            if row.due_at is not None:
+                pause = max(row.due_at - self._session.backend.clock.now(), timedelta())
+                again = f"again in {words.took(pause)}"
+            most = row.spec.retry.max_attempts
+            say(f"longshore: attempt {failed} of {most} failed{why}; {again}")
 
     def _code(self, row: TaskRow, interruption: Interruption) -> int:
         if self._reader_is_gone:

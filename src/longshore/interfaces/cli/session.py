@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from longshore.errors import BackendUnavailable
 from longshore.interfaces.cli import log_records
 from longshore.interfaces.cli.exits import Missing
 from longshore.interfaces.cli.options import Here
@@ -78,7 +79,13 @@ async def opened(settings: Settings) -> AsyncIterator[Session]:
     """All services; the data folder is created if it is not there."""
     from longshore.wiring import wired
 
-    async with wired(settings) as services:
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            services = await stack.enter_async_context(wired(settings))
+        except OSError as error:
+            place = str(settings.data_dir.absolute())
+            message = f"the data folder {place!r} cannot be used: {error.strerror}; see --data-dir"
+            raise BackendUnavailable(message) from error
         yield Session(
             settings=settings,
             backend=services.backend,

@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 
 from longshore.core import commands as c
+from longshore.core import job
 from longshore.core.messages import body_for
 from longshore.core.rows import TaskRow
 from longshore.core.values import Document
@@ -19,6 +20,8 @@ from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.samples import (
     TENANT,
     after,
+    after_job,
+    an_intent,
     carry_out,
     claim,
     commit,
@@ -95,6 +98,19 @@ class CommitClauses(PortContract):
             await backend.ledger.commit(early)
 
         assert await backend.ledger.task(pending.id) == pending
+
+    @clause
+    async def test_a_job_is_changed_only_from_its_current_version(self, backend: Backend) -> None:
+        created = await commit_job(backend, new_job(intent=an_intent()))
+        done = job.IntentDone(intent_id=an_intent().id)
+        current = await commit_job(backend, after_job(created, done))
+
+        for version in (created.version, current.version + 1):
+            stale = replace(after_job(created, done), expected_version=version)
+            with pytest.raises(VersionConflict):
+                await backend.ledger.commit(stale)
+
+        assert await backend.ledger.job(created.id) == current
 
     @clause
     async def test_the_same_change_again_is_success_and_writes_nothing_twice(

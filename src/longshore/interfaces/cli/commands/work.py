@@ -110,6 +110,17 @@ def submit(
 ) -> int:
     """Submit a job from a file.
 
+    \b
+      name: greeting
+      tasks:
+        - taskId: hello
+          name: command
+          input: {argv: [echo, hello]}
+        - taskId: world
+          name: command
+          dependsOn: [hello]
+          input: {argv: [sh, -c, "sleep 1; echo world"]}
+
     The file has a list of tasks, each with taskId, name (of a definition: command, python, or one
     of your own), input and dependsOn; and if you like a name, and a list of definitions, which
     are stored first. Everything that is wrong is listed at once, and then nothing is stored.

@@ -55,9 +55,15 @@ async def tell(here: Here) -> int:
         else Path(tempfile.mkdtemp(prefix="longshore-demo-"))
     )
     telling = asyncio.ensure_future(_tell(folder, kept=here.data_dir is not None))
-    loop = asyncio.get_running_loop()
+    stopping = iter((telling.cancel,))
+
+    def stop() -> None:
+        # Once: a second signal must not keep the workers from being ended.
+        for cancel in stopping:
+            cancel()
+
     for number in SIGNALS:
-        loop.add_signal_handler(number, telling.cancel)
+        asyncio.get_running_loop().add_signal_handler(number, stop)
     try:
         return await telling
     except asyncio.CancelledError:

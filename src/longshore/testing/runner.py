@@ -1,0 +1,160 @@
+"""A runner without processes: children that play a script.
+
+A script says what the child prints and reports, how long it takes and how it ends; one without an
+ending goes on until it is stopped. Orders and ends are kept, so a test can ask who was started with
+what, and when it was dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+from longshore.core.failures import ErrorCategory, Failure
+from longshore.errors import LongshoreError
+from longshore.ports.clock import Clock
+from longshore.ports.output import Stream
+from longshore.ports.runner import Ending, Printed, Report, StepDone, WorkOrder
+
+
+def succeeds(result: Any = None) -> Ending:
+    """An end with a result."""
+    return Ending(result=result, exit_code=0)
+
+
+def fails(category: ErrorCategory = ErrorCategory.NETWORK, **fields: Any) -> Ending:
+    """An end with a failure."""
+    failure = Failure(category=category, message=f"broke by {category.value}", **fields)
+    return Ending(failure=failure, exit_code=1)
+
+
+def prints(text: str, stream: Stream = Stream.STDOUT) -> Printed:
+    """A piece of output."""
+    return Printed(stream, text.encode())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What a child does."""
+
+    says: Sequence[Report | timedelta] = ()  # a duration: nothing for so long
+    ending: Ending | None = field(default_factory=succeeds)  # None: only when it is stopped
+    ignores_sigterm: bool = False
+    refused: LongshoreError | None = None  # raised instead of starting
+
+
+class FakeRunner:
+    """See ``ports.runner.Runner``. Scripts are by the task's key, one an attempt."""
+
+    def __init__(self, clock: Clock, *, otherwise: Script | None = None) -> None:
+        self._clock = clock
+        self._otherwise = otherwise or Script()
+        self._scripts: dict[str, list[Script]] = {}
+        self._process_ids = count(1_000)
+        self.orders: list[WorkOrder] = []
+        self.children: list[FakeChild] = []
+
+    def plays(self, key: str, *scripts: Script) -> None:
+        """The task called ``key`` goes so: a script for each attempt, the last for all others."""
+        self._scripts[key] = list(scripts)
+
+    async def start(self, order: WorkOrder) -> FakeChild:
+        self.orders.append(order)
+        scripts = self._scripts.get(order.key) or [self._otherwise]
+        script = scripts.pop(0) if len(scripts) > 1 else scripts[0]
+        if script.refused is not None:
+            raise script.refused
+        child = FakeChild(order, script, self._clock, process_id=next(self._process_ids))
+        self.children.append(child)
+        return child
+
+    @property
+    def alive(self) -> list[str]:
+        """Keys of the tasks whose children are alive."""
+        return [child.order.key for child in self.children if child.alive]
+
+
+class FakeChild:
+    """See ``ports.runner.RunningAttempt``."""
+
+    def __init__(self, order: WorkOrder, script: Script, clock: Clock, *, process_id: int) -> None:
+        self.order = order
+        self.signals: list[str] = []  # those it was sent
+        self.steps_kept: list[str] = []
+        self.ended_at: timedelta | None = None  # on the clock's ``elapsed``
+        self._script = script
+        self._clock = clock
+        self._process_id = process_id
+        self._reports: asyncio.Queue[Report | None] = asyncio.Queue()
+        self._step_kept = asyncio.Event()
+        self._over = asyncio.Event()
+        self._playing = asyncio.ensure_future(self._play())
+
+    @property
+    def process_id(self) -> int:
+        return self._process_id
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is still at work."""
+        return self.ended_at is None
+
+    async def _play(self) -> None:
+        for item in self._script.says:
+            if isinstance(item, timedelta):
+                await self._clock.sleep(item)
+                continue
+            self._reports.put_nowait(item)
+            if isinstance(item, StepDone):
+                # As the real one: it goes on when it has heard that the step is kept.
+                await self._step_kept.wait()
+                self._step_kept.clear()
+        if self._script.ending is None:
+            await self._over.wait()
+        self._end()
+
+    def _end(self) -> None:
+        if self.alive:
+            self.ended_at = self._clock.elapsed()
+            self._over.set()
+            self._reports.put_nowait(None)
+
+    async def reports(self) -> AsyncIterator[Report]:
+        while (report := await self._reports.get()) is not None:
+            yield report
+
+    async def step_kept(self, name: str) -> None:
+        self.steps_kept.append(name)
+        self._step_kept.set()
+
+    async def ending(self) -> Ending:
+        await self._over.wait()
+        return self._script.ending or Ending(signal=self.signals[-1] if self.signals else None)
+
+    async def stop(self, *, grace: timedelta) -> str:
+        if self.alive:
+            self.signals.append(signal.SIGTERM.name)
+            if self._script.ignores_sigterm:
+                await self._outlast(grace)
+            self._playing.cancel()
+            self._end()
+        return self.signals[-1] if self.signals else signal.SIGTERM.name
+
+    async def _outlast(self, grace: timedelta) -> None:
+        patience = asyncio.ensure_future(self._clock.sleep(grace))
+        over = asyncio.ensure_future(self._over.wait())
+        try:
+            await asyncio.wait((patience, over), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            patience.cancel()
+            over.cancel()
+        if self.alive:
+            self.signals.append(signal.SIGKILL.name)
+
+    def rss_bytes(self) -> int:
+        return 0

@@ -1,0 +1,217 @@
+"""``longshore run``: a command's output, its exit code, its record, and its end by Ctrl-C."""
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from longshore.core.states import JobState
+from longshore.interfaces.cli.exits import ExitCode
+from tests.interfaces.doors import LONGSHORE, PATIENCE_S, SCRIPT, Cli, is_alive, stop
+
+
+def test_both_streams_and_the_exit_code_are_the_commands_own(cli: Cli) -> None:
+    ended = subprocess.run(
+        [SCRIPT, "run", "--", "sh", "-c", "echo out; echo err >&2; exit 3"],
+        cwd=cli.folder,
+        env=cli.environment,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+    assert (ended.stdout, ended.stderr, ended.returncode) == (b"out\n", b"err\n", 3)
+    (job,) = cli("jobs", "-o", "json").json["jobs"]
+    assert (job["status"], job["exitCode"], job["totalTasks"]) == ("failed", 3, 1)
+
+
+def test_the_command_runs_where_the_user_is_and_its_bytes_are_not_touched(cli: Cli) -> None:
+    ended = subprocess.run(
+        [*LONGSHORE, "run", "--", "sh", "-c", r"pwd; printf 'a\377\000\r\033[31mb'"],
+        cwd=cli.folder,
+        env=cli.environment,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+    assert ended.stdout == f"{cli.folder}\n".encode() + b"a\xff\x00\r\x1b[31mb"
+    assert ended.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--", "sh", "-c", "kill -9 $$"), 128 + signal.SIGKILL, "SIGKILL"),
+        (("--timeout", "300ms", "--", "sleep", "60"), ExitCode.TIMED_OUT, "--timeout"),
+        (("--", "no-such-command"), ExitCode.NO_COMMAND, "PATH"),
+        (("--", "./plain.txt"), ExitCode.NOT_EXECUTABLE, "executed"),
+    ],
+)
+def test_an_end_without_an_exit_code_is_told_as_shells_do(
+    cli: Cli, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    (cli.folder / "plain.txt").write_text("")
+
+    answer = cli("run", *arguments)
+
+    assert answer.code == code
+    assert said in answer.err
+    assert len(answer.err.splitlines()) == 1
+
+
+def test_output_appears_while_the_command_runs(cli: Cli) -> None:
+    gate = cli.pipe("gate")
+
+    with cli.start("run", "--", "sh", "-c", f"echo first; read line < {gate}; echo $line") as run:
+        first = run.stdout.readline()
+        gate.write_text("second\n")
+        rest, _ = run.communicate(timeout=PATIENCE_S)
+
+    assert (first, rest, run.returncode) == ("first\n", "second\n", 0)
+
+
+def test_the_same_request_is_run_once_and_told_twice(cli: Cli) -> None:
+    command = ("run", "--request-id", "nightly", "--", "sh", "-c")
+    script = "echo ran >> traces; echo out; echo err >&2; exit 6"
+    first = cli(*command, script)
+
+    second = cli(*command, script)
+
+    assert (cli.folder / "traces").read_text() == "ran\n"
+    assert (first.code, first.out) == (6, "out\n")
+    assert (second.code, second.out) == (6, "out\n")
+    assert second.err.splitlines() == [
+        "longshore: request 'nightly' was run before; this is its record",
+        "err",
+    ]
+
+
+def test_another_command_under_the_same_request_id_is_refused(cli: Cli) -> None:
+    cli("run", "--request-id", "nightly", "--", "true")
+
+    answer = cli("run", "--request-id", "nightly", "--", "false")
+
+    assert answer.code == ExitCode.REFUSED
+    assert "--request-id" in answer.err
+    assert cli.only_state() is JobState.COMPLETED
+
+
+def test_attempts_are_tried_until_one_succeeds(cli: Cli) -> None:
+    script = "echo try; test -e done || { touch done; exit 4; }"
+
+    answer = cli("run", "--attempts", "3", "--name", "stubborn", "--", "sh", "-c", script)
+
+    assert (answer.code, answer.out) == (0, "try\ntry\n")
+    assert "attempt 1 of 3 failed" in answer.err
+    assert [job.spec.name for job in cli.jobs()] == ["stubborn"]
+
+
+def test_a_run_whose_process_was_killed_is_taken_over_by_the_same_request(cli: Cli) -> None:
+    told = cli.pipe("told")
+    script = f"test -e begun && exec echo done; touch begun; echo $$ > {told}; exec sleep 600"
+    command = ("run", "--request-id", "long", "--attempts", "2", "--", "sh", "-c", script)
+    with cli.start(*command) as first:
+        child = int(told.read_text())
+        stop(first, signal.SIGKILL)
+
+    answer = cli(*command)
+
+    assert (answer.code, answer.out) == (0, "done\n")
+    assert not is_alive(child)
+    assert cli.only_state() is JobState.COMPLETED
+
+
+def test_each_run_has_a_queue_of_its_own(cli: Cli) -> None:
+    cli("run", "--", "true")
+    cli("run", "--queue", "shared", "--", "true")
+
+    tasks = cli("tasks", "-o", "json").json["tasks"]
+
+    assert [task["queue"].partition("-")[0] for task in tasks] == ["shared", "run"]
+    assert [task["exitCode"] for task in tasks] == [0, 0]
+
+
+def test_ctrl_c_cancels_the_command_and_its_record_says_so(cli: Cli) -> None:
+    with cli.terminal("run", "--", "sh", "-c", "echo pid=$$; exec sleep 600") as terminal:
+        terminal.read_until("pid=")
+        terminal.read_until("\n")
+        child = int(terminal.text.partition("pid=")[2].split()[0])
+        terminal.press("\x03")
+        code = terminal.wait()
+
+    assert code == ExitCode.INTERRUPTED
+    assert "cancelling" in terminal.text
+    assert not is_alive(child)
+    assert cli.only_state() is JobState.CANCELLED
+
+
+def test_a_second_ctrl_c_kills_a_command_that_does_not_want_to_end(cli: Cli) -> None:
+    script = "trap 'echo never' TERM; echo deaf; while true; do sleep 0.1; done"
+
+    with cli.terminal("run", "--", "sh", "-c", script) as terminal:
+        terminal.read_until("deaf")
+        terminal.press("\x03")
+        terminal.read_until("never")
+        began = time.monotonic()
+        terminal.press("\x03")
+        code = terminal.wait()
+
+    # Left alone it would have had its grace of five seconds.
+    assert time.monotonic() - began < 4
+    assert code == ExitCode.INTERRUPTED
+    assert cli.only_state() is JobState.CANCELLED
+
+
+def test_a_termination_signal_cancels_too(cli: Cli) -> None:
+    with cli.start("run", "--", "sh", "-c", "echo ready; exec sleep 600") as run:
+        run.stdout.readline()
+        stop(run, signal.SIGTERM)
+        code = run.wait(PATIENCE_S)
+
+    assert code == 128 + signal.SIGTERM
+    assert cli.only_state() is JobState.CANCELLED
+
+
+def test_a_command_whose_reader_has_gone_is_cancelled(cli: Cli) -> None:
+    with cli.start("run", "--", "yes") as run:
+        run.stdout.readline()
+        run.stdout.close()
+        code = run.wait(PATIENCE_S)
+        said = run.stderr.read()
+
+    assert (code, said) == (ExitCode.BROKEN_PIPE, "")
+    assert cli.only_state() is JobState.CANCELLED
+
+
+def test_the_memory_backend_runs_a_command_and_keeps_nothing(cli: Cli) -> None:
+    answer = cli("run", "--", "echo", "hello", env={"LONGSHORE_BACKEND": "memory"})
+
+    assert (answer.code, answer.out) == (0, "hello\n")
+    assert not Path(cli.folder / ".longshore" / "longshore.db").exists()
+
+
+def test_a_slow_reader_does_not_cost_the_lease(cli: Cli) -> None:
+    # Leases of a second and a half: a process that stood still while nobody reads would lose it.
+    short = {
+        "LONGSHORE_WORKER_RENEW_EVERY": "200ms",
+        "LONGSHORE_WORKER_EXTEND_BY": "1s",
+        "LONGSHORE_WORKER_KILL_GRACE": "100ms",
+        "LONGSHORE_WORKER_SKEW_MARGIN": "100ms",
+    }
+    ready = cli.pipe("ready")
+    script = f"seq 100000; sleep 2; echo go > {ready}; echo last"
+    with subprocess.Popen(
+        [*LONGSHORE, "run", "--", "sh", "-c", script],
+        cwd=cli.folder,
+        env={**cli.environment, **short},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as run:
+        ready.read_text()
+        out, _ = run.communicate(timeout=PATIENCE_S)
+
+    assert run.returncode == 0
+    assert out.splitlines() == [*(str(number) for number in range(1, 100001)), "last"]

@@ -1,0 +1,44 @@
+"""The catalogue of planted faults stays true to the code, without trying any of them."""
+
+from collections import Counter
+
+import pytest
+
+from tests.mutants.catalogue import FAULTS
+from tests.mutants.fault import ROOT, SOURCE, Fault, Port
+
+_FEWEST = 6
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_the_text_of_a_fault_stands_in_its_file_exactly_once(fault: Fault) -> None:
+    text = (SOURCE / "longshore" / fault.file).read_text()
+
+    changed = fault.planted(text)
+
+    assert changed != text
+    compile(changed, fault.file, "exec")
+
+
+@pytest.mark.parametrize("port", Port)
+def test_every_port_has_enough_faults(port: Port) -> None:
+    assert len([fault for fault in FAULTS if fault.port is port]) >= _FEWEST
+
+
+def test_no_two_faults_have_one_name() -> None:
+    names = Counter(fault.name for fault in FAULTS)
+
+    assert [name for name, times in names.items() if times > 1] == []
+
+
+@pytest.mark.parametrize("backend", ["adapters/sqlite", "adapters/memory"])
+def test_every_port_but_the_clock_has_faults_in_each_backend(backend: str) -> None:
+    ports = {fault.port for fault in FAULTS if fault.file.startswith(backend)}
+
+    assert ports == set(Port) - {Port.CLOCK}
+
+
+def test_every_fault_names_a_test_of_a_file_that_exists() -> None:
+    files = {fault.caught_by.split("::")[0] for fault in FAULTS}
+
+    assert [name for name in files if not (ROOT / "tests/contract" / name).is_file()] == []

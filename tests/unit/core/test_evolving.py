@@ -1,0 +1,69 @@
+"""A changed copy is what the standard library would have made."""
+
+from dataclasses import FrozenInstanceError, dataclass, fields, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from longshore.core.evolving import evolved
+from longshore.core.rows import JobRow, TaskRow
+from longshore.core.states import TaskState
+from tests.factories import NOON, a_job, a_task
+
+ROWS = [a_task(state=state) for state in TaskState] + [a_job(failed=[0], blocked=[1])]
+FIELDS = [(kind, field.name) for kind in (TaskRow, JobRow) for field in fields(kind)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"), FIELDS, ids=[f"{kind.__name__}-{field}" for kind, field in FIELDS]
+)
+def test_one_field_is_changed_and_all_others_stay(kind: type, field: str) -> None:
+    marker = object()
+    for row in (row for row in ROWS if isinstance(row, kind)):
+        copy: Any = evolved(row, {field: marker})
+
+        assert type(copy) is kind
+        assert copy == replace(row, **{field: marker})
+        assert getattr(copy, field) is marker
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.state.value)
+def test_without_changes_it_is_an_equal_row_of_its_own(row: Any) -> None:
+    copy = evolved(row, {})
+
+    assert copy == row
+    assert copy is not row
+
+
+def test_the_row_itself_is_left_as_it_was() -> None:
+    row = a_task()
+    before = replace(row)
+
+    changed = evolved(row, {"version": 9, "updated_at": NOON + timedelta(seconds=1)})
+
+    assert row == before
+    assert changed.version == 9
+
+
+def test_the_copy_is_as_frozen_as_the_row() -> None:
+    copy = evolved(a_task(), {"version": 9})
+
+    with pytest.raises(FrozenInstanceError):
+        copy.version = 10  # type: ignore[misc]
+
+
+def test_a_field_that_the_row_does_not_have_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        evolved(a_task(), {"vesrion": 9})
+
+
+def test_kinds_do_not_mix() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Pair:
+        left: int
+        right: int
+
+    assert evolved(Pair(1, 2), {"left": 3}) == Pair(3, 2)
+    assert evolved(a_task(), {"version": 3}).version == 3
+    assert evolved(Pair(1, 2), {"right": 3}) == Pair(1, 3)

@@ -1,0 +1,192 @@
+"""From a request to rows: everything a submit writes, decided before anything is written."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.core.backoff import RetryPolicy
+from longshore.core.definition import BUILTIN, Definition, RunnerKind
+from longshore.core.ids import task_id_of
+from longshore.core.numbers import NO_NUMBERS, NumberSet
+from longshore.core.planning import Plan, document_of, plan
+from longshore.core.states import Priority
+from longshore.core.submission import TaskRequest
+from longshore.core.values import INLINE_LIMIT_BYTES, Document
+from tests.factories import JOB_ID, NOON, a_job_spec
+
+RETRY = RetryPolicy(max_attempts=5)
+OWN = Definition(
+    name="own",
+    runner=RunnerKind.PYTHON,
+    version=7,
+    queue="slow",
+    priority=Priority.LOW,
+    retry=RetryPolicy(max_attempts=2, base=timedelta(seconds=9)),
+    retry_on_timeout=True,
+    requires_review=True,
+)
+DEFINITIONS = {**BUILTIN, "own": OWN}
+
+
+def a_request(key: str = "a", *parents: str, **fields: Any) -> TaskRequest:
+    return TaskRequest(**{"key": key, "definition": "command", "parents": parents, **fields})
+
+
+def planned(*requests: TaskRequest) -> Plan:
+    return plan(a_job_spec(), requests, DEFINITIONS, retry=RETRY)
+
+
+def value_in(document: Document | None, blobs: tuple[tuple[str, bytes], ...]) -> Any:
+    assert document is not None
+    return json.loads(document.text if document.inline else dict(blobs)[document.key])
+
+
+def test_numbers_follow_the_request_and_each_task_awaits_its_parents() -> None:
+    made = planned(a_request("d", "b", "c"), a_request("a"), a_request("b", "a"), a_request("c"))
+
+    assert [task.spec.key for task in made.tasks] == ["d", "a", "b", "c"]
+    assert [task.spec.number for task in made.tasks] == [0, 1, 2, 3]
+    assert [task.awaits for task in made.tasks] == [
+        NumberSet([2, 3]),
+        NO_NUMBERS,
+        NumberSet([1]),
+        NO_NUMBERS,
+    ]
+    assert made.roots == ["a", "c"]
+    assert made.graph.parents == ((2, 3), (), (1,), ())
+    assert made.graph.keys == ("d", "a", "b", "c")
+    assert made.graph.names == ("command",) * 4
+
+
+def test_each_task_knows_its_parents_and_its_dependents_by_key() -> None:
+    made = planned(a_request("a"), a_request("b", "a"), a_request("c", "a", "b"))
+    specs = [task.spec for task in made.tasks]
+
+    assert specs[0].parents is None
+    assert value_in(specs[0].dependents, made.blobs) == ["b", "c"]
+    assert value_in(specs[1].parents, made.blobs) == ["a"]
+    assert value_in(specs[2].parents, made.blobs) == ["a", "b"]
+    assert specs[2].dependents is None
+
+
+def test_a_task_belongs_to_its_job() -> None:
+    job = a_job_spec()
+    (task,) = planned(a_request("a")).tasks
+
+    assert task.spec.id == task_id_of(JOB_ID, "a")
+    assert (task.spec.job_id, task.spec.tenant, task.spec.app) == (job.id, job.tenant, job.app)
+    assert task.spec.created_at == job.created_at
+
+
+def test_what_the_request_leaves_open_the_definition_says() -> None:
+    (task,) = planned(a_request(definition="own")).tasks
+
+    assert (task.spec.definition, task.spec.definition_version) == ("own", 7)
+    assert task.spec.queue == "slow"
+    assert task.spec.priority is Priority.LOW
+    assert task.spec.retry == OWN.retry
+    assert task.spec.retry_on_timeout
+    assert task.spec.requires_review
+
+
+def test_what_the_request_says_stands_over_the_definition() -> None:
+    request = a_request(definition="own", queue="fast", priority=Priority.HIGH, max_attempts=9)
+
+    (task,) = planned(request).tasks
+
+    assert task.spec.queue == "fast"
+    assert task.spec.priority is Priority.HIGH
+    assert task.spec.retry == replace(OWN.retry, max_attempts=9)
+
+
+def test_a_definition_that_says_nothing_of_retries_gets_the_installation_s() -> None:
+    (plain, own) = planned(a_request("a"), a_request("b", max_attempts=1)).tasks
+
+    assert plain.spec.retry == RETRY
+    assert own.spec.retry == replace(RETRY, max_attempts=1)
+
+
+def test_a_delay_counts_from_the_submit_and_a_time_is_taken_as_it_is() -> None:
+    at = datetime(2031, 1, 1, tzinfo=UTC)
+    made = planned(
+        a_request("a"), a_request("b", delay=timedelta(minutes=5)), a_request("c", run_at=at)
+    )
+
+    assert [task.spec.not_before for task in made.tasks] == [None, NOON + timedelta(minutes=5), at]
+
+
+def test_a_large_input_goes_to_a_blob_and_the_row_refers_to_it() -> None:
+    large = {"text": "x" * INLINE_LIMIT_BYTES}
+
+    made = planned(a_request("a", input=large), a_request("b", input={"small": True}))
+    big, small = (task.spec.input for task in made.tasks)
+
+    assert big is not None
+    assert not big.inline
+    assert [key for key, _ in made.blobs] == [big.key]
+    assert value_in(big, made.blobs) == large
+    assert big.size == len(made.blobs[0][1])
+    assert small == Document(text='{"small":true}', size=14)
+    assert [summary.input for summary in made.summaries] == [big, small]
+
+
+def test_two_bodies_under_one_request_id_keep_their_blobs_apart() -> None:
+    large = a_request("a", input="x" * INLINE_LIMIT_BYTES)
+    specs = [a_job_spec(body_hash=letter * 64) for letter in "ab"]
+
+    one, other = (plan(spec, [large], DEFINITIONS, retry=RETRY).blobs for spec in specs)
+
+    assert one[0][0] != other[0][0]
+
+
+def test_a_task_with_very_many_dependents_lists_them_in_a_blob() -> None:
+    keys = [f"child-{number}" for number in range(200)]
+
+    made = planned(a_request("root"), *(a_request(key, "root") for key in keys))
+
+    assert not made.tasks[0].spec.dependents.inline
+    assert value_in(made.tasks[0].spec.dependents, made.blobs) == keys
+
+
+def test_summaries_tell_what_was_asked_for() -> None:
+    made = planned(a_request("a"), a_request("b", "a", definition="own"))
+
+    told = [(one.key, one.name, one.depends_on, one.input) for one in made.summaries]
+    assert told == [("a", "command", (), None), ("b", "own", ("a",), None)]
+
+
+def test_the_same_request_gives_the_same_plan() -> None:
+    requests = (a_request("a", input="x" * 2000), a_request("b", "a", definition="own"))
+
+    assert planned(*requests) == planned(*requests)
+
+
+@given(st.integers(INLINE_LIMIT_BYTES - 4, INLINE_LIMIT_BYTES + 1))
+def test_a_document_stands_in_the_row_up_to_the_limit_and_not_beyond(size: int) -> None:
+    value = "x" * (size - 2)  # with its two quotes
+
+    document, data = document_of(value, "place")
+
+    assert document.size == size
+    if size <= INLINE_LIMIT_BYTES:
+        assert (document.text, document.key, data) == (json.dumps(value), None, None)
+    else:
+        assert (document.text, document.key, data) == (None, "place", json.dumps(value).encode())
+
+
+def test_a_document_is_measured_in_bytes_and_not_in_characters() -> None:
+    document, data = document_of("ü" * 600, "place")
+
+    assert document.size == 1202
+    assert data is not None
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800", {1, 2}], ids=repr)
+def test_what_json_cannot_carry_is_no_document(value: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        document_of(value, "place")

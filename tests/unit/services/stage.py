@@ -1,0 +1,268 @@
+"""The services on a backend whose clock stands still, with children that play scripts.
+
+Several stages on one backend are several processes: each has its own services, ids and presence of
+mind, and they share only what is stored.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from functools import wraps
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+from longshore.adapters.memory.backend import memory_backend
+from longshore.adapters.sqlite.backend import sqlite_backend
+from longshore.core import commands as c
+from longshore.core.backoff import RetryPolicy
+from longshore.core.events.event import Event
+from longshore.core.failures import ErrorCategory, Failure
+from longshore.core.ids import job_id_of, task_id_of
+from longshore.core.lease import LeasePolicy
+from longshore.core.rows import JobRow, TaskRow
+from longshore.core.states import TaskState
+from longshore.ports.backend import Backend
+from longshore.services.dispatcher import Dispatcher
+from longshore.services.documents import Documents
+from longshore.services.producer import Accepted, Producer
+from longshore.services.sweeper import Sweeper, SweeperPolicy
+from longshore.services.transitions import Transitions
+from longshore.services.worker.attempt import Tools
+from longshore.services.worker.output import OutputPolicy
+from longshore.services.worker.worker import Worker, WorkerPolicy
+from longshore.testing.clock import FakeClock
+from longshore.testing.presence import FakePresence
+from longshore.testing.runner import FakeRunner
+
+TENANT = "acme"
+APP = "shop"
+REQUEST = "request-1"
+NO_WAIT = timedelta(0)
+SECOND = timedelta(seconds=1)
+LIMIT_S = 30
+TASK_LIMIT = 10_000
+INPUT_LIMIT_BYTES = 100_000
+RESULT_LIMIT_BYTES = 50_000
+LEASE = LeasePolicy()
+ResultT = TypeVar("ResultT")
+_ids = count(1)
+
+
+def scenario(play: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test that is a coroutine; one that hangs fails."""
+
+    @wraps(play)
+    def test(**given: Any) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(LIMIT_S):
+                await play(**given)
+
+        asyncio.run(bounded())
+
+    return test
+
+
+BACKENDS = ["memory", "atomic memory", "sqlite"]
+IN_MEMORY = BACKENDS[:2]
+
+
+@asynccontextmanager
+async def opened(kind: str, tmp_path: Path) -> AsyncIterator[Backend]:
+    clock = FakeClock()
+    if kind == "sqlite":
+        async with sqlite_backend(tmp_path, clock) as backend:
+            yield backend
+    else:
+        yield memory_backend(clock, atomic=kind == "atomic memory")
+
+
+class Stage:
+    """One process's services."""
+
+    def __init__(self, backend: Backend, *, presence: FakePresence | None = None) -> None:
+        self.backend = backend
+        self.clock: FakeClock = backend.clock
+        self.presence = presence or FakePresence()
+        self.runner = FakeRunner(self.clock)
+        self.documents = Documents(backend.blobs)
+        self.transitions = Transitions(
+            ledger=backend.ledger,
+            queue=backend.queue,
+            documents=self.documents,
+            clock=backend.clock,
+            new_id=lambda: f"change-{next(_ids)}",
+        )
+        self.producer = Producer(
+            backend=backend,
+            transitions=self.transitions,
+            documents=self.documents,
+            app=APP,
+            retry=RetryPolicy(),
+            task_limit=TASK_LIMIT,
+            input_limit_bytes=INPUT_LIMIT_BYTES,
+        )
+        self.dispatcher = Dispatcher(
+            backend=backend,
+            transitions=self.transitions,
+            documents=self.documents,
+            presence=self.presence,
+            wait=timedelta(seconds=20),
+        )
+        self.sweeper = Sweeper(
+            backend=backend,
+            transitions=self.transitions,
+            producer=self.producer,
+            presence=self.presence,
+            policy=SweeperPolicy(),
+        )
+
+    def with_ports(self, **ports: Any) -> "Stage":
+        """The same process, but for some of its ports."""
+        stage = Stage(replace(self.backend, **ports), presence=self.presence)
+        stage.runner = self.runner
+        return stage
+
+    def tools(self, worker_id: str = "worker-1", **fields: Any) -> Tools:
+        wanted: dict[str, Any] = {
+            "worker_id": worker_id,
+            "backend": self.backend,
+            "transitions": self.transitions,
+            "documents": self.documents,
+            "runner": self.runner,
+            "presence": self.presence,
+            "lease": LEASE,
+            "output": OutputPolicy(),
+            "timeout": timedelta(minutes=5),
+            "result_limit_bytes": RESULT_LIMIT_BYTES,
+            "process_id": 1,
+            "roll": lambda: 0.5,
+            **fields,
+        }
+        return Tools(**wanted)
+
+    def worker(
+        self, worker_id: str = "worker-1", *, tools: dict[str, Any] | None = None, **policy: Any
+    ) -> Worker:
+        wanted = {"tenant": TENANT, "app": APP, **policy}
+        return Worker(self.tools(worker_id, **(tools or {})), WorkerPolicy(**wanted))
+
+    @asynccontextmanager
+    async def working(self, worker_id: str = "worker-1", **given: Any) -> AsyncIterator[Worker]:
+        """A worker at work; stopped at the end, and what it still runs is given back."""
+        worker = self.worker(worker_id, **given)
+        running = asyncio.ensure_future(worker.run())
+        await self.passes(NO_WAIT)
+        try:
+            yield worker
+        finally:
+            worker.stop()
+            worker.end_all()
+            for _ in range(100):
+                if running.done():
+                    break
+                await self.passes(SECOND)
+            await running
+
+    async def passes(self, duration: timedelta) -> None:
+        """Time passes, and everybody does what is to be done meanwhile."""
+        await self.clock.run(duration)
+
+    async def in_time(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """What comes of something that waits on the clock."""
+        doing = asyncio.ensure_future(work)
+        while not doing.done():
+            await self.passes(timedelta(milliseconds=50))
+        return await doing
+
+    async def submit(self, *tasks: dict[str, Any], request_id: str = REQUEST) -> Accepted:
+        return await self.producer.submit(TENANT, request_id, {"tasks": list(tasks)})
+
+    async def dispatch(self) -> int:
+        """Deal with every event there is; how many deliveries that were."""
+        deliveries = 0
+        while await self.dispatcher.step(NO_WAIT):
+            deliveries += 1
+        return deliveries
+
+    async def finish(self, *, limit: int = 100) -> None:
+        """Run everything that can be run, and dispatch, until nothing is left to do."""
+        for _ in range(limit):
+            page = await self.backend.ledger.list_tasks(
+                TENANT, state=TaskState.PENDING, limit=10_000
+            )
+            for row in page.items:
+                await self.complete(row.id)
+            if not await self.dispatch() and not page.items:
+                return
+
+    async def complete(self, id_: str, result: Any = None) -> TaskRow:
+        """One attempt of a pending task, with a result."""
+        claimed = await self.claim(id_)
+        document = await self.documents.keep(result, f"results/{id_}")
+        done = c.Complete(fence=claimed.fence, result=document, duration=SECOND)
+        return await self.transitions.task(id_, done, row=claimed)
+
+    async def fail(self, id_: str, category: ErrorCategory = ErrorCategory.VALIDATION) -> TaskRow:
+        """One attempt of a pending task that fails."""
+        claimed = await self.claim(id_)
+        failure = Failure(category=category, message="broke")
+        failed = c.AttemptFailed(fence=claimed.fence, failure=failure, roll=0.0, duration=SECOND)
+        return await self.transitions.task(id_, failed, row=claimed)
+
+    async def claim(self, id_: str, worker_id: str = "worker-1") -> TaskRow:
+        claim = c.Claim(worker_id=worker_id, process_id=1, lasts=LEASE.lasts)
+        return await self.transitions.task(id_, claim)
+
+    async def task(self, key: str, request_id: str = REQUEST) -> TaskRow:
+        row = await self.backend.ledger.task(task_id(key, request_id))
+        assert row is not None, key
+        return row
+
+    async def job(self, request_id: str = REQUEST) -> JobRow:
+        row = await self.backend.ledger.job(job_id(request_id))
+        assert row is not None
+        return row
+
+    async def states(self, request_id: str = REQUEST) -> dict[str, TaskState]:
+        return await self.backend.ledger.task_states(job_id(request_id))
+
+    async def history(self, key: str, request_id: str = REQUEST) -> list[Event]:
+        entity = f"TASK#{task_id(key, request_id)}"
+        events = await self.backend.events.history(TENANT, entity)
+        assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+        return events
+
+    async def told(self, key: str, request_id: str = REQUEST) -> list[str]:
+        """Names of the task's events, in order."""
+        return [event.type for event in await self.history(key, request_id)]
+
+    async def job_told(self, request_id: str = REQUEST) -> list[str]:
+        """Names of the job's own events, in order."""
+        events = await self.backend.events.history(TENANT, f"JOB#{job_id(request_id)}")
+        assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+        return [event.type for event in events]
+
+    async def messages(self, queue: str = "default") -> list[str]:
+        """Bodies of the messages that could be received now; they stay where they are."""
+        found = await self.backend.queue.receive(
+            [queue], limit=10_000, hidden_for=SECOND, wait=NO_WAIT
+        )
+        for message in found:
+            await self.backend.queue.put_off(message.receipt, until=self.clock.now())
+        return [message.body for message in found]
+
+
+def job_id(request_id: str = REQUEST) -> str:
+    return job_id_of(TENANT, request_id)
+
+
+def task_id(key: str, request_id: str = REQUEST) -> str:
+    return task_id_of(job_id(request_id), key)
+
+
+def a_task(key: str = "a", *parents: str, **fields: Any) -> dict[str, Any]:
+    task = {"taskId": key, "name": "command", "input": {"argv": ["true"]}, **fields}
+    return {**task, "dependsOn": list(parents)} if parents else task
