@@ -24,7 +24,7 @@ from longshore.core.events.codec import describe as describe_events
 from longshore.core.events.event import Context, Event
 from longshore.core.events.folding import EVENT_TO_STATE
 from longshore.core.events.types import Activity, TaskHeartbeat
-from longshore.interfaces.cli.exits import ExitCode
+from longshore.interfaces.cli.exits import ExitCode, code_of
 from longshore.interfaces.cli.main import COMMANDS
 from longshore.interfaces.cli.options import command_line
 from longshore.services.dispatcher import ENDING_EVENTS
@@ -131,7 +131,8 @@ def events_page() -> str:
         "# Events",
         "Each event is about one entity: a task, a job, a queue or the system. The envelope is the"
         " same for all; what differs is in `properties`. Moments and durations are whole"
-        " milliseconds. [Why it is so](../explain/events.md).",
+        " milliseconds; `context.origin` says who told it: the producer, a worker, the dispatcher,"
+        " the sweeper or an operator. [Why it is so](../explain/events.md).",
         _table(
             ["event", "of", "state after it", "ends it", "wakes the dispatcher"],
             (_event_row(document) for document in documents),
@@ -216,6 +217,10 @@ def _error_section(error: type[Exception]) -> Iterator[str]:
         yield f"A kind of [{above}](#{above.lower()})."
     if facts:
         yield f"Carries {', '.join(f'`{fact}`' for fact in facts)}."
+    if issubclass(error, errors.LongshoreError):
+        # Only its class decides, so it need not be filled.
+        code = code_of(error.__new__(error))
+        yield f"The command line exits with {code:d}: {code.meaning}."
 
 
 def _arguments(error: type[Exception]) -> list[str]:

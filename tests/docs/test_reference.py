@@ -1,5 +1,6 @@
 """The pages say what the code says: nothing is missing from them, and no link leads nowhere."""
 
+import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 
 from docs.generate import FOLDER, commands, error_classes, pages
 from longshore.core.events.codec import describe as describe_events
-from longshore.errors import Fail, LongshoreError, Retry
+from longshore.errors import Fail, InvalidJob, LongshoreError, Retry
+from longshore.interfaces.job_files import accept_file
 from longshore.settings import FIELDS, FOREIGN_NAMES, variable_of
 
 ROOT = Path(__file__).parents[2]
@@ -100,6 +102,29 @@ def test_every_command_and_each_of_its_parameters_has_help(name: str, command: A
 
     assert command.help
     assert without == []
+
+
+def test_the_how_to_names_every_field_that_a_job_file_may_have() -> None:
+    document = {"definitions": [{"wrong": 1}], "tasks": [{"wrong": 1}]}
+    with pytest.raises(InvalidJob) as refused:
+        # Refused before anything is looked up or stored, so there is nothing to hand in.
+        asyncio.run(
+            accept_file(
+                document,
+                tenant="t",
+                request_id="r",
+                producer=None,
+                definitions=None,
+                task_limit=1,
+            )
+        )
+    lists = [one.message for one in refused.value.problems if "expected one of" in one.message]
+
+    page = (ROOT / "docs" / "howto" / "define-a-task.md").read_text(encoding="utf-8")
+    fields = {name for text in lists for name in text.rpartition("one of ")[2].split(", ")}
+
+    assert len(lists) == 2
+    assert [name for name in sorted(fields) if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

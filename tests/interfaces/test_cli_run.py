@@ -3,12 +3,15 @@
 import signal
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from longshore.adapters.process.presence import FilePresence
 from longshore.core.states import JobState
 from longshore.interfaces.cli.exits import ExitCode
+from longshore.services.dispatcher import CONSUMER
 from tests.interfaces.doors import LONGSHORE, PATIENCE_S, SCRIPT, Cli, is_alive, stop
 
 
@@ -121,6 +124,17 @@ def test_a_run_whose_process_was_killed_is_taken_over_by_the_same_request(cli: C
 
     assert (answer.code, answer.out) == (0, "done\n")
     assert not is_alive(child)
+    assert cli.only_state() is JobState.COMPLETED
+
+
+def test_the_job_has_ended_when_the_run_has_also_if_nobody_dispatches(cli: Cli) -> None:
+    with closing(FilePresence(cli.folder / ".longshore")) as presence:
+        # Whoever has this role does it for all; here it is somebody who does nothing.
+        assert presence.leads(CONSUMER)
+
+        answer = cli("run", "--", "true")
+
+    assert answer.code == 0
     assert cli.only_state() is JobState.COMPLETED
 
 

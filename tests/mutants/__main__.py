@@ -8,13 +8,15 @@ Ends with 1 if a fault survived, if its text is no longer in the code, or if its
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from queue import SimpleQueue
 from time import monotonic
 
 from tests.mutants.catalogue import FAULTS
 from tests.mutants.fault import SOURCE, Fault, Port
-from tests.mutants.trial import Outcome, Verdict, check_without_faults, tried
+from tests.mutants.trial import Copy, Outcome, Verdict, copy_of_the_sources
 
 
 def main() -> int:
@@ -25,11 +27,13 @@ def main() -> int:
         for fault in FAULTS
         if chosen.port in (None, fault.port) and chosen.only in (None, fault.name)
     ]
-    problem = _problem_of(faults)
-    if problem is not None:
-        _say(problem)
-        return 1
-    return _try_all(faults, jobs=chosen.jobs, why=chosen.why)
+    with ExitStack() as stack:
+        copies = [stack.enter_context(copy_of_the_sources()) for _ in range(chosen.jobs)]
+        problem = _problem_of(faults, copies[0])
+        if problem is not None:
+            _say(problem)
+            return 1
+        return _try_all(faults, copies, why=chosen.why)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -41,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _problem_of(faults: Sequence[Fault]) -> str | None:
+def _problem_of(faults: Sequence[Fault], copy: Copy) -> str | None:
     """Why there is no use in trying them, if so."""
     if not faults:
         return "no such fault"
@@ -50,19 +54,35 @@ def _problem_of(faults: Sequence[Fault]) -> str | None:
             fault.planted((SOURCE / "longshore" / fault.file).read_text())
         except ValueError as error:
             return str(error)
-    return check_without_faults(fault.caught_by for fault in faults)
+    return copy.problem_without_faults(sorted({fault.caught_by for fault in faults}))
 
 
-def _try_all(faults: Sequence[Fault], *, jobs: int, why: bool) -> int:
+def _try_all(faults: Sequence[Fault], copies: Sequence[Copy], *, why: bool) -> int:
     started = monotonic()
     verdicts: Counter[Verdict] = Counter()
-    with ThreadPoolExecutor(jobs) as pool:
-        for outcome in pool.map(tried, faults):
-            verdicts[outcome.verdict] += 1
-            _say(_line(outcome, why=why))
+    for outcome in _outcomes(faults, copies):
+        verdicts[outcome.verdict] += 1
+        _say(_line(outcome, why=why))
     counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in Verdict)
     _say(f"{len(faults)} faults: {counts}, in {monotonic() - started:.0f} s")
     return 0 if verdicts[Verdict.KILLED] == len(faults) else 1
+
+
+def _outcomes(faults: Sequence[Fault], copies: Sequence[Copy]) -> Iterator[Outcome]:
+    """Try as many at a time as there are copies; told in the order of the catalogue."""
+    free: SimpleQueue[Copy] = SimpleQueue()
+    for copy in copies:
+        free.put(copy)
+
+    def try_out(fault: Fault) -> Outcome:
+        copy = free.get()
+        try:
+            return copy.try_out(fault)
+        finally:
+            free.put(copy)
+
+    with ThreadPoolExecutor(len(copies)) as pool:
+        yield from pool.map(try_out, faults)
 
 
 def _line(outcome: Outcome, *, why: bool) -> str:

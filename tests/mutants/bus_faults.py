@@ -23,7 +23,7 @@ BUS_FAULTS = (
         name="an acknowledgement is forgotten",
         old="position = max(position, excluded.position)",
         new="position = position",
-        caught_by=f"{_SQLITE}::test_a_delivery_has_no_more_events_than_the_limit_and_all_come",
+        caught_by=f"{_SQLITE}::test_acknowledging_late_or_twice_does_not_go_back",
     ),
     _in_sqlite(
         name="a receipt covers more than was delivered",

@@ -5,7 +5,6 @@ from functools import partial
 from tests.mutants.fault import Fault, Port
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteEventLog"
-_FOUR = "contract/test_sqlite_processes.py::TestSqliteEventLogInFour"
 _MEMORY = "contract/test_memory.py::TestMemoryEventLog"
 
 _in_sqlite = partial(Fault, port=Port.EVENTS, file="adapters/sqlite/events.py")
@@ -112,13 +111,6 @@ EVENT_FAULTS = (
         old="overflow=overflow,",
         new="overflow=None,",
         caught_by=f"{_SQLITE}::test_an_event_whose_large_fields_are_elsewhere_keeps_the_reference",
-    ),
-    _in_sqlite(
-        name="the next place is read before the write, in four processes",
-        old="            last = rows(\n                connection,\n"
-        '                "SELECT sequence, at_ms',
-        new='            last = self._database.point(\n                "SELECT sequence, at_ms',
-        caught_by=f"{_FOUR}::test_many_who_append_in_two_instances_get_a_place_each",
     ),
     _in_memory(
         name="a query in memory reads every tenant",

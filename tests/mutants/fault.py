@@ -47,8 +47,3 @@ class Fault:
             message = f"{self.name}: {self.old!r} stands {found} times in {self.file}, not once"
             raise ValueError(message)
         return text.replace(self.old, self.new)
-
-    def plant(self, source: Path) -> None:
-        """Put the fault into a copy of the sources."""
-        path = source / "longshore" / self.file
-        path.write_text(self.planted(path.read_text()))

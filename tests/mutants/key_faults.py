@@ -5,7 +5,6 @@ from functools import partial
 from tests.mutants.fault import Fault, Port
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteKeys"
-_FOUR = "contract/test_sqlite_processes.py::TestSqliteKeysInFour"
 _MEMORY = "contract/test_memory.py::TestMemoryKeys"
 
 _fault = partial(Fault, port=Port.KEYS)
@@ -53,8 +52,8 @@ KEY_FAULTS = (
     ),
     _in_sqlite(
         name="a new key takes the place of an old one",
-        old='"INSERT INTO keys',
-        new='"INSERT OR REPLACE INTO keys',
+        old="ON CONFLICT DO NOTHING",
+        new="ON CONFLICT DO UPDATE SET body = excluded.body",
         caught_by=f"{_SQLITE}::test_a_hash_that_is_taken_is_refused_in_every_tenant",
     ),
     _in_sqlite(
@@ -77,7 +76,7 @@ KEY_FAULTS = (
         "        found = remembered.get(key_hash) or self._database.point("
         '"SELECT body FROM keys WHERE hash = ?", (key_hash,))\n'
         "        remembered[key_hash] = found\n",
-        caught_by=f"{_FOUR}::test_a_key_is_revoked_for_every_instance_at_once",
+        caught_by=f"{_SQLITE}::test_a_key_is_revoked_for_every_instance_at_once",
     ),
     _in_memory(
         name="an id that is taken is accepted in memory",

@@ -101,7 +101,7 @@ QUEUE_FAULTS = (
         name="one more message than the limit",
         old="moment, limit - len(taken))",
         new="moment, limit)",
-        caught_by=f"{_SQLITE}::test_no_more_messages_come_than_the_limit",
+        caught_by=f"{_SQLITE}::test_the_limit_holds_over_all_queues_and_priorities",
     ),
     _in_sqlite(
         name="what a cancelled receiver took stays hidden",
@@ -116,11 +116,12 @@ QUEUE_FAULTS = (
         new="await self._database.write(work)",
         caught_by=f"{_SQLITE}::test_a_waiting_receive_ends_as_soon_as_a_message_is_sent",
     ),
-    _in_sqlite(
-        name="nobody looks when a message becomes visible",
-        old="return max(pause, timedelta(milliseconds=1))",
-        new="return timedelta(hours=1)",
-        caught_by=f"{_SQLITE}::test_a_waiting_receive_sees_a_message_at_its_moment",
+    _fault(
+        name="moments are kept in whole milliseconds",
+        file="adapters/sqlite/codec.py",
+        old='1970."""\n    return (moment - _EPOCH) // _MICROSECOND',
+        new='1970."""\n    return (moment - _EPOCH) // _MICROSECOND // 1000 * 1000',
+        caught_by=f"{_SQLITE}::test_a_message_is_seen_from_its_moment_on",
     ),
     _fault(
         name="a wake-up between looking and waiting is lost",

@@ -202,7 +202,7 @@ def _parent_problems(
         elif parent == node.key:
             message = f"{_shown(parent)} depends on itself"
         elif parent not in known:
-            message = f"there is no task {_shown(parent)}{similar.hint(parent)}"
+            message = f"there is no task {_shown(parent)}{similar.hint(parent, not_=node.key)}"
         else:
             continue
         yield Problem(path=f"tasks[{place}].dependsOn[{position}]", message=message)
@@ -297,14 +297,15 @@ class _SimilarNames:
         self._characters = sum(len(name) for name in names)
         self._budget = _SUGGESTION_BUDGET
 
-    def hint(self, wrong: str) -> str:
-        """A question to append to the message, or nothing."""
+    def hint(self, wrong: str, *, not_: str) -> str:
+        """A question to append to the message, or nothing; ``not_`` is never meant."""
         cost = len(wrong) * self._characters
         if cost > self._budget:
             return ""
         self._budget -= cost
-        close = get_close_matches(wrong, self._names, n=1, cutoff=0.75)
-        return f"; did you mean {_shown(close[0])}?" if close else ""
+        close = get_close_matches(wrong, self._names, n=2, cutoff=0.75)
+        meant = [name for name in close if name != not_]
+        return f"; did you mean {_shown(meant[0])}?" if meant else ""
 
 
 def _shown(key: str) -> str:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from longshore.core.events.event import Event
-from longshore.core.failures import ErrorCategory
+from longshore.core.failures import ErrorCategory, Failure
 from longshore.core.rows import JobRow, TaskRow
 from longshore.core.states import JobState, TaskState
 
@@ -76,7 +76,6 @@ def job_document(job: JobRow, *, exit_code: int | None) -> dict[str, Any]:
 
 def task_document(task: TaskRow, *, last_event: Event | None = None) -> dict[str, Any]:
     """A task as a listing shows it."""
-    failure = task.failure
     document: dict[str, Any] = {
         "id": task.id,
         "taskId": task.spec.key,
@@ -90,14 +89,7 @@ def task_document(task: TaskRow, *, last_event: Event | None = None) -> dict[str
         "attemptsUsed": task.attempts_used,
         "maxAttempts": task.spec.retry.max_attempts,
         "workerId": task.lease.worker_id if task.lease else None,
-        "error": None
-        if failure is None
-        else {
-            "message": failure.message,
-            "category": failure.category.value,
-            "type": failure.error_type,
-            "signal": failure.signal,
-        },
+        "error": _failure(task.failure),
         "createdAt": _moment(task.spec.created_at),
         "dueAt": _moment(task.due_at),
         "startedAt": _moment(task.started_at),
@@ -108,6 +100,17 @@ def task_document(task: TaskRow, *, last_event: Event | None = None) -> dict[str
     if last_event is not None:
         document["lastEvent"] = {"type": last_event.type, "at": _moment(last_event.at)}
     return document
+
+
+def _failure(failure: Failure | None) -> dict[str, Any] | None:
+    if failure is None:
+        return None
+    return {
+        "message": failure.message,
+        "category": failure.category.value,
+        "type": failure.error_type,
+        "signal": failure.signal,
+    }
 
 
 def counts_of(states: Mapping[str, TaskState]) -> dict[str, int]:

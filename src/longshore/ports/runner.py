@@ -12,13 +12,6 @@ from longshore.core.events.types import Activity, Usage
 from longshore.core.failures import Failure
 from longshore.ports.output import Stream
 
-# What a child finds in its environment. A shell script can report through the channel too:
-# echo '{"type":"result","value":42}' >&$LONGSHORE_ATTEMPT_CHANNEL
-TASK_VARIABLE = "LONGSHORE_ATTEMPT_TASK"
-ATTEMPT_VARIABLE = "LONGSHORE_ATTEMPT"
-INPUT_VARIABLE = "LONGSHORE_ATTEMPT_INPUT"  # path of a file with the input as JSON
-CHANNEL_VARIABLE = "LONGSHORE_ATTEMPT_CHANNEL"  # number of the file descriptor to report to
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOrder:

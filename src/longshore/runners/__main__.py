@@ -8,17 +8,20 @@ is told apart from one that failed by exactly that.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import signal
 import sys
 from typing import Any
 
+from longshore.core.child_places import CHANNEL_NUMBER, REPLIES_NUMBER
 from longshore.runners import command, context, python
 from longshore.runners.channel import Channel
 
 _PR_SET_PDEATHSIG = 1
 _FAILED = 1
+_OUT_OF_THE_WAY = 10
 
 
 def die_with_parent(parent: int) -> None:
@@ -34,16 +37,27 @@ def main() -> int:
     with open(sys.argv[1], encoding="utf-8") as file:
         order = json.load(file)
     die_with_parent(order["parent"])
-    channel = Channel(order["channel"], order["replies"])
+    channel = Channel(*_moved(order["channel"], order["replies"]))
     try:
         if order["runner"] == "command":
             command.run(order)
         context.enter(context.Context(order, channel))
         channel.say("result", value=_checked(python.run(order)))
     except BaseException as error:  # noqa: BLE001 - the edge of the process: everything is reported
-        _report(channel, error)
+        _report(channel, error, trace=order["runner"] != "command")
         return _FAILED
     return 0
+
+
+def _moved(channel: int, replies: int) -> tuple[int, int]:
+    """The two pipes under the numbers that are promised, whatever stood there before."""
+    aside = [fcntl.fcntl(number, fcntl.F_DUPFD, _OUT_OF_THE_WAY) for number in (channel, replies)]
+    os.close(channel)
+    os.close(replies)
+    for number, place in zip(aside, (CHANNEL_NUMBER, REPLIES_NUMBER), strict=True):
+        os.dup2(number, place)
+        os.close(number)
+    return CHANNEL_NUMBER, REPLIES_NUMBER
 
 
 def _checked(result: Any) -> Any:
@@ -55,13 +69,13 @@ def _checked(result: Any) -> Any:
     return result
 
 
-def _report(channel: Channel, error: BaseException) -> None:
+def _report(channel: Channel, error: BaseException, *, trace: bool) -> None:
     # Only for those who need it: a child's start is paid by every attempt.
     import traceback
 
     from longshore.core.failures import failure_of
 
-    if not isinstance(error, SystemExit):
+    if trace and not isinstance(error, SystemExit):
         traceback.print_exc()
     failure = failure_of(error)
     channel.say(

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 
-def run(order: Mapping[str, Any]) -> None:
+def run(order: Mapping[str, Any]) -> NoReturn:
     """Replace this process; returns only by an exception."""
     settings = {**order["options"], **(order["input"] or {})}
     argv = settings["argv"]
     if folder := settings.get("cwd"):
         os.chdir(folder)
-    os.execvp(argv[0], argv)  # noqa: S606 - running what was asked for is the point
+    try:
+        os.execvp(argv[0], argv)  # noqa: S606 - running what was asked for is the point
+    except OSError as error:
+        # The system's error does not say which program it was.
+        raise type(error)(error.errno, error.strerror, argv[0]) from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from longshore.core import job as jobs
@@ -39,6 +39,7 @@ ENDING_EVENTS = tuple(
 _AT_ONCE = 256
 _LOOK_EVERY = timedelta(milliseconds=500)
 _LOOKS = 20
+_AS_IT_IS = -1  # no event was heard: the row need not be newer than it is
 
 
 class Dispatcher:
@@ -89,23 +90,28 @@ class Dispatcher:
         delivery = await bus.receive(CONSUMER, types=ENDING_EVENTS, limit=_AT_ONCE, wait=wait)
         if delivery is None:
             return False
-        await self.settle([event.entity_id for event in delivery.events])
+        heard: dict[str, int] = {}
+        for event in delivery.events:
+            heard[event.entity_id] = max(event.sequence, heard.get(event.entity_id, 0))
+        await self._settle(heard)
         await bus.acknowledge(CONSUMER, delivery.receipt)
         return True
 
     async def settle(self, task_ids: Sequence[str]) -> None:
         """Do what follows from the end of these tasks, in so far as they have ended."""
-        by_job: dict[str, dict[str, None]] = {}
-        for task_id in task_ids:
-            by_job.setdefault(split_task_id(task_id)[0], {})[task_id] = None
-        # Together, so that their commits share an fsync.
-        settling = (self._settle_job(job_id, list(ids)) for job_id, ids in by_job.items())
-        await asyncio.gather(*settling)
+        await self._settle(dict.fromkeys(task_ids, _AS_IT_IS))
 
-    async def _settle_job(self, job_id: str, task_ids: list[str]) -> None:
+    async def _settle(self, heard: Mapping[str, int]) -> None:
+        """The same for tasks whose rows must be as new as the events that were heard."""
+        by_job: dict[str, dict[str, int]] = {}
+        for task_id, sequence in heard.items():
+            by_job.setdefault(split_task_id(task_id)[0], {})[task_id] = sequence
+        # Together, so that their commits share an fsync.
+        await asyncio.gather(*(self._settle_job(job_id, told) for job_id, told in by_job.items()))
+
+    async def _settle_job(self, job_id: str, heard: Mapping[str, int]) -> None:
         async def decide(job: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
-            rows = await self._backend.ledger.tasks(task_ids)
-            ended = [row for row in rows if row.state.terminal]
+            ended = [row for row in await self._rows(heard) if row.state.terminal]
             await self._tell_dependents(ended)
             return await self._record(job, ended, now, change_id)
 
@@ -115,6 +121,17 @@ class Dispatcher:
             logger.debug("dispatch.nothing_new", extra={"job_id": job_id})
         except NotFound:
             logger.exception("dispatch.job_missing", extra={"job_id": job_id})
+
+    async def _rows(self, heard: Mapping[str, int]) -> list[TaskRow]:
+        """The rows; an event that was faster than its row is waited for, not forgotten."""
+        for _ in range(_LOOKS):
+            rows = await self._backend.ledger.tasks(list(heard))
+            known = {row.id: row.last_sequence for row in rows}
+            if all(known.get(task_id, _AS_IT_IS) >= heard[task_id] for task_id in heard):
+                return rows
+            await self._backend.clock.sleep(_LOOK_EVERY)
+        logger.error("dispatch.row_missing", extra={"tasks": list(heard)})
+        return rows
 
     async def _tell_dependents(self, ended: list[TaskRow]) -> None:
         told: dict[str, list[int]] = {}

@@ -16,6 +16,10 @@ from longshore.core.values import Document
 from longshore.errors import UsageError
 from longshore.ports.blobs import BlobStore
 
+# Where an event may have a reference: nowhere else is an object one, whatever it looks like.
+_DOCUMENTS = frozenset({"output", "input", "dependsOn"})
+_LISTS = frozenset({"tasks", "newTasks"})
+
 
 class Documents:
     """Writes documents before the rows that refer to them, and reads them back."""
@@ -76,7 +80,13 @@ class Documents:
         """Properties of an event with everything that was moved out put back."""
         if (key := payload_key(properties)) is not None:
             properties = join(properties, await self.load_key(key))
-        return {name: await self._put_back(value) for name, value in properties.items()}
+        whole = {
+            name: await self._put_back(value) if name in _DOCUMENTS else value
+            for name, value in properties.items()
+        }
+        for name in _LISTS.intersection(whole):
+            whole[name] = [await self.whole(item) for item in whole[name]]
+        return whole
 
     async def _put_back(self, value: Any) -> Any:
         match value:

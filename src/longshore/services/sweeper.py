@@ -150,7 +150,7 @@ class Sweeper:
 
     async def _ring(self, task_id: str, rung_before: datetime) -> bool:
         row = await self._backend.ledger.task(task_id)
-        if row is None or row.rung_at is None or row.rung_at >= rung_before:
+        if row is None or (row.rung_at is not None and row.rung_at >= rung_before):
             return False
         now, change_id = self._backend.clock.now(), self._transitions.new_id()
         change = tasks.apply(row, RingAgain(), now=now, change_id=change_id)

@@ -198,7 +198,7 @@ def child_environment(
 
 def _environment() -> Mapping[str, str]:
     # This is the module that reads it, for all others.
-    return os.environ  # noqa: TID251
+    return os.environ
 
 
 def _from_flags(flags: Mapping[str, Any], problems: list[str]) -> dict[str, _Given]:

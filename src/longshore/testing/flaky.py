@@ -45,6 +45,10 @@ class Flaky:
         self.calls = 0
         self.failures = 0
 
+    def breaks(self) -> None:
+        """From now on every call fails."""
+        self._left = None
+
     def mend(self) -> None:
         """From now on nothing fails."""
         self._left = 0

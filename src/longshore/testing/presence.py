@@ -34,7 +34,8 @@ class FakePresence:
         self.children.setdefault(worker_id, []).append(process_id)
 
     def forget_child(self, worker_id: str, process_id: int) -> None:
-        self.children[worker_id].remove(process_id)
+        if process_id in self.children.get(worker_id, []):
+            self.children[worker_id].remove(process_id)
 
     def gone(self, worker_id: str) -> bool:
         return self._here.get(worker_id) is False

@@ -32,7 +32,7 @@ def test_what_was_taken_for_a_receiver_that_was_given_up_is_seen_again_at_once(
     tmp_path: Path,
 ) -> None:
     async def scenario() -> None:
-        async with asyncio.timeout(30), sqlite_backend(tmp_path, FakeClock()) as backend:
+        async with asyncio.timeout(15), sqlite_backend(tmp_path, FakeClock()) as backend:
             for number in range(_ROUNDS):
                 await backend.queue.send([Outgoing(queue="default", body=str(number))])
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -315,5 +316,6 @@ def _kind(body: e.EventBody) -> str:
     return "failure" if isinstance(body, e.JobFailureDetected) else "end"
 
 
-TestJobLife = JobLife.TestCase
-TestJobLife.settings = settings(max_examples=200, stateful_step_count=40)
+# Making a long story short takes its time, and is needed only when there is one to tell.
+TestJobLife = pytest.mark.timeout(600)(JobLife.TestCase)
+TestJobLife.settings = settings(max_examples=100, stateful_step_count=40)

@@ -149,6 +149,12 @@ def test_a_task_can_be_claimed_at_the_moment_it_is_due_and_not_before() -> None:
     assert in_time.row.state is TaskState.PROCESSING
 
 
+def test_whoever_wakes_at_the_very_moment_a_task_is_due_can_claim_it() -> None:
+    due_at = LATER + timedelta(microseconds=1_700)
+
+    assert change_of(a_task(due_at=due_at), a_claim(), now=due_at).row.attempt == 1
+
+
 def test_a_lease_ends_at_a_whole_millisecond() -> None:
     lasts = timedelta(microseconds=1_234_567)
     ends = LATER + timedelta(milliseconds=1_234)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -300,5 +301,6 @@ CHECKS: tuple[Callable[[TaskRow, c.Command, TaskChange], None], ...] = (
     _what_was_spent_adds_up,
 )
 
-TestTaskLife = TaskLife.TestCase
-TestTaskLife.settings = settings(max_examples=200, stateful_step_count=50)
+# Making a long story short takes its time, and is needed only when there is one to tell.
+TestTaskLife = pytest.mark.timeout(600)(TaskLife.TestCase)
+TestTaskLife.settings = settings(max_examples=100, stateful_step_count=40)

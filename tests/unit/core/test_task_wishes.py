@@ -78,13 +78,6 @@ class TestCreate:
         assert isinstance(event.body, e.TaskPending)
         assert event.body.due_at == TOMORROW
 
-    def test_a_task_for_later_is_due_at_a_whole_millisecond(self) -> None:
-        later = TOMORROW + timedelta(microseconds=1_700)
-
-        change = create(a_spec(not_before=later), NO_NUMBERS, now=NOON, change_id="first")
-
-        assert change.row.due_at == TOMORROW + timedelta(milliseconds=1)
-
     def test_a_moment_that_has_passed_is_now(self) -> None:
         change = create(a_spec(not_before=NOON), NO_NUMBERS, now=LATER, change_id="first")
 

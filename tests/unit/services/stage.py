@@ -82,7 +82,13 @@ async def opened(kind: str, tmp_path: Path) -> AsyncIterator[Backend]:
 class Stage:
     """One process's services."""
 
-    def __init__(self, backend: Backend, *, presence: FakePresence | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        presence: FakePresence | None = None,
+        task_limit: int = TASK_LIMIT,
+    ) -> None:
         self.backend = backend
         self.clock: FakeClock = backend.clock
         self.presence = presence or FakePresence()
@@ -101,7 +107,7 @@ class Stage:
             documents=self.documents,
             app=APP,
             retry=RetryPolicy(),
-            task_limit=TASK_LIMIT,
+            task_limit=task_limit,
             input_limit_bytes=INPUT_LIMIT_BYTES,
         )
         self.dispatcher = Dispatcher(

@@ -13,16 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from longshore.adapters.process.attempt import ProcessAttempt
+from longshore.core.child_places import (
+    ATTEMPT_VARIABLE,
+    CHANNEL_NUMBER,
+    CHANNEL_VARIABLE,
+    DEPENDENCIES_VARIABLE,
+    INPUT_VARIABLE,
+    TASK_VARIABLE,
+)
 from longshore.core.definition import RunnerKind
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.ports.clock import Clock
-from longshore.ports.runner import (
-    ATTEMPT_VARIABLE,
-    CHANNEL_VARIABLE,
-    INPUT_VARIABLE,
-    TASK_VARIABLE,
-    WorkOrder,
-)
+from longshore.ports.runner import WorkOrder
 
 _FOLDER_MODE = 0o700
 
@@ -48,7 +50,9 @@ class ProcessRunner:
         folder = self._folder / order.task_id / f"attempt-{order.attempt}"
         folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         order_file, input_file = folder / "order.json", folder / "input.json"
+        dependencies_file = folder / "dependencies.json"
         _write_private(input_file, json.dumps(order.input).encode())
+        _write_private(dependencies_file, json.dumps(dict(order.dependency_outputs)).encode())
         with contextlib.ExitStack() as ends:
             channel_in, channel_out = _pipe(ends)
             replies_in, replies_out = _pipe(ends)
@@ -61,7 +65,8 @@ class ProcessRunner:
                 TASK_VARIABLE: order.task_id,
                 ATTEMPT_VARIABLE: str(order.attempt),
                 INPUT_VARIABLE: str(input_file),
-                CHANNEL_VARIABLE: str(channel_out),
+                DEPENDENCIES_VARIABLE: str(dependencies_file),
+                CHANNEL_VARIABLE: str(CHANNEL_NUMBER),
             }
             try:
                 process = await asyncio.create_subprocess_exec(

@@ -15,6 +15,7 @@ from longshore.core import commands as c
 from longshore.core.backoff import delay_before
 from longshore.core.changes import Reason, Refusal
 from longshore.core.events import types as e
+from longshore.core.events.event import to_tick
 from longshore.core.failures import ErrorCategory, Failure, late_text
 from longshore.core.lease import Lease, next_fence, over
 from longshore.core.rows import TaskRow
@@ -35,7 +36,8 @@ def claim(step: Step, command: c.Claim) -> Decision:
         )
     if row.state is not TaskState.PENDING:
         return step.wrong_state("pending")
-    if row.due_at is not None and step.now < row.due_at:
+    # In whole ticks as ``now`` is: whoever wakes at that very moment must not be turned away.
+    if row.due_at is not None and step.now < to_tick(row.due_at):
         return Refusal(reason=Reason.NOT_DUE, detail="it is not due yet", until=row.due_at)
     fence = next_fence(row.fence, command.epoch)
     lease = Lease(
@@ -43,7 +45,7 @@ def claim(step: Step, command: c.Claim) -> Decision:
         fence=fence,
         claim_id=step.change_id,
         acquired_at=step.now,
-        expires_at=step.now + command.lasts,
+        expires_at=to_tick(step.now + command.lasts),
         local=command.local,
     )
     started = e.TaskProcessingStarted(
@@ -78,7 +80,8 @@ def renew(step: Step, command: c.Renew) -> Decision:
         return lease
     if not lease.live(step.now):
         return Refusal(reason=Reason.LEASE_LOST, detail="the lease ran out before it was renewed")
-    renewed = replace(lease, expires_at=step.now + command.lasts, heartbeats=lease.heartbeats + 1)
+    expires_at = to_tick(step.now + command.lasts)
+    renewed = replace(lease, expires_at=expires_at, heartbeats=lease.heartbeats + 1)
     heartbeat = e.TaskHeartbeat(
         task_id=step.row.id,
         job_id=step.row.spec.job_id,
@@ -280,7 +283,7 @@ def _end_attempt(
     # What does not count must slow down too, or it would knock once a second for ever.
     tries = used if counts else row.attempt
     pause = delay_before(tries, row.spec.retry, roll=roll, retry_after=failure.retry_after)
-    due_at = step.now + pause
+    due_at = to_tick(step.now + pause)
     again = e.TaskProcessingFailed(
         task_id=row.id,
         job_id=row.spec.job_id,

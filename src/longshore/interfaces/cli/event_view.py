@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Protocol
 
 from rich.text import Text
@@ -119,7 +120,13 @@ class _Json:
         self._items = JsonItems(lines=lines)
 
     async def show(self, event: Event) -> None:
-        wire = to_wire(event, environment=self._session.settings.environment)
+        settings = self._session.settings
+        days = settings.limits.events_ttl_days
+        wire = to_wire(
+            event,
+            environment=settings.environment,
+            ttl_at=event.at + timedelta(days=days) if days else None,
+        )
         wire["properties"] = await self._session.documents.whole(wire["properties"])
         self._items.add(wire)
 

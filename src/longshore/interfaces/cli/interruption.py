@@ -19,8 +19,13 @@ from longshore.interfaces.cli.exits import say
 from longshore.interfaces.cli.session import Session
 from longshore.services.crew import Crew
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _BY_SIGNAL = 128
+
+
+def end_signals() -> list[signal.Signals]:
+    """What asks a process to end, without what whoever started us wants ignored (``nohup``)."""
+    asking = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return [number for number in asking if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 class Interruption:
@@ -33,6 +38,7 @@ class Interruption:
         self._crew = crew
         self._task_id = task_id
         self._count = 0
+        self._signals = end_signals()
         self._cancelling: asyncio.Future[None] | None = None
         self.code: int | None = None  # what to exit with; None: nobody has interrupted
 
@@ -43,7 +49,7 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         loop = asyncio.get_running_loop()
-        for number in SIGNALS:
+        for number in self._signals:
             loop.add_signal_handler(number, self._received, number)
         return self
 
@@ -54,7 +60,7 @@ class Interruption:
         trace: TracebackType | None,
     ) -> None:
         loop = asyncio.get_running_loop()
-        for number in SIGNALS:
+        for number in self._signals:
             loop.remove_signal_handler(number)
 
     def _received(self, number: signal.Signals) -> None:

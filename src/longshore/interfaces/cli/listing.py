@@ -20,6 +20,7 @@ from longshore.interfaces.cli.screen import (
     print_json,
     print_pairs,
     print_table,
+    print_table_with_errors,
     state_text,
 )
 from longshore.interfaces.cli.session import Session, existing, settings_for
@@ -99,30 +100,33 @@ async def tasks(
         if not page.items:
             say(f"no tasks{f' are {state.value}' if state else ''}")
             return
-        now = session.backend.clock.now()
-        print_table(
-            [
-                Column("TASK"),
-                Column("STATE"),
-                Column("ATTEMPTS", right=True),
-                Column("EXIT", right=True),
-                Column("CREATED"),
-                Column("TOOK", right=True),
-                Column("ERROR", flexible=True),
-            ],
-            [[task.id, *_task_cells(task, now)] for task in page.items],
-        )
+        _print_tasks(page.items, session.backend.clock.now())
         _tell_of_more(page.cursor)
+
+
+def _print_tasks(tasks: Sequence[TaskRow], now: datetime) -> None:
+    print_table_with_errors(
+        [
+            Column("TASK"),
+            Column("STATE"),
+            Column("ATTEMPTS", right=True),
+            Column("EXIT", right=True),
+            Column("CREATED"),
+            Column("TOOK", right=True),
+        ],
+        [_task_cells(task, now) for task in tasks],
+        [_error(task) for task in tasks],
+    )
 
 
 def _task_cells(task: TaskRow, now: datetime) -> list[str | Text]:
     return [
+        task.id,
         state_text(task.state),
         _attempts(task),
         _exit(task),
         words.ago(task.spec.created_at, now),
         words.took(_ran(task, now)),
-        _error(task),
     ]
 
 
@@ -204,7 +208,7 @@ def _print_job(
         ]
     )
     print()
-    print_table(
+    print_table_with_errors(
         [
             Column("TASK"),
             Column("STATE"),
@@ -213,9 +217,9 @@ def _print_job(
             Column("STARTED"),
             Column("TOOK", right=True),
             Column("LAST EVENT"),
-            Column("ERROR", flexible=True),
         ],
         [_task_line(row, event, now) for row, event in zip(rows, events, strict=True)],
+        [_error(row) for row in rows],
     )
 
 
@@ -235,5 +239,4 @@ def _task_line(row: TaskRow, event: Event | None, now: datetime) -> list[str | T
         words.ago(row.started_at, now),
         words.took(_ran(row, now)),
         last.lower(),
-        _error(row),
     ]

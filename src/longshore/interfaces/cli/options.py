@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -174,8 +174,3 @@ def duration(text: str) -> timedelta:
         return parse_duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-
-
-def one_of(choices: Sequence[str]) -> str:
-    """Choices as a help text names them."""
-    return ", ".join(choices)

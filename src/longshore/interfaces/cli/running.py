@@ -44,6 +44,8 @@ RETRIED = Definition(
     retry_on_timeout=True,
 )
 
+_NO_LIMIT = timedelta(days=30)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -86,7 +88,8 @@ def _flags(base: Settings, wanted: Wanted, queue: str) -> dict[str, Any]:
     return {
         "worker.queues": (queue,),
         "worker.concurrency": 1 if private else base.worker.concurrency,
-        "worker.task_timeout": wanted.timeout,
+        # Somebody is watching: they decide when it has taken too long.
+        "worker.task_timeout": wanted.timeout or _NO_LIMIT,
     }
 
 

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from longshore.core.states import JobState, TaskState
 
 _ENDLESS = 10_000
+_ERROR_WIDTH = 30
 _STYLES = {
     TaskState.WAITING.value: "dim",
     TaskState.PENDING.value: "yellow",
@@ -54,6 +56,28 @@ def state_text(state: TaskState | JobState) -> Text:
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]]) -> None:
     """Print rows below their titles."""
+    _print(_table(columns, rows))
+
+
+def print_table_with_errors(
+    columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], errors: Sequence[str]
+) -> None:
+    """Likewise, with what went wrong in a last column; below, where the terminal is too narrow."""
+    screen = console()
+    plain = _table(columns, rows)
+    width = Measurement.get(screen, screen.options.update(width=_ENDLESS), plain).maximum
+    if not any(errors):
+        _print(plain)
+    elif width + _ERROR_WIDTH <= screen.width:
+        wider = [[*row, error] for row, error in zip(rows, errors, strict=True)]
+        _print(_table([*columns, Column("ERROR", flexible=True)], wider))
+    else:
+        _print(plain)
+        print()
+        print_pairs([(str(row[0]), error) for row, error in zip(rows, errors, strict=True)])
+
+
+def _table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(
@@ -64,7 +88,7 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]])
         )
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
-    _print(table)
+    return table
 
 
 def print_pairs(pairs: Sequence[tuple[str, str | Text]]) -> None:

@@ -20,7 +20,7 @@ from longshore.interfaces.cli import words
 from longshore.interfaces.cli.event_view import JobHistory
 from longshore.interfaces.cli.exits import ExitCode, say
 from longshore.interfaces.cli.following import LOOK_EVERY
-from longshore.interfaces.cli.interruption import SIGNALS
+from longshore.interfaces.cli.interruption import end_signals
 from longshore.interfaces.cli.listing import all_tasks
 from longshore.interfaces.cli.screen import console
 from longshore.interfaces.cli.session import Session
@@ -64,7 +64,7 @@ async def wait_for_job(session: Session, job_id: str) -> int:
 @contextmanager
 def _stopped_by_signals(crew: Crew) -> Iterator[asyncio.Event]:
     """The first signal stops the crew, the second one at once; the job itself stays."""
-    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    loop, stopped, signals = asyncio.get_running_loop(), asyncio.Event(), end_signals()
 
     def received() -> None:
         if stopped.is_set():
@@ -73,13 +73,13 @@ def _stopped_by_signals(crew: Crew) -> Iterator[asyncio.Event]:
             crew.stop()
             stopped.set()
 
-    for number in SIGNALS:
+    for number in signals:
         loop.add_signal_handler(number, received)
     try:
         yield stopped
     finally:
         if not stopped.is_set():
-            for number in SIGNALS:
+            for number in signals:
                 loop.remove_signal_handler(number)
 
 

@@ -6,9 +6,11 @@ import asyncio
 import signal
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 
 from longshore.interfaces.cli import words
 from longshore.interfaces.cli.exits import ExitCode, say
+from longshore.interfaces.cli.interruption import end_signals
 from longshore.interfaces.cli.options import Here
 from longshore.interfaces.cli.session import Session, opened, settings_for
 from longshore.services.crew import Crew, until_nothing_is_left
@@ -24,7 +26,7 @@ async def work(
     settings = settings_for(here, flags, talkative=True)
     async with opened(settings) as session:
         crew = session.crew()
-        stopping = _Stopping(crew)
+        stopping = _Stopping(crew, settings.worker.drain_grace)
         async with crew:
             stopping.listen()
             _announce(session, crew, burst=burst)
@@ -69,14 +71,15 @@ async def _until_stopped_or_done(session: Session, crew: Crew) -> None:
 class _Stopping:
     """What signals do to a worker: the first drains it, the second does not wait."""
 
-    def __init__(self, crew: Crew) -> None:
+    def __init__(self, crew: Crew, grace: timedelta) -> None:
         self._crew = crew
+        self._grace = words.took(grace)
         self._count = 0
         self.code: int = ExitCode.OK
 
     def listen(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in end_signals():
             loop.add_signal_handler(number, self._received, number)
 
     def _received(self, number: signal.Signals) -> None:
@@ -86,7 +89,7 @@ class _Stopping:
             if running := len(self._crew.worker.running):
                 tasks = words.number_of(running, "task")
                 again = "; once more gives up at once" if sys.stdin.isatty() else ""
-                say(f"longshore: stopping when {tasks} ended or the grace is over{again}")
+                say(f"longshore: stopping when {tasks} ended, or in {self._grace}{again}")
         else:
             self._crew.stop_at_once()
             self.code = _BY_SIGNAL + number

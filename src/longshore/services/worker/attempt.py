@@ -8,12 +8,13 @@ anybody sees.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from longshore.core import commands as c
 from longshore.core.blob_keys import task_document
@@ -42,6 +43,10 @@ from longshore.services.transitions import Transitions
 from longshore.services.worker.output import OutputPolicy, OutputPump
 
 logger = logging.getLogger(__name__)
+
+_AFTER_TROUBLE = timedelta(seconds=1)
+
+ResultT = TypeVar("ResultT")
 
 
 class Stop(Enum):
@@ -118,37 +123,66 @@ class Attempt:
 
     def renewed(self, row: TaskRow, sent_at: timedelta) -> None:
         """The lease was renewed by what was sent at this time."""
-        self.row = row
+        self._know(row)
         self._trusted_until = sent_at + self._tools.lease.trusted_for
         if row.cancel is not None:
             self.end(Stop.CANCELLED)
 
+    def _know(self, row: TaskRow) -> None:
+        # Answers may overtake each other: what is known of the row never goes back.
+        if row.version > self.row.version:
+            self.row = row
+
     async def run(self) -> None:
         """Carry out the attempt and commit what came of it."""
+        if self.row.cancel is not None:
+            self.end(Stop.CANCELLED)
+        about = {"task_id": self.task_id, "attempt": self.row.attempt}
+        logger.info("attempt.started", extra=about)
         command = await self._outcome()
         if command is None:
             logger.warning("attempt.fenced", extra={"task_id": self.task_id, "fence": self.fence})
             return
         try:
-            self.row = await self._tools.transitions.task(self.task_id, command, row=self.row)
+            await self._insistently(lambda: self._tell(command))
+            logger.info("attempt.ended", extra={**about, "state": self.row.state.value})
         except (LeaseLost, NotFound) as error:
             logger.warning("outcome.refused", extra={"task_id": self.task_id, "why": str(error)})
         except CommandRefused:
             # Cancelled in the same moment and confirmed by somebody else.
             logger.exception("outcome.refused", extra={"task_id": self.task_id})
 
+    async def _tell(self, command: c.Command) -> None:
+        self._know(await self._tools.transitions.task(self.task_id, command, row=self.row))
+
+    async def _insistently(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Repeat a call through an outage as long as a lease lasts.
+
+        The work is done: throwing it away for a moment's trouble would mean paying for it twice.
+        """
+        clock = self._tools.backend.clock
+        patient_until = clock.elapsed() + self._tools.lease.lasts
+        while clock.elapsed() < patient_until:
+            try:
+                return await call()
+            except BackendUnavailable as error:
+                extra = {"task_id": self.task_id, "error": str(error)}
+                logger.warning("outcome.waiting", extra=extra)
+                await clock.sleep(_AFTER_TROUBLE)
+        return await call()
+
     async def _outcome(self) -> c.Command | None:
         """The command that reports the end; None if nothing may be reported."""
         try:
-            order = await self._order()
+            order = await self._tools.transitions.persistently(self._order)
             self._child = await self._tools.runner.start(order)
         except (UsageError, NotFound) as error:
             return self._failed(ErrorCategory.VALIDATION, error)
         except BackendUnavailable as error:
             return self._failed(ErrorCategory.NETWORK, error)
         child = self._child
-        self._tools.presence.note_child(self._tools.worker_id, child.process_id)
         try:
+            self._tools.presence.note_child(self._tools.worker_id, child.process_id)
             return await self._supervise(child, order.timeout)
         except BackendUnavailable as error:
             # Not the task's fault: it costs none of its attempts.
@@ -167,11 +201,14 @@ class Attempt:
                 (reading, late, fenced, self._stop), return_when=asyncio.FIRST_COMPLETED
             )
             if reading.done():
-                return await self._ended(await child.ending(), reading)
+                # If reading broke off, the child may be alive, and nobody listens to it any more.
+                await reading
+                return await self._ended(await child.ending())
             if fenced.done():
                 self.end(Stop.FENCED)
             signal = await child.stop(grace=self._tools.lease.kill_grace)
-            await reading
+            with contextlib.suppress(BackendUnavailable):
+                await reading
             return await self._stopped(signal, timeout)
         finally:
             for waiting in (late, fenced):
@@ -186,9 +223,11 @@ class Attempt:
             await clock.sleep(left)
 
     async def _read(self, child: RunningAttempt) -> None:
-        async for report in child.reports():
-            await self._take(child, report)
-        await self._pump.finish()
+        try:
+            async for report in child.reports():
+                await self._take(child, report)
+        finally:
+            await self._pump.finish()
 
     async def _take(self, child: RunningAttempt, report: Report) -> None:
         match report:
@@ -206,24 +245,25 @@ class Attempt:
         number = self._tools.transitions.new_id()
         key = task_document(spec.job_id, spec.key, f"steps/{self.fence}-{number}")
         document = {"step": name, "result": result, "previous": self.row.checkpoint}
-        await self._tools.documents.keep_key(key, document)
-        command = c.SaveCheckpoint(fence=self.fence, key=key)
+        await self._tools.transitions.persistently(
+            lambda: self._tools.documents.keep_key(key, document)
+        )
         try:
-            self.row = await self._tools.transitions.task(self.task_id, command, row=self.row)
+            await self._tell(c.SaveCheckpoint(fence=self.fence, key=key))
         except CommandRefused:
             self.end(Stop.FENCED)
             return
         await child.step_kept(name)
 
-    async def _ended(self, ending: Ending, reading: asyncio.Future[None]) -> c.Command:
-        await reading
+    async def _ended(self, ending: Ending) -> c.Command:
         if ending.failure is not None:
             return self._failure(ending.failure)
         spec = self.row.spec
         key = task_document(spec.job_id, spec.key, f"result-{self.row.attempt}")
         try:
-            result = await self._tools.documents.keep(
-                ending.result, key, limit_bytes=self._tools.result_limit_bytes
+            limit = self._tools.result_limit_bytes
+            result = await self._insistently(
+                lambda: self._tools.documents.keep(ending.result, key, limit_bytes=limit)
             )
         except (ValueError, UsageError) as error:
             return self._failed(ErrorCategory.PARSE, error)
@@ -294,10 +334,11 @@ class Attempt:
     async def _definition(self) -> Definition:
         spec = self.row.spec
         if spec.definition_version == 0:
-            return BUILTIN[spec.definition]
-        found = await self._tools.backend.definitions.get(
-            spec.tenant, spec.definition, version=spec.definition_version
-        )
+            found = BUILTIN.get(spec.definition)
+        else:
+            found = await self._tools.backend.definitions.get(
+                spec.tenant, spec.definition, version=spec.definition_version
+            )
         if found is None:
             raise NotFound("definition", spec.definition)
         return found

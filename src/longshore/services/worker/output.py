@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
-from longshore.errors import BackendUnavailable
+from longshore.errors import BackendError
 from longshore.ports.clock import Clock
 from longshore.ports.output import OutputEntry, OutputLog, Stream
 from longshore.services.transitions import Transitions
@@ -49,9 +49,9 @@ class OutputPump:
         self._policy = policy
         self._sequence = 0
         self._bytes = 0
-        self._waiting: list[OutputEntry] = []
+        self._waiting: list[OutputEntry] = []  # in order
         self._waiting_bytes = 0
-        self._lost_from: int | None = None
+        self._too_much_from: int | None = None  # everything from here on is too much
         self._timer: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
 
@@ -65,7 +65,7 @@ class OutputPump:
         self._sequence += 1
         self._bytes += len(data)
         if self._bytes > self._policy.limit_bytes:
-            self._lost_from = self._lost_from or self._sequence
+            self._too_much_from = self._too_much_from or self._sequence
             return
         self._waiting.append(
             OutputEntry(
@@ -88,28 +88,30 @@ class OutputPump:
         await self.flush()
 
     async def flush(self) -> None:
-        """Bring what is waiting to the log, in order."""
+        """Bring what is waiting to the log, in order; what fails becomes a marker that waits."""
         async with self._turn:
             batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
             if not batch:
                 return
             try:
-                await self._append([*self._marker_before(batch), *batch])
-            except BackendUnavailable as error:
-                self._lost_from = self._lost_from or batch[0].sequence
+                await self._transitions.persistently(lambda: self._log.append(self._task_id, batch))
+            except BackendError as error:
                 logger.warning("output.lost", extra={"error": str(error)})
+                self._waiting[:0] = self._markers_for(batch)
 
-    async def _append(self, entries: list[OutputEntry]) -> None:
-        await self._transitions.persistently(lambda: self._log.append(self._task_id, entries))
+    def _markers_for(self, batch: list[OutputEntry]) -> list[OutputEntry]:
+        """One for what was printed; markers of earlier batches stay as they are.
 
-    def _marker_before(self, batch: list[OutputEntry]) -> list[OutputEntry]:
-        if self._lost_from is None or self._bytes > self._policy.limit_bytes:
-            return []
-        return [self._marker(batch[0].sequence - 1)]
+        They are not joined: if the log did keep a batch and only its answer was lost, the marker
+        in its place is passed over, and must not have stood for anything else.
+        """
+        markers = [entry for entry in batch if entry.stream is Stream.LOST]
+        printed = [entry for entry in batch if entry.stream is not Stream.LOST]
+        if printed:
+            markers.append(self._marker(printed[0].sequence, printed[-1].sequence))
+        return markers
 
-    def _marker(self, last: int) -> OutputEntry:
-        first = self._lost_from or last
-        self._lost_from = None
+    def _marker(self, first: int, last: int) -> OutputEntry:
         return OutputEntry(
             attempt=self._attempt,
             sequence=first,
@@ -120,13 +122,13 @@ class OutputPump:
         )
 
     async def finish(self) -> None:
-        """Bring the rest to the log, or a marker for what could not be kept."""
+        """Bring the rest to the log, and markers for what could not be kept."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         await self.flush()
-        if self._lost_from is not None:
-            try:
-                await self._append([self._marker(self._sequence)])
-            except BackendUnavailable as error:
-                logger.warning("output.marker_lost", extra={"error": str(error)})
+        if self._too_much_from is not None:
+            self._waiting.append(self._marker(self._too_much_from, self._sequence))
+        await self.flush()
+        if self._waiting:
+            logger.error("output.marker_lost", extra={"task_id": self._task_id})

@@ -57,6 +57,8 @@ class Worker:
         self._backend = tools.backend
         self._running: dict[Attempt, str] = {}  # with the receipt of its message
         self._handling: set[asyncio.Task[None]] = set()
+        self._nudges = 0  # how often this worker was nudged
+        self._giving_back = False
         self._stopping = asyncio.Event()
         self._slot_freed = asyncio.Event()
 
@@ -129,11 +131,13 @@ class Worker:
             )
         )
         stopping = asyncio.ensure_future(self._stopping.wait())
-        await asyncio.wait((receiving, stopping), return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not receiving.done():
-            # The queue gives back what it had taken for us.
-            receiving.cancel()
+        try:
+            await asyncio.wait((receiving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            if not receiving.done():
+                # The queue gives back what it had taken for us.
+                receiving.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             return await receiving
         return []
@@ -199,9 +203,10 @@ class Worker:
         return True
 
     async def _claim_and_run(self, message: Message, row: TaskRow | None) -> bool:
-        if row is None:
+        if row is None or self._stopping.is_set():
+            await self._give_back(message)
             return False
-        sent_at = self._backend.clock.elapsed()
+        sent_at, nudges = self._backend.clock.elapsed(), self._nudges
         claim = c.Claim(
             worker_id=self.id,
             process_id=self._tools.process_id,
@@ -213,15 +218,24 @@ class Worker:
         except (CommandRefused, NotFound):
             return True  # somebody was faster
         attempt = Attempt(self._tools, claimed, sent_at)
-        self._running[attempt] = message.receipt
-        try:
-            await attempt.run()
-        finally:
-            del self._running[attempt]
+        await self._run(attempt, message, nudged=self._nudges != nudges)
         if not attempt.row.state.terminal and attempt.row.lease is not None:
             return False  # fenced off: the message belongs to whoever takes over
         await self._backend.queue.delete([message.receipt])
         return False
+
+    async def _run(self, attempt: Attempt, message: Message, *, nudged: bool) -> None:
+        self._running[attempt] = message.receipt
+        if self._giving_back:
+            attempt.end(Stop.DRAINED)
+        try:
+            if nudged:
+                # The nudge may have been for this task, which was not yet known to run here.
+                with contextlib.suppress(BackendUnavailable):
+                    await self._look_for_cancel(attempt)
+            await attempt.run()
+        finally:
+            del self._running[attempt]
 
     async def _reject(self, message: Message, reason: str, excerpt: str | None) -> None:
         logger.error("message.rejected", extra={"message_id": message.id, "reason": reason})
@@ -280,14 +294,18 @@ class Worker:
         while True:
             try:
                 await self._backend.ledger.nudged(self.id)
+                self._nudges += 1
                 for attempt in list(self._running):
-                    row = await self._backend.ledger.task(attempt.task_id)
-                    if row is not None and row.cancel is not None:
-                        attempt.end(Stop.CANCELLED)
+                    await self._look_for_cancel(attempt)
             except BackendUnavailable as error:
                 # The next renewal brings the same news.
                 logger.warning("nudge.unavailable", extra={"error": str(error)})
                 await self._backend.clock.sleep(_AFTER_TROUBLE)
+
+    async def _look_for_cancel(self, attempt: Attempt) -> None:
+        row = await self._backend.ledger.task(attempt.task_id)
+        if row is not None and row.cancel is not None:
+            attempt.end(Stop.CANCELLED)
 
     async def _drain(self) -> None:
         if self._handling:
@@ -300,6 +318,7 @@ class Worker:
             await everything
 
     def end_all(self) -> None:
-        """Give back at once whatever still runs."""
+        """Give back at once whatever still runs, and what is just being claimed."""
+        self._giving_back = True
         for attempt in self._running:
             attempt.end(Stop.DRAINED)

@@ -14,6 +14,8 @@ from longshore.ports.clock import Clock
 
 DURATION = timedelta(milliseconds=5)
 LIMIT_S = 10
+PAUSE = timedelta(seconds=1)
+"""More than passes between two readings, also on a busy machine."""
 
 
 class ClockContract:
@@ -38,6 +40,18 @@ class ClockContract:
 
             assert clock.elapsed() - elapsed >= DURATION
             assert clock.now() > moment
+
+        self._run(scenario())
+
+    def test_both_clocks_run_at_one_pace(self) -> None:
+        async def scenario() -> None:
+            clock = self.make_clock()
+            moment, elapsed = clock.now(), clock.elapsed()
+
+            await self._slept(clock, DURATION)
+
+            apart = (clock.now() - moment) - (clock.elapsed() - elapsed)
+            assert abs(apart) < PAUSE
 
         self._run(scenario())
 

@@ -162,6 +162,8 @@ class DefinitionsContract(PortContract):
         theirs = await backend.definitions.put("evil", _definition("theirs"))
 
         assert (ours.version, theirs.version) == (1, 1)
+        assert await backend.definitions.get("acme", "resize", version=1) == ours
+        assert await backend.definitions.get("nobody", "resize", version=1) is None
         assert await backend.definitions.delete("evil", "resize") is True
         assert await backend.definitions.get("acme", "resize") == ours
         assert await backend.definitions.list("acme") == [ours]

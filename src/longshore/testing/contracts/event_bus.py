@@ -40,6 +40,7 @@ from longshore.testing.contracts.suite import (
 
 SECOND = timedelta(seconds=1)
 WAKE_UPS = 100
+MOST_DELIVERIES = 50
 RELEASED = "Task Released"
 """The type of what ``an_event`` gives."""
 
@@ -327,10 +328,14 @@ async def _all(
 ) -> list[Event]:
     """Everything there is for a consumer, acknowledged as it comes."""
     events: list[Event] = []
-    while delivery := await _receive(backend, consumer, types=types):
+    for _ in range(MOST_DELIVERIES):
+        delivery = await _receive(backend, consumer, types=types)
+        if delivery is None:
+            return events
         events += delivery.events
         await backend.bus.acknowledge(consumer, delivery.receipt)
-    return events
+    message = f"{MOST_DELIVERIES} deliveries of a few events, and still no end"
+    raise AssertionError(message)
 
 
 def _sorted(events: Iterable[Event]) -> list[dict[str, Any]]:

@@ -77,7 +77,8 @@ class KeysContract(PortContract):
     @clause
     async def test_keys_are_listed_oldest_first(self, backend: Backend) -> None:
         records = {
-            days: _record(f"k{days}", created_at=START + timedelta(days=days)) for days in (2, 0, 1)
+            days: _record(key_id, created_at=START + timedelta(days=days))
+            for days, key_id in ((2, "b"), (0, "c"), (1, "a"))
         }
         for record in records.values():
             await backend.keys.add(record)

@@ -65,6 +65,16 @@ class SendClauses(PortContract):
         assert sizes == [2, 2, 1, 0]
 
     @clause
+    async def test_the_limit_holds_over_all_queues_and_priorities(self, backend: Backend) -> None:
+        for queue in ("a", "b"):
+            for priority in Priority:
+                await send(backend, "m", "m", queue=queue, priority=priority)
+
+        sizes = [len(await take(backend, "a", "b", limit=5)) for _ in range(4)]
+
+        assert sizes == [5, 5, 2, 0]
+
+    @clause
     async def test_only_the_named_queues_are_looked_into(self, backend: Backend) -> None:
         for queue in ("a", "b", "c"):
             await send(backend, f"in {queue}", queue=queue)

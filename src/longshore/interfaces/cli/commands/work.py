@@ -44,7 +44,7 @@ def run(
             "--timeout",
             metavar="TIME",
             parser=duration,
-            help="Time it may take, like 90s or 1h. [default: the setting worker.task_timeout]",
+            help="Time it may take, like 90s or 1h. [default: no limit]",
             show_default=False,
         ),
     ] = None,

@@ -57,18 +57,25 @@ async def start(number: int, folder: Path) -> Actor:
             cwd=folder,
         )
     try:
-        if process.stdout is None:
-            message = "the worker has no output to read"
-            raise BackendUnavailable(message)
-        line = await asyncio.wait_for(process.stdout.readline(), _PATIENCE_S)
-        if not line:
-            message = f"a worker did not start: {log.read_text(errors='replace')[-500:]}"
-            raise BackendUnavailable(message)
+        return Actor(number=number, id=await _id_of(process, log), process=process)
     except BaseException:
         await end(process)
         raise
-    # The first line is "worker ID: …".
-    return Actor(number=number, id=line.decode().split()[1].rstrip(":"), process=process)
+
+
+async def _id_of(process: asyncio.subprocess.Process, log: Path) -> str:
+    """The id of a worker, from its first line: ``worker ID: …``."""
+    line = b""
+    if process.stdout is not None:
+        line = await asyncio.wait_for(process.stdout.readline(), _PATIENCE_S)
+    if not line:
+        message = f"a worker did not start: {_end_of(log)}"
+        raise BackendUnavailable(message)
+    return line.decode().split()[1].rstrip(":")
+
+
+def _end_of(log: Path) -> str:
+    return log.read_text(errors="replace")[-500:]
 
 
 async def end(process: asyncio.subprocess.Process) -> None:

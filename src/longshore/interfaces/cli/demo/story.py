@@ -24,7 +24,7 @@ from longshore.interfaces.cli.demo.verdict import Verdict, verdict_of
 from longshore.interfaces.cli.demo.view import View, view_for
 from longshore.interfaces.cli.event_view import JobHistory
 from longshore.interfaces.cli.exits import ExitCode, say
-from longshore.interfaces.cli.interruption import SIGNALS
+from longshore.interfaces.cli.interruption import end_signals
 from longshore.interfaces.cli.options import Here
 from longshore.interfaces.cli.screen import print_pairs
 from longshore.interfaces.cli.session import Session, opened
@@ -62,7 +62,7 @@ async def tell(here: Here) -> int:
         for cancel in stopping:
             cancel()
 
-    for number in SIGNALS:
+    for number in end_signals():
         asyncio.get_running_loop().add_signal_handler(number, stop)
     try:
         return await telling

@@ -1,0 +1,160 @@
+"""``longshore demo``: the story goes well, leaves nothing behind, and would say if it did not."""
+
+import re
+import signal
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from longshore.core.events import types as e
+from longshore.core.events.event import Event
+from longshore.interfaces.cli.demo.verdict import verdict_of
+from longshore.interfaces.cli.exits import ExitCode
+from tests.interfaces.doors import PATIENCE_S, Cli, stop
+
+NOON = datetime(2030, 1, 7, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+
+def _processes_in(folder: Path) -> list[str]:
+    """Command lines of all processes that name this folder."""
+    found = []
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = line.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if str(folder) in text:
+            found.append(text)
+    return found
+
+
+def test_the_demo_loses_nothing_and_does_nothing_twice(cli: Cli) -> None:
+    temporary = cli.folder / "tmp"
+    temporary.mkdir()
+
+    answer = cli("demo", env={"TMPDIR": str(temporary), "LONGSHORE_BACKEND": "memory"})
+
+    told = dict(re.findall(r"^(\S[^\n]*?)  +(\S[^\n]*)$", answer.out, re.MULTILINE))
+    assert answer.code == 0, answer.out + answer.err
+    assert re.search(r"killed worker [12] with SIGKILL in the middle of analyse", answer.out)
+    assert told["tasks completed"] == "5 of 5"
+    assert (told["lost"], told["run to completion twice"]) == ("0", "0")
+    assert (told["gaps in the history"], told["workers killed"]) == ("0", "1 with SIGKILL")
+    assert float(told["recovered"].split()[0]) < 10
+    assert "longshore run" in told["your own command"]
+    assert "\x1b" not in answer.out
+    assert list(temporary.iterdir()) == []
+    assert _processes_in(temporary) == []
+
+
+def test_on_a_terminal_the_picture_moves_and_ctrl_c_leaves_nothing(cli: Cli) -> None:
+    temporary = cli.folder / "tmp"
+    temporary.mkdir()
+
+    with cli.terminal("demo", env={"TMPDIR": str(temporary)}) as terminal:
+        terminal.read_until("analyse")
+        terminal.read_until("processing")
+        terminal.press("\x03")
+        code = terminal.wait()
+
+    assert code == ExitCode.INTERRUPTED
+    # The cursor went up to draw again, was hidden meanwhile, and is back.
+    assert "\x1b[1A" in terminal.shown
+    assert terminal.shown.rindex("\x1b[?25h") > terminal.shown.rindex("\x1b[?25l")
+    assert "its workers have been ended" in terminal.text
+    assert list(temporary.iterdir()) == []
+    assert _processes_in(temporary) == []
+
+
+def test_a_signal_before_the_workers_are_there_leaves_nothing_either(cli: Cli) -> None:
+    kept = cli.folder / "kept"
+
+    with cli.start("demo", "--data-dir", str(kept)) as demo:
+        demo.stdout.readline()
+        stop(demo, signal.SIGTERM)
+        code = demo.wait(PATIENCE_S)
+
+    assert code == ExitCode.INTERRUPTED
+    assert kept.is_dir()
+    assert _processes_in(kept) == []
+
+
+def _event(key: str, sequence: int, second: int, body: e.EventBody) -> Event:
+    return Event(
+        entity_type=body.ENTITY,
+        entity_id=f"job-a_{key}",
+        tenant="default",
+        app="demo",
+        sequence=sequence,
+        at=NOON + second * SECOND,
+        body=body,
+    )
+
+
+def _started(key: str, sequence: int, second: int, worker: str) -> Event:
+    body = e.TaskProcessingStarted(
+        task_id=f"job-a_{key}",
+        job_id="job-a",
+        started_at=NOON,
+        effective_until=NOON,
+        worker_id=worker,
+        process_id=1,
+        attempt_number=sequence,
+        fence=sequence,
+    )
+    return _event(key, sequence, second, body)
+
+
+def _completed(key: str, sequence: int, second: int) -> Event:
+    body = e.TaskCompleted(
+        task_id=f"job-a_{key}", job_id="job-a", attempt_number=1, output=None, duration=SECOND
+    )
+    return _event(key, sequence, second, body)
+
+
+STORY = [
+    _started("a", 1, 0, "w1"),
+    _completed("a", 2, 1),
+    _started("b", 1, 2, "w1"),
+    _started("b", 2, 5, "w2"),
+    _completed("b", 3, 6),
+]
+KILLED_AT = NOON + 3 * SECOND
+
+
+def test_a_good_story_has_a_good_verdict() -> None:
+    verdict = verdict_of(STORY, total=2, victim="w1", killed_at=KILLED_AT)
+
+    assert verdict.good
+    assert (verdict.completed, verdict.recovery) == (2, 2 * SECOND)
+
+
+@pytest.mark.parametrize(
+    ("events", "total", "wrong"),
+    [
+        (STORY, 3, "lost"),
+        (STORY[:4], 2, "lost"),
+        ([*STORY, _completed("a", 3, 7)], 2, "doubled"),
+        ([replace(STORY[0], sequence=2), *STORY[1:]], 2, "gaps"),
+    ],
+)
+def test_the_verdict_names_what_went_wrong(events: list[Event], total: int, wrong: str) -> None:
+    verdict = verdict_of(events, total=total, victim="w1", killed_at=KILLED_AT)
+
+    assert not verdict.good
+    assert getattr(verdict, wrong) == 1
+
+
+def test_nobody_taking_over_is_no_recovery() -> None:
+    events = [event for event in STORY if "w2" not in repr(event)]
+
+    verdict = verdict_of(events, total=2, victim="w1", killed_at=KILLED_AT)
+
+    assert (verdict.recovery, verdict.good) == (None, False)
+
+
+def test_a_story_without_its_kill_proves_nothing() -> None:
+    assert not verdict_of(STORY, total=2, victim="", killed_at=None).good

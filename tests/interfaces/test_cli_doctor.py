@@ -1,0 +1,117 @@
+"""``longshore doctor``: says what is right and what is not, and changes nothing."""
+
+import json
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from longshore.adapters.sqlite.opening import migrations
+from longshore.interfaces.cli.exits import ExitCode
+from tests.interfaces.doors import Answer, Cli, stop
+
+Inside = Callable[..., Answer]
+
+
+@pytest.fixture
+def checks(cli: Cli, inside: Inside) -> Callable[[], dict[str, Any]]:
+    """The marks by name, and the exit code under "code"."""
+
+    def run() -> dict[str, Any]:
+        answer = inside("doctor", "-o", "json", "--data-dir", str(cli.folder / ".longshore"))
+        found = {check["name"]: check["mark"] for check in answer.json["checks"]}
+        assert answer.json["ok"] is ("fail" not in found.values())
+        return {**found, "code": answer.code}
+
+    return run
+
+
+def _submit(cli: Cli, inside: Inside) -> None:
+    file = cli.folder / "job.json"
+    file.write_text(json.dumps({"tasks": [{"taskId": "a", "name": "command"}]}))
+    inside("submit", str(file), "--data-dir", str(cli.folder / ".longshore"))
+
+
+def test_a_place_where_nothing_has_happened_is_fine_and_stays_empty(
+    cli: Cli, checks: Callable[[], dict[str, Any]]
+) -> None:
+    found = checks()
+
+    assert set(found.values()) == {"ok", 0}
+    assert {"versions", "sqlite", "data folder", "disk", "clock", "store"} <= set(found)
+    assert list(cli.folder.iterdir()) == []
+
+
+def test_a_store_that_was_used_is_checked_through(cli: Cli) -> None:
+    cli("run", "--", "true")
+
+    answer = cli("doctor")
+
+    rows = {line.split("  ")[0]: line for line in answer.out.splitlines()[1:]}
+    assert answer.code == 0
+    assert rows["schema"].split() == ["schema", "ok", str(migrations()[-1][0])]
+    assert "quick check passed" in rows["integrity"]
+    assert {"workers", "bells", "queues"} <= set(rows)
+
+
+def test_work_without_a_worker_is_a_warning(
+    cli: Cli, inside: Inside, checks: Callable[[], dict[str, Any]]
+) -> None:
+    _submit(cli, inside)
+
+    found = checks()
+
+    assert (found["queue default"], found["code"]) == ("warn", 0)
+
+
+def test_a_worker_at_work_is_seen_and_one_that_was_killed_too(
+    cli: Cli, checks: Callable[[], dict[str, Any]]
+) -> None:
+    with cli.start("worker") as worker:
+        worker.stdout.readline()
+        alive = checks()
+        stop(worker, signal.SIGKILL)
+    dead = checks()
+
+    assert (alive["workers"], alive["bells"]) == ("ok", "ok")
+    assert (dead["workers"], dead["bells"]) == ("warn", "warn")
+
+
+def test_a_damaged_store_fails_and_is_not_touched(
+    cli: Cli, inside: Inside, checks: Callable[[], dict[str, Any]]
+) -> None:
+    _submit(cli, inside)
+    database = cli.folder / ".longshore" / "longshore.db"
+    pages = bytearray(database.read_bytes())
+    pages[4096:] = b"\x5a" * (len(pages) - 4096)
+    database.write_bytes(pages)
+
+    found = checks()
+
+    assert (found["integrity"], found["code"]) == ("fail", ExitCode.FAILED)
+    assert database.read_bytes() == bytes(pages)
+
+
+def test_a_store_of_a_newer_version_fails(
+    cli: Cli, inside: Inside, checks: Callable[[], dict[str, Any]]
+) -> None:
+    _submit(cli, inside)
+    database = cli.folder / ".longshore" / "longshore.db"
+    pages = bytearray(database.read_bytes())
+    # Where SQLite keeps user_version.
+    pages[60:64] = (99).to_bytes(4, "big")
+    database.write_bytes(pages)
+
+    found = checks()
+
+    assert (found["schema"], found["code"]) == ("fail", ExitCode.FAILED)
+
+
+def test_wrong_settings_fail(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LONGSHORE_WORKER_CONCURRENCY", "many")
+
+    answer = inside("doctor")
+
+    assert answer.code == ExitCode.FAILED
+    assert "worker.concurrency" in answer.out

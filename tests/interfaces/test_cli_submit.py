@@ -1,0 +1,211 @@
+"""``longshore submit``: jobs from files, what is wrong with them, and waiting for their end."""
+
+import json
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from longshore.core.states import JobState
+from longshore.interfaces.cli.exits import ExitCode
+from tests.interfaces.doors import PATIENCE_S, Answer, Cli, stop
+
+Inside = Callable[..., Answer]
+DIAMOND = """
+name: diamond
+definitions:
+  - name: say
+    runner: command
+    timeout: 30s
+    retry: {maxAttempts: 2, base: 10ms}
+    options: {argv: [sh, -c, 'echo "$LONGSHORE_ATTEMPT_TASK" >> traces', say]}
+tasks:
+  - {taskId: top, name: say, input: {cwd: FOLDER}}
+  - {taskId: left, name: say, dependsOn: [top], input: {cwd: FOLDER}}
+  - {taskId: right, name: say, dependsOn: [top], input: {cwd: FOLDER}}
+  - {taskId: end, name: say, dependsOn: [left, right], input: {cwd: FOLDER}}
+"""
+
+
+def _write(cli: Cli, text: str) -> str:
+    file = cli.folder / "job.yaml"
+    file.write_text(text.replace("FOLDER", str(cli.folder)))
+    return str(file)
+
+
+@pytest.fixture
+def submit(cli: Cli, inside: Inside) -> Callable[..., Answer]:
+    """Submits a text as a file."""
+
+    def run(text: str, *arguments: str) -> Answer:
+        place = ("--data-dir", str(cli.folder / ".longshore"))
+        return inside("submit", _write(cli, text), *arguments, *place)
+
+    return run
+
+
+def test_a_job_is_worked_on_here_until_it_has_ended(cli: Cli) -> None:
+    answer = cli("submit", _write(cli, DIAMOND), "--wait", "--request-id", "d")
+
+    (job,) = cli.jobs()
+    ran = [line.partition("_")[2] for line in (cli.folder / "traces").read_text().splitlines()]
+    assert answer.code == 0
+    assert (ran[0], sorted(ran[1:3]), ran[3:]) == ("top", ["left", "right"], ["end"])
+    assert job.id in answer.out
+    assert "4 of 4 tasks completed" in answer.out
+    assert "left: started" in answer.err
+    assert "\x1b" not in answer.out + answer.err
+
+
+def test_a_job_that_failed_is_exit_code_1_and_names_what_failed(cli: Cli) -> None:
+    text = "{tasks: [{taskId: a, name: command, input: {argv: [sh, -c, exit 7]}}]}"
+
+    answer = cli("submit", "-", "--wait", stdin=text)
+
+    assert answer.code == ExitCode.FAILED
+    assert "a: the process ended with exit code 7" in answer.out
+    assert "longshore logs job-" in answer.out
+
+
+def test_a_terminal_shows_how_far_the_job_is(cli: Cli) -> None:
+    with cli.terminal("submit", _write(cli, DIAMOND), "--wait") as terminal:
+        code = terminal.wait()
+
+    assert code == 0
+    assert "diamond" in terminal.text
+    assert "4/4" in terminal.text
+
+
+def test_without_waiting_the_job_is_only_accepted(submit: Callable[..., Answer]) -> None:
+    answer = submit(DIAMOND, "-o", "json", "--request-id", "d")
+
+    assert answer.code == 0
+    assert answer.json["rootTasks"] == ["top"]
+    assert (answer.json["status"], answer.json["totalTasks"]) == ("running", 4)
+    assert (answer.json["requestId"], answer.json["created"]) == ("d", True)
+
+
+def test_a_fresh_request_id_is_printed_and_the_same_one_gives_the_same_job(
+    submit: Callable[..., Answer],
+) -> None:
+    first = submit(DIAMOND, "-o", "json").json
+
+    second = submit(DIAMOND, "-o", "json", "--request-id", first["requestId"]).json
+
+    assert (second["jobId"], second["created"]) == (first["jobId"], False)
+    assert second["rootTasks"] == ["top"]
+    assert submit(DIAMOND, "-o", "json").json["jobId"] != first["jobId"]
+
+
+def test_another_job_under_the_same_request_id_is_refused(submit: Callable[..., Answer]) -> None:
+    submit(DIAMOND, "--request-id", "d")
+
+    answer = submit("{tasks: [{taskId: a, name: command}]}", "--request-id", "d")
+
+    assert answer.code == ExitCode.REFUSED
+
+
+def test_every_problem_of_a_file_is_listed_with_its_path_and_nothing_is_stored(
+    cli: Cli, submit: Callable[..., Answer]
+) -> None:
+    text = """
+    definitions:
+      - {name: "a b", runner: steam, timeout: 0s, retry: {maxAttempts: 0}, colour: red}
+      - {name: twice, runner: command}
+      - {name: twice, runner: python, retryableExitCodes: [300], requiresReview: 1}
+      - 7
+    tasks:
+      - {taskId: x, name: command, dependsOn: [y]}
+      - {taskId: x, name: command, priority: huge}
+    """
+
+    answer = submit(text, "-o", "json")
+
+    paths = {problem["path"] for problem in json.loads(answer.err)["error"]["problems"]}
+    assert answer.code == ExitCode.USAGE
+    assert paths >= {
+        *(f"definitions[0].{name}" for name in ("name", "runner", "timeout", "retry", "colour")),
+        *("definitions[2].retryableExitCodes", "definitions[2].requiresReview", "definitions[3]"),
+        *("tasks[1].priority", "tasks[1].taskId", "tasks[0].dependsOn[0]"),
+    }
+    assert cli.jobs() == []
+
+
+def test_a_definition_that_nobody_knows_is_found_before_anything_is_stored(
+    cli: Cli, submit: Callable[..., Answer], inside: Inside
+) -> None:
+    text = """
+    definitions: [{name: known, runner: command}]
+    tasks: [{taskId: a, name: known}, {taskId: b, name: unknown}]
+    """
+    answer = submit(text)
+
+    again = submit("{tasks: [{taskId: a, name: known}]}")
+
+    assert "tasks[1].name: no definition is called 'unknown'" in answer.err
+    assert "tasks[0].name: no definition is called 'known'" in again.err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tasks: [", "line 1"),
+        ("tasks:\n  - {taskId: a, taskId: b}\n", "line 2, column 17: 'taskId' is there twice"),
+        ("a: !!python/object:os.system {}", "line 1"),
+        ("", "expected an object"),
+        ("[1, 2]", "expected an object"),
+    ],
+)
+def test_a_file_that_cannot_be_understood_says_where(
+    submit: Callable[..., Answer], text: str, said: str
+) -> None:
+    answer = submit(text)
+
+    assert answer.code == ExitCode.USAGE
+    assert said in answer.err
+
+
+def test_a_file_that_is_not_there_is_named(inside: Inside) -> None:
+    answer = inside("submit", "/nowhere/job.yaml")
+
+    assert answer.code == ExitCode.USAGE
+    assert "/nowhere/job.yaml" in answer.err
+
+
+def test_a_date_in_yaml_is_a_time_like_any_other(
+    cli: Cli, submit: Callable[..., Answer], inside: Inside
+) -> None:
+    text = """
+    tasks:
+      - taskId: later
+        name: command
+        runAt: 2100-01-31T12:00:00Z
+        input: {argv: [echo, 2100-01-31]}
+    """
+
+    accepted = submit(text, "-o", "json").json
+
+    place = ("--data-dir", str(cli.folder / ".longshore"))
+    (task,) = inside("job", accepted["jobId"], "-o", "json", *place).json["tasks"]
+    assert task["dueAt"] == "2100-01-31T12:00:00.000Z"
+
+
+def test_interrupting_the_waiting_leaves_the_job_to_the_next_worker(cli: Cli) -> None:
+    begun = cli.pipe("begun")
+    script = f"test -e again && exec true; touch again; echo > {begun}; exec sleep 600"
+    task = {"taskId": "a", "name": "command", "input": {"argv": ["sh", "-c", script]}}
+    task["input"]["cwd"] = str(cli.folder)
+    with cli.start("submit", _write(cli, json.dumps({"tasks": [task]})), "--wait") as waiting:
+        begun.read_text()
+        stop(waiting, signal.SIGINT)
+        while "stays accepted" not in waiting.stderr.readline():
+            continue
+        # The attempt has half a minute of grace; a second signal does not wait for it.
+        stop(waiting, signal.SIGINT)
+        code = waiting.wait(PATIENCE_S)
+    left = cli.only_state()
+
+    cli("worker", "--burst")
+
+    assert (code, left) == (ExitCode.INTERRUPTED, JobState.RUNNING)
+    assert cli.only_state() is JobState.COMPLETED

@@ -1,0 +1,165 @@
+"""``longshore worker``: until nothing is left, until a signal, and what a signal leaves behind."""
+
+import asyncio
+import contextlib
+import json
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from longshore.core.states import JobState, TaskState
+from longshore.ports.output import START
+from longshore.services.crew import until_nothing_is_left
+from longshore.settings import load_settings
+from longshore.wiring import wired
+from tests.interfaces.doors import PATIENCE_S, Answer, Cli, is_alive, stop
+
+Inside = Callable[..., Answer]
+
+
+@pytest.fixture
+def submit(cli: Cli, inside: Inside) -> Callable[..., str]:
+    """Submits tasks and gives the job's id."""
+
+    def run(*tasks: dict[str, Any]) -> str:
+        file = cli.folder / "job.json"
+        file.write_text(json.dumps({"tasks": list(tasks)}))
+        place = ("--data-dir", str(cli.folder / ".longshore"))
+        return str(inside("submit", str(file), "-o", "json", *place).json["jobId"])
+
+    return run
+
+
+def _shell(key: str, script: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "taskId": key,
+        "name": "command",
+        "input": {"argv": ["sh", "-c", script]},
+        **fields,
+    }
+
+
+def _events(cli: Cli, inside: Inside, entity: str) -> list[str]:
+    place = ("--data-dir", str(cli.folder / ".longshore"))
+    return [event["eventType"] for event in inside("events", entity, "-o", "json", *place).json]
+
+
+def test_a_burst_ends_when_only_what_is_far_off_is_left(
+    cli: Cli, submit: Callable[..., str]
+) -> None:
+    submit(_shell("a", "true"), _shell("b", "exit 1"), _shell("c", "true", dependsOn=["a"]))
+    submit(_shell("later", "true", delay=86400))
+    submit(_shell("elsewhere", "true", queue="other"))
+
+    answer = cli("worker", "--burst")
+
+    states = [job.state for job in cli.jobs()]
+    assert answer.code == 0
+    assert states == [JobState.RUNNING, JobState.RUNNING, JobState.FAILED]
+    assert len(cli.jobs()[-1].completed) == 2
+
+
+def test_a_burst_waits_for_another_attempt(cli: Cli, submit: Callable[..., str]) -> None:
+    again = cli.folder / "again"
+    submit(_shell("a", f"test -e {again} && exec true; touch {again}; kill -9 $$"))
+
+    answer = cli("worker", "--burst")
+
+    assert answer.code == 0
+    assert cli.only_state() is JobState.COMPLETED
+
+
+def test_what_waits_for_a_dispatcher_is_something_left(
+    cli: Cli, submit: Callable[..., str]
+) -> None:
+    job_id = submit(_shell("a", "true"), _shell("b", "true", dependsOn=["a"]))
+    settings = load_settings({"data_dir": cli.folder / ".longshore"}, environ={})
+
+    async def story() -> TaskState:
+        async with wired(settings) as services:
+            worker = services.worker()
+            working = asyncio.ensure_future(worker.run())
+            ledger, output = services.backend.ledger, services.backend.output
+            while not (await ledger.task(f"{job_id}_a")).state.terminal:
+                await output.wait(f"{job_id}_a", after=START, wait=timedelta(milliseconds=20))
+            worker.stop()
+            await working
+            left = until_nothing_is_left(
+                services.backend,
+                services.dispatcher,
+                tenant="default",
+                queues=["default"],
+                horizon=timedelta(0),
+            )
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(left, 0.3)
+            return (await ledger.task(f"{job_id}_b")).state
+
+    assert asyncio.run(story()) is TaskState.PENDING
+
+
+def test_the_first_line_says_what_is_served(cli: Cli) -> None:
+    arguments = ("--queue", "mail", "--queue", "reports", "--concurrency", "8", "--burst")
+
+    answer = cli("worker", *arguments)
+
+    (line,) = answer.out.splitlines()
+    assert line.startswith("worker ")
+    assert "serving mail, reports; 8 tasks at once" in line
+    assert str(cli.folder / ".longshore") in line
+
+
+def test_a_signal_lets_what_runs_finish(
+    cli: Cli, submit: Callable[..., str], inside: Inside
+) -> None:
+    begun, gate = cli.pipe("begun"), cli.pipe("gate")
+    job_id = submit(
+        _shell("first", f"echo > {begun}; read line < {gate}"),
+        _shell("second", "true", dependsOn=["first"]),
+    )
+    with cli.start("worker") as worker:
+        begun.read_text()
+        stop(worker, signal.SIGTERM)
+        while "stopping when 1 task" not in worker.stderr.readline():
+            continue
+        gate.write_text("go\n")
+        code = worker.wait(PATIENCE_S)
+
+    assert code == 0
+    assert _events(cli, inside, f"{job_id}_first")[-1] == "Task Completed"
+    assert "Task Processing Started" not in _events(cli, inside, f"{job_id}_second")
+
+
+def test_a_second_signal_gives_back_at_once_what_runs(
+    cli: Cli, submit: Callable[..., str], inside: Inside
+) -> None:
+    told = cli.pipe("told")
+    job_id = submit(_shell("deaf", f"trap '' TERM; echo $$ > {told}; sleep 600"))
+    with cli.start("worker") as worker:
+        child = int(told.read_text())
+        stop(worker, signal.SIGINT)
+        while "stopping when 1 task" not in worker.stderr.readline():
+            continue
+        stop(worker, signal.SIGINT)
+        code = worker.wait(PATIENCE_S)
+
+    assert code == 128 + signal.SIGINT
+    assert not is_alive(child)
+    assert _events(cli, inside, f"{job_id}_deaf") == [
+        "Task Pending",
+        "Task Processing Started",
+        "Task Released",
+    ]
+
+
+def test_an_idle_worker_stops_at_once(cli: Cli) -> None:
+    with cli.start("worker") as worker:
+        worker.stdout.readline()
+        stop(worker, signal.SIGTERM)
+        code = worker.wait(PATIENCE_S)
+
+    assert code == 0
+    assert list((cli.folder / ".longshore" / "workers").glob("*.lock")) == []

@@ -1,0 +1,376 @@
+"""What crashes leave behind is found from rows alone, mended once, and the healthy left alone."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.core import commands as c
+from longshore.core.states import TaskState
+from longshore.errors import BackendUnavailable
+from longshore.services.sweeper import Repairs
+from longshore.testing.flaky import Flaky
+from tests.unit.services.ports import Interposed
+from tests.unit.services.stage import (
+    BACKENDS,
+    IN_MEMORY,
+    LEASE,
+    SECOND,
+    Stage,
+    a_task,
+    opened,
+    scenario,
+    task_id,
+)
+
+TICK = timedelta(milliseconds=1)
+TAKEN_OVER_AFTER = LEASE.lasts + LEASE.skew_margin
+RUNG_AGAIN_AFTER = timedelta(seconds=60)
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_lease_is_ended_once_its_end_and_the_clocks_error_have_passed(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        held = await stage.claim(task_id("a"))
+
+        stage.clock.advance(TAKEN_OVER_AFTER - TICK)
+        early = await stage.sweeper.sweep()
+        untouched = await stage.task("a")
+        stage.clock.advance(TICK)
+        repairs = await stage.sweeper.sweep()
+
+        assert not early
+        assert untouched == held
+        assert repairs == Repairs(leases_ended=1)
+        row = await stage.task("a")
+        assert row.state is TaskState.PENDING
+        assert row.lease is None
+        assert row.due_at == stage.clock.now()
+        assert (await stage.told("a"))[-1] == "Task Processing Failed"
+        assert len(await stage.messages()) == 1
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_silent_worker_uses_up_an_attempt_and_the_last_one_fails_the_task(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task(maxAttempts=2))
+        for _ in range(2):
+            await stage.claim(task_id("a"))
+            stage.clock.advance(TAKEN_OVER_AFTER)
+            await stage.sweeper.sweep()
+
+        row = await stage.task("a")
+        last = (await stage.history("a"))[-1]
+        assert row.state is TaskState.FAILED
+        assert row.attempts_used == 2
+        assert last.type == "Task Failed"
+        assert last.body.source == "sweeper"
+        assert last.body.retry_count == 2
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_cancelled_task_of_a_silent_worker_ends_as_cancelled(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        await stage.claim(task_id("a"))
+        await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
+
+        stage.clock.advance(TAKEN_OVER_AFTER)
+        await stage.sweeper.sweep()
+
+        assert (await stage.task("a")).state is TaskState.CANCELLED
+
+
+class Noting:
+    """A ledger that notes its commits where the presence notes its calls."""
+
+    def __init__(self, ledger: Any, calls: list[tuple[str, str]]) -> None:
+        self._ledger = ledger
+        self._calls = calls
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    async def commit(self, *changes: Any) -> Any:
+        self._calls += [("commit", change.row.id) for change in changes]
+        return await self._ledger.commit(*changes)
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_the_leases_of_a_dead_worker_end_at_once_after_its_children_were_killed(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task("a"), a_task("b"), a_task("c"))
+        await stage.claim(task_id("a"), "dead")
+        await stage.claim(task_id("b"), "dead")
+        others = await stage.claim(task_id("c"), "alive")
+        calls = stage.presence.calls
+        stage.presence.dies("dead")
+        watched = stage.with_ports(ledger=Noting(backend.ledger, calls))
+
+        repairs = await watched.sweeper.sweep()
+
+        assert repairs == Repairs(leases_ended=2)
+        assert calls[0] == ("clear", "dead")
+        assert sorted(calls[1:3]) == [("commit", task_id("a")), ("commit", task_id("b"))]
+        assert calls[3:] == [("leave", "dead")]
+        states = await stage.states()
+        assert (states["a"], states["b"]) == (TaskState.PENDING, TaskState.PENDING)
+        assert await stage.task("c") == others
+        assert stage.presence.absent() == []
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_lease_held_elsewhere_does_not_end_because_a_name_is_missing_here(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        claim = c.Claim(worker_id="w", process_id=1, lasts=LEASE.lasts, local=False)
+        held = await stage.transitions.task(task_id("a"), claim)
+        stage.presence.dies("w")
+
+        repairs = await stage.sweeper.sweep()
+
+        assert not repairs
+        assert await stage.task("a") == held
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_dead_worker_is_kept_in_mind_until_its_leases_have_been_ended(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        await stage.claim(task_id("a"), "dead")
+        stage.presence.dies("dead")
+        ledger = Flaky(backend.ledger, "commit", times=None)
+
+        with pytest.raises(BackendUnavailable):
+            await stage.in_time(stage.with_ports(ledger=ledger).sweeper.bury_the_dead())
+        remembered = stage.presence.absent()
+        await stage.sweeper.bury_the_dead()
+
+        assert remembered == ["dead"]
+        assert stage.presence.absent() == []
+        assert (await stage.task("a")).state is TaskState.PENDING
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_task_that_was_due_and_not_taken_is_rung_again_after_a_while(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        silent = stage.with_ports(queue=Flaky(backend.queue, "send", times=None))
+        await silent.submit(a_task())
+
+        stage.clock.advance(RUNG_AGAIN_AFTER)
+        early = await stage.sweeper.sweep()
+        stage.clock.advance(TICK)
+        repairs = await stage.sweeper.sweep()
+        again = await stage.sweeper.sweep()
+
+        assert not early
+        assert repairs == Repairs(rung_again=1)
+        assert not again
+        assert len(await stage.messages()) == 1
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_task_that_is_to_run_later_is_not_rung_before_it_is_due(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        silent = stage.with_ports(queue=Flaky(backend.queue, "send", times=None))
+        await silent.submit(a_task(delay=3600))
+
+        stage.clock.advance(timedelta(seconds=3599))
+        early = await stage.sweeper.sweep()
+        stage.clock.advance(SECOND)
+        repairs = await stage.sweeper.sweep()
+
+        assert not early
+        assert repairs.rung_again == 1
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_healthy_tasks_are_left_alone(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        keys = ("done", "waiting", "cancelled", "running")
+        await stage.submit(
+            a_task("done"), a_task("waiting", "running"), a_task("cancelled"), a_task("running")
+        )
+        await stage.complete(task_id("done"))
+        await stage.transitions.task(task_id("cancelled"), c.RequestCancel(by="ann"))
+        stage.clock.advance(timedelta(hours=1))
+        await stage.claim(task_id("running"))
+        stage.clock.advance(LEASE.lasts)
+        before = [await stage.task(key) for key in keys]
+
+        repairs = await stage.sweeper.sweep()
+
+        assert not repairs
+        assert [await stage.task(key) for key in keys] == before
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("method", ["held", "task", "commit"])
+@scenario
+async def test_two_sweepers_at_once_end_a_lease_once(
+    kind: str, method: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage, other = Stage(backend), Stage(backend)
+        await stage.submit(a_task())
+        await stage.claim(task_id("a"))
+        stage.clock.advance(TAKEN_OVER_AFTER)
+        ledger = Interposed(backend.ledger, method, before=other.sweeper.sweep)
+        one = stage.with_ports(ledger=ledger)
+
+        await one.sweeper.sweep()
+
+        assert one.sweeper.repairs.leases_ended + other.sweeper.repairs.leases_ended == 1
+        assert (await stage.told("a")).count("Task Processing Failed") == 1
+        assert (await stage.task("a")).attempts_used == 1
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("method", ["unrung", "task", "commit"])
+@scenario
+async def test_two_sweepers_at_once_ring_for_a_task_once(
+    kind: str, method: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage, other = Stage(backend), Stage(backend)
+        silent = stage.with_ports(queue=Flaky(backend.queue, "send", times=None))
+        await silent.submit(a_task())
+        stage.clock.advance(2 * RUNG_AGAIN_AFTER)
+        ledger = Interposed(backend.ledger, method, before=other.sweeper.sweep)
+        one = stage.with_ports(ledger=ledger)
+
+        await one.sweeper.sweep()
+
+        assert one.sweeper.repairs.rung_again + other.sweeper.repairs.rung_again == 1
+        assert len(await stage.messages()) == 1
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("method", ["task", "commit"])
+@scenario
+async def test_a_task_that_is_taken_while_the_sweeper_looks_is_not_rung(
+    kind: str, method: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        stage.clock.advance(2 * RUNG_AGAIN_AFTER)
+
+        async def somebody_takes_it() -> None:
+            await stage.claim(task_id("a"))
+
+        ledger = Interposed(backend.ledger, method, before=somebody_takes_it)
+        repairs = await stage.with_ports(ledger=ledger).sweeper.sweep()
+
+        assert not repairs
+        assert (await stage.task("a")).state is TaskState.PROCESSING
+
+
+@scenario
+async def test_everything_that_is_left_behind_is_mended_in_one_sweep_however_much_it_is(
+    tmp_path: Path,
+) -> None:
+    async with opened("atomic memory", tmp_path) as backend:
+        stage = Stage(backend)
+        keys = [f"t{number}" for number in range(1_200)]
+        await stage.submit(*(a_task(key) for key in keys))
+        for key in keys[:600]:
+            await stage.claim(task_id(key))
+        stage.clock.advance(2 * RUNG_AGAIN_AFTER)
+
+        repairs = await stage.sweeper.sweep()
+
+        assert repairs == Repairs(leases_ended=600, rung_again=600)
+
+
+@scenario
+async def test_a_dead_worker_is_noticed_at_once_and_a_silent_one_at_the_next_sweep(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task("a"), a_task("b"))
+        running = asyncio.ensure_future(stage.sweeper.run())
+        await stage.passes(SECOND)
+        await stage.claim(task_id("a"), "dead")
+        await stage.claim(task_id("b"), "silent")
+
+        stage.presence.dies("dead")
+        await stage.passes(SECOND)
+        soon = await stage.states()
+        await stage.passes(TAKEN_OVER_AFTER - SECOND)
+        before_the_sweep = await stage.states()
+        await stage.passes(timedelta(seconds=15))
+        later = await stage.states()
+
+        assert soon == {"a": TaskState.PENDING, "b": TaskState.PROCESSING}
+        assert before_the_sweep["b"] is TaskState.PROCESSING
+        assert later["b"] is TaskState.PENDING
+        assert stage.sweeper.repairs.leases_ended == 2
+        running.cancel()
+
+
+@scenario
+async def test_a_sweeper_goes_on_after_the_store_was_out_of_reach(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        await stage.claim(task_id("a"))
+        ledger = Flaky(backend.ledger, "held", times=5)
+        running = asyncio.ensure_future(stage.with_ports(ledger=ledger).sweeper.run())
+
+        await stage.passes(timedelta(minutes=3))
+
+        assert ledger.failures == 5
+        assert (await stage.task("a")).state is TaskState.PENDING
+        running.cancel()
+
+
+@scenario
+async def test_what_was_mended_is_counted_over_all_sweeps(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task("a"), a_task("b"))
+        for key in "ab":
+            await stage.claim(task_id(key))
+            stage.clock.advance(TAKEN_OVER_AFTER)
+            await stage.sweeper.sweep()
+
+        assert stage.sweeper.repairs.leases_ended == 2

@@ -1,0 +1,410 @@
+"""How a worker deals with messages: never too many, whatever they say, however often they come."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.core import commands as c
+from longshore.core.messages import body_for
+from longshore.core.states import TaskState
+from longshore.errors import BackendRejected, UsageError
+from longshore.ports.queue import Depth, Message, Outgoing
+from longshore.testing.flaky import Flaky
+from longshore.testing.runner import Script, succeeds
+from tests.unit.services.ports import Interposed, recorded
+from tests.unit.services.stage import (
+    IN_MEMORY,
+    LEASE,
+    NO_WAIT,
+    SECOND,
+    TENANT,
+    Stage,
+    a_task,
+    opened,
+    scenario,
+    task_id,
+)
+
+HANGS = Script(ending=None)
+EMPTY = Depth(ready=0, hidden=0, dead=0)
+
+
+def takes(seconds: float, result: Any = None) -> Script:
+    return Script(says=[timedelta(seconds=seconds)], ending=succeeds(result))
+
+
+class Counted:
+    """A queue that notes how many messages were asked for, and how many came."""
+
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+        self.asked: list[int] = []
+        self.given = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    async def receive(self, queues: Sequence[str], *, limit: int, **how: Any) -> list[Message]:
+        self.asked.append(limit)
+        messages = await self._queue.receive(queues, limit=limit, **how)
+        self.given += len(messages)
+        return messages
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_no_more_messages_are_taken_than_there_are_free_slots(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        queue = Counted(backend.queue)
+        stage = Stage(backend).with_ports(queue=queue)
+        for key in "abcde":
+            stage.runner.plays(key, HANGS)
+        await stage.submit(*(a_task(key) for key in "abcde"))
+
+        async with stage.working(concurrency=2) as worker:
+            await stage.passes(timedelta(minutes=4))
+            running, given = worker.running, queue.given
+
+        assert len(running) == given == 2
+        assert max(queue.asked) == 2
+        assert (await backend.queue.depth("default")).ready == 5  # those two were given back
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_slot_is_filled_again_as_soon_as_it_is_free(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        for key, seconds in {"a": 3, "b": 100, "c": 4, "d": 1}.items():
+            stage.runner.plays(key, takes(seconds))
+        await stage.submit(*(a_task(key) for key in "abcd"))
+
+        async with stage.working(concurrency=2):
+            await stage.passes(timedelta(seconds=10))
+
+        ended = {child.order.key: child.ended_at for child in stage.runner.children}
+        assert ended["a"] == timedelta(seconds=3)
+        assert ended["c"] == timedelta(seconds=7)
+        assert ended["d"] == timedelta(seconds=8)
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_message_that_comes_while_the_worker_waits_is_taken_at_once(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        async with stage.working():
+            await stage.passes(timedelta(seconds=7))
+            await stage.submit(a_task())
+            await stage.passes(NO_WAIT)
+
+            assert (await stage.task("a")).state is TaskState.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("nonsense", "not JSON"),
+        ("[1]", "not a JSON object"),
+        ("{}", "requestId must match"),
+        ('{"requestId":"../etc"}', "requestId must match"),
+        ('{"requestId":7}', "requestId must match"),
+        (body_for("job-nobody_a"), "there is no task 'job-nobody_a'"),
+    ],
+)
+@scenario
+async def test_a_message_that_names_no_task_is_recorded_and_removed(
+    body: str, reason: str, tmp_path: Path
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await backend.queue.send([Outgoing(queue="default", body=body)])
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await stage.passes(SECOND)
+            depth = await backend.queue.depth("default")
+
+        page = await backend.events.query(TENANT, event_type="Message Rejected")
+        (rejected,) = page.items
+        assert reason in rejected.body.reason
+        assert rejected.body.queue == "default"
+        assert depth == EMPTY
+        assert (await stage.task("a")).state is TaskState.COMPLETED
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_message_of_a_task_that_is_not_to_be_run_is_dropped(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task("done"), a_task("cancelled"), a_task("waiting", "cancelled"))
+        await stage.complete(task_id("done"))
+        await stage.transitions.task(task_id("cancelled"), c.RequestCancel(by="ann"))
+        await backend.queue.send(
+            [
+                Outgoing(queue="default", body=body_for(task_id(key)))
+                for key in ("done", "cancelled", "waiting")
+            ]
+        )
+
+        async with stage.working():
+            await stage.passes(SECOND)
+
+        assert stage.runner.orders == []
+        assert await backend.queue.depth("default") == EMPTY
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_task_that_somebody_else_runs_is_put_off_and_taken_over_when_its_lease_is_over(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        held = await stage.claim(task_id("a"), "somebody else")
+        assert held.lease is not None
+        over_in = LEASE.lasts + LEASE.skew_margin
+
+        async with stage.working():
+            await stage.passes(over_in - timedelta(milliseconds=1))
+            before = await stage.task("a"), list(stage.runner.orders)
+            await stage.passes(timedelta(milliseconds=1))
+
+        row = await stage.task("a")
+        assert before == (held, [])
+        assert row.state is TaskState.COMPLETED
+        assert row.attempt == 2
+        assert stage.runner.orders[0].fence > held.fence
+        assert await stage.told("a") == [
+            "Task Pending",
+            "Task Processing Started",
+            "Task Processing Failed",
+            "Task Processing Started",
+            "Task Completed",
+        ]
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_putting_a_message_off_again_and_again_never_makes_it_a_dead_letter(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        fence = (await stage.claim(task_id("a"), "somebody else")).fence
+
+        async with stage.working():
+            for _ in range(60):
+                await stage.passes(timedelta(seconds=30))
+                renewal = c.Renew(fence=fence, lasts=LEASE.lasts)
+                await stage.transitions.task(task_id("a"), renewal)
+            done = c.Complete(fence=fence, result=None, duration=SECOND)
+            row = await stage.transitions.task(task_id("a"), done)
+            await stage.passes(timedelta(minutes=2))
+
+        assert stage.runner.orders == []
+        assert (row.attempt, row.attempts_used) == (1, 0)
+        assert await backend.queue.depth("default") == EMPTY
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_of_two_workers_with_two_messages_of_one_task_one_runs_it(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays("a", takes(30))
+        await stage.submit(a_task())
+        await backend.queue.send([Outgoing(queue="default", body=body_for(task_id("a")))])
+
+        async with stage.working("worker-1"), stage.working("worker-2"):
+            await stage.passes(timedelta(minutes=2))
+
+        assert len(stage.runner.orders) == 1
+        assert (await stage.task("a")).attempt == 1
+        assert await backend.queue.depth("default") == EMPTY
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_message_that_comes_before_its_task_is_due_waits_for_it(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task(delay=60))
+        await backend.queue.send([Outgoing(queue="default", body=body_for(task_id("a")))])
+
+        async with stage.working():
+            await stage.passes(timedelta(seconds=59.9))
+            early = len(stage.runner.orders)
+            await stage.passes(timedelta(seconds=0.1))
+
+        assert (early, len(stage.runner.orders)) == (0, 1)
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_the_outcome_is_committed_before_the_message_is_deleted(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        watched, calls = recorded(backend)
+        stage = Stage(watched)
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await stage.passes(SECOND)
+
+        writes = [call for call in calls if call in ("ledger.commit", "queue.delete")]
+        assert writes[-2:] == ["ledger.commit", "queue.delete"]
+        assert writes.count("queue.delete") == 1
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_message_that_outlives_the_outcome_is_dropped_when_it_comes_again(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        queue = Flaky(backend.queue, "delete")
+        stage = Stage(backend).with_ports(queue=queue)
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await stage.passes(SECOND)
+            left = await backend.queue.depth("default")
+            await stage.passes(timedelta(minutes=1))
+
+        assert queue.failures == 1
+        assert left.hidden == 1
+        assert len(stage.runner.orders) == 1
+        assert await backend.queue.depth("default") == EMPTY
+        assert (await stage.told("a")).count("Task Completed") == 1
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_messages_that_arrive_with_the_order_to_stop_are_given_back_unharmed(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task("a"), a_task("b"))
+
+        async def stop() -> None:
+            worker.stop()
+
+        interposed = stage.with_ports(queue=Interposed(backend.queue, "receive", after=stop))
+        worker = interposed.worker()
+        await worker.run()
+        again = await backend.queue.receive(["default"], limit=10, hidden_for=SECOND, wait=NO_WAIT)
+
+        assert stage.runner.orders == []
+        assert [message.receives for message in again] == [1, 1]
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_worker_that_waits_for_messages_stops_at_once(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        worker = stage.worker()
+        running = asyncio.ensure_future(worker.run())
+        await stage.passes(NO_WAIT)
+        began = stage.clock.elapsed()
+
+        worker.stop()
+        await running
+        await stage.submit(a_task())
+
+        assert stage.clock.elapsed() == began
+        assert len(await stage.messages()) == 1
+        assert stage.presence.calls == [("appear", "worker-1"), ("leave", "worker-1")]
+
+
+@scenario
+async def test_a_worker_whose_run_is_cancelled_leaves_nothing_waiting_behind(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        running = asyncio.ensure_future(stage.worker().run())
+        await stage.passes(NO_WAIT)
+
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await stage.submit(a_task())
+        await stage.passes(NO_WAIT)
+
+        assert len(await stage.messages()) == 1
+
+
+@scenario
+async def test_a_worker_goes_on_when_the_queue_comes_back(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        queue = Flaky(backend.queue, "receive", times=4)
+        stage = Stage(backend).with_ports(queue=queue)
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await stage.passes(timedelta(seconds=5))
+
+        assert queue.failures == 4
+        assert (await stage.task("a")).state is TaskState.COMPLETED
+
+
+@pytest.mark.parametrize(
+    "error", [None, BackendRejected("denied"), ValueError("a bug")], ids=["down", "denied", "bug"]
+)
+@scenario
+async def test_trouble_with_one_message_leaves_it_for_later_and_the_worker_at_work(
+    error: Exception | None, tmp_path: Path
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        ledger = Flaky(backend.ledger, "task", error)
+        stage = Stage(backend).with_ports(ledger=ledger)
+        await stage.submit(a_task("a"), a_task("b"))
+
+        async with stage.working():
+            await stage.passes(SECOND)
+            soon = sorted(state.value for state in (await stage.states()).values())
+            await stage.passes(timedelta(minutes=1))
+
+        assert soon == ["completed", "pending"]
+        assert set((await stage.states()).values()) == {TaskState.COMPLETED}
+
+
+@scenario
+async def test_two_workers_cannot_have_one_name(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        async with stage.working("twin"):
+            with pytest.raises(UsageError):
+                await stage.worker("twin").run()
+
+
+@scenario
+async def test_a_worker_serves_only_its_own_queues(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task("a", queue="fast"), a_task("b", queue="slow"), a_task("c"))
+
+        async with stage.working(queues=("fast", "slow")):
+            await stage.passes(SECOND)
+
+        assert {order.key for order in stage.runner.orders} == {"a", "b"}
