@@ -148,9 +148,9 @@ class _Blobs(_Port):
         super().__init__("blobs", turns)
 
     async def put(self, key: str, data: bytes | AsyncIterator[bytes]) -> int:
-        if isinstance(data, bytes):
-            return await self._call("put", key, data)
         line = self._turns.next()
+        if isinstance(data, bytes):
+            return await line.call("blobs.put", key, data)
         return await line.call("put", key, line.lend(data))
 
     async def stream(self, key: str) -> AsyncIterator[bytes]:

@@ -123,7 +123,7 @@ class Line:
             if number in self._serving:
                 self._serving[number].cancel()
         else:
-            self._settle(self._asked.pop(number), *rest)
+            self._resolve(self._asked.pop(number), *rest)
 
     def _ended(self, number: int, task: asyncio.Task[Any]) -> None:
         del self._serving[number]
@@ -131,7 +131,7 @@ class Line:
         if self._socket.fileno() >= 0:
             self._send("end", number, None if error else task.result(), error)
 
-    def _settle(
+    def _resolve(
         self, answer: asyncio.Future[Any], result: Any, error: BaseException | None
     ) -> None:
         if isinstance(error, asyncio.CancelledError):

@@ -1,7 +1,5 @@
 """Plant each fault of the catalogue, one at a time, and see that its test goes red.
 
-    python -m tests.mutants [--port PORT] [--only NAME] [--jobs N] [--why]
-
 Ends with 1 if a fault survived, if its text is no longer in the code, or if its test did not run.
 """
 
@@ -37,7 +35,11 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutants",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--port", choices=[port.value for port in Port], help="only its faults")
     parser.add_argument("--only", metavar="NAME", help="only this fault")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="how many at a time")

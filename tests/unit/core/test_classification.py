@@ -111,7 +111,7 @@ class Code(Enum):
         (HTTPStatus.SERVICE_UNAVAILABLE, "server-error"),
         (503, "server-error"),
         ("overloaded_error", "server-error"),
-        (lambda: "UNAVAILABLE", "unknown"),
+        pytest.param(lambda: "UNAVAILABLE", "unknown", id="a method-unknown"),
         ("E_SOMETHING", "unknown"),
         (True, "unknown"),
         (1006, "unknown"),

@@ -16,6 +16,7 @@ from longshore.core.states import TaskState
 from longshore.core.values import INLINE_LIMIT_BYTES
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.ports.runner import StepDone, Used
+from longshore.services.worker.attempt import Attempt
 from longshore.testing.flaky import Flaky
 from longshore.testing.presence import FakePresence
 from longshore.testing.runner import Script, fails, prints, succeeds
@@ -275,8 +276,8 @@ async def test_a_cancelled_task_that_ignores_the_request_is_killed_for_good(
             await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
             await stage.passes(LEASE.kill_grace)
 
-        assert stage.runner.children[0].signals == ["SIGTERM", "SIGKILL"]
-        assert (await stage.task("a")).state is TaskState.CANCELLED
+            assert stage.runner.children[0].signals == ["SIGTERM", "SIGKILL"]
+            assert (await stage.task("a")).state is TaskState.CANCELLED
 
 
 @pytest.mark.parametrize("kind", IN_MEMORY)
@@ -299,8 +300,8 @@ async def test_a_cancellation_that_comes_with_the_claim_is_not_missed(
             await asyncio.sleep(0.02)
             await stage.passes(NO_WAIT)
 
-        assert (await stage.task("a")).state is TaskState.CANCELLED
-        assert stage.runner.alive == []
+            assert (await stage.task("a")).state is TaskState.CANCELLED
+            assert stage.runner.alive == []
 
 
 @pytest.mark.parametrize("kind", IN_MEMORY)
@@ -321,7 +322,24 @@ async def test_a_claim_whose_answer_was_lost_while_it_was_cancelled_is_not_run(
         async with stage.with_ports(ledger=ledger).working():
             await stage.passes(SECOND)
 
-        assert ledger.failures == 1
+            assert ledger.failures == 1
+            assert (await stage.task("a")).state is TaskState.CANCELLED
+            assert stage.runner.alive == []
+
+
+@scenario
+async def test_an_attempt_whose_row_says_from_the_start_that_it_is_cancelled_ends_so(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays("a", HANGS)
+        await stage.submit(a_task())
+        await stage.claim(task_id("a"))
+        row = await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
+
+        await Attempt(stage.tools(), row, stage.clock.elapsed()).run()
+
         assert (await stage.task("a")).state is TaskState.CANCELLED
         assert stage.runner.alive == []
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import signal
 from pathlib import Path
 
-from longshore.adapters.process.table import group_members, start_time_of
+from longshore.adapters.process.killing import kill_group
+from longshore.adapters.process.table import start_time_of
 from longshore.errors import UsageError
 
 _FOLDER_MODE = 0o700
@@ -33,15 +33,20 @@ class FilePresence:
 
     def appear(self, worker_id: str) -> None:
         path = self._lock_path(worker_id)
-        if path.exists():
-            message = f"a worker called {worker_id!r} was here before; choose another id"
-            raise UsageError(message)
         # Locked before it gets its name: an unlocked file would look like a worker that is gone.
-        draft = path.with_suffix(".draft-lock")
+        draft = path.with_suffix(f".{os.getpid()}-draft")
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._locks[worker_id] = os.open(draft, flags, 0o600)
-        fcntl.flock(self._locks[worker_id], fcntl.LOCK_EX | fcntl.LOCK_NB)
-        draft.rename(path)
+        lock = os.open(draft, flags, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.link(draft, path)
+        except (FileExistsError, BlockingIOError):
+            os.close(lock)
+            message = f"a worker called {worker_id!r} was here before; choose another id"
+            raise UsageError(message) from None
+        finally:
+            draft.unlink(missing_ok=True)
+        self._locks[worker_id] = lock
         self._children[worker_id] = set()
 
     def leave(self, worker_id: str) -> None:
@@ -86,7 +91,7 @@ class FilePresence:
                 else:
                     children.pop(process_id, None)
         for process_id, started in children.items():
-            _kill_group(int(process_id), started)
+            kill_group(int(process_id), started=started)
 
     def leads(self, role: str) -> bool:
         if role in self._roles:
@@ -118,16 +123,3 @@ class FilePresence:
 
     def _lock_path(self, worker_id: str) -> Path:
         return self._folder / f"{worker_id}.lock"
-
-
-def _kill_group(leader: int, started: str) -> None:
-    """Kill a process group, unless its number has gone to somebody else since."""
-    current = start_time_of(leader)
-    if current is not None and current != started:
-        return
-    if current is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(leader, signal.SIGKILL)
-    for process_id in group_members(leader):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process_id, signal.SIGKILL)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from longshore.adapters.process.attempt import ProcessAttempt
+from longshore.adapters.process.attempt import ChildStreams, ProcessAttempt
 from longshore.core.child_places import (
     ATTEMPT_VARIABLE,
     CHANNEL_NUMBER,
@@ -27,6 +27,7 @@ from longshore.ports.clock import Clock
 from longshore.ports.runner import WorkOrder
 
 _FOLDER_MODE = 0o700
+_INPUT, _DEPENDENCIES = "input.json", "dependencies.json"
 
 
 class ProcessRunner:
@@ -48,53 +49,63 @@ class ProcessRunner:
     async def start(self, order: WorkOrder) -> ProcessAttempt:
         settings = _checked(order)
         folder = self._folder / order.task_id / f"attempt-{order.attempt}"
+        try:
+            return await self._started(order, settings, folder)
+        except (OSError, ValueError) as error:
+            self._cleaner(folder)()
+            if isinstance(error, ValueError):
+                raise UsageError(str(error)) from error
+            message = f"no child could be started: {error}"
+            raise BackendUnavailable(message) from error
+
+    async def _started(
+        self, order: WorkOrder, settings: dict[str, Any], folder: Path
+    ) -> ProcessAttempt:
         folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-        order_file, input_file = folder / "order.json", folder / "input.json"
-        dependencies_file = folder / "dependencies.json"
-        _write_private(input_file, json.dumps(order.input).encode())
-        _write_private(dependencies_file, json.dumps(dict(order.dependency_outputs)).encode())
-        with contextlib.ExitStack() as ends:
-            channel_in, channel_out = _pipe(ends)
-            replies_in, replies_out = _pipe(ends)
-            document = {**_order_document(order), "channel": channel_out, "replies": replies_in}
-            _write_private(order_file, json.dumps(document).encode())
-            environment = {
-                **self._environment,
-                **settings.get("env", {}),
-                "PWD": str(folder),
-                TASK_VARIABLE: order.task_id,
-                ATTEMPT_VARIABLE: str(order.attempt),
-                INPUT_VARIABLE: str(input_file),
-                DEPENDENCIES_VARIABLE: str(dependencies_file),
-                CHANNEL_VARIABLE: str(CHANNEL_NUMBER),
-            }
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-m",
-                    "longshore.runners",
-                    str(order_file),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.PIPE,
-                    pass_fds=(channel_out, replies_in),
-                    start_new_session=True,
-                    env=environment,
-                    cwd=folder,
-                )
-            except OSError as error:
-                message = f"no child could be started: {error}"
-                raise BackendUnavailable(message) from error
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            channel_in, channel_out = _pipe(reads=ours, writes=theirs)
+            replies_in, replies_out = _pipe(reads=theirs, writes=ours)
+            order_file = _write_order(order, folder, channel=channel_out, replies=replies_in)
+            transport, streams = await asyncio.get_running_loop().subprocess_exec(
+                ChildStreams,
+                sys.executable,
+                "-m",
+                "longshore.runners",
+                str(order_file),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                pass_fds=(channel_out, replies_in),
+                start_new_session=True,
+                env=self._variables(order, settings, folder),
+                cwd=folder,
+            )
+            ours.pop_all()  # they are the attempt's now
             attempt = ProcessAttempt(
                 order,
-                process,
-                channel=os.dup(channel_in),
-                replies=os.dup(replies_out),
+                transport,
+                streams,
+                channel=channel_in,
+                replies=replies_out,
                 clean=self._cleaner(folder),
                 clock=self._clock,
             )
         await attempt.listen()
         return attempt
+
+    def _variables(
+        self, order: WorkOrder, settings: dict[str, Any], folder: Path
+    ) -> dict[str, str]:
+        return {
+            **self._environment,
+            **settings.get("env", {}),
+            "PWD": str(folder),
+            TASK_VARIABLE: order.task_id,
+            ATTEMPT_VARIABLE: str(order.attempt),
+            INPUT_VARIABLE: str(folder / _INPUT),
+            DEPENDENCIES_VARIABLE: str(folder / _DEPENDENCIES),
+            CHANNEL_VARIABLE: str(CHANNEL_NUMBER),
+        }
 
     def _cleaner(self, folder: Path) -> Callable[[], None]:
         def clean() -> None:
@@ -106,10 +117,11 @@ class ProcessRunner:
         return clean
 
 
-def _pipe(ends: contextlib.ExitStack) -> tuple[int, int]:
+def _pipe(*, reads: contextlib.ExitStack, writes: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe, and who is to close which end."""
     reading, writing = os.pipe()
-    ends.callback(os.close, reading)
-    ends.callback(os.close, writing)
+    reads.callback(os.close, reading)
+    writes.callback(os.close, writing)
     return reading, writing
 
 
@@ -129,7 +141,7 @@ def _checked(order: WorkOrder) -> dict[str, Any]:
         raise UsageError(message)
     environment = settings.get("env", {})
     if not isinstance(environment, dict) or not all(
-        isinstance(text, str) and "\0" not in text and "=" not in name
+        isinstance(text, str) and "\0" not in name + text and "=" not in name
         for name, text in environment.items()
     ):
         message = "'env' must be an object of texts"
@@ -162,7 +174,17 @@ def _order_document(order: WorkOrder) -> dict[str, Any]:
     }
 
 
-def _write_private(path: Path, data: bytes) -> None:
+def _write_order(order: WorkOrder, folder: Path, *, channel: int, replies: int) -> Path:
+    """The order in files that only their owner can read."""
+    path = folder / "order.json"
+    document = {**_order_document(order), "channel": channel, "replies": replies}
+    _write_private(folder / _INPUT, order.input)
+    _write_private(folder / _DEPENDENCIES, dict(order.dependency_outputs))
+    _write_private(path, document)
+    return path
+
+
+def _write_private(path: Path, value: Any) -> None:
     opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(opened, "wb") as file:
-        file.write(data)
+        file.write(json.dumps(value).encode())

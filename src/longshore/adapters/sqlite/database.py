@@ -47,6 +47,7 @@ class Database:
         self.folder = folder
         self.clock = clock
         self.options = options
+        self._closed = False
         folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         self._turnstile = Turnstile(folder)
         try:
@@ -137,7 +138,10 @@ class Database:
             hearing.cancel()
 
     async def close(self) -> None:
-        """Commit what is under way and let go of the file."""
+        """Commit what is under way and let go of the file; once, however often it is called."""
+        if self._closed:
+            return
+        self._closed = True
         await self._writer.close()
         self._scanner.shutdown(wait=True)
         self._point.close()

@@ -1,0 +1,96 @@
+"""What a child says on its channel, read with care.
+
+Anybody may write there, a shell script by hand too: what has the wrong kind is passed over or put
+right here, once, because it travels far. A number that is none or half a character in a heartbeat
+would make the heartbeat fail, and the child would be killed for it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import datetime, timedelta
+from typing import Any
+
+from longshore.core.events.types import Activity, Usage
+from longshore.core.failures import ErrorCategory, Failure, error_text
+from longshore.ports.output import Stream
+from longshore.ports.runner import Active, Printed, Report, StepDone, Used
+
+_NAME_CHARACTERS = 200
+_LARGEST = 2**53  # JSON numbers beyond it are not exact everywhere
+_LONGEST_WAIT_S = 10.0**9
+
+
+def message_in(line: bytes) -> dict[str, Any] | None:
+    """The message on a line; None if it is none of ours."""
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def report_in(said: dict[str, Any], *, now: datetime) -> Report | None:
+    """What the message reports; None for results, errors and what nobody knows."""
+    match said.get("type"):
+        case "activity":
+            step = said.get("step")
+            doing = Activity(
+                type=_text(said.get("activity", "waiting")),
+                step_name=None if step is None else _text(step),
+                timestamp=now,
+            )
+            return Active(doing)
+        case "step":
+            return StepDone(str(said.get("name")), said.get("result"))
+        case "usage":
+            return Used(_usage(said))
+        case "log":
+            return Printed(Stream.LOG, f"{said.get('text', '')}\n".encode(errors="replace"))
+    return None
+
+
+def failure_in(said: dict[str, Any]) -> Failure:
+    """The failure that an ``error`` message tells of."""
+    category, retry, code = (said.get(name) for name in ("category", "retry", "exitCode"))
+    kind = said.get("errorType")
+    known = category in {one.value for one in ErrorCategory} if isinstance(category, str) else False
+    return Failure(
+        category=ErrorCategory(category) if known else ErrorCategory.UNKNOWN,
+        message=error_text(_whole_characters(str(said.get("message", "")))),
+        error_type=None if kind is None else _text(kind),
+        exit_code=code if type(code) is int and abs(code) < _LARGEST else None,
+        retry=retry if isinstance(retry, bool) else None,
+        retry_after=_wait(said.get("retryAfter")),
+    )
+
+
+def _usage(said: dict[str, Any]) -> Usage:
+    return Usage(
+        input_tokens=int(_amount(said.get("inputTokens"))),
+        output_tokens=int(_amount(said.get("outputTokens"))),
+        cache_read_tokens=int(_amount(said.get("cacheReadTokens"))),
+        turns=int(_amount(said.get("turns"))),
+        cost_usd=float(_amount(said.get("costUsd"))),
+    )
+
+
+def _amount(value: Any) -> int | float:
+    """A number that something can cost; 0 for everything else."""
+    return value if type(value) in (int, float) and 0 <= value <= _LARGEST else 0
+
+
+def _wait(value: Any) -> timedelta | None:
+    if type(value) not in (int, float) or not (value == 0 or abs(value) < math.inf):
+        return None
+    return timedelta(seconds=min(max(value, 0), _LONGEST_WAIT_S))
+
+
+def _text(value: Any) -> str:
+    return _whole_characters(str(value)[:_NAME_CHARACTERS])
+
+
+def _whole_characters(text: str) -> str:
+    # Half a surrogate pair cannot be stored or sent.
+    return text.encode(errors="replace").decode()

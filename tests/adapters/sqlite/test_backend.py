@@ -1,0 +1,23 @@
+"""The SQLite backend as a whole: opening and closing it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from longshore.adapters.sqlite.backend import sqlite_backend
+from longshore.errors import BackendUnavailable
+from longshore.ports.queue import Outgoing
+from longshore.testing.clock import FakeClock
+
+
+def test_a_backend_that_was_closed_by_hand_is_not_closed_again_at_the_end(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with sqlite_backend(tmp_path, FakeClock()) as backend:
+            await backend.close()
+            await backend.close()
+
+            with pytest.raises(BackendUnavailable):
+                await backend.queue.send([Outgoing(queue="default", body="late")])
+
+    asyncio.run(scenario())

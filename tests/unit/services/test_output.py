@@ -1,0 +1,369 @@
+"""Output is complete: numbered without a gap, and what is lost leaves a marker in its place."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.errors import BackendRejected
+from longshore.ports.output import OutputEntry, Stream
+from longshore.services.worker.output import OutputPolicy, OutputPump
+from longshore.testing.flaky import Flaky
+from longshore.testing.runner import Script, fails, prints
+from tests.unit.services.stage import (
+    BACKENDS,
+    NO_WAIT,
+    SECOND,
+    Stage,
+    a_task,
+    opened,
+    scenario,
+    task_id,
+)
+
+TASK = "job-a_a"
+ERR = Stream.STDERR
+
+
+def a_pump(stage: Stage, log: Any = None, **policy: Any) -> OutputPump:
+    log = log or stage.backend.output
+    return OutputPump(log, stage.transitions, stage.clock, TASK, 1, OutputPolicy(**policy))
+
+
+async def kept(stage: Stage, task_id: str = TASK) -> list[OutputEntry]:
+    return await stage.backend.output.read(task_id, limit=10_000)
+
+
+def covered(entries: Sequence[OutputEntry]) -> list[int]:
+    """The sequences that the entries stand for, in order."""
+    return [number for entry in entries for number in range(entry.sequence, entry.end + 1)]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_every_piece_is_kept_in_order_with_its_stream(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        pump = a_pump(stage)
+
+        for number in range(100):
+            await pump.add(ERR if number % 3 else Stream.STDOUT, b"%d" % number)
+        await pump.finish()
+
+        entries = await kept(stage)
+        assert covered(entries) == list(range(1, 101))
+        assert [entry.data for entry in entries] == [b"%d" % number for number in range(100)]
+        assert [entry.stream is ERR for entry in entries] == [n % 3 != 0 for n in range(100)]
+        assert pump.last_sequence == 100
+
+
+@scenario
+async def test_a_child_that_prints_nothing_has_no_last_sequence(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        pump = a_pump(stage)
+
+        await pump.finish()
+
+        assert pump.last_sequence is None
+        assert await kept(stage) == []
+
+
+@scenario
+async def test_a_piece_can_be_read_soon_after_it_was_printed(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        pump = a_pump(stage, flush_after=timedelta(milliseconds=50))
+
+        await pump.add(Stream.STDOUT, b"a")
+        await stage.passes(timedelta(milliseconds=49))
+        early = await kept(stage)
+        await pump.add(Stream.STDOUT, b"b")
+        await stage.passes(timedelta(milliseconds=1))
+        later = await kept(stage)
+        await pump.add(Stream.STDOUT, b"c")
+        await stage.passes(timedelta(milliseconds=50))
+
+        assert [entry.data for entry in early] == []
+        assert [entry.data for entry in later] == [b"a", b"b"]
+        assert [entry.data for entry in await kept(stage)] == [b"a", b"b", b"c"]
+
+
+@scenario
+async def test_a_full_batch_is_kept_at_once_and_many_pieces_share_a_call(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        log = Flaky(backend.output, "append", times=0)
+        pump = a_pump(stage, log, batch_bytes=1000)
+
+        for _ in range(25):
+            await pump.add(Stream.STDOUT, b"x" * 100)
+
+        assert len(await kept(stage)) == 20
+        assert log.calls == 2
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_beyond_the_limit_one_marker_stands_for_all_that_is_too_much(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        pump = a_pump(stage, limit_bytes=1000)
+
+        for _ in range(25):
+            await pump.add(Stream.STDOUT, b"x" * 100)
+        await pump.finish()
+
+        entries = await kept(stage)
+        assert covered(entries) == list(range(1, 26))
+        assert [entry.stream for entry in entries[9:]] == [Stream.STDOUT, Stream.LOST]
+        assert pump.last_sequence == 25
+
+
+@scenario
+async def test_output_survives_a_short_outage_of_the_log(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        log = Flaky(backend.output, "append", times=4)
+        pump = a_pump(stage, log)
+
+        await pump.add(Stream.STDOUT, b"a")
+        await stage.in_time(pump.finish())
+
+        assert log.failures == 4
+        assert [entry.data for entry in await kept(stage)] == [b"a"]
+
+
+@pytest.mark.parametrize("error", [None, BackendRejected("denied")], ids=["down", "denied"])
+@scenario
+async def test_what_the_log_could_not_take_is_marked_when_it_is_back(
+    error: Exception | None, tmp_path: Path
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        log = Flaky(backend.output, "append", error, times=0)
+        pump = a_pump(stage, log)
+
+        await pump.add(Stream.STDOUT, b"1")
+        await stage.passes(SECOND)
+        log.breaks()
+        for piece in (b"2", b"3"):
+            await pump.add(Stream.STDOUT, piece)
+        await stage.passes(timedelta(seconds=5))
+        await pump.add(Stream.STDOUT, b"4")
+        await stage.passes(timedelta(seconds=5))
+        log.mend()
+        await pump.add(Stream.STDOUT, b"5")
+        await stage.passes(SECOND)
+        await pump.finish()
+
+        entries = await kept(stage)
+        assert covered(entries) == [1, 2, 3, 4, 5]
+        assert [entry.data for entry in entries] == [b"1", b"", b"", b"5"]
+        assert [entry.stream is Stream.LOST for entry in entries] == [False, True, True, False]
+
+
+@scenario
+async def test_a_log_that_fails_while_too_much_is_printed_leaves_no_gap(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        log = Flaky(backend.output, "append", times=6)
+        pump = a_pump(stage, log, limit_bytes=1000)
+
+        for _ in range(20):
+            await pump.add(Stream.STDOUT, b"x" * 100)
+        await stage.in_time(pump.finish())
+
+        entries = await kept(stage)
+        assert covered(entries) == list(range(1, 21))
+        assert {entry.stream for entry in entries} == {Stream.LOST}
+
+
+@scenario
+async def test_output_before_and_after_an_outage_stays_when_too_much_follows(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        log = Flaky(backend.output, "append", times=6)
+        pump = a_pump(stage, log, limit_bytes=1000)
+
+        for _ in range(3):
+            await pump.add(Stream.STDOUT, b"x" * 100)
+        await stage.passes(timedelta(seconds=5))
+        for _ in range(20):
+            await pump.add(Stream.STDOUT, b"y" * 100)
+        await pump.finish()
+
+        entries = await kept(stage)
+        assert covered(entries) == list(range(1, 24))
+        assert [entry.data[:1] for entry in entries] == [b"", *[b"y"] * 7, b""]
+
+
+@scenario
+async def test_a_lost_answer_is_no_lost_output(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        log = Flaky(backend.output, "append", times=6, after_the_write=True)
+        pump = a_pump(stage, log)
+
+        for piece in (b"1", b"2"):
+            await pump.add(Stream.STDOUT, piece)
+        await stage.passes(timedelta(seconds=5))
+        log.mend()
+        await pump.add(Stream.STDOUT, b"3")
+        await pump.finish()
+
+        entries = await kept(stage)
+        assert [entry.data for entry in entries] == [b"1", b"2", b"3"]
+        assert covered(entries) == [1, 2, 3]
+
+
+@scenario
+async def test_an_answer_that_was_lost_before_a_real_loss_leaves_no_gap(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        forgetful = Flaky(backend.output, "append", times=None, after_the_write=True)
+        down = Flaky(forgetful, "append", times=0)
+        pump = a_pump(stage, down)
+
+        await pump.add(Stream.STDOUT, b"1")
+        await stage.passes(timedelta(seconds=5))
+        down.breaks()
+        await pump.add(Stream.STDOUT, b"2")
+        await stage.passes(timedelta(seconds=5))
+        forgetful.mend()
+        down.mend()
+        await pump.finish()
+
+        entries = await kept(stage)
+        assert covered(entries) == [1, 2]
+        assert [entry.data for entry in entries] == [b"1", b""]
+
+
+@scenario
+async def test_a_log_that_stays_down_does_not_hold_up_the_attempt_for_ever(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        pump = a_pump(stage, Flaky(backend.output, "append", times=None))
+        began = stage.clock.elapsed()
+
+        await pump.add(Stream.STDOUT, b"1")
+        await stage.in_time(pump.finish())
+
+        assert stage.clock.elapsed() - began < timedelta(seconds=10)
+        assert pump.last_sequence == 1
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.integers(1, 400).map(lambda size: ("print", size)),
+        st.sampled_from([("wait", 0.06), ("wait", 2.0), ("break", 0), ("forget", 0), ("mend", 0)]),
+    ),
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_whatever_happens_to_the_log_every_sequence_is_covered_once(
+    steps: list[tuple[str, float]],
+) -> None:
+    @scenario
+    async def play() -> None:
+        async with opened("memory", Path()) as backend:
+            stage = Stage(backend)
+            forgetful = Flaky(backend.output, "append", times=0, after_the_write=True)
+            down = Flaky(forgetful, "append", times=0)
+            pump = a_pump(stage, down, limit_bytes=3000, batch_bytes=700)
+            printed = 0
+            for what, much in steps:
+                match what:
+                    case "print":
+                        printed += 1
+                        await stage.in_time(pump.add(Stream.STDOUT, b"x" * int(much)))
+                    case "wait":
+                        await stage.passes(timedelta(seconds=much))
+                    case "break":
+                        down.breaks()
+                    case "forget":
+                        forgetful.breaks()
+                    case _:
+                        down.mend()
+                        forgetful.mend()
+            down.mend()
+            forgetful.mend()
+            await stage.passes(timedelta(seconds=5))
+            await pump.finish()
+
+            assert covered(await kept(stage)) == list(range(1, printed + 1))
+
+    play()
+
+
+@scenario
+async def test_attempts_of_a_task_keep_their_output_apart(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays(
+            "a",
+            Script(says=[prints("one"), prints("two", ERR)], ending=fails()),
+            Script(says=[prints("three")]),
+        )
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await stage.passes(timedelta(seconds=5))
+
+        entries = await kept(stage, task_id("a"))
+        assert [(entry.attempt, entry.sequence, entry.data) for entry in entries] == [
+            (1, 1, b"one"),
+            (1, 2, b"two"),
+            (2, 1, b"three"),
+        ]
+        history = await stage.history("a")
+        assert [getattr(event.body, "last_output", None) for event in history] == [
+            None,
+            None,
+            2,
+            None,
+            1,
+        ]
+
+
+@scenario
+async def test_output_is_in_the_log_before_the_outcome_is_told(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        log = Flaky(backend.output, "append", times=5)
+        stage.runner.plays("a", Script(says=[prints("last words")]))
+        await stage.submit(a_task())
+
+        async with stage.with_ports(output=log).working():
+            await stage.passes(NO_WAIT)
+            early = await stage.told("a"), await kept(stage, task_id("a"))
+            await stage.passes(timedelta(seconds=3))
+
+        assert early == (["Task Pending", "Task Processing Started"], [])
+        assert [entry.data for entry in await kept(stage, task_id("a"))] == [b"last words"]
+        assert (await stage.told("a"))[-1] == "Task Completed"
+
+
+@scenario
+async def test_a_log_that_is_down_does_not_fail_the_task(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        log = Flaky(backend.output, "append", times=None)
+        stage.runner.plays("a", Script(says=[prints("x"), SECOND, prints("y")]))
+        await stage.submit(a_task())
+
+        async with stage.with_ports(output=log).working():
+            await stage.passes(timedelta(seconds=20))
+
+        assert (await stage.told("a"))[-1] == "Task Completed"
+        assert (await stage.task("a")).last_output == 2
