@@ -77,7 +77,7 @@ def job_document(job: JobRow, *, exit_code: int | None) -> dict[str, Any]:
 def task_document(task: TaskRow, *, last_event: Event | None = None) -> dict[str, Any]:
     """A task as a listing shows it."""
     document: dict[str, Any] = {
-        "id": task.id,
+        "requestId": task.id,  # the wire's word for a task's global id
         "taskId": task.spec.key,
         "jobId": task.spec.job_id,
         "name": task.spec.definition,

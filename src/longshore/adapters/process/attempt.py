@@ -31,8 +31,8 @@ _WAITING_PIECES = 64
 _LINE_LIMIT_BYTES = 64 * 1024 * 1024
 _DRAIN = timedelta(seconds=1)
 _SLOWEST_READER = timedelta(seconds=30)
-# More than a pipe and a reader can hold: what comes after so much was not printed by the child.
-_LEFT_AT_THE_END_BYTES = 2 * 1024 * 1024
+# More than a pipe and a reader can hold: what comes after so many was not printed by the child.
+_PIECES_LEFT_AT_THE_END = 64
 
 
 class ChildStreams(SubprocessStreamProtocol):
@@ -79,6 +79,7 @@ class ProcessAttempt:
         self._clean = clean
         self._reports: asyncio.Queue[Report | None] = asyncio.Queue(_WAITING_PIECES)
         self._pieces_read = 0
+        self._held_up = False  # a report has had to wait for its reader
         self._unheard = False  # nobody wants the reports any more
         self._result: dict[str, Any] | None = None
         self._failure: Failure | None = None
@@ -100,6 +101,7 @@ class ProcessAttempt:
             signal_group(self.process_id, signal.SIGKILL)
             self._channel.close()
             self._let_go()
+            self._clean()
             raise
         self._reading = [
             asyncio.ensure_future(self._read_stream(self._streams.stdout, Stream.STDOUT)),
@@ -109,13 +111,12 @@ class ProcessAttempt:
         self._watching = asyncio.ensure_future(self._watch(transport))
 
     async def _read_stream(self, reader: asyncio.StreamReader | None, stream: Stream) -> None:
-        after_the_end = 0
-        while reader is not None and after_the_end < _LEFT_AT_THE_END_BYTES:
+        left = _PIECES_LEFT_AT_THE_END
+        while reader is not None and left > 0:
             if not (piece := await reader.read(_PIECE_BYTES)):
                 return
             self._pieces_read += 1
-            if self._streams.exited.is_set():
-                after_the_end += len(piece)
+            left -= self._streams.exited.is_set()
             await self._report(Printed(stream, piece))
 
     async def _read_channel(self, reader: asyncio.StreamReader) -> None:
@@ -143,30 +144,33 @@ class ProcessAttempt:
 
     async def _report(self, report: Report) -> None:
         if not self._unheard:
+            self._held_up = self._held_up or self._reports.full()
             await self._reports.put(report)
 
     async def _watch(self, channel: asyncio.ReadTransport) -> None:
         await self._streams.exited.wait()
         # Whoever of the group still lives has outlived its attempt.
-        await asyncio.to_thread(kill_group, self.process_id)
+        await _aside(lambda: kill_group(self.process_id))
         await self._drain()
         channel.close()
         self._let_go()
-        await asyncio.to_thread(self._clean)
+        await _aside(self._clean)
         self._over.set()
         if not self._unheard:
             await self._reports.put(None)
 
     async def _drain(self) -> None:
-        """Read what is left in the pipes, but do not wait for somebody who holds them open."""
+        """Read what is left in the pipes, but do not wait for somebody who holds them open.
+
+        All that the child printed is there to be read at once; only a full queue can hold it up,
+        and then it is the store that is slow.
+        """
         patience = _SLOWEST_READER
         while unread := [reading for reading in self._reading if not reading.done()]:
-            before = self._pieces_read
+            before, self._held_up = self._pieces_read, self._reports.full()
             await asyncio.wait(unread, timeout=_DRAIN.total_seconds())
             patience = _SLOWEST_READER if self._pieces_read > before else patience - _DRAIN
-            # With a full queue it is the store that is slow: the output waits in the pipe for it.
-            if patience <= timedelta(0) or not (self._pieces_read > before or self._reports.full()):
-                break
+            pass
         for reading in self._reading:
             reading.cancel()
         await asyncio.gather(*self._reading, return_exceptions=True)
@@ -201,15 +205,20 @@ class ProcessAttempt:
                 return Ending(result=self._result.get("value"), exit_code=0)
             if self._order.definition.runner is RunnerKind.COMMAND:
                 return Ending(result={"exitCode": 0}, exit_code=0)
-            silent = "the child ended without a result"
-            self._failure = Failure(category=ErrorCategory.CRASH, message=silent)
-        codes = self._order.definition.retryable_exit_codes
-        exit_ = failure_of_exit(code, None, retryable_codes=codes) if code != 0 else None
+        failure = self._failure_of_exit(code)
         return Ending(
-            failure=self._failure or exit_,
-            exit_code=exit_.exit_code if exit_ else code,
-            signal=exit_.signal if exit_ else None,
+            failure=self._failure or failure, exit_code=failure.exit_code, signal=failure.signal
         )
+
+    def _failure_of_exit(self, code: int | None) -> Failure:
+        definition = self._order.definition
+        if definition.runner is not RunnerKind.COMMAND and code is not None and code >= 0:
+            # Whoever calls a function reports its error: this one died without a word.
+            message = f"the process ended with exit code {code} and without a word"
+            return Failure(category=ErrorCategory.CRASH, message=message, exit_code=code)
+        if code == 0:
+            return Failure(category=ErrorCategory.UNKNOWN, message="", exit_code=code)
+        return failure_of_exit(code, None, retryable_codes=definition.retryable_exit_codes)
 
     async def stop(self, *, grace: timedelta) -> str:
         if not self._over.is_set():
@@ -232,3 +241,11 @@ class ProcessAttempt:
 
     def rss_bytes(self) -> int:
         return rss_bytes_of(self.process_id)
+
+
+async def _aside(work: Callable[[], None]) -> None:
+    """Do what may block in a thread; if there is none to be had, it still has to be done."""
+    try:
+        await asyncio.to_thread(work)
+    except RuntimeError:
+        work()

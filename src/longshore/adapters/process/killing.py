@@ -14,7 +14,7 @@ import signal
 from collections.abc import Iterable
 from datetime import timedelta
 
-from longshore.adapters.process.table import group_members, start_time_of
+from longshore.adapters.process.table import TABLE_IS_READABLE, group_members, start_time_of
 
 PATIENCE = timedelta(seconds=2)
 _ROUNDS = 5
@@ -36,7 +36,11 @@ def kill_group(leader: int, *, started: str | None = None) -> None:
     current = start_time_of(leader)
     if started is not None and current is not None and current != started:
         return
-    # Without a living member the number may belong to another group by now.
+    if not TABLE_IS_READABLE:
+        signal_group(leader, signal.SIGKILL)
+        return
+    # One that was just forking may have left another: look again until there is nobody. Without a
+    # living member the number may belong to another group by now.
     for _ in range(_ROUNDS):
         if not (members := group_members(leader)):
             return
@@ -44,7 +48,6 @@ def kill_group(leader: int, *, started: str | None = None) -> None:
         for process_id in members:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process_id, signal.SIGKILL)
-        # One that was just forking may have left another.
         _wait_for_end(members)
 
 

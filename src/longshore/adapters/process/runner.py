@@ -61,7 +61,6 @@ class ProcessRunner:
     async def _started(
         self, order: WorkOrder, settings: dict[str, Any], folder: Path
     ) -> ProcessAttempt:
-        folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             channel_in, channel_out = _pipe(reads=ours, writes=theirs)
             replies_in, replies_out = _pipe(reads=theirs, writes=ours)
@@ -175,7 +174,8 @@ def _order_document(order: WorkOrder) -> dict[str, Any]:
 
 
 def _write_order(order: WorkOrder, folder: Path, *, channel: int, replies: int) -> Path:
-    """The order in files that only their owner can read."""
+    """The order, in the attempt's folder, in files that only their owner can read."""
+    folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
     path = folder / "order.json"
     document = {**_order_document(order), "channel": channel, "replies": replies}
     _write_private(folder / _INPUT, order.input)

@@ -20,6 +20,7 @@ from longshore.ports.runner import Active, Printed, Report, StepDone, Used
 _NAME_CHARACTERS = 200
 _LARGEST = 2**53  # JSON numbers beyond it are not exact everywhere
 _LONGEST_WAIT_S = 10.0**9
+_CATEGORIES = {category.value: category for category in ErrorCategory}
 
 
 def message_in(line: bytes) -> dict[str, Any] | None:
@@ -53,11 +54,9 @@ def report_in(said: dict[str, Any], *, now: datetime) -> Report | None:
 
 def failure_in(said: dict[str, Any]) -> Failure:
     """The failure that an ``error`` message tells of."""
-    category, retry, code = (said.get(name) for name in ("category", "retry", "exitCode"))
-    kind = said.get("errorType")
-    known = category in {one.value for one in ErrorCategory} if isinstance(category, str) else False
+    kind, retry, code = (said.get(name) for name in ("errorType", "retry", "exitCode"))
     return Failure(
-        category=ErrorCategory(category) if known else ErrorCategory.UNKNOWN,
+        category=_CATEGORIES.get(str(said.get("category")), ErrorCategory.UNKNOWN),
         message=error_text(_whole_characters(str(said.get("message", "")))),
         error_type=None if kind is None else _text(kind),
         exit_code=code if type(code) is int and abs(code) < _LARGEST else None,

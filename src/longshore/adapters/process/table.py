@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 _PROC = Path("/proc")
+# Where it is not (macOS), signals to groups have to do.
+TABLE_IS_READABLE = _PROC.is_dir()
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -33,8 +35,7 @@ def alive(process_id: int) -> bool:
 def group_members(leader: int) -> list[int]:
     """Ids of the living processes whose session or group is led by ``leader``."""
     found = []
-    # Where there is no such folder (macOS), signals to the group have to do.
-    for entry in os.listdir(_PROC) if _PROC.is_dir() else ():
+    for entry in os.listdir(_PROC) if TABLE_IS_READABLE else ():
         if entry.isdigit() and (fields := _fields(int(entry))):
             state, group, session = fields[0], int(fields[2]), int(fields[3])
             if state not in ("Z", "X") and leader in (group, session):

@@ -53,7 +53,7 @@ def to_us(moment: datetime) -> int:
 
 def maybe_us(moment: datetime | None) -> int | None:
     """Likewise, where there may be none."""
-    return None if moment is None else (moment - _EPOCH) // _MICROSECOND
+    return None if moment is None else to_us(moment)
 
 
 def from_us(us: int) -> datetime:

@@ -49,7 +49,7 @@ class Commit:
 
     def __init__(self, changes: Sequence[AnyChange], now: datetime) -> None:
         self._changes = changes
-        self._values = [_row_values(change.row) for change in changes]
+        self._statements = [_row_statement(change) for change in changes]
         self._events = [event_values(event) for change in changes for event in change.events]
         self._messages: list[tuple[Any, ...]] = []
         self._nudges: list[tuple[Any, ...]] = []
@@ -83,8 +83,9 @@ class Commit:
     def _write_rows(self, connection: apsw.Connection) -> bool:
         """Whether there was anything to write: not if all of it was committed before."""
         written = 0
-        for change, values in zip(self._changes, self._values, strict=True):
-            if _write(connection, change, values):
+        for change, (sql, values) in zip(self._changes, self._statements, strict=True):
+            connection.execute(sql, values)
+            if connection.changes():
                 written += 1
             elif not _is_own(connection, change):
                 raise VersionConflict(change.row.id, change.expected_version)
@@ -92,23 +93,6 @@ class Commit:
             # A part of it was there already: these changes never were one commit.
             raise VersionConflict(self._changes[0].row.id, self._changes[0].expected_version)
         return written > 0
-
-
-def _write(connection: apsw.Connection, change: AnyChange, values: tuple[Any, ...]) -> bool:
-    row = change.row
-    created = codec.to_us(row.spec.created_at)
-    if isinstance(row, TaskRow):
-        if change.expected_version:
-            connection.execute(_UPDATE_TASK, (*values, row.id, change.expected_version))
-        else:
-            spec = row.spec
-            constant = (spec.id, spec.tenant, spec.job_id, spec.number, spec.queue, created)
-            connection.execute(_INSERT_TASK, (*constant, *values))
-    elif change.expected_version:
-        connection.execute(_UPDATE_JOB, (*values, row.id, change.expected_version))
-    else:
-        connection.execute(_INSERT_JOB, (row.id, row.spec.tenant, created, *values))
-    return connection.changes() > 0
 
 
 def _is_own(connection: apsw.Connection, change: AnyChange) -> bool:
@@ -119,18 +103,33 @@ def _is_own(connection: apsw.Connection, change: AnyChange) -> bool:
     return bool(found) and found[0][0] == change.row.change_id
 
 
-def _row_values(row: TaskRow | JobRow) -> tuple[Any, ...]:
-    body = codec.to_json(row)
+def _row_statement(change: AnyChange) -> tuple[str, tuple[Any, ...]]:
+    """The statement that writes a row if it is as it was, and nothing otherwise."""
+    row = change.row
+    values = _task_values(row) if isinstance(row, TaskRow) else _job_values(row)
+    if change.expected_version:
+        sql = _UPDATE_TASK if isinstance(row, TaskRow) else _UPDATE_JOB
+        return sql, (*values, row.id, change.expected_version)
+    spec, created = row.spec, codec.to_us(row.spec.created_at)
     if isinstance(row, JobRow):
-        return (row.state, len(row.intents), row.version, body)
+        return _INSERT_JOB, (spec.id, spec.tenant, created, *values)
+    constant = (row.id, spec.tenant, row.spec.job_id, row.spec.number, row.spec.queue, created)
+    return _INSERT_TASK, (*constant, *values)
+
+
+def _task_values(row: TaskRow) -> tuple[Any, ...]:
     return (
         row.state,
         codec.maybe_us(row.due_at),
         codec.maybe_us(row.rung_at),
         codec.to_us(row.lease.expires_at) if row.lease else None,
         row.version,
-        body,
+        codec.to_json(row),
     )
+
+
+def _job_values(row: JobRow) -> tuple[Any, ...]:
+    return (row.state, len(row.intents), row.version, codec.to_json(row))
 
 
 def _ring_values(ring: Ring, now: datetime) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -80,7 +80,7 @@ class Database:
         return connection
 
     def write(
-        self, work: Work, *, promised: bool = True, topics: Iterable[Topic] = ()
+        self, work: Work, *, promised: bool = True, topics: Sequence[Topic] = ()
     ) -> asyncio.Future[Any]:
         """Run ``work`` in the writer's next group; see ``Writer``."""
         return self._writer.write(work, promised=promised, topics=topics)

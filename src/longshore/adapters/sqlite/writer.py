@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ Work = Callable[[apsw.Connection], Any]
 class _Item:
     work: Work
     promised: bool
-    topics: tuple[Topic, ...]
+    topics: Sequence[Topic]
     answer: asyncio.Future[Any]
     result: Any = None
     error: BaseException | None = None
@@ -66,7 +66,7 @@ class Writer:
         self._thread.start()
 
     def write(
-        self, work: Work, *, promised: bool = True, topics: Iterable[Topic] = ()
+        self, work: Work, *, promised: bool = True, topics: Sequence[Topic] = ()
     ) -> asyncio.Future[Any]:
         """Run ``work`` in the next group; the answer comes when the group is committed."""
         if self._closed:
@@ -77,7 +77,7 @@ class Writer:
             # Handed over when this turn of the loop is done: callers that were answered together
             # ask again together, and the two threads take turns instead of fighting over the GIL.
             self._loop.call_soon(self._hand_over)
-        self._arriving.append(_Item(work, promised, tuple(topics), answer))
+        self._arriving.append(_Item(work, promised, topics, answer))
         return answer
 
     def _hand_over(self) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from longshore.core import commands as c
@@ -45,8 +46,14 @@ def apply(row: TaskRow, command: c.Command, *, now: datetime, change_id: str) ->
     if origin == "worker":
         holder = command if isinstance(command, c.Claim) else row.lease
         worker_id = holder.worker_id if holder else None
-    context = Context(origin=origin, source=source, worker_id=worker_id)
+    context = _context(origin, source, worker_id)
     return decide(Step(row, to_tick(now), change_id, context), command)
+
+
+@lru_cache(maxsize=1024)
+def _context(origin: str, source: str, worker_id: str | None) -> Context:
+    """Who causes events: always the same few, so they are made once."""
+    return Context(origin=origin, source=source, worker_id=worker_id)
 
 
 _Rule = tuple[Callable[[Step, Any], Decision], str, str]
