@@ -5,7 +5,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -322,7 +322,7 @@ async def test_one_who_left_the_session_with_the_pipes_does_not_hang_us(
 
 @scenario
 async def test_stopping_asks_the_whole_group_first(runner: ProcessRunner) -> None:
-    script = "sleep 1000 & echo $!; trap 'echo bye; exit 0' TERM; wait"
+    script = "trap 'echo bye; exit 0' TERM; sleep 1000 & echo $!; wait"
     async with started(runner, a_script(script)) as attempt:
         reports = attempt.reports()
         grandchild = int(printed([await anext(reports)]))
@@ -380,15 +380,38 @@ async def test_stopping_one_that_has_ended_is_nothing(runner: ProcessRunner) -> 
 
 
 @scenario
-async def test_one_whose_reports_nobody_wants_can_be_stopped(runner: ProcessRunner) -> None:
-    async with started(runner, a_script("yes & wait")) as attempt:
+async def test_one_whose_reports_nobody_wants_is_not_held_up_and_can_be_stopped(
+    runner: ProcessRunner,
+) -> None:
+    async with started(runner, a_command("yes")) as attempt:
         reports = attempt.reports()
         await anext(reports)
-        await reports.aclose()
+        await until(stuck(attempt.process_id))
+        held_up_at = written_by(attempt.process_id)
 
-        await attempt.stop(grace=NO_GRACE)
+        await reports.aclose()
+        await until(lambda: written_by(attempt.process_id) > held_up_at + 20_000_000)
+        async with asyncio.timeout(10):
+            await attempt.stop(grace=NO_GRACE)
 
     assert not alive(attempt.process_id)
+
+
+def stuck(process_id: int) -> Callable[[], bool]:
+    """Whether it has written nothing for some looks: its pipe is full."""
+    seen: list[int] = []
+
+    def look() -> bool:
+        seen.append(written_by(process_id))
+        return len(seen) > 10 and len(set(seen[-10:])) == 1
+
+    return look
+
+
+def written_by(process_id: int) -> int:
+    """Bytes that the process has written so far."""
+    lines = Path(f"/proc/{process_id}/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
 
 
 @scenario

@@ -88,19 +88,30 @@ class Crash(BaseException):
     """The process ends here; nobody catches it, and none of its calls is made any more."""
 
 
-def crashing(backend: Backend, at: int, *, after_the_call: bool) -> Backend:
-    """The backend of a process that dies just before or just after its n-th call."""
-    calls = 0
+def crashing(
+    backend: Backend, at: int, *, after_the_call: bool, deaths: list[str] | None = None
+) -> Backend:
+    """The backend of a process that dies just before or just after its n-th call.
 
-    def before(_: str) -> None:
+    Args:
+        deaths: Gets the name of the call, so that a test can see whether it came to that.
+    """
+    calls = 0
+    died_at = [] if deaths is None else deaths
+
+    def die(name: str) -> None:
+        died_at.append(name)
+        raise Crash
+
+    def before(name: str) -> None:
         nonlocal calls
         calls += 1
-        if calls > at or (calls == at and not after_the_call):
-            raise Crash
+        if died_at or (calls == at and not after_the_call):
+            die(name)
 
-    def after(_: str) -> None:
+    def after(name: str) -> None:
         if calls >= at:
-            raise Crash
+            die(name)
 
     return _watched(backend, before, after)
 

@@ -1,6 +1,7 @@
 """Jobs are accepted whole or not at all, once, and whatever dies in between."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -496,6 +497,25 @@ async def test_a_job_accepted_under_a_higher_limit_is_finished_under_a_lower_one
         stage = Stage(backend, task_limit=1)
 
         await everything_is_in_order(stage)
+
+
+@scenario
+async def test_a_submit_is_finished_with_the_definitions_it_began_with(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        own = Definition(name="own", runner=RunnerKind.COMMAND, queue="first")
+        await backend.definitions.put(TENANT, own)
+        tasks = [a_task(key, name="own") for key in "abcd"]
+        with pytest.raises(Crash):
+            await Stage(crashing(backend, 8, after_the_call=True)).submit(*tasks)
+        half = len(await stage.states())
+        await backend.definitions.put(TENANT, replace(own, queue="second"))
+
+        await stage.sweeper.sweep()
+
+        rows = [await stage.task(key) for key in "abcd"]
+        assert 0 < half < 4
+        assert {(row.spec.queue, row.spec.definition_version) for row in rows} == {("first", 1)}
 
 
 @scenario

@@ -170,7 +170,8 @@ class ProcessAttempt:
             before, self._held_up = self._pieces_read, self._reports.full()
             await asyncio.wait(unread, timeout=_DRAIN.total_seconds())
             patience = _SLOWEST_READER if self._pieces_read > before else patience - _DRAIN
-            pass
+            if not self._held_up or patience <= timedelta(0):
+                break
         for reading in self._reading:
             reading.cancel()
         await asyncio.gather(*self._reading, return_exceptions=True)

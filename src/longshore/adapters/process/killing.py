@@ -11,13 +11,14 @@ import contextlib
 import os
 import select
 import signal
+import time
 from collections.abc import Iterable
 from datetime import timedelta
 
 from longshore.adapters.process.table import TABLE_IS_READABLE, group_members, start_time_of
 
-PATIENCE = timedelta(seconds=2)
-_ROUNDS = 5
+PATIENCE = timedelta(seconds=1)
+_ROUNDS = 3
 
 
 def signal_group(leader: int, number: signal.Signals) -> None:
@@ -52,17 +53,18 @@ def kill_group(leader: int, *, started: str | None = None) -> None:
 
 
 def _wait_for_end(process_ids: Iterable[int]) -> None:
-    opener = getattr(os, "pidfd_open", None)
-    if opener is None:
-        return
-    for process_id in process_ids:
-        try:
-            opened = opener(process_id)
-        except OSError:
-            continue  # it has ended and was waited for
-        try:
-            ended = select.poll()
-            ended.register(opened, select.POLLIN)
-            ended.poll(PATIENCE.total_seconds() * 1000)
-        finally:
-            os.close(opened)
+    """Return when all of them have ended, or after ``PATIENCE``."""
+    ends = select.poll()
+    with contextlib.ExitStack() as opened:
+        left = 0
+        for process_id in process_ids:
+            with contextlib.suppress(OSError):  # it has ended, and somebody has waited for it
+                end = os.pidfd_open(process_id)
+                opened.callback(os.close, end)
+                ends.register(end, select.POLLIN)
+                left += 1
+        until = time.monotonic() + PATIENCE.total_seconds()
+        while left and (patience := until - time.monotonic()) > 0:
+            for end, _ in ends.poll(patience * 1000):
+                ends.unregister(end)
+                left -= 1

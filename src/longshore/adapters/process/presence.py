@@ -39,7 +39,7 @@ class FilePresence:
         lock = os.open(draft, flags, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.link(draft, path)
+            _give_name(draft, path)
         except (FileExistsError, BlockingIOError):
             os.close(lock)
             message = f"a worker called {worker_id!r} was here before; choose another id"
@@ -123,3 +123,20 @@ class FilePresence:
 
     def _lock_path(self, worker_id: str) -> Path:
         return self._folder / f"{worker_id}.lock"
+
+
+def _give_name(draft: Path, path: Path) -> None:
+    """Under its own name from now on.
+
+    Raises:
+        FileExistsError: somebody has that name.
+    """
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        # A file system without hard links; two who choose one name in one moment can still meet.
+        if path.exists():
+            raise FileExistsError(path) from None
+        draft.rename(path)
