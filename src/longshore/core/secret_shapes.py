@@ -56,8 +56,9 @@ _BARE = rf"{_NO_VALUE}[^\s\"'<>&;]*[^\s\"'<>&;,)}}\].\\]"
 # Text in quotes ends with the quote it began with, which may be escaped as part of a longer text;
 # where that is missing (the text was cut), with the line.
 _OPENING = r"(?:[\w.]{0,40}\()?[bru]{0,2}(?:(?P<escaped>\\{1,3}[\"'])|(?P<quote>[\"']))"
-_IN_ESCAPED_QUOTES = r"(?:(?!(?<!\\)(?P=escaped))[^\r\n])*+"
-_IN_QUOTES = r"(?:\\[^\r\n]|(?!(?P=quote))[^\r\n\\])*+"
+# Not possessive: before Python 3.11.5 a possessive group overlooks what it looks ahead for.
+_IN_ESCAPED_QUOTES = r"(?:(?!(?<!\\)(?P=escaped))[^\r\n])*"
+_IN_QUOTES = r"(?:\\[^\r\n]|(?!(?P=quote))[^\r\n\\])*"
 _VALUE = rf"(?(escaped){_IN_ESCAPED_QUOTES}|(?(quote){_IN_QUOTES}|{_BARE}))"
 _BETWEEN = r"\\{0,3}[\"']?\]?(?:[ \t]{0,4}(?:=>|:=|==?|:)[ \t]{0,4}|>)"
 
