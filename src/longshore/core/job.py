@@ -16,11 +16,11 @@ from typing import Any
 
 from longshore.core.changes import Change, Reason, Refusal
 from longshore.core.events import types as e
-from longshore.core.events.event import Context, Event, next_moment, to_tick
-from longshore.core.evolving import evolved
+from longshore.core.events.event import Context, to_tick
 from longshore.core.numbers import NO_NUMBERS, NumberSet
 from longshore.core.rows import CancelRequest, Intent, IntentKind, JobRow, JobSpec
 from longshore.core.states import JobState, TaskState
+from longshore.core.stepping import Step
 from longshore.core.values import Document
 
 JobChange = Change[JobRow]
@@ -134,43 +134,7 @@ def tells(row: JobRow, ended: Sequence[EndedTask]) -> bool:
     return after.state is JobState.COMPLETED and row.end_told_in < row.round
 
 
-class _Step:
-    """One decision being made: the row, the time, and who caused what."""
-
-    __slots__ = ("change_id", "context", "now", "row")
-
-    def __init__(self, row: JobRow, now: datetime, change_id: str, context: Context) -> None:
-        self.row = row
-        self.now = now
-        self.change_id = change_id
-        self.context = context
-
-    def change(self, *bodies: e.EventBody, **fields: Any) -> JobChange:
-        row = self.row
-        sequence, at = row.last_sequence, row.last_event_at
-        events = []
-        for body in bodies:
-            sequence += 1
-            at = next_moment(self.now, at)
-            events.append(
-                Event(
-                    entity_type=e.EntityType.JOB,
-                    entity_id=row.id,
-                    tenant=row.spec.tenant,
-                    app=row.spec.app,
-                    sequence=sequence,
-                    at=at,
-                    body=body,
-                    context=self.context,
-                )
-            )
-        fields["version"] = row.version + 1
-        fields["change_id"] = self.change_id
-        fields["updated_at"] = self.now
-        fields["last_sequence"] = sequence
-        fields["last_event_at"] = at
-        changed = evolved(row, fields)
-        return Change(row=changed, expected_version=row.version, events=tuple(events))
+_Step = Step[JobRow]
 
 
 def _add_tasks(step: _Step, command: AddTasks) -> JobDecision:

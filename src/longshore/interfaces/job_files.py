@@ -15,7 +15,7 @@ from longshore.core.dag import Problem
 from longshore.core.definition import BUILTIN, Definition, RunnerKind
 from longshore.core.ids import is_name
 from longshore.core.states import Priority
-from longshore.core.submission import JobRequest, read_job
+from longshore.core.submission import definitions_named_in, read_job
 from longshore.durations import parse_duration
 from longshore.errors import InvalidJob
 from longshore.ports.definitions import Definitions
@@ -41,13 +41,11 @@ async def accept_file(
         UsageError: the request id is not one.
     """
     own, job, problems = _split(document)
-    request: JobRequest | None = None
     try:
-        request = read_job(job, limit=task_limit)
+        read_job(job, limit=task_limit)
     except InvalidJob as error:
         problems += error.problems
-    if request is not None:
-        problems += await _unknown_names(request, {one.name for one in own}, tenant, definitions)
+    problems += await _unknown_names(job, {one.name for one in own}, tenant, definitions)
     if problems:
         raise InvalidJob(problems)
     for definition in own:
@@ -64,15 +62,12 @@ def _split(document: Any) -> tuple[list[Definition], Any, list[Any]]:
 
 
 async def _unknown_names(
-    request: JobRequest, own: set[str], tenant: str, stored: Definitions
+    job: Any, own: set[str], tenant: str, stored: Definitions
 ) -> list[Problem]:
     problems = []
-    for index, task in enumerate(request.tasks):
-        name = task.definition
-        if name in own or name in BUILTIN or await stored.get(tenant, name):
-            continue
-        message = f"no definition is called {name!r}"
-        problems.append(Problem(path=f"tasks[{index}].name", message=message))
+    for path, name in definitions_named_in(job):
+        if name not in own and name not in BUILTIN and not await stored.get(tenant, name):
+            problems.append(Problem(path=path, message=f"no definition is called {name!r}"))
     return problems
 
 

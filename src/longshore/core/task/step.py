@@ -1,14 +1,13 @@
-"""One decision being made: how a change of a task is written down."""
+"""What decisions about tasks share: doorbells, who holds the lease, how a task begins and ends."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from longshore.core.changes import Change, Effect, Reason, Refusal, Ring
+from longshore.core import stepping
+from longshore.core.changes import Change, Reason, Refusal, Ring
 from longshore.core.events import types as e
-from longshore.core.events.event import Context, Event, next_moment
-from longshore.core.evolving import evolved
 from longshore.core.lease import Lease
 from longshore.core.numbers import NO_NUMBERS
 from longshore.core.rows import CancelRequest, TaskRow
@@ -18,56 +17,10 @@ TaskChange = Change[TaskRow]
 Decision = TaskChange | Refusal
 
 
-class Step:
-    """The row, the time, and who caused what."""
+class Step(stepping.Step[TaskRow]):
+    """What decisions about tasks have in common."""
 
-    __slots__ = ("change_id", "context", "now", "row")
-
-    def __init__(self, row: TaskRow, now: datetime, change_id: str, context: Context) -> None:
-        self.row = row
-        self.now = now
-        self.change_id = change_id
-        self.context = context
-
-    def change(
-        self,
-        *bodies: e.EventBody,
-        effects: tuple[Effect, ...] = (),
-        promised: bool = True,
-        **fields: Any,
-    ) -> TaskChange:
-        row = self.row
-        spec = row.spec
-        sequence, at = row.last_sequence, row.last_event_at
-        events = []
-        for body in bodies:
-            sequence += 1
-            at = next_moment(self.now, at)
-            events.append(
-                Event(
-                    entity_type=e.EntityType.TASK,
-                    entity_id=spec.id,
-                    tenant=spec.tenant,
-                    app=spec.app,
-                    sequence=sequence,
-                    at=at,
-                    body=body,
-                    context=self.context,
-                )
-            )
-        fields["version"] = row.version + 1
-        fields["change_id"] = self.change_id
-        fields["updated_at"] = self.now
-        fields["last_sequence"] = sequence
-        fields["last_event_at"] = at
-        changed = evolved(row, fields)
-        return Change(
-            row=changed,
-            expected_version=row.version,
-            events=tuple(events),
-            effects=effects,
-            promised=promised,
-        )
+    __slots__ = ()
 
     def ring(self, at: datetime) -> Ring:
         spec = self.row.spec
