@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from longshore.core.events.event import Event
 from longshore.core.states import Priority
+from longshore.core.valuing import value
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ Effect = Ring | Nudge
 RowT = TypeVar("RowT")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Change(Generic[RowT]):
     """A decision that waits to be committed."""
 
@@ -64,7 +65,7 @@ class Reason(Enum):
     STALE_ROUND = "a newer round has begun"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Refusal:
     """Nothing was changed, and why."""
 

@@ -6,23 +6,24 @@ it. Whatever a worker reports carries the ``fence`` of its lease.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 
 from longshore.core.events.types import Activity, Usage
 from longshore.core.failures import Failure
 from longshore.core.numbers import NO_NUMBERS, NumberSet
 from longshore.core.values import Document
+from longshore.core.valuing import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ParentsDone:
     """These parents completed."""
 
     numbers: NumberSet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Claim:
     """A worker wants the lease."""
 
@@ -33,7 +34,7 @@ class Claim:
     local: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Renew:
     """The holder is alive."""
 
@@ -44,7 +45,7 @@ class Renew:
     activity: Activity | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class SaveCheckpoint:
     """The holder finished a named step; its result is stored under ``key``."""
 
@@ -52,7 +53,7 @@ class SaveCheckpoint:
     key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Release:
     """The holder gives the task back unfinished."""
 
@@ -61,7 +62,7 @@ class Release:
     last_output: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class AttemptFailed:
     """The attempt ended without a result."""
 
@@ -73,7 +74,7 @@ class AttemptFailed:
     last_output: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Complete:
     """The attempt ended with a result."""
 
@@ -85,7 +86,7 @@ class Complete:
     last_output: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TimeOut:
     """The holder ended the attempt because its time was up."""
 
@@ -98,7 +99,7 @@ class TimeOut:
     last_output: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class LeaseEnded:
     """The holder is silent: its lease is over, or its process is known to be gone."""
 
@@ -107,7 +108,7 @@ class LeaseEnded:
     holder_gone: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class FailTask:
     """End a task that nobody runs."""
 
@@ -116,7 +117,7 @@ class FailTask:
     margin: timedelta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RequestCancel:
     """A user wants the task ended."""
 
@@ -125,7 +126,7 @@ class RequestCancel:
     round: int | None = None  # the job's, when the job was cancelled: later rounds are spared
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ConfirmCancel:
     """The holder has killed the attempt, as was asked."""
 
@@ -134,7 +135,7 @@ class ConfirmCancel:
     last_output: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RequestRevision:
     """A reviewer wants the work done again."""
 
@@ -142,14 +143,14 @@ class RequestRevision:
     by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Approve:
     """A reviewer accepts the work."""
 
     by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Resume:
     """An operator gives the task another round.
 
@@ -162,7 +163,7 @@ class Resume:
     completed: NumberSet = NO_NUMBERS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class RingAgain:
     """The task is due and nobody came: ring its doorbell once more."""
 

@@ -10,8 +10,9 @@ lease early (``trusted_until``), and others take over late (``over``): the two n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from longshore.core.valuing import value
 
 LEASE_SLACK = 1.5
 """A lease outlasts the message's visibility by this much: one lost renewal does no harm."""
@@ -19,7 +20,7 @@ LEASE_SLACK = 1.5
 EPOCH_BITS = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Lease:
     """One worker's right to run one task until a moment."""
 
@@ -36,7 +37,7 @@ class Lease:
         return now < self.expires_at
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class LeasePolicy:
     """How often a worker says that it is alive, and how long each word is believed."""
 

@@ -10,7 +10,7 @@ within a round, only those outcomes that should count against the limit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -21,9 +21,10 @@ from longshore.core.lease import Lease
 from longshore.core.numbers import NO_NUMBERS, NumberSet
 from longshore.core.states import JobState, Priority, TaskState
 from longshore.core.values import Document
+from longshore.core.valuing import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TaskSpec:
     """A task as it was submitted."""
 
@@ -47,7 +48,7 @@ class TaskSpec:
     dependents: Document | None = None  # list of keys; None: no dependents
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class CancelRequest:
     """Somebody asked for the end of a task or job that could not be ended at once."""
 
@@ -56,7 +57,7 @@ class CancelRequest:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TaskRow:
     """A task as it is now."""
 
@@ -103,7 +104,7 @@ class IntentKind(StrEnum):
     RESUME = "resume"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Intent:
     """An accepted operation on many rows that is being carried out."""
 
@@ -115,7 +116,7 @@ class Intent:
     body: Document | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class JobSpec:
     """A job as it was submitted."""
 
@@ -128,7 +129,7 @@ class JobSpec:
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class JobRow:
     """A job as it is now. Its state is not stored: it is what the four sets add up to."""
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 
 from longshore.core.events.types import EntityType, EventBody
 from longshore.core.ids import event_id_of
+from longshore.core.valuing import value
 
 TICK = timedelta(milliseconds=1)
 """The wire counts milliseconds, so two events of one entity are at least this far apart."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Context:
     """Who caused the event."""
 
@@ -21,7 +22,7 @@ class Context:
     worker_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Event:
     """A body with its envelope; ``sequence`` grows by one within the entity, ``at`` strictly."""
 

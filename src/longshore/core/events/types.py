@@ -7,12 +7,13 @@ index keys belong to ``codec`` alone. ``None`` means that the property is left o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import ClassVar
 
 from longshore.core.values import Document
+from longshore.core.valuing import value
 
 
 class EntityType(StrEnum):
@@ -24,7 +25,7 @@ class EntityType(StrEnum):
     SYSTEM = "SYSTEM"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Usage:
     """What an attempt consumed; figures that do not apply are zero."""
 
@@ -44,7 +45,7 @@ class Usage:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Activity:
     """What a running attempt was last seen doing."""
 
@@ -53,7 +54,7 @@ class Activity:
     timestamp: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TaskPending:
     """The task may run, and a doorbell has been rung or will be."""
 
@@ -68,7 +69,7 @@ class TaskPending:
     due_at: datetime | None = None  # only when later than the event
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TaskProcessingStarted:
     """A worker has claimed the task and holds its lease."""
 
@@ -85,7 +86,7 @@ class TaskProcessingStarted:
     fence: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TaskHeartbeat:
     """The worker is alive and still has the task."""
 
@@ -104,7 +105,7 @@ class TaskHeartbeat:
     last_activity: Activity | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TaskProcessingFailed:
     """An attempt failed; the task is pending again and due at a later moment."""
 
@@ -123,7 +124,7 @@ class TaskProcessingFailed:
     usage: Usage | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TaskReleased:
     """A worker gave the task back unfinished; no attempt was used up."""
 
@@ -137,7 +138,7 @@ class TaskReleased:
     last_output: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TaskCompleted:
     """The task is done; its result goes to its dependents."""
 
@@ -154,7 +155,7 @@ class TaskCompleted:
     usage: Usage = field(default_factory=Usage)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TaskFailed:
     """The task is over without a result."""
 
@@ -174,7 +175,7 @@ class TaskFailed:
     usage: Usage | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TaskTimeout:
     """The worker ended the attempt because its time was up; the task is over."""
 
@@ -191,7 +192,7 @@ class TaskTimeout:
     usage: Usage | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TaskCancelled:
     """A user ended the task."""
 
@@ -207,7 +208,7 @@ class TaskCancelled:
     usage: Usage | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TaskSubmittedForReview:
     """The work is done and waits for a person's word."""
 
@@ -223,7 +224,7 @@ class TaskSubmittedForReview:
     usage: Usage | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TaskRevisionRequested:
     """A reviewer wants the work done again with their feedback."""
 
@@ -237,7 +238,7 @@ class TaskRevisionRequested:
     by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TaskApproved:
     """A reviewer accepted the work; ``TaskCompleted`` follows in the same commit."""
 
@@ -249,7 +250,7 @@ class TaskApproved:
     by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TaskSummary:
     """A task as the job's own events list it."""
 
@@ -259,7 +260,7 @@ class TaskSummary:
     input: Document | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class JobCreated:
     """A job was accepted."""
 
@@ -272,7 +273,7 @@ class JobCreated:
     total_tasks: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class JobTasksAdded:
     """More tasks were added to a running job."""
 
@@ -285,7 +286,7 @@ class JobTasksAdded:
     total_tasks_now: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class JobCompleted:
     """Every task of the job completed."""
 
@@ -298,7 +299,7 @@ class JobCompleted:
     round: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class JobFailureDetected:
     """A task failed for good; what does not depend on it goes on."""
 
@@ -311,7 +312,7 @@ class JobFailureDetected:
     round: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class JobCancelled:
     """A user ended the job, and nothing of it runs any more."""
 
@@ -324,7 +325,7 @@ class JobCancelled:
     round: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class JobResumed:
     """An operator gave failed tasks another round."""
 
@@ -337,7 +338,7 @@ class JobResumed:
     by: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class MessageRejected:
     """A message on a queue could not be understood and was removed."""
 
@@ -350,7 +351,7 @@ class MessageRejected:
     excerpt: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TaskHealth:
     """One running task as a health check found it."""
 
@@ -362,7 +363,7 @@ class TaskHealth:
     worker_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class HealthSummary:
     """How many running tasks are in which health."""
 
@@ -373,7 +374,7 @@ class HealthSummary:
     overtime: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class TaskHealthCheck:
     """The health of everything that runs, at one moment, for one tenant."""
 
