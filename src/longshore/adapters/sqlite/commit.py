@@ -1,8 +1,8 @@
 """One commit of the ledger, as a piece of work for the writer.
 
 Everything is encoded on the caller's side, before the writer's turn begins: the transaction only
-compares versions and inserts. New rows go in as batches, which is what makes a job of ten thousand
-tasks one call.
+compares versions and writes. All changes of a commit are in one transaction, so a job of ten
+thousand tasks is one call.
 """
 
 from __future__ import annotations
