@@ -71,8 +71,8 @@ BUS_FAULTS = (
     _fault(
         name="a committed event rings no bell",
         file="adapters/sqlite/commit.py",
-        old="topics = [Topic.EVENTS] if self._events else []",
-        new="topics = []",
+        old="event_values(event), Topic.EVENTS)",
+        new="event_values(event), Topic.NUDGE)",
         caught_by=f"{_SQLITE}::"
         "test_a_waiting_consumer_gets_an_event_as_soon_as_its_row_is_committed",
     ),

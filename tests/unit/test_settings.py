@@ -1,231 +1,31 @@
-"""Where settings come from, what is refused, and what is said about it."""
+"""What is refused and what is said about it, what a task gets, and how settings are shown."""
 
 import subprocess
 import sys
-from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from longshore.core.backoff import RetryPolicy
-from longshore.core.lease import LeasePolicy
 from longshore.errors import ConfigurationError
 from longshore.settings import (
     FIELDS,
     FOREIGN_NAMES,
-    LoadedSettings,
-    SettingRow,
     Settings,
     WorkerSettings,
     child_environment,
-    describe,
-    load,
-    load_settings,
     variable_of,
 )
 from longshore.settings.sections import text_of
-
-SECOND = timedelta(seconds=1)
-
-
-def loaded(
-    folder: Path, *, flags: Mapping[str, Any] | None = None, file: str = "", **environ: str
-) -> LoadedSettings:
-    if file:
-        (folder / "longshore.toml").write_text(file)
-    return load(flags or {}, environ=environ, cwd=folder)
+from tests.factories import SECOND
+from tests.unit.settings_given import loaded, row
 
 
 def refused(folder: Path, **given: Any) -> list[str]:
     with pytest.raises(ConfigurationError) as caught:
         loaded(folder, **given)
     return list(caught.value.problems)
-
-
-def row(found: LoadedSettings, name: str) -> SettingRow:
-    return next(row for row in describe(found) if row.name == name)
-
-
-def test_without_anything_given_all_are_defaults(tmp_path: Path) -> None:
-    found = loaded(tmp_path)
-
-    assert found.settings == Settings()
-    assert {row.origin for row in describe(found)} == {"default"}
-
-
-def test_the_defaults_are_those_of_the_policies() -> None:
-    settings = Settings()
-
-    assert settings.worker.lease == LeasePolicy().lasts == 45 * SECOND
-    assert settings.retry.max_attempts == RetryPolicy().max_attempts
-
-
-def test_a_bare_settings_object_reads_nothing_from_outside(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("LONGSHORE_APP", "elsewhere")
-    monkeypatch.setenv("LONGSHORE_WORKER_CONCURRENCY", "9")
-
-    settings = Settings()
-
-    assert (settings.app, settings.worker.concurrency) == ("longshore", 3)
-
-
-def test_the_environment_and_folder_of_the_process_are_read_by_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "longshore.toml").write_text('tenant = "acme"')
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LONGSHORE_WORKER_CONCURRENCY", "9")
-
-    settings = load_settings()
-
-    assert (settings.tenant, settings.worker.concurrency) == ("acme", 9)
-
-
-def test_a_setting_cannot_be_changed_afterwards() -> None:
-    settings = Settings()
-
-    with pytest.raises(ValidationError):
-        settings.app = "other"
-    with pytest.raises(ValidationError):
-        settings.worker.concurrency = 5
-
-
-FILE = "[worker]\nconcurrency = 4\n"
-
-
-@pytest.mark.parametrize(
-    ("given", "value", "origin"),
-    [
-        ({}, "3", "default"),
-        ({"file": FILE}, "4", "longshore.toml"),
-        (
-            {"file": FILE, "MAX_CONCURRENT_CLAUDE": "5"},
-            "5",
-            "MAX_CONCURRENT_CLAUDE in the environment",
-        ),
-        (
-            {"file": FILE, "MAX_CONCURRENT_CLAUDE": "5", "LONGSHORE_WORKER_CONCURRENCY": "6"},
-            "6",
-            "LONGSHORE_WORKER_CONCURRENCY in the environment",
-        ),
-        (
-            {
-                "file": FILE,
-                "LONGSHORE_WORKER_CONCURRENCY": "6",
-                "flags": {"worker.concurrency": 7},
-            },
-            "7",
-            "flag",
-        ),
-    ],
-    ids=["default", "file", "foreign name", "own name", "flag"],
-)
-def test_the_nearest_word_counts_and_its_origin_is_shown(
-    tmp_path: Path, given: dict[str, Any], value: str, origin: str
-) -> None:
-    found = row(loaded(tmp_path, **given), "worker.concurrency")
-
-    assert (found.value, found.origin) == (value, origin)
-    assert found.variable == "LONGSHORE_WORKER_CONCURRENCY"
-
-
-def test_a_flag_that_is_none_was_not_given(tmp_path: Path) -> None:
-    found = loaded(tmp_path, flags={"worker.concurrency": None}, file=FILE)
-
-    assert found.settings.worker.concurrency == 4
-
-
-def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
-    found = loaded(tmp_path, LONGSHORE_APP="", TENANT_ID="", LONGSHORE_CONFIG="", LONGSHORE_TYPO="")
-
-    assert found.settings == Settings()
-
-
-def test_every_kind_of_value_is_read_from_the_environment(tmp_path: Path) -> None:
-    settings = loaded(
-        tmp_path,
-        LONGSHORE_DATA_DIR="/srv/longshore",
-        LONGSHORE_BACKEND="MEMORY",
-        LONGSHORE_LOG_LEVEL="WARNING",
-        LONGSHORE_WORKER_QUEUES="default, slow",
-        LONGSHORE_WORKER_TASK_TIMEOUT="300",
-        LONGSHORE_WORKER_KEEP_WORK_DIRS="yes",
-        LONGSHORE_LIMITS_INPUT_BYTES="10MiB",
-    ).settings
-
-    assert settings.data_dir == Path("/srv/longshore")
-    assert (settings.backend, settings.log_level) == ("memory", "warning")
-    assert settings.worker.queues == ("default", "slow")
-    assert settings.worker.task_timeout == 300 * SECOND
-    assert settings.worker.keep_work_dirs is True
-    assert settings.limits.input_bytes == 10 * 2**20
-
-
-def test_every_kind_of_value_is_read_from_the_file(tmp_path: Path) -> None:
-    settings = loaded(
-        tmp_path,
-        file="""
-            data_dir = "data"
-            [worker]
-            queues = ["default", "slow"]
-            task_timeout = "1h30m"
-            drain_grace = 2.5
-            [limits]
-            input_bytes = 2048
-            result_bytes = "1KiB"
-        """,
-    ).settings
-
-    assert settings.data_dir == Path("data")
-    assert settings.worker.queues == ("default", "slow")
-    assert settings.worker.task_timeout == timedelta(hours=1, minutes=30)
-    assert settings.worker.stops_within == 7.5 * SECOND
-    assert settings.limits.input_bytes == 2048
-
-
-def test_the_home_folder_is_understood_in_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", "/home/somebody")
-
-    settings = loaded(tmp_path, file='data_dir = "~/longshore"').settings
-
-    assert settings.data_dir == Path("/home/somebody/longshore")
-
-
-def test_another_file_can_be_named(tmp_path: Path) -> None:
-    (tmp_path / "other.toml").write_text(FILE)
-
-    found = loaded(tmp_path, file="this file is not even read", LONGSHORE_CONFIG="other.toml")
-
-    assert row(found, "worker.concurrency").origin == "other.toml"
-
-
-@pytest.mark.parametrize(
-    ("variable", "text", "name", "value"),
-    [
-        ("VISIBILITY_EXTENSION_INTERVAL", "15000", "worker.renew_every", "15s"),
-        ("VISIBILITY_EXTENSION_AMOUNT", "60", "worker.extend_by", "1m"),
-        ("CLAUDE_TIMEOUT", "200500", "worker.task_timeout", "3m20s500ms"),
-        ("CLAUDE_TIMEOUT", "10m", "worker.task_timeout", "10m"),
-        ("MAX_CONCURRENT_CLAUDE", "8", "worker.concurrency", "8"),
-        ("WAIT_TIME_SECONDS", "5", "worker.poll_wait", "5s"),
-        ("MAX_MESSAGE_RETRIES", "7", "retry.max_attempts", "7"),
-        ("TENANT_ID", "acme", "tenant", "acme"),
-        ("APP_NAME", "pipeline", "app", "pipeline"),
-    ],
-)
-def test_a_name_of_another_system_keeps_its_unit_there(
-    tmp_path: Path, variable: str, text: str, name: str, value: str
-) -> None:
-    found = row(loaded(tmp_path, **{variable: text}), name)
-
-    assert (found.value, found.origin) == (value, f"{variable} in the environment")
 
 
 def test_an_unknown_variable_is_named_with_a_suggestion(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from longshore.core.lease import Lease
 from longshore.core.numbers import NO_NUMBERS, NumberSet
 from longshore.core.states import JobState, Priority, TaskState
 from longshore.core.values import Document
-from longshore.core.valuing import value
+from longshore.core.valuing import row, value
 
 
 @value
@@ -57,7 +57,7 @@ class CancelRequest:
     at: datetime
 
 
-@value
+@row
 class TaskRow:
     """A task as it is now."""
 
@@ -129,7 +129,7 @@ class JobSpec:
     name: str | None = None
 
 
-@value
+@row
 class JobRow:
     """A job as it is now. Its state is not stored: it is what the four sets add up to."""
 

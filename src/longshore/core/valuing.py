@@ -16,3 +16,9 @@ T = TypeVar("T")
 def value(kind: type[T]) -> type[T]:
     """A dataclass with slots and keyword-only fields that nobody changes."""
     return dataclass(slots=True, kw_only=True, unsafe_hash=True)(kind)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def row(kind: type[T]) -> type[T]:
+    """Likewise, without slots: a changed copy is a copy of one dictionary (see ``evolving``)."""
+    return dataclass(kw_only=True, unsafe_hash=True)(kind)

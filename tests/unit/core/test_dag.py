@@ -1,30 +1,14 @@
 """Which jobs are accepted, what is said about the others, and the order that the tasks are in."""
 
 import pickle
-import re
-from itertools import pairwise
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.core.dag import PROBLEM_LIMIT, Dag, Node, Problem, problems_of
 from longshore.errors import InvalidJob
-
-LIMIT = 10_000
-
-
-def a_task(key: str, *parents: str) -> Node:
-    return Node(key=key, parents=parents)
-
-
-def problems(*nodes: Node, limit: int = LIMIT, existing: tuple[str, ...] = ()) -> dict[str, str]:
-    return {p.path: p.message for p in problems_of(nodes, limit=limit, existing=existing)}
-
-
-def cycle_named_in(message: str) -> list[str]:
-    return message.removeprefix("each of these tasks depends on the next: ").split(" -> ")
-
+from tests.unit.core.nodes import LIMIT, a_task, problems, random_jobs
 
 DIAMOND = (a_task("a"), a_task("b", "a"), a_task("c", "a"), a_task("d", "b", "c"))
 
@@ -117,50 +101,6 @@ def test_the_same_dependency_twice_is_refused() -> None:
     found = problems(a_task("a"), a_task("b", "a", "a"))
 
     assert found == {"tasks[1].dependsOn[1]": "'a' is already named at dependsOn[0]"}
-
-
-def test_a_cycle_is_named_in_order_at_its_first_task() -> None:
-    found = problems(a_task("x"), a_task("a", "x", "b"), a_task("b", "c"), a_task("c", "a"))
-
-    assert found == {
-        "tasks[1].dependsOn[1]": "each of these tasks depends on the next: a -> b -> c -> a"
-    }
-
-
-def test_tasks_that_only_wait_behind_a_cycle_are_not_part_of_it() -> None:
-    found = problems(a_task("behind", "b"), a_task("a", "b"), a_task("b", "a"))
-
-    assert list(found) == ["tasks[1].dependsOn[0]"]
-    assert cycle_named_in(found["tasks[1].dependsOn[0]"]) == ["a", "b", "a"]
-
-
-def test_each_separate_cycle_is_one_problem_also_when_one_waits_for_the_other() -> None:
-    found = problems(a_task("c", "a", "d"), a_task("d", "c"), a_task("a", "b"), a_task("b", "a"))
-
-    cycles = {tuple(cycle_named_in(message)) for message in found.values()}
-    assert cycles == {("a", "b", "a"), ("c", "d", "c")}
-
-
-def test_cycles_that_share_a_task_are_one_problem() -> None:
-    found = problems(a_task("a", "b"), a_task("b", "a", "c"), a_task("c", "b"))
-
-    assert len(found) == 1
-
-
-def test_a_very_long_cycle_is_drawn_without_its_middle() -> None:
-    ring = [a_task(f"t{number}", f"t{(number + 1) % 30}") for number in range(30)]
-
-    (problem,) = problems_of(ring, limit=LIMIT)
-
-    assert "t0 -> t1 -> t2" in problem.message
-    assert "t9 -> … 10 more … -> t20" in problem.message
-    assert problem.message.endswith("t29 -> t0")
-
-
-def test_a_cycle_of_malformed_ids_is_drawn_escaped() -> None:
-    found = problems(a_task("a\n", "b"), a_task("b", "a\n"))
-
-    assert found["tasks[0].dependsOn[0]"].endswith(r"'a\n' -> b -> 'a\n'")
 
 
 def test_every_problem_is_reported_together_in_order() -> None:
@@ -295,97 +235,6 @@ def test_added_tasks_are_checked_and_their_paths_count_from_the_first_of_them() 
     assert paths == ["tasks", "tasks[1].taskId", "tasks[1].dependsOn[0]"]
 
 
-# The large jobs below would not come back in time if the work were quadratic, or at all if it
-# recursed.
-def a_chain(length: int) -> list[Node]:
-    rest = (a_task(f"t{number}", f"t{number - 1}") for number in range(1, length))
-    return [a_task("t0"), *rest]
-
-
-def test_a_chain_of_ten_thousand_tasks_is_put_in_order() -> None:
-    dag = Dag(a_chain(LIMIT)[::-1], limit=LIMIT)
-
-    assert dag.topological() == list(range(LIMIT))[::-1]
-    assert len(dag.descendants_of(dag.roots)) == LIMIT - 1
-
-
-def test_a_fan_out_and_in_of_ten_thousand_tasks_is_built() -> None:
-    middle = [f"m{number}" for number in range(LIMIT - 2)]
-
-    dag = Dag(
-        [a_task("root"), *(a_task(key, "root") for key in middle), a_task("end", *middle)],
-        limit=LIMIT,
-    )
-
-    assert len(dag.dependents_of(0)) == LIMIT - 2
-    assert len(dag.parents_of(LIMIT - 1)) == LIMIT - 2
-    assert len(dag.ready({0})) == LIMIT - 2
-
-
-def layers(count: int, width: int, parents: int) -> list[Node]:
-    def above(layer: int, place: int) -> list[str]:
-        if layer == 0:
-            return []
-        return [f"{layer - 1}-{(place * 7 + step * 3) % width}" for step in range(parents)]
-
-    return [
-        a_task(f"{layer}-{place}", *above(layer, place))
-        for layer in range(count)
-        for place in range(width)
-    ]
-
-
-def test_a_dense_job_of_ten_thousand_tasks_is_built() -> None:
-    dag = Dag(layers(100, 100, 10), limit=LIMIT)
-
-    order = dag.topological()
-    assert [number // 100 for number in order] == sorted(number // 100 for number in order)
-    assert dag.roots == tuple(range(100))
-    # There are more ways down than anybody could walk one by one.
-    assert dag.descendants_of([0]) >= set(range(9_900, LIMIT))
-
-
-@pytest.mark.parametrize(
-    "nodes",
-    [
-        [a_task("t0", f"t{LIMIT - 1}"), *a_chain(LIMIT)[1:]],
-        [a_task("0-0", "99-0"), *layers(100, 100, 10)[1:]],
-        [a_task("hub", *(f"s{n}" for n in range(LIMIT - 1)))]
-        + [a_task(f"s{n}", "hub") for n in range(LIMIT - 1)],
-    ],
-    ids=["ring", "layers that close", "hub"],
-)
-def test_a_cycle_in_ten_thousand_tasks_is_found(nodes: list[Node]) -> None:
-    (problem,) = problems_of(nodes, limit=LIMIT)
-
-    assert problem.path.startswith("tasks[0].dependsOn[")
-
-
-def test_five_thousand_cycles_are_counted_in_one_pass() -> None:
-    pairs = [a_task(f"t{number}", f"t{number ^ 1}") for number in range(LIMIT)]
-
-    found = problems_of(pairs, limit=LIMIT)
-
-    assert found[-1].message == f"{LIMIT // 2 - PROBLEM_LIMIT:,} more problems are not shown"
-
-
-@st.composite
-def random_jobs(draw: st.DrawFn) -> list[Node]:
-    """A valid job: edges go from later to earlier in one order, tasks are given in another."""
-    size = draw(st.integers(1, 14))
-    nodes = [
-        a_task(f"t{number}", *(f"t{parent}" for parent in draw(_some_below(number))))
-        for number in range(size)
-    ]
-    return draw(st.permutations(nodes))
-
-
-def _some_below(number: int) -> st.SearchStrategy[list[int]]:
-    if number == 0:
-        return st.just([])
-    return st.lists(st.integers(0, number - 1), unique=True, max_size=4)
-
-
 @given(random_jobs())
 def test_every_task_comes_once_and_after_its_parents(nodes: list[Node]) -> None:
     dag = Dag(nodes)
@@ -441,66 +290,3 @@ def test_a_job_extended_is_the_job_built_at_once(nodes: list[Node], data: st.Dat
     for number in range(len(whole)):
         assert extended.parents_of(number) == whole.parents_of(number)
         assert extended.dependents_of(number) == whole.dependents_of(number)
-
-
-@given(random_jobs(), st.data())
-def test_an_edge_that_closes_a_cycle_is_reported_as_a_real_cycle(
-    nodes: list[Node], data: st.DataObject
-) -> None:
-    dag = Dag(nodes)
-    closing = [
-        (upper, lower) for upper in range(len(nodes)) for lower in dag.descendants_of([upper])
-    ]
-    assume(closing)
-    upper, lower = data.draw(st.sampled_from(closing))
-    changed = a_task(nodes[upper].key, *nodes[upper].parents, nodes[lower].key)
-    broken = [*nodes[:upper], changed, *nodes[upper + 1 :]]
-
-    (problem,) = problems_of(broken, limit=LIMIT)
-
-    assert_names_a_real_cycle(problem, broken)
-    assert (nodes[upper].key, nodes[lower].key) in edges_named_in(problem)
-
-
-@given(st.data())
-def test_any_graph_is_either_accepted_or_shown_to_have_a_real_cycle(data: st.DataObject) -> None:
-    size = data.draw(st.integers(1, 10))
-    numbers = st.lists(st.integers(0, size - 1), unique=True, max_size=3)
-    nodes = [
-        a_task(f"t{number}", *(f"t{parent}" for parent in data.draw(numbers) if parent != number))
-        for number in range(size)
-    ]
-
-    found = problems_of(nodes, limit=LIMIT)
-
-    assert bool(found) == has_cycle_by_brute_force(nodes)
-    named = [key for problem in found for key in cycle_named_in(problem.message)[1:]]
-    assert len(named) == len(set(named)), "cycles that are reported share no task"
-    for problem in found:
-        assert_names_a_real_cycle(problem, nodes)
-
-
-def edges_named_in(problem: Problem) -> set[tuple[str, str]]:
-    cycle = cycle_named_in(problem.message)
-    return set(pairwise(cycle))
-
-
-def assert_names_a_real_cycle(problem: Problem, nodes: list[Node]) -> None:
-    parents = {node.key: node.parents for node in nodes}
-    cycle = cycle_named_in(problem.message)
-    place = re.fullmatch(r"tasks\[(\d+)\]\.dependsOn\[(\d+)\]", problem.path)
-
-    assert cycle[0] == cycle[-1]
-    assert len(cycle) >= 3
-    assert all(upper in parents[lower] for lower, upper in edges_named_in(problem))
-    assert place is not None
-    assert nodes[int(place[1])].key == cycle[0]
-    assert nodes[int(place[1])].parents[int(place[2])] == cycle[1]
-
-
-def has_cycle_by_brute_force(nodes: list[Node]) -> bool:
-    reach = {node.key: set(node.parents) for node in nodes}
-    for _ in nodes:
-        for key, above in reach.items():
-            reach[key] = above.union(*(reach[parent] for parent in above))
-    return any(key in above for key, above in reach.items())

@@ -1,65 +1,30 @@
-"""What a job's row learns, when it is over, and what is told of it."""
+"""What a job's row learns, when it is over or begins again, and what is told of it."""
 
 from collections.abc import Iterable
-from datetime import datetime
 
 import pytest
 
-from longshore.core import job
-from longshore.core.changes import Reason, Refusal
+from longshore.core.changes import Reason
 from longshore.core.events import types as e
 from longshore.core.events.event import Context
-from longshore.core.job import (
-    AddTasks,
-    CancelJob,
-    EndedTask,
-    IntentDone,
-    JobChange,
-    ResumeJob,
-    TasksEnded,
-    tells,
-)
+from longshore.core.job import IntentDone, ResumeJob, tells
 from longshore.core.numbers import NO_NUMBERS, NumberSet
-from longshore.core.rows import CancelRequest, Intent, IntentKind, JobRow
-from longshore.core.states import JobState, TaskState
-from tests.factories import (
-    NOON,
-    SECOND,
-    a_cancel_request,
-    a_document,
-    a_job,
-    a_job_spec,
-    an_intent,
-    changed,
-    refused,
+from longshore.core.rows import Intent, IntentKind
+from longshore.core.states import JobState
+from tests.factories import NOON, a_cancel_request, a_job, an_intent
+from tests.unit.core.job_steps import (
+    CANCELLED,
+    FAILED,
+    LATER,
+    STATUSES,
+    an_end,
+    bodies,
+    change_of,
+    ends,
+    refusal_of,
 )
 
-LATER = NOON + 10 * SECOND
-GRAPH = a_document('{"keys":["t0"]}')
-PRODUCER = Context(origin="producer", source="user")
 OPERATOR = Context(origin="operator", source="user")
-STATUSES: dict[str, str | None] = {"t0": "completed", "t1": None}
-COMPLETED, FAILED, CANCELLED = TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELLED
-
-
-def change_of(row: JobRow, command: job.JobCommand, *, now: datetime = LATER) -> JobChange:
-    return changed(job.apply(row, command, now=now, change_id="new"))
-
-
-def refusal_of(row: JobRow, command: job.JobCommand) -> Refusal:
-    return refused(job.apply(row, command, now=LATER, change_id="new"))
-
-
-def an_end(
-    number: int, state: TaskState = COMPLETED, *, round: int = 1, blocks: Iterable[int] = ()
-) -> EndedTask:
-    return EndedTask(
-        number=number, key=f"t{number}", round=round, state=state, blocks=NumberSet(blocks)
-    )
-
-
-def ends(*ended: EndedTask) -> TasksEnded:
-    return TasksEnded(ended=ended, statuses=STATUSES)
 
 
 def resume(*numbers: int, blocked: Iterable[int] = (), intent: Intent | None = None) -> ResumeJob:
@@ -70,50 +35,6 @@ def resume(*numbers: int, blocked: Iterable[int] = (), intent: Intent | None = N
         by="ann",
         intent=intent,
     )
-
-
-def bodies(change: JobChange) -> list[e.EventBody]:
-    return [event.body for event in change.events]
-
-
-class TestCreate:
-    TASKS = (
-        e.TaskSummary(key="t0", name="command"),
-        e.TaskSummary(key="t1", name="command", depends_on=("t0",)),
-    )
-
-    def test_a_new_job_runs_and_is_told_with_its_tasks(self) -> None:
-        spec = a_job_spec("request-7")
-
-        change = job.create(spec, self.TASKS, GRAPH, now=NOON, change_id="first")
-
-        assert (change.expected_version, change.row.version) == (0, 1)
-        assert (change.row.change_id, change.row.updated_at) == ("first", NOON)
-        assert (change.row.total, change.row.round) == (2, 1)
-        assert (change.row.state, change.row.graph) == (JobState.RUNNING, GRAPH)
-        assert change.row.intents == ()
-        assert bodies(change) == [
-            e.JobCreated(job_id=spec.id, request_id="request-7", tasks=self.TASKS, total_tasks=2)
-        ]
-
-    def test_the_event_stands_in_the_jobs_own_history(self) -> None:
-        spec = a_job_spec()
-
-        change = job.create(spec, self.TASKS, GRAPH, now=NOON, change_id="first")
-
-        (event,) = change.events
-        assert (event.entity, event.sequence, event.at) == (f"JOB#{spec.id}", 1, NOON)
-        assert (event.tenant, event.app, event.context) == ("acme", "shop", PRODUCER)
-        assert (change.row.last_sequence, change.row.last_event_at) == (1, NOON)
-
-    def test_rows_that_are_still_to_be_created_are_an_intent(self) -> None:
-        intent = an_intent(IntentKind.CREATE, numbers=NumberSet.up_to(2), round=1)
-
-        change = job.create(
-            a_job_spec(), self.TASKS, GRAPH, now=NOON, change_id="first", intent=intent
-        )
-
-        assert change.row.intents == (intent,)
 
 
 class TestTasksEnded:
@@ -237,143 +158,6 @@ class TestTells:
 
     def test_statuses_are_not_needed_for_a_cancellation(self) -> None:
         assert not tells(a_job(1), [an_end(0, CANCELLED)])
-
-
-class TestAddTasks:
-    NEW = (e.TaskSummary(key="t3", name="command", depends_on=("t0",)),)
-
-    def test_a_running_job_takes_more_tasks(self) -> None:
-        row = a_job(3, completed=[0])
-
-        change = change_of(row, AddTasks(tasks=self.NEW, graph=GRAPH))
-
-        assert (change.row.total, change.row.graph) == (4, GRAPH)
-        assert change.row.completed == NumberSet([0])
-        assert bodies(change) == [
-            e.JobTasksAdded(
-                job_id=row.id, new_tasks=self.NEW, previous_total_tasks=3, total_tasks_now=4
-            )
-        ]
-        assert change.events[0].context == PRODUCER
-
-    def test_rows_that_are_still_to_be_created_are_one_more_intent(self) -> None:
-        first, second = an_intent(id="first"), an_intent(IntentKind.CREATE, id="second")
-
-        change = change_of(
-            a_job(intents=(first,)), AddTasks(tasks=self.NEW, graph=GRAPH, intent=second)
-        )
-
-        assert change.row.intents == (first, second)
-
-    def test_a_failed_job_runs_again_with_new_tasks(self) -> None:
-        row = a_job(2, failed=[0], blocked=[1])
-
-        change = change_of(row, AddTasks(tasks=self.NEW, graph=GRAPH))
-
-        assert (change.row.state, change.row.finished_at) == (JobState.RUNNING, None)
-
-    def test_a_failed_job_stays_failed_if_the_new_tasks_stand_behind_its_failure(self) -> None:
-        row = a_job(2, failed=[0], blocked=[1])
-
-        change = change_of(row, AddTasks(tasks=self.NEW, graph=GRAPH, blocked=NumberSet([2])))
-
-        assert (change.row.state, change.row.finished_at) == (JobState.FAILED, NOON)
-        assert change.row.blocked == NumberSet([1, 2])
-
-    @pytest.mark.parametrize(
-        ("row", "described"),
-        [
-            (a_job(1, completed=[0]), "completed"),
-            (a_job(1, cancelled=[0]), "cancelled"),
-            (a_job(1, cancel=a_cancel_request()), "being cancelled"),
-        ],
-        ids=["completed", "cancelled", "being cancelled"],
-    )
-    def test_a_job_that_has_ended_or_is_to_end_takes_no_more(
-        self, row: JobRow, described: str
-    ) -> None:
-        refusal = refusal_of(row, AddTasks(tasks=self.NEW, graph=GRAPH))
-
-        assert (refusal.reason, refusal.detail) == (Reason.ENDED, f"the job is {described}")
-
-
-class TestCancel:
-    COMMAND = CancelJob(by="bob", reason="too late")
-
-    def test_a_cancellation_is_written_down_before_it_is_carried_out(self) -> None:
-        intent = an_intent(IntentKind.CANCEL, numbers=NumberSet.up_to(3), round=1)
-
-        change = change_of(a_job(3), CancelJob(by="bob", reason="too late", intent=intent))
-
-        assert change.row.cancel == CancelRequest(by="bob", reason="too late", at=LATER)
-        assert (change.row.intents, change.row.state) == ((intent,), JobState.RUNNING)
-        assert change.events == ()
-
-    def test_a_job_is_cancelled_when_all_its_tasks_have_ended(self) -> None:
-        row = change_of(a_job(2), self.COMMAND).row
-
-        first = change_of(row, ends(an_end(0, CANCELLED, blocks=[1])))
-        second = change_of(first.row, ends(an_end(1, CANCELLED)))
-
-        assert (first.row.state, first.events) == (JobState.RUNNING, ())
-        assert (second.row.state, second.row.finished_at) == (JobState.CANCELLED, LATER)
-        assert bodies(second) == [
-            e.JobCancelled(job_id=row.id, by="bob", reason="too late", round=1)
-        ]
-
-    def test_a_job_whose_tasks_were_all_faster_has_completed(self) -> None:
-        row = change_of(a_job(1), self.COMMAND).row
-
-        change = change_of(row, ends(an_end(0)))
-
-        assert change.row.state is JobState.COMPLETED
-        assert [event.type for event in change.events] == ["Job Completed"]
-
-    def test_a_job_that_is_cancelled_after_a_failure_ends_as_cancelled(self) -> None:
-        row = change_of(a_job(3, failed=[0]), self.COMMAND).row
-
-        change = change_of(row, ends(an_end(1), an_end(2, CANCELLED)))
-
-        assert change.row.state is JobState.CANCELLED
-        assert [event.type for event in change.events] == ["Job Cancelled"]
-
-    def test_a_job_of_which_nothing_was_left_to_cancel_has_failed(self) -> None:
-        row = change_of(a_job(2, failed=[0]), self.COMMAND).row
-
-        change = change_of(row, ends(an_end(1)))
-
-        assert (change.row.state, change.row.finished_at) == (JobState.FAILED, LATER)
-        assert change.events == ()
-
-    def test_what_waits_behind_a_failure_can_be_cancelled(self) -> None:
-        row = a_job(2, failed=[0], blocked=[1])
-
-        asked = change_of(row, self.COMMAND).row
-        ended = change_of(asked, ends(an_end(1, CANCELLED)), now=LATER + SECOND)
-
-        assert (asked.state, asked.finished_at) == (JobState.RUNNING, None)
-        assert ended.row.state is JobState.CANCELLED
-        assert ended.row.finished_at == LATER + SECOND
-        assert [event.type for event in ended.events] == ["Job Cancelled"]
-
-    @pytest.mark.parametrize(
-        "row",
-        [
-            a_job(1, completed=[0]),
-            a_job(2, completed=[0], failed=[1]),
-            a_job(2, cancelled=[0], blocked=[1]),
-        ],
-        ids=["completed", "failed", "cancelled"],
-    )
-    def test_what_has_ended_cannot_be_cancelled(self, row: JobRow) -> None:
-        refusal = refusal_of(row, self.COMMAND)
-
-        assert (refusal.reason, refusal.detail) == (Reason.ENDED, f"the job is {row.state}")
-
-    def test_asking_twice_changes_nothing(self) -> None:
-        row = a_job(2, cancel=a_cancel_request())
-
-        assert refusal_of(row, self.COMMAND).reason is Reason.NOTHING_TO_DO
 
 
 class TestResume:

@@ -1,7 +1,6 @@
-"""When a task ends its dependents may start and its job may end: once, whatever happens twice."""
+"""When a task ends its dependents may start and its job may end, and somebody sees to it."""
 
 import asyncio
-import random
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -10,17 +9,14 @@ from typing import Any
 import pytest
 
 from longshore.core import commands as c
-from longshore.core.events.event import Context
-from longshore.core.events.types import JobCompleted, JobFailureDetected, TaskCancelled
+from longshore.core.events.types import JobCompleted, JobFailureDetected
 from longshore.core.failures import ErrorCategory
 from longshore.core.rows import TaskRow
 from longshore.core.states import JobState, TaskState
-from longshore.services.dispatcher import CONSUMER, ENDING_EVENTS
 from longshore.testing.flaky import Flaky
 from longshore.testing.presence import FakePresence
-from tests.unit.services.ports import Crash, Interposed, crashing
+from tests.unit.services.samples import DIAMOND
 from tests.unit.services.stage import (
-    APP,
     BACKENDS,
     IN_MEMORY,
     NO_WAIT,
@@ -34,12 +30,7 @@ from tests.unit.services.stage import (
     task_id,
 )
 
-DIAMOND = (a_task("a"), a_task("b", "a"), a_task("c", "a"), a_task("d", "b", "c"))
 WAITING, PENDING, COMPLETED = TaskState.WAITING, TaskState.PENDING, TaskState.COMPLETED
-
-
-def ids(*keys: str) -> list[str]:
-    return [task_id(key) for key in keys]
 
 
 async def last_of_job(stage: Stage) -> Any:
@@ -195,246 +186,6 @@ async def test_a_failure_that_is_to_be_tried_again_is_no_end(tmp_path: Path) -> 
 
         assert deliveries == 0
         assert await stage.job_told() == ["Job Created"]
-
-
-@pytest.mark.parametrize("kind", IN_MEMORY)
-@pytest.mark.parametrize("seed", range(5))
-@scenario
-async def test_events_that_come_twice_late_and_out_of_order_change_nothing(
-    kind: str, seed: int, tmp_path: Path
-) -> None:
-    chance = random.Random(seed)
-    keys = [f"t{number}" for number in range(12)]
-    tasks = [a_task(key, *chance.sample(keys[:n], min(n, 2))) for n, key in enumerate(keys)]
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(*tasks)
-        ended: list[str] = []
-        while len(ended) < len(keys):
-            states = await stage.states()
-            ready = sorted(key for key, state in states.items() if state is PENDING)
-            key = chance.choice(ready)
-            await stage.complete(task_id(key))
-            ended.append(key)
-            again = chance.sample(ended, k=chance.randint(1, len(ended)))
-            for _ in range(2):
-                await stage.dispatcher.settle(ids(*again))
-            await stage.dispatcher.settle(ids(key))
-
-        assert (await stage.job()).state is JobState.COMPLETED
-        assert await stage.job_told() == ["Job Created", "Job Completed"]
-        for key in keys:
-            assert (await stage.told(key)).count("Task Pending") == 1
-
-
-@pytest.mark.parametrize("kind", BACKENDS)
-@scenario
-async def test_an_event_is_not_believed_if_the_row_says_otherwise(
-    kind: str, tmp_path: Path
-) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(*DIAMOND)
-        before = await stage.job()
-
-        await stage.dispatcher.settle(ids("a", "d"))
-
-        assert await stage.job() == before
-        assert (await stage.task("b")).state is WAITING
-        await stage.finish()
-        assert (await stage.job()).state is JobState.COMPLETED
-
-
-class Lagging:
-    """A ledger that reads many rows late: at first without one of them, then as it was."""
-
-    def __init__(self, ledger: Any, task_id: str, old: TaskRow) -> None:
-        self._ledger = ledger
-        self._answers: list[list[TaskRow]] = [[], [old]]
-        self._task_id = task_id
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._ledger, name)
-
-    async def tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
-        if self._task_id in task_ids and self._answers:
-            return self._answers.pop(0)
-        return await self._ledger.tasks(task_ids)
-
-
-@pytest.mark.parametrize("kind", IN_MEMORY)
-@scenario
-async def test_an_event_that_comes_before_its_row_is_readable_is_not_forgotten(
-    kind: str, tmp_path: Path
-) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(*DIAMOND)
-        old = await stage.task("a")
-        await stage.complete(task_id("a"))
-        lagging = stage.with_ports(ledger=Lagging(backend.ledger, task_id("a"), old))
-
-        await stage.in_time(lagging.dispatch())
-
-        assert (await stage.task("b")).state is PENDING
-        assert len((await stage.job()).completed) == 1
-
-
-@scenario
-async def test_an_event_whose_row_never_comes_does_not_stop_everything(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(*DIAMOND)
-        await backend.events.append(
-            tenant=TENANT,
-            app=APP,
-            entity_id=task_id("nobody"),
-            body=TaskCancelled(task_id=task_id("nobody"), job_id=job_id(), by="ann"),
-            context=Context(origin="test"),
-            now=stage.clock.now(),
-        )
-        await stage.complete(task_id("a"))
-
-        await stage.in_time(stage.dispatch())
-
-        assert (await stage.task("b")).state is PENDING
-
-
-@pytest.mark.parametrize("kind", IN_MEMORY)
-@scenario
-async def test_an_event_of_a_job_that_nobody_knows_does_not_hold_up_the_others(
-    kind: str, tmp_path: Path
-) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(*DIAMOND)
-        await stage.complete(task_id("a"))
-
-        await stage.dispatcher.settle(["job-nobody_a", "strange", task_id("a")])
-
-        assert (await stage.task("b")).state is PENDING
-
-
-@pytest.mark.parametrize("kind", IN_MEMORY)
-@scenario
-async def test_what_was_not_acknowledged_is_delivered_again(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(*DIAMOND)
-        await stage.complete(task_id("a"))
-        bus = Flaky(backend.bus, "acknowledge", Crash(), times=1)
-
-        with pytest.raises(Crash):
-            await stage.with_ports(bus=bus).dispatcher.step(NO_WAIT)
-        delivery = await backend.bus.receive(CONSUMER, types=ENDING_EVENTS, limit=10, wait=NO_WAIT)
-        await stage.finish()
-
-        assert delivery is not None
-        assert [event.entity_id for event in delivery.events] == [task_id("a")]
-        assert await stage.job_told() == ["Job Created", "Job Completed"]
-
-
-@pytest.mark.parametrize("kind", IN_MEMORY)
-@pytest.mark.parametrize("after_the_call", [False, True], ids=["before", "after"])
-@scenario
-async def test_a_dispatcher_that_dies_at_any_call_is_replaced_by_the_next(
-    kind: str, after_the_call: bool, tmp_path: Path
-) -> None:
-    crashes = 0
-    for at in range(1, 200):
-        async with opened(kind, tmp_path) as backend:
-            stage = Stage(backend)
-            await stage.submit(*DIAMOND, a_task("e"))
-            await stage.fail(task_id("e"))
-            dying = Stage(crashing(backend, at, after_the_call=after_the_call))
-            for key in "abcd":
-                await stage.complete(task_id(key))
-                try:
-                    await dying.dispatch()
-                except Crash:
-                    crashes += 1
-                    await stage.dispatch()
-
-            job = await stage.job()
-            assert job.state is JobState.FAILED
-            assert len(job.completed) == 4
-            assert await stage.job_told() == ["Job Created", "Job Failure Detected"]
-            for key in "abcd":
-                assert (await stage.told(key)).count("Task Pending") == 1
-        if not crashes:
-            break
-        crashes = 0
-    assert at > 20
-
-
-@pytest.mark.parametrize("kind", IN_MEMORY)
-@pytest.mark.parametrize("method", ["tasks", "job", "commit"])
-@scenario
-async def test_two_dispatchers_at_once_send_nothing_twice_and_forget_nothing(
-    kind: str, method: str, tmp_path: Path
-) -> None:
-    for at in range(1, 50):
-        async with opened(kind, tmp_path) as backend:
-            stage, other = Stage(backend), Stage(backend)
-            await stage.submit(*DIAMOND)
-            ledger = Interposed(backend.ledger, method, before=other.dispatch, at=at)
-            one = stage.with_ports(ledger=ledger)
-            for key in "abcd":
-                await stage.complete(task_id(key))
-                await one.dispatch()
-
-            assert await stage.job_told() == ["Job Created", "Job Completed"]
-            for key in "abcd":
-                assert await stage.told(key) == [
-                    "Task Pending",
-                    "Task Processing Started",
-                    "Task Completed",
-                ]
-        if ledger.calls < at:
-            break
-    assert at > 4
-
-
-@pytest.mark.parametrize("kind", IN_MEMORY)
-@scenario
-async def test_a_dependent_that_changes_while_it_is_told_does_not_take_the_others_with_it(
-    kind: str, tmp_path: Path
-) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(*DIAMOND)
-        await stage.complete(task_id("a"))
-
-        async def somebody_cancels() -> None:
-            await stage.transitions.task(task_id("c"), c.RequestCancel(by="ann"))
-
-        ledger = Interposed(backend.ledger, "commit", before=somebody_cancels)
-        await stage.with_ports(ledger=ledger).dispatch()
-
-        states = await stage.states()
-        assert (states["b"], states["c"]) == (PENDING, TaskState.CANCELLED)
-
-
-@pytest.mark.parametrize("kind", BACKENDS)
-@scenario
-async def test_many_dispatchers_racing_agree(kind: str, tmp_path: Path) -> None:
-    keys = [f"t{number}" for number in range(40)]
-    async with opened(kind, tmp_path) as backend:
-        stages = [Stage(backend) for _ in range(4)]
-        stage = stages[0]
-        await stage.submit(*(a_task(key) for key in keys), a_task("end", *keys))
-        for key in keys:
-            await stage.complete(task_id(key))
-
-        await asyncio.gather(*(each.dispatcher.settle(ids(key)) for key in keys for each in stages))
-        await stage.finish()
-
-        assert await stage.told("end") == [
-            "Task Pending",
-            "Task Processing Started",
-            "Task Completed",
-        ]
-        assert await stage.job_told() == ["Job Created", "Job Completed"]
 
 
 class Counting:

@@ -1,6 +1,5 @@
 """How a worker deals with messages: never too many, whatever they say, however often they come."""
 
-import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -11,11 +10,11 @@ import pytest
 from longshore.core import commands as c
 from longshore.core.messages import body_for
 from longshore.core.states import TaskState
-from longshore.errors import BackendRejected, UsageError
 from longshore.ports.queue import Depth, Message, Outgoing
 from longshore.testing.flaky import Flaky
 from longshore.testing.runner import Script, succeeds
-from tests.unit.services.ports import Interposed, recorded
+from tests.unit.services.ports import recorded
+from tests.unit.services.samples import HANGS
 from tests.unit.services.stage import (
     IN_MEMORY,
     LEASE,
@@ -29,7 +28,6 @@ from tests.unit.services.stage import (
     task_id,
 )
 
-HANGS = Script(ending=None)
 EMPTY = Depth(ready=0, hidden=0, dead=0)
 
 
@@ -295,116 +293,3 @@ async def test_a_message_that_outlives_the_outcome_is_dropped_when_it_comes_agai
         assert len(stage.runner.orders) == 1
         assert await backend.queue.depth("default") == EMPTY
         assert (await stage.told("a")).count("Task Completed") == 1
-
-
-@pytest.mark.parametrize("kind", IN_MEMORY)
-@scenario
-async def test_messages_that_arrive_with_the_order_to_stop_are_given_back_unharmed(
-    kind: str, tmp_path: Path
-) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task("a"), a_task("b"))
-
-        async def stop() -> None:
-            worker.stop()
-
-        interposed = stage.with_ports(queue=Interposed(backend.queue, "receive", after=stop))
-        worker = interposed.worker()
-        await worker.run()
-        again = await backend.queue.receive(["default"], limit=10, hidden_for=SECOND, wait=NO_WAIT)
-
-        assert stage.runner.orders == []
-        assert [message.receives for message in again] == [1, 1]
-
-
-@pytest.mark.parametrize("kind", IN_MEMORY)
-@scenario
-async def test_a_worker_that_waits_for_messages_stops_at_once(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        worker = stage.worker()
-        running = asyncio.ensure_future(worker.run())
-        await stage.passes(NO_WAIT)
-        began = stage.clock.elapsed()
-
-        worker.stop()
-        await running
-        await stage.submit(a_task())
-
-        assert stage.clock.elapsed() == began
-        assert len(await stage.messages()) == 1
-        assert stage.presence.calls == [("appear", "worker-1"), ("leave", "worker-1")]
-
-
-@scenario
-async def test_a_worker_whose_run_is_cancelled_leaves_nothing_waiting_behind(
-    tmp_path: Path,
-) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage = Stage(backend)
-        running = asyncio.ensure_future(stage.worker().run())
-        await stage.passes(NO_WAIT)
-
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await stage.submit(a_task())
-        await stage.passes(NO_WAIT)
-
-        assert len(await stage.messages()) == 1
-
-
-@scenario
-async def test_a_worker_goes_on_when_the_queue_comes_back(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
-        queue = Flaky(backend.queue, "receive", times=4)
-        stage = Stage(backend).with_ports(queue=queue)
-        await stage.submit(a_task())
-
-        async with stage.working():
-            await stage.passes(timedelta(seconds=5))
-
-        assert queue.failures == 4
-        assert (await stage.task("a")).state is TaskState.COMPLETED
-
-
-@pytest.mark.parametrize(
-    "error", [None, BackendRejected("denied"), ValueError("a bug")], ids=["down", "denied", "bug"]
-)
-@scenario
-async def test_trouble_with_one_message_leaves_it_for_later_and_the_worker_at_work(
-    error: Exception | None, tmp_path: Path
-) -> None:
-    async with opened("memory", tmp_path) as backend:
-        ledger = Flaky(backend.ledger, "task", error)
-        stage = Stage(backend).with_ports(ledger=ledger)
-        await stage.submit(a_task("a"), a_task("b"))
-
-        async with stage.working():
-            await stage.passes(SECOND)
-            soon = sorted(state.value for state in (await stage.states()).values())
-            await stage.passes(timedelta(minutes=1))
-
-        assert soon == ["completed", "pending"]
-        assert set((await stage.states()).values()) == {TaskState.COMPLETED}
-
-
-@scenario
-async def test_two_workers_cannot_have_one_name(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage = Stage(backend)
-        async with stage.working("twin"):
-            with pytest.raises(UsageError):
-                await stage.worker("twin").run()
-
-
-@scenario
-async def test_a_worker_serves_only_its_own_queues(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task("a", queue="fast"), a_task("b", queue="slow"), a_task("c"))
-
-        async with stage.working(queues=("fast", "slow")):
-            await stage.passes(SECOND)
-
-        assert {order.key for order in stage.runner.orders} == {"a", "b"}

@@ -1,12 +1,13 @@
 """Rows as JSON text and back.
 
 Fields that a newer version adds have defaults, fields that it dropped are ignored, so files of
-neighbouring versions can be read. JSON, not a binary form, so that a person with a SQLite shell can
-see what is going on.
+neighbouring versions can be read. What is None is left out of a task: most of it is, most of the
+time. JSON, not a binary form, so that a person with a SQLite shell can see what is going on.
 """
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,8 +16,9 @@ import msgspec
 from longshore.core.definition import Definition
 from longshore.core.keys import KeyRecord
 from longshore.core.numbers import NumberSet
-from longshore.core.rows import JobRow, TaskRow
+from longshore.core.rows import JobRow, TaskRow, TaskSpec
 
+_SPEC_FIELDS = [field.name for field in fields(TaskSpec)]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -34,7 +36,7 @@ def _decode_other(kind: type, value: Any) -> Any:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
-task_from_json = msgspec.json.Decoder(TaskRow, dec_hook=_decode_other).decode
+_task_from_json = msgspec.json.Decoder(TaskRow, dec_hook=_decode_other).decode
 job_from_json = msgspec.json.Decoder(JobRow, dec_hook=_decode_other).decode
 definition_from_json = msgspec.json.Decoder(Definition).decode
 key_from_json = msgspec.json.Decoder(KeyRecord).decode
@@ -44,6 +46,23 @@ value_from_json = msgspec.json.Decoder().decode
 def to_json(value: Any) -> str:
     """Any row or plain value as JSON text."""
     return _encoder.encode(value).decode()
+
+
+def spec_to_json(spec: TaskSpec) -> str:
+    """The part of a task that is written once."""
+    values = ((name, getattr(spec, name)) for name in _SPEC_FIELDS)
+    return to_json({name: value for name, value in values if value is not None})
+
+
+def body_to_json(row: TaskRow) -> str:
+    """The rest of it, which every transition writes."""
+    values = row.__dict__.items()
+    return to_json({name: value for name, value in values if value is not None and name != "spec"})
+
+
+def task_from_json(spec: str, body: str) -> TaskRow:
+    """Both parts together."""
+    return _task_from_json(f'{{"spec":{spec},{body[1:]}')
 
 
 def to_us(moment: datetime) -> int:

@@ -7,7 +7,7 @@ thousand tasks is one call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -26,8 +26,8 @@ from longshore.ports.ledger import AnyChange
 
 _INSERT_TASK = (
     "INSERT INTO tasks (id, tenant, job_id, number, queue, created_us,"
-    " state, due_us, rung_us, lease_us, version, body)"
-    " VALUES (?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (id) DO NOTHING"
+    " spec, state, due_us, rung_us, lease_us, version, body)"
+    " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (id) DO NOTHING"
 )
 _UPDATE_TASK = (
     "UPDATE tasks SET state=?, due_us=?, rung_us=?, lease_us=?, version=?, body=?"
@@ -43,48 +43,43 @@ _NUDGE = (
     " ON CONFLICT (worker_id) DO UPDATE SET count = count + 1"
 )
 
+Statement = tuple[str, tuple[Any, ...]]
+
 
 class Commit:
     """The changes, encoded; calling it with the writer's connection carries them out."""
 
     def __init__(self, changes: Sequence[AnyChange], now: datetime) -> None:
         self._changes = changes
-        self._statements = [_row_statement(change) for change in changes]
-        self._events = [event_values(event) for change in changes for event in change.events]
-        self._messages: list[tuple[Any, ...]] = []
-        self._nudges: list[tuple[Any, ...]] = []
+        self._rows = [_row_statement(change) for change in changes]
+        self._beside: list[Statement] = []
+        self.topics: set[Topic] = set()  # the bells to ring when this is committed
+        self.promised = False
         for change in changes:
+            self.promised = self.promised or change.promised
+            for event in change.events:
+                self._add(INSERT_EVENT, event_values(event), Topic.EVENTS)
             for effect in change.effects:
                 if isinstance(effect, Ring):
-                    self._messages.append(_ring_values(effect, now))
+                    self._add(UPSERT_MESSAGE, _ring_values(effect, now), Topic.QUEUE)
                 else:
-                    self._nudges.append((effect.worker_id,))
+                    self._add(_NUDGE, (effect.worker_id,), Topic.NUDGE)
 
-    @property
-    def topics(self) -> list[Topic]:
-        """The bells to ring when this is committed."""
-        topics = [Topic.EVENTS] if self._events else []
-        if self._messages:
-            topics.append(Topic.QUEUE)
-        if self._nudges:
-            topics.append(Topic.NUDGE)
-        return topics
+    def _add(self, sql: str, values: tuple[Any, ...], topic: Topic) -> None:
+        self._beside.append((sql, values))
+        self.topics.add(topic)
 
     def __call__(self, connection: apsw.Connection) -> None:
-        if not self._write_rows(connection):
-            return
-        for event in self._events:
-            connection.execute(INSERT_EVENT, event)
-        for message in self._messages:
-            connection.execute(UPSERT_MESSAGE, message)
-        for nudge in self._nudges:
-            connection.execute(_NUDGE, nudge)
+        execute = connection.cursor().execute
+        if self._write_rows(connection, execute):
+            for sql, values in self._beside:
+                execute(sql, values)
 
-    def _write_rows(self, connection: apsw.Connection) -> bool:
+    def _write_rows(self, connection: apsw.Connection, execute: Callable[..., Any]) -> bool:
         """Whether there was anything to write: not if all of it was committed before."""
         written = 0
-        for change, (sql, values) in zip(self._changes, self._statements, strict=True):
-            connection.execute(sql, values)
+        for change, (sql, values) in zip(self._changes, self._rows, strict=True):
+            execute(sql, values)
             if connection.changes():
                 written += 1
             elif not _is_own(connection, change):
@@ -103,7 +98,7 @@ def _is_own(connection: apsw.Connection, change: AnyChange) -> bool:
     return bool(found) and found[0][0] == change.row.change_id
 
 
-def _row_statement(change: AnyChange) -> tuple[str, tuple[Any, ...]]:
+def _row_statement(change: AnyChange) -> Statement:
     """The statement that writes a row if it is as it was, and nothing otherwise."""
     row = change.row
     values = _task_values(row) if isinstance(row, TaskRow) else _job_values(row)
@@ -114,7 +109,7 @@ def _row_statement(change: AnyChange) -> tuple[str, tuple[Any, ...]]:
     if isinstance(row, JobRow):
         return _INSERT_JOB, (spec.id, spec.tenant, created, *values)
     constant = (row.id, spec.tenant, row.spec.job_id, row.spec.number, row.spec.queue, created)
-    return _INSERT_TASK, (*constant, *values)
+    return _INSERT_TASK, (*constant, codec.spec_to_json(row.spec), *values)
 
 
 def _task_values(row: TaskRow) -> tuple[Any, ...]:
@@ -124,7 +119,7 @@ def _task_values(row: TaskRow) -> tuple[Any, ...]:
         codec.maybe_us(row.rung_at),
         codec.to_us(row.lease.expires_at) if row.lease else None,
         row.version,
-        codec.to_json(row),
+        codec.body_to_json(row),
     )
 
 

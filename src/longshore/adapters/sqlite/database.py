@@ -1,14 +1,16 @@
 """The database: one file, one writing thread, readers that never block it.
 
 Point reads run on the event loop's own thread: a row by its key takes a few microseconds in WAL
-mode, while handing it to another thread and back costs tens. Whatever scans goes to a reading
+mode, while handing it to another thread and back costs tens. Those of one turn of the loop look at
+one moment of the file: whatever a caller may have heard of was written before its turn began, and
+opening the file's log for each would cost more than the reading. Whatever scans goes to a reading
 thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -56,7 +58,9 @@ class Database:
         except BaseException:
             self._turnstile.close()
             raise
-        self._bells = Bells(folder, asyncio.get_running_loop())
+        self._loop = asyncio.get_running_loop()
+        self._bells = Bells(folder, self._loop)
+        self._looking = False
         self._point = self._connect_reader()
         self._scan = self._connect_reader()
         self._scanner = ThreadPoolExecutor(1, thread_name_prefix="longshore-reader")
@@ -80,7 +84,7 @@ class Database:
         return connection
 
     def write(
-        self, work: Work, *, promised: bool = True, topics: Sequence[Topic] = ()
+        self, work: Work, *, promised: bool = True, topics: Collection[Topic] = ()
     ) -> asyncio.Future[Any]:
         """Run ``work`` in the writer's next group; see ``Writer``."""
         return self._writer.write(work, promised=promised, topics=topics)
@@ -88,9 +92,18 @@ class Database:
     def point(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         """Rows found by a key or at the edge of an index: a few, at once."""
         try:
+            if not self._looking:
+                self._point.execute("BEGIN")
+                self._looking = True
+                self._loop.call_soon(self._look_away)
             return rows(self._point, sql, values)
         except apsw.Error as error:
             raise translated(error) from error
+
+    def _look_away(self) -> None:
+        if self._looking:
+            self._looking = False
+            self._point.execute("END")
 
     async def scan(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         """Rows that may take a while to find."""
@@ -144,6 +157,7 @@ class Database:
         self._closed = True
         await self._writer.close()
         self._scanner.shutdown(wait=True)
+        self._look_away()
         self._point.close()
         self._scan.close()
         self._bells.close()

@@ -10,6 +10,7 @@ from longshore.adapters.sqlite import codec
 from longshore.adapters.sqlite.bells import Topic
 from longshore.adapters.sqlite.commit import Commit
 from longshore.adapters.sqlite.database import Database
+from longshore.adapters.sqlite.known import KnownTasks
 from longshore.adapters.sqlite.statements import Row
 from longshore.core.changes import Effect
 from longshore.core.cursors import cursor_to, place_of
@@ -21,6 +22,10 @@ from longshore.ports.pages import Page
 
 _FOREVER = timedelta(days=36500)
 
+_READ_TASK = (
+    "SELECT iif(version = ?2, NULL, spec), iif(version = ?2, NULL, body) FROM tasks WHERE id = ?1"
+)
+
 RowT = TypeVar("RowT", TaskRow, JobRow)
 
 
@@ -31,6 +36,7 @@ class SqliteLedger:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._known = KnownTasks()
         self._nudges: dict[str, int] = {}  # how many of each worker's have been seen
 
     @property
@@ -38,15 +44,24 @@ class SqliteLedger:
         return self._database.epoch
 
     async def task(self, task_id: str) -> TaskRow | None:
-        found = self._database.point("SELECT body FROM tasks WHERE id = ?", (task_id,))
-        return codec.task_from_json(found[0][0]) if found else None
+        return self._read(task_id)
 
     async def tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
-        found = [
-            self._database.point("SELECT body FROM tasks WHERE id = ?", (task_id,))
-            for task_id in task_ids
-        ]
-        return [codec.task_from_json(one[0][0]) for one in found if one]
+        found = (self._read(task_id) for task_id in task_ids)
+        return [row for row in found if row]
+
+    def _read(self, task_id: str) -> TaskRow | None:
+        known = self._known.get(task_id)
+        version = known.version if known else 0
+        found = self._database.point(_READ_TASK, (task_id, version))
+        if not found:
+            return None
+        spec, body = found[0]
+        if spec is None:
+            return known
+        row = codec.task_from_json(spec, body)
+        self._known.keep(row)
+        return row
 
     async def job(self, job_id: str) -> JobRow | None:
         found = self._database.point("SELECT body FROM jobs WHERE id = ?", (job_id,))
@@ -57,8 +72,10 @@ class SqliteLedger:
             message = "two changes of one row in one commit"
             raise UsageError(message)
         work = Commit(changes, self._database.clock.now())
-        promised = any(change.promised for change in changes)
-        await self._database.write(work, promised=promised, topics=work.topics)
+        await self._database.write(work, promised=work.promised, topics=work.topics)
+        for change in changes:
+            if change.expected_version and isinstance(change.row, TaskRow):
+                self._known.keep(change.row)
         return ()
 
     async def list_tasks(
@@ -72,7 +89,7 @@ class SqliteLedger:
     ) -> Page[TaskRow]:
         if job_id is not None:
             return await self._list_tasks_of(tenant, job_id, state, limit, cursor)
-        found = await self._newest("tasks", tenant, state, limit, cursor)
+        found = await self._newest("tasks", "spec, body", tenant, state, limit, cursor)
         return _page(found, limit, "tasks", codec.task_from_json)
 
     async def _list_tasks_of(
@@ -80,11 +97,11 @@ class SqliteLedger:
     ) -> Page[TaskRow]:
         after = place_of("job-tasks", cursor, (int,))[0] if cursor else -1
         found = await self._database.scan(
-            "SELECT body FROM tasks WHERE job_id = ?1 AND number > ?2 AND tenant = ?3"
+            "SELECT spec, body FROM tasks WHERE job_id = ?1 AND number > ?2 AND tenant = ?3"
             " AND (?4 IS NULL OR state = ?4) ORDER BY number LIMIT ?5",
             (job_id, after, tenant, state and state.value, limit + 1),
         )
-        items = tuple(codec.task_from_json(body) for (body,) in found[:limit])
+        items = tuple(codec.task_from_json(*one) for one in found[:limit])
         more = len(found) > limit
         return Page(items, cursor_to("job-tasks", items[-1].spec.number) if more else None)
 
@@ -96,12 +113,13 @@ class SqliteLedger:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[JobRow]:
-        found = await self._newest("jobs", tenant, state, limit, cursor)
+        found = await self._newest("jobs", "body", tenant, state, limit, cursor)
         return _page(found, limit, "jobs", codec.job_from_json)
 
     async def _newest(
         self,
         table: str,
+        columns: str,
         tenant: str,
         state: TaskState | JobState | None,
         limit: int,
@@ -114,9 +132,9 @@ class SqliteLedger:
         )
         condition = "AND state = ?5" if state else ""
         values = (tenant, created, row_id, limit + 1, *((state.value,) if state else ()))
-        # The table's name is one of two literals; everything else is bound.
+        # The names of table and columns are literals; everything else is bound.
         sql = (
-            f"SELECT body FROM {table} WHERE tenant = ?1 AND (created_us, id) < (?2, ?3)"
+            f"SELECT {columns} FROM {table} WHERE tenant = ?1 AND (created_us, id) < (?2, ?3)"
             f" {condition} ORDER BY created_us DESC, id DESC LIMIT ?4"
         )
         return await self._database.scan(sql, values)
@@ -149,10 +167,10 @@ class SqliteLedger:
     async def held(self, *, limit: int, expired_by: datetime | None = None) -> list[HeldTask]:
         latest = codec.to_us(expired_by or self._database.clock.now() + _FOREVER)
         found = await self._database.scan(
-            "SELECT body FROM tasks WHERE lease_us <= ? ORDER BY lease_us, id LIMIT ?",
+            "SELECT spec, body FROM tasks WHERE lease_us <= ? ORDER BY lease_us, id LIMIT ?",
             (latest, limit),
         )
-        tasks = [codec.task_from_json(body) for (body,) in found]
+        tasks = [codec.task_from_json(*one) for one in found]
         return [
             HeldTask(
                 task_id=task.id,
@@ -186,8 +204,8 @@ class SqliteLedger:
         return found[0][0] if found else 0
 
 
-def _page(found: list[Row], limit: int, listing: str, decode: Callable[[str], RowT]) -> Page[RowT]:
-    items = tuple(decode(body) for (body,) in found[:limit])
+def _page(found: list[Row], limit: int, listing: str, decode: Callable[..., RowT]) -> Page[RowT]:
+    items = tuple(decode(*one) for one in found[:limit])
     if len(found) <= limit:
         return Page(items)
     last = items[-1]

@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ Work = Callable[[apsw.Connection], Any]
 class _Item:
     work: Work
     promised: bool
-    topics: Sequence[Topic]
+    topics: Collection[Topic]
     answer: asyncio.Future[Any]
     result: Any = None
     error: BaseException | None = None
@@ -66,7 +66,7 @@ class Writer:
         self._thread.start()
 
     def write(
-        self, work: Work, *, promised: bool = True, topics: Sequence[Topic] = ()
+        self, work: Work, *, promised: bool = True, topics: Collection[Topic] = ()
     ) -> asyncio.Future[Any]:
         """Run ``work`` in the next group; the answer comes when the group is committed."""
         if self._closed:

@@ -71,6 +71,23 @@ class LedgerSharedContract(PortContract):
                 assert await events_of(second, created) == 1
 
     @clause
+    async def test_a_row_that_was_read_and_then_changed_by_another_is_read_afresh(
+        self, open_backend: Opener
+    ) -> None:
+        async with open_backend() as first, open_backend() as second:
+            row = await commit(first, new_task())
+            for turn in range(ROUNDS):
+                changer, reader = (first, second) if turn % 2 else (second, first)
+                assert await changer.ledger.task(row.id) == row
+                assert await reader.ledger.task(row.id) == row
+                release = c.Release(fence=row.fence, reason="again")
+                row = await commit(changer, after(row, release) if row.lease else claim(row))
+
+                assert await reader.ledger.task(row.id) == row
+                assert await reader.ledger.tasks([row.id]) == [row]
+                assert await changer.ledger.task(row.id) == row
+
+    @clause
     async def test_of_many_in_two_instances_who_change_one_version_exactly_one_wins(
         self, open_backend: Opener
     ) -> None:

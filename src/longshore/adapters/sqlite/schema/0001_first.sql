@@ -1,5 +1,6 @@
 -- Times are whole microseconds since 1970 UTC (…_us), except events.at_ms, which is the wire's.
--- A row's body is JSON and holds everything; the columns beside it exist to find and to compare.
+-- A row's body is JSON and holds everything; the columns beside it exist to find and to compare. A
+-- task's spec, which never changes, stands beside its body, so that no transition writes it again.
 
 CREATE TABLE meta (
     name  TEXT PRIMARY KEY,
@@ -30,6 +31,7 @@ CREATE TABLE tasks (
     due_us     INTEGER,
     rung_us    INTEGER,
     lease_us   INTEGER,
+    spec       TEXT NOT NULL,
     version    INTEGER NOT NULL,
     body       TEXT NOT NULL
 ) STRICT;

@@ -1,0 +1,32 @@
+"""Jobs as nodes: named one by one or drawn, and what is said to be wrong with them."""
+
+from hypothesis import strategies as st
+
+from longshore.core.dag import Node, problems_of
+
+LIMIT = 10_000
+
+
+def a_task(key: str, *parents: str) -> Node:
+    return Node(key=key, parents=parents)
+
+
+def problems(*nodes: Node, limit: int = LIMIT, existing: tuple[str, ...] = ()) -> dict[str, str]:
+    return {p.path: p.message for p in problems_of(nodes, limit=limit, existing=existing)}
+
+
+@st.composite
+def random_jobs(draw: st.DrawFn) -> list[Node]:
+    """A valid job: edges go from later to earlier in one order, tasks are given in another."""
+    size = draw(st.integers(1, 14))
+    nodes = [
+        a_task(f"t{number}", *(f"t{parent}" for parent in draw(_some_below(number))))
+        for number in range(size)
+    ]
+    return draw(st.permutations(nodes))
+
+
+def _some_below(number: int) -> st.SearchStrategy[list[int]]:
+    if number == 0:
+        return st.just([])
+    return st.lists(st.integers(0, number - 1), unique=True, max_size=4)

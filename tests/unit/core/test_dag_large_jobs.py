@@ -1,0 +1,81 @@
+"""Jobs of ten thousand tasks: built, put in order, and searched for cycles.
+
+They would not come back in time if the work were quadratic, or at all if it recursed.
+"""
+
+import pytest
+
+from longshore.core.dag import PROBLEM_LIMIT, Dag, Node, problems_of
+from tests.unit.core.nodes import LIMIT, a_task
+
+
+def a_chain(length: int) -> list[Node]:
+    rest = (a_task(f"t{number}", f"t{number - 1}") for number in range(1, length))
+    return [a_task("t0"), *rest]
+
+
+def test_a_chain_of_ten_thousand_tasks_is_put_in_order() -> None:
+    dag = Dag(a_chain(LIMIT)[::-1], limit=LIMIT)
+
+    assert dag.topological() == list(range(LIMIT))[::-1]
+    assert len(dag.descendants_of(dag.roots)) == LIMIT - 1
+
+
+def test_a_fan_out_and_in_of_ten_thousand_tasks_is_built() -> None:
+    middle = [f"m{number}" for number in range(LIMIT - 2)]
+
+    dag = Dag(
+        [a_task("root"), *(a_task(key, "root") for key in middle), a_task("end", *middle)],
+        limit=LIMIT,
+    )
+
+    assert len(dag.dependents_of(0)) == LIMIT - 2
+    assert len(dag.parents_of(LIMIT - 1)) == LIMIT - 2
+    assert len(dag.ready({0})) == LIMIT - 2
+
+
+def layers(count: int, width: int, parents: int) -> list[Node]:
+    def above(layer: int, place: int) -> list[str]:
+        if layer == 0:
+            return []
+        return [f"{layer - 1}-{(place * 7 + step * 3) % width}" for step in range(parents)]
+
+    return [
+        a_task(f"{layer}-{place}", *above(layer, place))
+        for layer in range(count)
+        for place in range(width)
+    ]
+
+
+def test_a_dense_job_of_ten_thousand_tasks_is_built() -> None:
+    dag = Dag(layers(100, 100, 10), limit=LIMIT)
+
+    order = dag.topological()
+    assert [number // 100 for number in order] == sorted(number // 100 for number in order)
+    assert dag.roots == tuple(range(100))
+    # There are more ways down than anybody could walk one by one.
+    assert dag.descendants_of([0]) >= set(range(9_900, LIMIT))
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [a_task("t0", f"t{LIMIT - 1}"), *a_chain(LIMIT)[1:]],
+        [a_task("0-0", "99-0"), *layers(100, 100, 10)[1:]],
+        [a_task("hub", *(f"s{n}" for n in range(LIMIT - 1)))]
+        + [a_task(f"s{n}", "hub") for n in range(LIMIT - 1)],
+    ],
+    ids=["ring", "layers that close", "hub"],
+)
+def test_a_cycle_in_ten_thousand_tasks_is_found(nodes: list[Node]) -> None:
+    (problem,) = problems_of(nodes, limit=LIMIT)
+
+    assert problem.path.startswith("tasks[0].dependsOn[")
+
+
+def test_five_thousand_cycles_are_counted_in_one_pass() -> None:
+    pairs = [a_task(f"t{number}", f"t{number ^ 1}") for number in range(LIMIT)]
+
+    found = problems_of(pairs, limit=LIMIT)
+
+    assert found[-1].message == f"{LIMIT // 2 - PROBLEM_LIMIT:,} more problems are not shown"

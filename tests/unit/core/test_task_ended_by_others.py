@@ -1,0 +1,139 @@
+"""What others say of a task: that its worker fell silent, or that it has failed."""
+
+from datetime import timedelta
+
+import pytest
+
+from longshore.core import commands as c
+from longshore.core.changes import Reason
+from longshore.core.events import types as e
+from longshore.core.events.event import Context
+from longshore.core.failures import ErrorCategory, Failure
+from longshore.core.states import TaskState
+from tests.factories import LASTS, MARGIN, NOON, SECOND, a_failure, a_lease, a_task
+from tests.unit.core.attempts import BEFORE, LATER, OVER, change_of, refusal_of, running
+
+LEASE_ENDED = c.LeaseEnded(fence=3, margin=MARGIN)
+
+
+class TestLeaseEnded:
+    def test_a_lease_is_ended_by_others_at_its_end_and_the_margin_not_before(self) -> None:
+        early = refusal_of(running(), LEASE_ENDED, now=OVER - timedelta(microseconds=1))
+        in_time = change_of(running(), LEASE_ENDED, now=OVER)
+
+        assert (early.reason, early.until) == (Reason.LEASE_HELD, OVER)
+        assert (in_time.row.state, in_time.row.lease) == (TaskState.PENDING, None)
+
+    def test_a_silent_worker_costs_an_attempt_and_no_pause(self) -> None:
+        change = change_of(running(), LEASE_ENDED, now=OVER)
+
+        assert (change.row.attempts_used, change.row.due_at) == (1, OVER)
+        assert change.row.failure == Failure(
+            category=ErrorCategory.CRASH, message="worker 'worker-1' stopped: its lease ran out"
+        )
+        assert change.row.ran_for == LASTS + MARGIN
+        assert change.row.usage == BEFORE
+        assert [event.type for event in change.events] == ["Task Processing Failed"]
+        assert change.events[0].context == Context(origin="sweeper")
+
+    def test_a_local_worker_whose_process_is_gone_is_not_waited_for(self) -> None:
+        command = c.LeaseEnded(fence=3, margin=MARGIN, holder_gone=True)
+
+        row = change_of(running(), command, now=NOON + SECOND).row
+
+        assert row.state is TaskState.PENDING
+        assert row.failure is not None
+        assert row.failure.message == "worker 'worker-1' stopped: its process is gone"
+
+    def test_nobody_here_knows_whether_the_process_of_a_remote_worker_is_gone(self) -> None:
+        lease = a_lease(fence=3, local=False)
+        row = a_task(state=TaskState.PROCESSING, attempt=3, lease=lease)
+        command = c.LeaseEnded(fence=3, margin=MARGIN, holder_gone=True)
+
+        assert refusal_of(row, command, now=NOON + SECOND).reason is Reason.LEASE_HELD
+
+    def test_no_attempt_is_said_to_have_run_for_less_than_no_time(self) -> None:
+        command = c.LeaseEnded(fence=3, margin=MARGIN, holder_gone=True)
+
+        assert change_of(running(), command, now=NOON - SECOND).row.ran_for == timedelta()
+
+    def test_the_last_attempt_that_falls_silent_fails_the_task_by_the_sweepers_word(self) -> None:
+        change = change_of(running(attempts_used=2), LEASE_ENDED, now=OVER)
+
+        (event,) = change.events
+        assert change.row.state is TaskState.FAILED
+        assert isinstance(event.body, e.TaskFailed)
+        assert (event.body.source, event.body.retry_count) == ("sweeper", 3)
+        assert (event.body.error_category, event.body.usage) == ("crash", None)
+
+    def test_a_silent_worker_that_was_to_cancel_has_cancelled(self) -> None:
+        change = change_of(running(cancel=True), LEASE_ENDED, now=OVER)
+
+        (event,) = change.events
+        assert (change.row.state, change.row.usage) == (TaskState.CANCELLED, BEFORE)
+        assert isinstance(event.body, e.TaskCancelled)
+        assert (event.body.by, event.body.attempt_number) == ("ann", 3)
+
+
+class TestFailTask:
+    COMMAND = c.FailTask(
+        failure=a_failure(ErrorCategory.CRASH, exit_code=9), source="dlq", margin=MARGIN
+    )
+
+    def test_a_task_that_nobody_runs_can_be_failed_from_outside(self) -> None:
+        row = a_task(attempt=2, attempts_used=2, last_output=4)
+
+        change = change_of(row, self.COMMAND)
+
+        assert (change.row.state, change.row.finished_at) == (TaskState.FAILED, LATER)
+        assert (change.row.due_at, change.row.rung_at) == (None, None)
+        assert (change.row.failure, change.row.exit_code) == (self.COMMAND.failure, 9)
+        assert [event.body for event in change.events] == [
+            e.TaskFailed(
+                task_id=row.id,
+                job_id=row.spec.job_id,
+                error="broke by crash",
+                error_category="crash",
+                retry_count=2,
+                source="dlq",
+                attempt_number=2,
+                exit_code=9,
+            )
+        ]
+        assert change.events[0].context == Context(origin="sweeper")
+
+    def test_a_task_that_never_ran_fails_without_an_attempt(self) -> None:
+        (event,) = change_of(a_task(), self.COMMAND).events
+
+        assert isinstance(event.body, e.TaskFailed)
+        assert event.body.attempt_number is None
+
+    def test_a_task_in_a_living_workers_hands_is_left_alone(self) -> None:
+        refusal = refusal_of(running(), self.COMMAND, now=OVER - timedelta(microseconds=1))
+
+        assert (refusal.reason, refusal.until) == (Reason.LEASE_HELD, OVER)
+
+    def test_a_task_in_a_dead_workers_hands_fails(self) -> None:
+        row = change_of(running(), self.COMMAND, now=OVER).row
+
+        assert (row.state, row.lease) == (TaskState.FAILED, None)
+
+    def test_a_task_in_a_dead_workers_hands_that_was_to_be_cancelled_is_cancelled(self) -> None:
+        row = change_of(running(cancel=True), self.COMMAND, now=OVER).row
+
+        assert (row.state, row.failure) == (TaskState.CANCELLED, None)
+
+    @pytest.mark.parametrize(
+        ("state", "reason"),
+        [
+            (TaskState.WAITING, Reason.WRONG_STATE),
+            (TaskState.IN_REVIEW, Reason.WRONG_STATE),
+            (TaskState.COMPLETED, Reason.ENDED),
+            (TaskState.FAILED, Reason.ENDED),
+            (TaskState.CANCELLED, Reason.ENDED),
+        ],
+    )
+    def test_a_task_that_is_not_to_be_run_is_left_alone(
+        self, state: TaskState, reason: Reason
+    ) -> None:
+        assert refusal_of(a_task(state=state), self.COMMAND).reason is reason

@@ -1,0 +1,212 @@
+"""A submit that dies, meets others or loses its store is finished or never was."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from longshore.core.definition import Definition, RunnerKind
+from longshore.core.states import JobState
+from longshore.errors import BackendUnavailable
+from longshore.testing.flaky import Flaky
+from tests.unit.services.ports import Crash, Interposed, crashing
+from tests.unit.services.samples import LARGE_DIAMOND as DIAMOND
+from tests.unit.services.stage import (
+    IN_MEMORY,
+    TENANT,
+    Stage,
+    a_task,
+    job_id,
+    opened,
+    scenario,
+    task_id,
+)
+
+TWO_MINUTES = timedelta(minutes=2)
+
+
+async def everything_is_in_order(stage: Stage) -> None:
+    """Whatever died before, what is here now can be run to its end."""
+    await stage.passes(TWO_MINUTES)
+    await stage.sweeper.sweep()
+    states = await stage.states()
+    job = await stage.job()
+
+    assert job.intents == ()
+    assert len(states) == job.total == len(DIAMOND)
+    assert await stage.messages() == [f'{{"requestId":"{task_id("a")}"}}']
+    await stage.finish()
+    assert (await stage.job()).state is JobState.COMPLETED
+    assert (await stage.job_told()) == ["Job Created", "Job Completed"]
+    for key in states:
+        assert (await stage.told(key)).count("Task Pending") == 1
+    row = await stage.task("c")
+    assert await stage.documents.load(row.spec.input) == DIAMOND[2]["input"]
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("after_the_call", [False, True], ids=["before", "after"])
+@scenario
+async def test_a_submit_that_dies_at_any_call_is_finished_by_the_sweeper_or_never_was(
+    kind: str, after_the_call: bool, tmp_path: Path
+) -> None:
+    outcomes = []
+    for at in range(1, 100):
+        async with opened(kind, tmp_path) as backend:
+            dying = crashing(backend, at, after_the_call=after_the_call)
+            stage = Stage(backend)
+            try:
+                await Stage(dying).submit(*DIAMOND)
+            except Crash:
+                outcomes.append("crashed")
+            else:
+                outcomes.append("passed")
+
+            if await backend.ledger.job(job_id()) is None:
+                assert await stage.states() == {}
+                assert await stage.messages() == []
+                outcomes[-1] = "never was"
+                assert (await stage.submit(*DIAMOND)).created
+            await everything_is_in_order(stage)
+        if outcomes[-1] == "passed":
+            break
+
+    assert outcomes[-1] == "passed"
+    assert {"never was", "crashed"} <= set(outcomes)
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("after_the_call", [False, True], ids=["before", "after"])
+@scenario
+async def test_a_submit_that_died_at_any_call_can_be_repeated(
+    kind: str, after_the_call: bool, tmp_path: Path
+) -> None:
+    for at in range(1, 100):
+        async with opened(kind, tmp_path) as backend:
+            stage = Stage(backend)
+            try:
+                await Stage(crashing(backend, at, after_the_call=after_the_call)).submit(*DIAMOND)
+            except Crash:
+                again = await stage.submit(*DIAMOND)
+            else:
+                break
+
+            assert again.job.id == job_id()
+            assert again.roots == ("a",)
+            await everything_is_in_order(stage)
+    assert at > 5
+
+
+@pytest.mark.parametrize("happens", ["sweep", "work"])
+@scenario
+async def test_whoever_comes_between_any_two_writes_of_a_submit_does_no_harm(
+    happens: str, tmp_path: Path
+) -> None:
+    for at in range(1, 100):
+        async with opened("memory", tmp_path) as backend:
+            stage = Stage(backend)
+
+            async def somebody_is_fast(stage: Stage = stage) -> None:
+                await (stage.sweeper.sweep() if happens == "sweep" else stage.finish())
+
+            ledger = Interposed(backend.ledger, "commit", after=somebody_is_fast, at=at)
+            accepted = await stage.with_ports(ledger=ledger).submit(*DIAMOND)
+            if ledger.calls < at:
+                break
+            await stage.finish()
+
+            job = await stage.job()
+            assert accepted.created
+            assert job.state is JobState.COMPLETED
+            assert job.intents == ()
+            for key in "abcd":
+                assert (await stage.told(key)).count("Task Pending") == 1
+    assert at > 5
+
+
+@scenario
+async def test_two_sweepers_that_finish_one_submit_count_it_once(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        with pytest.raises(Crash):
+            await Stage(crashing(backend, 8, after_the_call=True)).submit(*DIAMOND)
+        one, other = Stage(backend), Stage(backend)
+        ledger = Interposed(backend.ledger, "commit", before=other.sweeper.sweep, at=2)
+        one = one.with_ports(ledger=ledger)
+
+        await one.sweeper.sweep()
+
+        finished = [stage.sweeper.repairs.intents_finished for stage in (one, other)]
+        assert finished == [0, 1]
+        assert (await other.job()).intents == ()
+
+
+@scenario
+async def test_a_job_accepted_under_a_higher_limit_is_finished_under_a_lower_one(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        with pytest.raises(Crash):
+            await Stage(crashing(backend, 8, after_the_call=True)).submit(*DIAMOND)
+        stage = Stage(backend, task_limit=1)
+
+        await everything_is_in_order(stage)
+
+
+@scenario
+async def test_a_submit_is_finished_with_the_definitions_it_began_with(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        own = Definition(name="own", runner=RunnerKind.COMMAND, queue="first")
+        await backend.definitions.put(TENANT, own)
+        tasks = [a_task(key, name="own") for key in "abcd"]
+        with pytest.raises(Crash):
+            await Stage(crashing(backend, 8, after_the_call=True)).submit(*tasks)
+        half = len(await stage.states())
+        await backend.definitions.put(TENANT, replace(own, queue="second"))
+
+        await stage.sweeper.sweep()
+
+        rows = [await stage.task(key) for key in "abcd"]
+        assert 0 < half < 4
+        assert {(row.spec.queue, row.spec.definition_version) for row in rows} == {("first", 1)}
+
+
+@scenario
+async def test_a_submit_that_cannot_be_finished_does_not_keep_others_from_it(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        dying = Stage(crashing(backend, 8, after_the_call=True))
+        with pytest.raises(Crash):
+            await dying.submit(*DIAMOND, request_id="stuck")
+        for key in await backend.blobs.keys("jobs/"):
+            await backend.blobs.delete(key)
+        with pytest.raises(Crash):
+            await Stage(crashing(backend, 8, after_the_call=True)).submit(*DIAMOND)
+
+        await stage.sweeper.sweep()
+
+        assert (await stage.job("stuck")).intents != ()
+        assert (await stage.job()).intents == ()
+
+
+@pytest.mark.parametrize(
+    ("port", "method"),
+    [("ledger", "job"), ("definitions", "get"), ("blobs", "put"), ("ledger", "commit")],
+)
+@scenario
+async def test_a_store_out_of_reach_is_told_and_a_later_try_succeeds(
+    port: str, method: str, tmp_path: Path
+) -> None:
+    async with opened("atomic memory", tmp_path) as backend:
+        stage = Stage(backend)
+        flaky = Flaky(getattr(backend, port), method, times=None)
+
+        with pytest.raises(BackendUnavailable):
+            await stage.in_time(stage.with_ports(**{port: flaky}).submit(*DIAMOND))
+        accepted = await stage.submit(*DIAMOND)
+
+        assert accepted.created
+        await everything_is_in_order(stage)

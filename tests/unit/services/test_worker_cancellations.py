@@ -1,0 +1,158 @@
+"""A task that is cancelled is killed and said to be so, whenever the wish comes."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from longshore.core import commands as c
+from longshore.core.states import TaskState
+from longshore.services.worker.attempt import Attempt
+from longshore.testing.flaky import Flaky
+from longshore.testing.runner import Script, prints, succeeds
+from tests.unit.services.ports import Interposed
+from tests.unit.services.samples import HANGS, STUBBORN
+from tests.unit.services.stage import (
+    IN_MEMORY,
+    LEASE,
+    NO_WAIT,
+    SECOND,
+    Stage,
+    a_task,
+    opened,
+    scenario,
+    task_id,
+)
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_cancelled_task_is_killed_at_once_and_its_end_confirmed(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays("a", Script(says=[prints("x")], ending=None))
+        await stage.submit(a_task("a"), a_task("b"))
+        stage.runner.plays("b", HANGS)
+
+        async with stage.working() as worker:
+            await stage.passes(SECOND)
+            await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann", reason="enough"))
+            await stage.passes(NO_WAIT)
+            running = worker.running
+
+        last = (await stage.history("a"))[-1]
+        assert stage.runner.children[0].signals == ["SIGTERM"]
+        assert stage.runner.children[0].ended_at == SECOND
+        assert running == [task_id("b")]
+        assert (await stage.task("a")).state is TaskState.CANCELLED
+        assert last.type == "Task Cancelled"
+        assert (last.body.by, last.body.last_output) == ("ann", 1)
+
+
+@scenario
+async def test_a_cancelled_task_that_ignores_the_request_is_killed_for_good(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays("a", STUBBORN)
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await stage.passes(SECOND)
+            await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
+            await stage.passes(LEASE.kill_grace)
+
+            assert stage.runner.children[0].signals == ["SIGTERM", "SIGKILL"]
+            assert (await stage.task("a")).state is TaskState.CANCELLED
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_cancellation_that_comes_with_the_claim_is_not_missed(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays("a", HANGS)
+        await stage.submit(a_task())
+
+        async def somebody_cancels() -> None:
+            await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
+            await asyncio.sleep(0.01)  # the worker hears of it before it hears of its claim
+
+        ledger = Interposed(backend.ledger, "commit", after=somebody_cancels)
+        async with stage.with_ports(ledger=ledger).working():
+            await stage.passes(NO_WAIT)
+            await asyncio.sleep(0.02)
+            await stage.passes(NO_WAIT)
+
+            assert (await stage.task("a")).state is TaskState.CANCELLED
+            assert stage.runner.alive == []
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_claim_whose_answer_was_lost_while_it_was_cancelled_is_not_run(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays("a", HANGS)
+        await stage.submit(a_task())
+
+        async def somebody_cancels() -> None:
+            await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
+
+        interposed = Interposed(backend.ledger, "commit", after=somebody_cancels)
+        ledger = Flaky(interposed, "commit", after_the_write=True)
+        async with stage.with_ports(ledger=ledger).working():
+            await stage.passes(SECOND)
+
+            assert ledger.failures == 1
+            assert (await stage.task("a")).state is TaskState.CANCELLED
+            assert stage.runner.alive == []
+
+
+@scenario
+async def test_an_attempt_whose_row_says_from_the_start_that_it_is_cancelled_ends_so(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays("a", HANGS)
+        await stage.submit(a_task())
+        await stage.claim(task_id("a"))
+        row = await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
+
+        await Attempt(stage.tools(), row, stage.clock.elapsed()).run()
+
+        assert (await stage.task("a")).state is TaskState.CANCELLED
+        assert stage.runner.alive == []
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_an_outcome_that_is_faster_than_the_cancellation_stands(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays("a", Script(says=[SECOND], ending=succeeds(1)))
+        await stage.submit(a_task())
+
+        async def somebody_cancels() -> None:
+            await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
+
+        # The first commit is the claim, the second the outcome.
+        ledger = Interposed(backend.ledger, "commit", before=somebody_cancels, at=2)
+        async with stage.with_ports(ledger=ledger).working():
+            await stage.passes(timedelta(seconds=2))
+
+        row = await stage.task("a")
+        assert row.state is TaskState.COMPLETED
+        assert row.cancel is None
+        assert await stage.documents.load(row.result) == 1

@@ -1,0 +1,125 @@
+"""What a child is told to do, and what happens when it cannot be told or started."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.adapters.memory.backend import memory_backend
+from longshore.core.definition import Definition, RunnerKind
+from longshore.core.failures import ErrorCategory
+from longshore.core.states import TaskState
+from longshore.core.values import INLINE_LIMIT_BYTES
+from longshore.errors import BackendUnavailable, UsageError
+from longshore.testing.flaky import Flaky
+from longshore.testing.runner import Script
+from tests.unit.services.samples import HANGS
+from tests.unit.services.stage import (
+    IN_MEMORY,
+    SECOND,
+    TENANT,
+    Stage,
+    a_task,
+    opened,
+    scenario,
+    task_id,
+)
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_results_of_the_parents_reach_the_child(kind: str, tmp_path: Path) -> None:
+    large = ["x" * INLINE_LIMIT_BYTES]
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(
+            a_task("a"), a_task("b"), a_task("c", "a", "b", input={"argv": ["x"]}), a_task("d")
+        )
+        await stage.complete(task_id("a"), large)
+        await stage.complete(task_id("b"), {"n": 1})
+        await stage.dispatch()
+
+        async with stage.working():
+            await stage.passes(SECOND)
+
+        order = next(order for order in stage.runner.orders if order.key == "c")
+        assert order.dependency_outputs == {"a": large, "b": {"n": 1}}
+        assert order.input == {"argv": ["x"]}
+
+
+@scenario
+async def test_an_order_says_all_that_the_child_needs(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await stage.passes(SECOND)
+
+        (order,) = stage.runner.orders
+        row = await stage.task("a")
+        assert (order.task_id, order.job_id, order.key) == (row.id, row.spec.job_id, "a")
+        assert (order.tenant, order.attempt, order.fence) == (TENANT, 1, row.fence)
+        assert order.definition.name == "command"
+        assert order.timeout == timedelta(minutes=5)
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "category"),
+    [
+        (UsageError("no such command"), TaskState.FAILED, ErrorCategory.VALIDATION),
+        (BackendUnavailable("no processes"), TaskState.PENDING, ErrorCategory.NETWORK),
+    ],
+    ids=["never", "not now"],
+)
+@scenario
+async def test_a_child_that_cannot_be_started_is_a_failure_of_the_attempt(
+    error: Any, state: TaskState, category: ErrorCategory, tmp_path: Path
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays("a", Script(refused=error), HANGS)
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await stage.passes(timedelta(seconds=0.1))
+            row = await stage.task("a")
+
+        assert row.state is state
+        assert row.failure is not None
+        assert row.failure.category is category
+
+
+@scenario
+async def test_what_a_task_needs_is_looked_for_again_when_the_store_is_out_of_reach(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task(input={"argv": ["x" * 5000]}))
+        blobs = Flaky(backend.blobs, "get", times=3)
+
+        async with stage.with_ports(blobs=blobs).working():
+            await stage.passes(timedelta(seconds=5))
+
+        assert blobs.failures == 3
+        assert (await stage.task("a")).attempt == 1
+        assert (await stage.task("a")).state is TaskState.COMPLETED
+
+
+@scenario
+async def test_a_task_whose_definition_is_lost_fails_with_a_reason(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await backend.definitions.put(TENANT, Definition(name="own", runner=RunnerKind.COMMAND))
+        await stage.submit(a_task(name="own"))
+        empty = memory_backend(stage.clock).definitions
+
+        async with stage.with_ports(definitions=empty).working():
+            await stage.passes(SECOND)
+
+        row = await stage.task("a")
+        assert row.state is TaskState.FAILED
+        assert row.failure is not None
+        assert "own" in row.failure.message
