@@ -97,12 +97,18 @@ LEDGER_FAULTS = (
         new="iif(version >= ?2 AND ?2 > 0, NULL, spec)",
         caught_by=f"{_SQLITE}::test_a_row_that_was_read_and_then_changed_by_another_is_read_afresh",
     ),
-    _fault(
-        name="a reader looks at the same moment for ever",
-        file="adapters/sqlite/database.py",
-        old="self._loop.call_soon(self._look_away)",
-        new="pass",
-        caught_by=f"{_SQLITE}::test_a_commit_of_one_instance_is_read_by_another",
+    _in_ledger(
+        name="what is remembered is believed whoever has written since",
+        old="if known is not None and known.spell == spell and turns.undisturbed:",
+        new="if known is not None and known.spell == spell:",
+        caught_by=f"{_SQLITE}::test_a_row_that_was_read_and_then_changed_by_another_is_read_afresh",
+    ),
+    _in_ledger(
+        name="what is remembered outlives a turn of somebody else",
+        old="if known is not None and known.spell == spell and turns.undisturbed:",
+        new="if known is not None and turns.undisturbed:",
+        caught_by="adapters/sqlite/test_known.py::"
+        "test_a_row_that_another_wrote_is_read_after_a_turn_of_our_own",
     ),
     _in_ledger(
         name="tasks and jobs of every tenant are listed",

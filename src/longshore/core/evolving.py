@@ -17,12 +17,12 @@ RowT = TypeVar("RowT", TaskRow, JobRow)
 def evolved(row: RowT, changes: dict[str, Any]) -> RowT:
     """A copy of ``row`` with some fields changed."""
     kind = type(row)
-    if not changes.keys() <= kind.__dataclass_fields__.keys():
-        unknown = ", ".join(changes.keys() - kind.__dataclass_fields__.keys())
-        message = f"{kind.__name__} has no field {unknown}"
-        raise KeyError(message)
     copy = object.__new__(kind)
     fields = copy.__dict__
     fields.update(row.__dict__)
     fields.update(changes)
+    known = kind.__dataclass_fields__
+    if len(fields) > len(known):
+        message = f"{kind.__name__} has no field {', '.join(fields.keys() - known.keys())}"
+        raise KeyError(message)
     return copy

@@ -1,13 +1,12 @@
 """Rows as JSON text and back.
 
 Fields that a newer version adds have defaults, fields that it dropped are ignored, so files of
-neighbouring versions can be read. What is None is left out of a task: most of it is, most of the
-time. JSON, not a binary form, so that a person with a SQLite shell can see what is going on.
+neighbouring versions can be read. JSON, not a binary form, so that a person with a SQLite shell can
+see what is going on.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,7 +17,6 @@ from longshore.core.keys import KeyRecord
 from longshore.core.numbers import NumberSet
 from longshore.core.rows import JobRow, TaskRow, TaskSpec
 
-_SPEC_FIELDS = [field.name for field in fields(TaskSpec)]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -50,14 +48,14 @@ def to_json(value: Any) -> str:
 
 def spec_to_json(spec: TaskSpec) -> str:
     """The part of a task that is written once."""
-    values = ((name, getattr(spec, name)) for name in _SPEC_FIELDS)
-    return to_json({name: value for name, value in values if value is not None})
+    return to_json(spec)
 
 
 def body_to_json(row: TaskRow) -> str:
     """The rest of it, which every transition writes."""
-    values = row.__dict__.items()
-    return to_json({name: value for name, value in values if value is not None and name != "spec"})
+    changing = row.__dict__.copy()
+    del changing["spec"]
+    return to_json(changing)
 
 
 def task_from_json(spec: str, body: str) -> TaskRow:

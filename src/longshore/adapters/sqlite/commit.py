@@ -18,6 +18,7 @@ from longshore.adapters.sqlite.bells import Topic
 from longshore.adapters.sqlite.events import INSERT_EVENT, event_values
 from longshore.adapters.sqlite.queue import UPSERT_MESSAGE
 from longshore.adapters.sqlite.statements import rows
+from longshore.adapters.sqlite.turnstile import Turnstile
 from longshore.core.changes import Ring
 from longshore.core.messages import body_for
 from longshore.core.rows import JobRow, TaskRow
@@ -49,8 +50,10 @@ Statement = tuple[str, tuple[Any, ...]]
 class Commit:
     """The changes, encoded; calling it with the writer's connection carries them out."""
 
-    def __init__(self, changes: Sequence[AnyChange], now: datetime) -> None:
+    def __init__(self, changes: Sequence[AnyChange], now: datetime, turnstile: Turnstile) -> None:
         self._changes = changes
+        self._turnstile = turnstile
+        self.spell = 0  # the quiet spell in which it was written
         self._rows = [_row_statement(change) for change in changes]
         self._beside: list[Statement] = []
         self.topics: set[Topic] = set()  # the bells to ring when this is committed
@@ -70,6 +73,7 @@ class Commit:
         self.topics.add(topic)
 
     def __call__(self, connection: apsw.Connection) -> None:
+        self.spell = self._turnstile.quiet_spell
         execute = connection.cursor().execute
         if self._write_rows(connection, execute):
             for sql, values in self._beside:

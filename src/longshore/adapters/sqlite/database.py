@@ -1,9 +1,7 @@
 """The database: one file, one writing thread, readers that never block it.
 
 Point reads run on the event loop's own thread: a row by its key takes a few microseconds in WAL
-mode, while handing it to another thread and back costs tens. Those of one turn of the loop look at
-one moment of the file: whatever a caller may have heard of was written before its turn began, and
-opening the file's log for each would cost more than the reading. Whatever scans goes to a reading
+mode, while handing it to another thread and back costs tens. Whatever scans goes to a reading
 thread.
 """
 
@@ -24,7 +22,7 @@ from longshore.adapters.sqlite.bells import Bells, Topic
 from longshore.adapters.sqlite.failures import translated
 from longshore.adapters.sqlite.statements import Row, rows
 from longshore.adapters.sqlite.turnstile import Turnstile
-from longshore.adapters.sqlite.writer import Work, Writer
+from longshore.adapters.sqlite.writer import Told, Work, Writer
 from longshore.ports.clock import Clock
 
 ResultT = TypeVar("ResultT")
@@ -51,21 +49,19 @@ class Database:
         self.options = options
         self._closed = False
         folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-        self._turnstile = Turnstile(folder)
+        self.turnstile = Turnstile(folder)
         try:
-            with self._turnstile:
+            with self.turnstile:
                 self.epoch = opening.prepare(folder, busy_timeout=options.busy_timeout)
         except BaseException:
-            self._turnstile.close()
+            self.turnstile.close()
             raise
-        self._loop = asyncio.get_running_loop()
-        self._bells = Bells(folder, self._loop)
-        self._looking = False
+        self._bells = Bells(folder, asyncio.get_running_loop())
         self._point = self._connect_reader()
         self._scan = self._connect_reader()
         self._scanner = ThreadPoolExecutor(1, thread_name_prefix="longshore-reader")
         self._writer = Writer(
-            self._connect_writer, self._turnstile, self._bells, group_limit=options.group_limit
+            self._connect_writer, self.turnstile, self._bells, group_limit=options.group_limit
         )
 
     @property
@@ -84,26 +80,22 @@ class Database:
         return connection
 
     def write(
-        self, work: Work, *, promised: bool = True, topics: Collection[Topic] = ()
+        self,
+        work: Work,
+        *,
+        promised: bool = True,
+        topics: Collection[Topic] = (),
+        told: Told | None = None,
     ) -> asyncio.Future[Any]:
         """Run ``work`` in the writer's next group; see ``Writer``."""
-        return self._writer.write(work, promised=promised, topics=topics)
+        return self._writer.write(work, promised=promised, topics=topics, told=told)
 
     def point(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         """Rows found by a key or at the edge of an index: a few, at once."""
         try:
-            if not self._looking:
-                self._point.execute("BEGIN")
-                self._looking = True
-                self._loop.call_soon(self._look_away)
             return rows(self._point, sql, values)
         except apsw.Error as error:
             raise translated(error) from error
-
-    def _look_away(self) -> None:
-        if self._looking:
-            self._looking = False
-            self._point.execute("END")
 
     async def scan(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         """Rows that may take a while to find."""
@@ -157,8 +149,7 @@ class Database:
         self._closed = True
         await self._writer.close()
         self._scanner.shutdown(wait=True)
-        self._look_away()
         self._point.close()
         self._scan.close()
         self._bells.close()
-        self._turnstile.close()
+        self.turnstile.close()

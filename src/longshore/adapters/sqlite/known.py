@@ -1,33 +1,53 @@
-"""Tasks as this process last saw them, so that a row that has not changed is not decoded again.
+"""Tasks as this process last saw them, so that a row that has not changed is not read again.
 
-Nothing here is believed: each read asks the file for the version, and only a row of that very
-version is used. A version is written once, so it says everything about the rest of the row.
+A row is as it was as long as no other process has had a turn at writing (see ``turnstile``).
+Otherwise its version tells: a version is written once, so it says everything about the rest of the
+row. Whatever is read here too late, the commit notices.
+
+For the loop's thread alone: rows are kept as they are read, and as the writer's answers come in,
+which is in the order of the commits.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from longshore.core.rows import TaskRow
 
 _LIMIT = 4096
 
 
+class Known(NamedTuple):
+    """A row, and the quiet spell in which it was seen."""
+
+    row: TaskRow
+    spell: int
+
+
 class KnownTasks:
     """The latest few thousand rows; the one kept longest ago makes room."""
 
     def __init__(self, limit: int = _LIMIT) -> None:
-        self._rows: dict[str, TaskRow] = {}
+        self._rows: dict[str, Known] = {}
         self._limit = limit
 
-    def get(self, task_id: str) -> TaskRow | None:
+    def get(self, task_id: str) -> Known | None:
         """The row as it was, if it is remembered."""
         return self._rows.get(task_id)
 
-    def keep(self, row: TaskRow) -> None:
-        """Remember a row that is known to be in the file; an ended one is seldom asked for."""
+    def keep(self, row: TaskRow, spell: int) -> None:
+        """Remember a row that was in the file in this spell; an ended one is seldom asked for."""
         rows = self._rows
+        known = rows.get(row.id)
+        if known is not None and known.row.version > row.version:
+            return  # it was read while the answer to an earlier commit was still on its way
         rows.pop(row.id, None)
         if row.state.terminal:
             return
-        rows[row.id] = row
+        rows[row.id] = Known(row, spell)
         if len(rows) > self._limit:
             del rows[next(iter(rows))]
+
+    def forget(self, task_id: str) -> None:
+        """The next read is to be a real one."""
+        self._rows.pop(task_id, None)

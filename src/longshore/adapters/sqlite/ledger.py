@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TypeVar
 
 from longshore.adapters.sqlite import codec
@@ -51,16 +52,19 @@ class SqliteLedger:
         return [row for row in found if row]
 
     def _read(self, task_id: str) -> TaskRow | None:
+        # Asked before the file is: whatever changes meanwhile belongs to another spell.
+        turns = self._database.turnstile
+        spell = turns.quiet_spell
         known = self._known.get(task_id)
-        version = known.version if known else 0
+        if known is not None and known.spell == spell and turns.undisturbed:
+            return known.row
+        version = known.row.version if known else 0
         found = self._database.point(_READ_TASK, (task_id, version))
         if not found:
             return None
         spec, body = found[0]
-        if spec is None:
-            return known
-        row = codec.task_from_json(spec, body)
-        self._known.keep(row)
+        row = known.row if known and spec is None else codec.task_from_json(spec, body)
+        self._known.keep(row, spell)
         return row
 
     async def job(self, job_id: str) -> JobRow | None:
@@ -71,12 +75,23 @@ class SqliteLedger:
         if len(changes) > 1 and len({change.row.id for change in changes}) < len(changes):
             message = "two changes of one row in one commit"
             raise UsageError(message)
-        work = Commit(changes, self._database.clock.now())
-        await self._database.write(work, promised=work.promised, topics=work.topics)
-        for change in changes:
-            if change.expected_version and isinstance(change.row, TaskRow):
-                self._known.keep(change.row)
+        work = Commit(changes, self._database.clock.now(), self._database.turnstile)
+        await self._database.write(
+            work,
+            promised=work.promised,
+            topics=work.topics,
+            told=partial(self._know, changes, work),
+        )
         return ()
+
+    def _know(
+        self, changes: Sequence[AnyChange], work: Commit, error: BaseException | None
+    ) -> None:
+        for change in changes:
+            if error is not None:
+                self._known.forget(change.row.id)
+            elif change.expected_version and isinstance(change.row, TaskRow):
+                self._known.keep(change.row, work.spell)
 
     async def list_tasks(
         self,

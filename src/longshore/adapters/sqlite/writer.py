@@ -29,6 +29,7 @@ from longshore.adapters.sqlite.turnstile import Turnstile
 from longshore.errors import BackendUnavailable, OutcomeUnknown
 
 Work = Callable[[apsw.Connection], Any]
+Told = Callable[[BaseException | None], None]
 
 
 @dataclass(slots=True)
@@ -37,6 +38,7 @@ class _Item:
     promised: bool
     topics: Collection[Topic]
     answer: asyncio.Future[Any]
+    told: Told | None
     result: Any = None
     error: BaseException | None = None
 
@@ -66,9 +68,18 @@ class Writer:
         self._thread.start()
 
     def write(
-        self, work: Work, *, promised: bool = True, topics: Collection[Topic] = ()
+        self,
+        work: Work,
+        *,
+        promised: bool = True,
+        topics: Collection[Topic] = (),
+        told: Told | None = None,
     ) -> asyncio.Future[Any]:
-        """Run ``work`` in the next group; the answer comes when the group is committed."""
+        """Run ``work`` in the next group; the answer comes when the group is committed.
+
+        ``told`` is called on the loop's thread with what went wrong, or None, in the order of the
+        commits; also when nobody waits for the answer any more.
+        """
         if self._closed:
             message = "the database is closed"
             raise BackendUnavailable(message)
@@ -77,7 +88,7 @@ class Writer:
             # Handed over when this turn of the loop is done: callers that were answered together
             # ask again together, and the two threads take turns instead of fighting over the GIL.
             self._loop.call_soon(self._hand_over)
-        self._arriving.append(_Item(work, promised, topics, answer))
+        self._arriving.append(_Item(work, promised, topics, answer, told))
         return answer
 
     def _hand_over(self) -> None:
@@ -199,6 +210,8 @@ class Writer:
 
     def _answer(self, group: list[_Item], topics: tuple[Topic, ...]) -> None:
         for item in group:
+            if item.told is not None:
+                item.told(item.error)
             if item.answer.done():
                 continue
             if item.error is not None:

@@ -55,7 +55,7 @@ class Event:
 def to_tick(moment: datetime) -> datetime:
     """The moment in whole milliseconds: what a row says and what its events say must agree."""
     beyond = moment.microsecond % 1000
-    return moment - timedelta(microseconds=beyond) if beyond else moment
+    return moment.replace(microsecond=moment.microsecond - beyond) if beyond else moment
 
 
 def next_moment(now: datetime, last: datetime | None) -> datetime:
