@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from longshore.core.backoff import RetryPolicy
+from longshore.core.child_limits import NO_LIMITS, Isolation, Limits
 from longshore.core.ids import is_name
 from longshore.core.states import Priority
 
@@ -40,6 +41,9 @@ class Definition:
     retry_on_timeout: bool = False
     retryable_exit_codes: tuple[int, ...] = ()
     requires_review: bool = False
+    isolation: Isolation = Isolation.FORK
+    limits: Limits = NO_LIMITS
+    pty: bool = False  # output goes through a terminal, as some programs want it
 
     def __post_init__(self) -> None:
         if not is_name(self.name):
@@ -50,6 +54,11 @@ class Definition:
             raise ValueError(message)
         if self.timeout is not None and self.timeout <= timedelta(0):
             message = "timeout must be longer than nothing"
+            raise ValueError(message)
+        if self.isolation is Isolation.POOL and (
+            self.runner is not RunnerKind.PYTHON or self.pty or self.limits != NO_LIMITS
+        ):
+            message = "isolation 'pool' is for python tasks without limits and without a terminal"
             raise ValueError(message)
 
 

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from longshore.core.backoff import RetryPolicy
+from longshore.core.child_limits import Isolation, Limits
 from longshore.core.dag import Problem
 from longshore.core.definition import BUILTIN, Definition, RunnerKind
 from longshore.core.ids import is_name
@@ -106,7 +107,10 @@ class _Reader:
             for field, (attribute, read) in _FIELDS.items()
             if value.get(field) is not None
         }
-        return Definition(**fields) if len(self.problems) == before else None
+        if len(self.problems) > before:
+            return None
+        made: Definition | None = self._read(fields, path, lambda given: Definition(**given))
+        return made
 
     def _read(self, value: Any, path: str, read: Callable[[Any], Any]) -> Any:
         try:
@@ -180,21 +184,32 @@ def _whole(value: Any) -> int:
     return value
 
 
-def _retry(value: Any) -> RetryPolicy:
-    known = {
-        "maxAttempts": ("max_attempts", _whole),
-        "base": ("base", _time),
-        "cap": ("cap", _time),
-    }
-    if not isinstance(value, Mapping) or not set(value) <= set(known):
-        message = f"expected an object with some of {', '.join(known)}"
-        raise ValueError(message)
-    fields: dict[str, Any] = {
-        known[name][0]: known[name][1](given) for name, given in value.items()
-    }
-    return RetryPolicy(**fields)
+def _object_of(
+    kind: Callable[..., Any], known: Mapping[str, tuple[str, Callable[[Any], Any]]]
+) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if not isinstance(value, Mapping) or not set(value) <= set(known):
+            message = f"expected an object with some of {', '.join(known)}"
+            raise ValueError(message)
+        return kind(**{known[name][0]: known[name][1](given) for name, given in value.items()})
+
+    return read
 
 
+_retry = _object_of(
+    RetryPolicy,
+    {"maxAttempts": ("max_attempts", _whole), "base": ("base", _time), "cap": ("cap", _time)},
+)
+_limits = _object_of(
+    Limits,
+    {
+        "cpu": ("cpu", _time),
+        "memoryBytes": ("memory_bytes", _whole),
+        "openFiles": ("open_files", _whole),
+        "fileBytes": ("file_bytes", _whole),
+    },
+)
+_ISOLATIONS = {kind.value: kind for kind in Isolation}
 _RUNNERS = {kind.value: kind for kind in RunnerKind}
 _PRIORITIES = {priority.name.lower(): priority for priority in Priority}
 # What a field is called in a file -> the attribute, and how it is read.
@@ -210,4 +225,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "retryOnTimeout": ("retry_on_timeout", _flag),
     "retryableExitCodes": ("retryable_exit_codes", _codes),
     "requiresReview": ("requires_review", _flag),
+    "isolation": ("isolation", _one_of(_ISOLATIONS)),
+    "limits": ("limits", _limits),
+    "pty": ("pty", _flag),
 }
