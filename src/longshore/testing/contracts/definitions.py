@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from longshore.core.backoff import RetryPolicy
+from longshore.core.child_limits import Isolation, Limits
 from longshore.core.definition import Definition, RunnerKind
 from longshore.core.states import Priority
 from longshore.ports.backend import Backend
@@ -235,4 +236,9 @@ def _full() -> Definition:
         retry_on_timeout=True,
         retryable_exit_codes=(75, 111),
         requires_review=True,
+        isolation=Isolation.SPAWN,
+        limits=Limits(
+            cpu=timedelta(seconds=9), memory_bytes=2**30, open_files=64, file_bytes=2**20
+        ),
+        pty=True,
     )
