@@ -13,10 +13,12 @@ from benchmarks import (
     enqueue,
     footprint,
     fsyncs,
+    isolation,
     latency,
     noops,
     profiling,
     report,
+    takeover,
     transitions,
 )
 from benchmarks.figures import Figure
@@ -28,8 +30,10 @@ ITEMS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
     "enqueue": enqueue.measure,
     "noops": noops.measure,
     "children": children.measure,
+    "isolation": isolation.measure,
     "latency": latency.measure,
     "fsyncs": fsyncs.measure,
+    "takeover": takeover.measure,
     "footprint": footprint.measure,
 }
 

@@ -15,6 +15,7 @@ class Scale:
     bulk: int  # tasks of the one large job
     noops: int  # tasks that end at once, without a child
     children: int  # tasks with a child process
+    forks: int  # children that cost a fork or less
     submits: int  # to an idle worker, one after the other
     idle_s: float  # how long an idle worker is watched
     starts: int  # of the command line
@@ -27,6 +28,7 @@ FULL = Scale(
     bulk=10_000,
     noops=1_000,
     children=30,
+    forks=300,
     submits=200,
     idle_s=10.0,
     starts=5,
@@ -38,6 +40,7 @@ QUICK = Scale(
     bulk=500,
     noops=40,
     children=4,
+    forks=8,
     submits=5,
     idle_s=1.0,
     starts=1,

@@ -23,6 +23,7 @@ class Ended:
 
     def __init__(self) -> None:
         self.process_id = next(_NUMBERS)
+        self.folder = None
 
     async def reports(self) -> AsyncIterator[Report]:
         nothing: tuple[Report, ...] = ()
@@ -41,11 +42,20 @@ class Ended:
     def rss_bytes(self) -> int:
         return 0
 
+    async def close(self) -> None:
+        return
+
 
 class EndsAtOnce:
     """See ``ports.runner.Runner``; takes whatever the real one is built with."""
 
     def __init__(self, *_: object, **__: object) -> None:
+        return
+
+    async def open(self) -> None:
+        return
+
+    async def close(self) -> None:
         return
 
     async def start(self, order: WorkOrder) -> Ended:

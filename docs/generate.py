@@ -243,7 +243,10 @@ def cli_page() -> str:
         "# Commands",
         _table(
             ["command", "what it does"],
-            ([f"[`longshore {name}`](#{name})", COMMANDS[name].summary] for name, _ in known),
+            (
+                [f"[`longshore {name}`](#{name.replace(' ', '-')})", COMMANDS[name].summary]
+                for name, _ in known
+            ),
         ),
         *(part for name, command in known for part in _command_section(name, command, shared)),
         "## Options of every command",

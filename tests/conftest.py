@@ -4,6 +4,7 @@ A developer's own account or settings must neither help a test nor be harmed by
 one, so each test starts without any of them.
 """
 
+import logging
 import os
 from collections.abc import Iterator
 
@@ -34,3 +35,14 @@ def _no_settings_from_outside() -> Iterator[None]:
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         yield
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    # The command line sets it up for its process; in a test that process goes on to other tests.
+    ours, root = logging.getLogger("longshore"), logging.getLogger()
+    levels, handlers = (ours.level, root.level), root.handlers[:]
+    yield
+    ours.setLevel(levels[0])
+    root.setLevel(levels[1])
+    root.handlers[:] = handlers

@@ -1,0 +1,44 @@
+"""Longshore: work that must not be lost and must not happen twice.
+
+The public names, each imported when it is first asked for: a child process that needs one of them
+does not pay for the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from longshore.errors import Fail, Retry
+    from longshore.interfaces.python.blocking import Client, run
+    from longshore.interfaces.python.client import AsyncClient
+    from longshore.interfaces.python.functions import task
+    from longshore.runners.context import Context, current
+
+__all__ = ["AsyncClient", "Client", "Context", "Fail", "Retry", "current", "run", "task"]
+
+_HOMES = {
+    "AsyncClient": "longshore.interfaces.python.client",
+    "Client": "longshore.interfaces.python.blocking",
+    "Context": "longshore.runners.context",
+    "Fail": "longshore.errors",
+    "Retry": "longshore.errors",
+    "current": "longshore.runners.context",
+    "run": "longshore.interfaces.python.blocking",
+    "task": "longshore.interfaces.python.functions",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        message = f"module 'longshore' has no attribute {name!r}"
+        raise AttributeError(message)
+    from importlib import import_module
+
+    found = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -6,7 +6,8 @@
     ├── ConfigurationError         settings are missing, malformed or contradictory
     ├── UsageError                 the caller broke a documented rule; never retried
     │   ├── InvalidTaskToken       malformed, expired, or the signature is wrong
-    │   └── InvalidJob             a cycle, an unknown dependency, a duplicate id …
+    │   ├── InvalidJob             a cycle, an unknown dependency, a duplicate id …
+    │   └── InvalidInput           a task function was given arguments that do not fit it
     ├── NotFound                   no such job, task, definition, key or blob
     ├── Conflict                   somebody else got there first
     │   ├── VersionConflict        the row is not the one that was read
@@ -15,6 +16,8 @@
     │   │   └── LeaseLost          our lease ran out or was taken over
     │   ├── AlreadyExists          same id, different content
     │   └── ReceiptExpired         the message was delivered again since
+    ├── TaskFailed                 a task whose result was asked for ended without one
+    │   └── TaskCancelled          because somebody cancelled it
     └── BackendError               a store, queue or bus failed; see ``__cause__``
         ├── BackendUnavailable     worth another try: throttled, timed out, locked
         │   └── OutcomeUnknown     the write may or may not have happened
@@ -89,6 +92,18 @@ class InvalidJob(UsageError):
         return "the job was not accepted:\n  " + "\n  ".join(lines)
 
 
+class InvalidInput(UsageError):
+    """A task function was given arguments that do not fit it; every problem is listed."""
+
+    def __init__(self, task: str, problems: Sequence[str]) -> None:
+        self.task = task
+        self.problems = tuple(problems)
+        super().__init__(task, self.problems)
+
+    def __str__(self) -> str:
+        return f"the input does not fit {self.task!r}: " + "; ".join(self.problems)
+
+
 class NotFound(LongshoreError):
     """There is no such thing."""
 
@@ -159,6 +174,30 @@ class ReceiptExpired(Conflict):
 
     def __str__(self) -> str:
         return "the message has been delivered again or removed since it was received"
+
+
+class TaskFailed(LongshoreError):
+    """A task whose result was asked for ended without one; ``see`` is the command that tells more.
+
+    It is the task that failed first, which need not be the one that was asked for.
+    """
+
+    def __init__(self, task_id: str, category: str, message: str, see: str) -> None:
+        self.task_id = task_id
+        self.category = category
+        self.message = message
+        self.see = see
+        super().__init__(task_id, category, message, see)
+
+    def __str__(self) -> str:
+        return f"task {self.task_id!r} failed ({self.category}): {self.message}; see `{self.see}`"
+
+
+class TaskCancelled(TaskFailed):
+    """A task whose result was asked for was cancelled; the category is ``cancelled``."""
+
+    def __str__(self) -> str:
+        return f"task {self.task_id!r} was {self.message}; see `{self.see}`"
 
 
 class BackendError(LongshoreError):

@@ -13,18 +13,25 @@ from dataclasses import dataclass
 from longshore.adapters.memory.backend import memory_backend
 from longshore.adapters.process.presence import FilePresence
 from longshore.adapters.process.runner import ProcessRunner
+from longshore.adapters.process.table import rss_bytes_of
 from longshore.adapters.sqlite import inspection
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.sqlite.database import SqliteOptions
 from longshore.adapters.system.clock import SystemClock
 from longshore.core.backoff import RetryPolicy
 from longshore.core.lease import LeasePolicy
+from longshore.core.rows import IntentKind
 from longshore.ports.backend import Backend
+from longshore.ports.clock import Clock
 from longshore.ports.inspection import StoreFacts
 from longshore.ports.presence import Presence
+from longshore.services.artifacts import ArtifactPolicy
+from longshore.services.cancelling import Cancelling
+from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.documents import Documents
 from longshore.services.producer import Producer
+from longshore.services.resuming import Resuming
 from longshore.services.sweeper import Sweeper, SweeperPolicy
 from longshore.services.transitions import Transitions
 from longshore.services.worker.attempt import Tools
@@ -44,13 +51,15 @@ class Services:
     producer: Producer
     dispatcher: Dispatcher
     sweeper: Sweeper
+    dead_letters: DeadLetters
     presence: Presence
 
     def worker(self, worker_id: str | None = None) -> Worker:
         """A worker of this process."""
         settings = self.settings
+        name = worker_id or new_worker_id()
         tools = Tools(
-            worker_id=worker_id or new_worker_id(),
+            worker_id=name,
             backend=self.backend,
             transitions=self.transitions,
             documents=self.documents,
@@ -59,12 +68,18 @@ class Services:
                 child_environment(settings),
                 self.backend.clock,
                 keep_folders=settings.worker.keep_work_dirs,
+                modules=settings.worker.app,
+                held=lambda: self.presence.held_by(name),
             ),
             presence=self.presence,
             lease=_lease_policy(settings),
             output=OutputPolicy(
                 flush_after=settings.worker.output_flush,
                 limit_bytes=settings.limits.output_bytes_per_attempt,
+            ),
+            artifacts=ArtifactPolicy(
+                limit_files=settings.limits.artifact_files_per_attempt,
+                limit_bytes=settings.limits.artifact_bytes_per_attempt,
             ),
             timeout=settings.worker.task_timeout,
             result_limit_bytes=settings.limits.result_bytes,
@@ -134,28 +149,49 @@ def _services(settings: Settings, backend: Backend, presence: Presence) -> Servi
         task_limit=settings.limits.max_tasks_per_job,
         input_limit_bytes=settings.limits.input_bytes,
     )
+    dispatcher = Dispatcher(
+        backend=backend,
+        transitions=transitions,
+        documents=documents,
+        presence=presence,
+        wait=settings.worker.poll_wait,
+    )
+    cancelling = Cancelling(
+        backend=backend, transitions=transitions, documents=documents, dispatcher=dispatcher
+    )
+    resuming = Resuming(
+        backend=backend, transitions=transitions, documents=documents, dispatcher=dispatcher
+    )
+    dead_letters = DeadLetters(
+        backend=backend,
+        transitions=transitions,
+        resuming=resuming,
+        app=settings.app,
+        skew_margin=settings.worker.skew_margin,
+    )
     return Services(
         settings=settings,
         backend=backend,
         transitions=transitions,
         documents=documents,
         producer=producer,
-        dispatcher=Dispatcher(
-            backend=backend,
-            transitions=transitions,
-            documents=documents,
-            presence=presence,
-            wait=settings.worker.poll_wait,
-        ),
+        dispatcher=dispatcher,
         sweeper=Sweeper(
             backend=backend,
             transitions=transitions,
-            producer=producer,
+            dispatcher=dispatcher,
+            dead_letters=dead_letters,
+            finishers={
+                IntentKind.CREATE: producer.finish_creating,
+                IntentKind.CANCEL: cancelling.finish,
+                IntentKind.RESUME: resuming.finish,
+            },
             presence=presence,
             policy=SweeperPolicy(
                 every=settings.worker.sweep_every, skew_margin=settings.worker.skew_margin
             ),
         ),
+        dead_letters=dead_letters,
         presence=presence,
     )
 
@@ -184,6 +220,16 @@ def store_exists(settings: Settings) -> bool:
 def examine(settings: Settings) -> StoreFacts:
     """What can be told of the data folder without using it."""
     return inspection.examine(settings.data_dir.absolute(), now=SystemClock().now())
+
+
+def system_clock() -> Clock:
+    """The machine's clock, for whoever needs no services."""
+    return SystemClock()
+
+
+def memory_of(process_id: int) -> int:
+    """Resident memory of a process in bytes; 0 if it is gone or cannot be seen."""
+    return rss_bytes_of(process_id)
 
 
 def presence_in(settings: Settings) -> Presence:

@@ -20,7 +20,7 @@ KILLS = 50
 def a_job(marks: Path, count: int = 1) -> dict:
     """Tasks that note when they begin and end, and wait in between for a word to go on."""
     script = (
-        f"echo begin $LONGSHORE_ATTEMPT >> {marks}/$1;"
+        f"echo begin $LONGSHORE_ATTEMPT $$ >> {marks}/$1;"
         f" while [ ! -e {marks}/go-$1 ]; do sleep 0.02; done; echo end >> {marks}/$1"
     )
     return {
@@ -61,6 +61,9 @@ def test_a_worker_killed_in_mid_task_fifty_times_leaves_every_task_completed_onc
                 worker = start_worker()
                 await until(lambda n=kill: begun(marks, "t0", n))
                 worker.kill()
+            # The last child must not get the word that is meant for the next.
+            last = int((marks / "t0").read_text().split()[-1])
+            await until(lambda: gone(last))
             (marks / "go-t0").touch()
             start_worker()
             await until(lambda: ended(services, accepted.job.id))
@@ -82,12 +85,18 @@ async def ended(services: Services, job_id: str) -> bool:
     return job is not None and job.state.terminal
 
 
+@pytest.mark.parametrize("hides", [False, True], ids=["in its session", "hidden"])
 def test_the_children_of_a_killed_worker_die_with_it(
-    settings: Settings, start_worker: Callable[..., WorkerProcess], tmp_path: Path
+    settings: Settings,
+    start_worker: Callable[..., WorkerProcess],
+    tmp_path: Path,
+    *,
+    hides: bool,
 ) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
-    function = {"argv": [sys.executable, "-c", _NOTE_PID, str(marks / "pid")]}
+    script = _HIDE + _NOTE_PID if hides else _NOTE_PID
+    function = {"argv": [sys.executable, "-c", script, str(marks / "pid")]}
 
     async def scenario() -> None:
         async with wired(settings) as services:
@@ -105,6 +114,19 @@ def test_the_children_of_a_killed_worker_die_with_it(
     asyncio.run(scenario())
 
 
+# Another session, another parent, no pipe, nothing in its environment.
+_HIDE = """
+import os, sys, threading
+if "hidden" not in sys.argv:
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            code = open("/proc/self/cmdline").read().split("\\0")[2]
+            os.closerange(0, 100)
+            os.execve(sys.executable, [sys.executable, "-c", code, *sys.argv[1:], "hidden"], {})
+        os._exit(0)
+    threading.Event().wait()
+"""
 _NOTE_PID = """
 import os, sys, threading
 path = sys.argv[1]

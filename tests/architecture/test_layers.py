@@ -52,6 +52,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "adapters.sqlite": {"apsw", "msgspec"},
     "interfaces.cli": {"click", "rich", "typer", "yaml"},
     "interfaces.lambdas": {"aws_lambda_powertools"},
+    "interfaces.python": {"pydantic", "pydantic_core"},
     "interfaces.rest": {"fastapi", "pydantic", "starlette", "uvicorn"},
     "interfaces.rpc": {"connectrpc", "google"},
     "interfaces.web": {"fastapi", "starlette"},
@@ -61,6 +62,10 @@ THIRD_PARTIES: dict[str, set[str]] = {
 }
 # Clocks, chance and the outside world: what would make a decision differ from run to run.
 NOT_IN_CORE = {"asyncio", "os", "random", "socket", "subprocess", "threading", "time", "uuid"}
+# What is often imported and seldom needs the whole system: it builds it when it does.
+QUICK_TO_START = {("interfaces", "cli"), ("interfaces", "python")}
+# The second does not read it: it makes a child's what its order says.
+MAY_TOUCH_THE_ENVIRONMENT = {("settings",), ("runners", "keeper", "leader")}
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 
 
@@ -81,7 +86,7 @@ class Module:
     @property
     def is_entry(self) -> bool:
         """Whether it may build the system: the outermost door of an interface or a runner."""
-        if self.name[:2] in {("interfaces", "cli"), ("interfaces", "lambdas")}:
+        if self.name[:2] in {*QUICK_TO_START, ("interfaces", "lambdas")}:
             return True
         return self.name == ("interfaces", "rest", "app") or (
             self.name[:1] == ("runners",) and self.name[-1] == "__main__"
@@ -90,7 +95,7 @@ class Module:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """One imported name, in full, and whether it waits for a call."""
+    """One imported name, in full, and whether it waits for a call or for a type checker."""
 
     target: str
     line: int
@@ -118,10 +123,16 @@ def modules_of(package: Path) -> list[Module]:
 
 def imports_of(node: ast.AST, *, lazy: bool = False) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
-        inside = lazy or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        inside = lazy or _is_for_later(child)
         for target in _targets(child):
             yield Import(target=target, line=child.lineno, lazy=lazy)
         yield from imports_of(child, lazy=inside)
+
+
+def _is_for_later(node: ast.AST) -> bool:
+    if isinstance(node, ast.If):
+        return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
 
 
 def _targets(node: ast.AST) -> list[str]:
@@ -156,7 +167,7 @@ def _problems(module: Module) -> Iterator[tuple[int, str]]:
         if problem:
             yield found.line, f"{module.layer} must not import {found.target}{problem}"
     yield from _relative_imports(module.tree)
-    if module.name != ("settings",):
+    if module.name not in MAY_TOUCH_THE_ENVIRONMENT:
         yield from _environment_reads(module.tree)
     yield from _shape_problems(module)
 
@@ -182,7 +193,7 @@ def _own_problem(module: Module, target: tuple[str, ...], *, lazy: bool) -> str 
     if module.layer == "facade" and lazy and layer != "testing":
         return None
     if layer == "wiring" and module.is_entry:
-        late_enough = lazy or module.name[:2] != ("interfaces", "cli")
+        late_enough = lazy or module.name[:2] not in QUICK_TO_START
         return None if late_enough else " at the top: inside the function that needs it"
     return None if layer in MAY_IMPORT[module.layer or ""] else f": {layer} is out of its reach"
 
@@ -260,6 +271,8 @@ PLANTED = [
     ("interfaces/web/a.py", "import longshore.adapters.memory.x", "adapters is out of its reach"),
     ("interfaces/web/a.py", "import longshore.wiring", "wiring is out of its reach"),
     ("interfaces/cli/main.py", "from longshore.wiring import wire", "at the top"),
+    ("interfaces/python/a.py", "from longshore.wiring import wire", "at the top"),
+    ("interfaces/python/a.py", "import typer", "interfaces must not import typer"),
     ("runners/python/a.py", "from longshore.services import x", "services is out of its reach"),
     ("wiring.py", "from longshore.testing import clock", "testing is out of its reach"),
     ("__init__.py", "def f():\n    import longshore.testing", "testing is out of its reach"),
@@ -287,6 +300,9 @@ ALLOWED = [
     ("adapters/process/a.py", "import os\nos.getpid()"),
     ("services/a.py", "from longshore.settings import WorkerSettings\nimport longshore.ports.x"),
     ("interfaces/cli/main.py", "import typer\ndef f():\n    from longshore.wiring import wire"),
+    ("interfaces/python/a.py", "import pydantic\ndef f():\n    from longshore.wiring import wire"),
+    ("interfaces/python/a.py", "if TYPE_CHECKING:\n    from longshore.wiring import Services"),
+    ("__init__.py", "if TYPE_CHECKING:\n    from longshore.interfaces.python.a import task"),
     ("interfaces/lambdas/a.py", "from longshore.wiring import wire"),
     ("runners/python/__main__.py", "from longshore.wiring import wire"),
     ("wiring.py", "import longshore.adapters.sqlite.x\nimport longshore.interfaces.cli.main"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from longshore import errors
-from longshore.errors import LongshoreError
+from longshore.errors import LongshoreError, TaskFailed
 from longshore.interfaces.cli.exits import ExitCode, code_of, wants_json
 from longshore.interfaces.cli.main import COMMANDS, main
 from tests.interfaces.doors import LONGSHORE, SCRIPT, Cli
@@ -203,7 +203,10 @@ def _leaves(kind: type[LongshoreError]) -> Iterator[type[LongshoreError]]:
 def test_every_error_has_its_exit_code(kind: type[LongshoreError]) -> None:
     code = code_of(kind.__new__(kind))
 
-    assert code in (ExitCode.USAGE, ExitCode.NOT_FOUND, ExitCode.REFUSED, ExitCode.BACKEND)
+    if issubclass(kind, TaskFailed):
+        assert code is ExitCode.FAILED
+    else:
+        assert code in (ExitCode.USAGE, ExitCode.NOT_FOUND, ExitCode.REFUSED, ExitCode.BACKEND)
 
 
 @pytest.mark.parametrize(

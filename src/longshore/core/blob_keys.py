@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from longshore.errors import UsageError
 
 KEY_LIMIT_BYTES = 1024
@@ -42,3 +44,35 @@ def submitted_document(job_id: str, body_hash: str, name: str) -> str:
 def task_document(job_id: str, key: str, name: str) -> str:
     """Where a document of one task is kept; ``name`` tells attempts apart where there are many."""
     return f"jobs/{job_id}/tasks/{key}/{name}.json"
+
+
+def attempt_file(task_id: str, attempt: int, name: str) -> str:
+    """Where a file that an attempt left is kept; without a name, what all of its files begin with.
+
+    ``name`` is a path below the attempt's folder: bring yours through ``safe_name``.
+    """
+    return f"task/logs/{task_id}/attempt-{attempt}/{name}"
+
+
+_NAME_LIMIT_BYTES = 600  # the longest task id fits before it
+_MARK_BYTES = 4
+
+
+def safe_name(path: str) -> str:
+    """A relative path as it may stand in a key: nothing unseen, nothing that leads upwards.
+
+    What has to be changed or cut gets a mark made from the whole, so that two paths that would
+    look the same do not become one. A name that came from here stays as it is.
+    """
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    plain = "/".join(parts)
+    name = "/".join("_" if part == ".." else _visible(part) for part in parts) or "_"
+    if name == plain and len(name.encode()) <= _NAME_LIMIT_BYTES:
+        return name
+    digest = hashlib.blake2b(path.encode(errors="surrogatepass"), digest_size=_MARK_BYTES)
+    mark = f"~{digest.hexdigest()}"
+    return name.encode()[: _NAME_LIMIT_BYTES - len(mark)].decode(errors="ignore") + mark
+
+
+def _visible(text: str) -> str:
+    return "".join(character if character.isprintable() else "_" for character in text)

@@ -13,6 +13,9 @@ ATTEMPT_VARIABLE = "LONGSHORE_ATTEMPT"
 INPUT_VARIABLE = "LONGSHORE_ATTEMPT_INPUT"
 DEPENDENCIES_VARIABLE = "LONGSHORE_ATTEMPT_DEPENDENCIES"
 
+# An object with this one field in a task's arguments stands for the result of the task it names.
+RESULT_REFERENCE = "$longshore.result"
+
 CHANNEL_VARIABLE = "LONGSHORE_ATTEMPT_CHANNEL"
 # One digit, because some shells know no other after ">&".
 CHANNEL_NUMBER = 3

@@ -59,6 +59,7 @@ class Release:
 
     fence: int
     reason: str
+    usage: Usage = field(default_factory=Usage)
     last_output: int | None = None
 
 
@@ -155,7 +156,7 @@ class Resume:
     """An operator gives the task another round.
 
     ``completed`` are the tasks of the job that completed, because a task that was cancelled while
-    it waited has not heard of its parents since.
+    it waited has not heard of its parents since; for the others it waits again.
     """
 
     round: int

@@ -49,6 +49,7 @@ class Failure:
     signal: str | None = None  # by name: "SIGKILL"
     retry_after: timedelta | None = None  # not before this long from now
     retry: bool | None = None  # what the task or its definition decided; None: the category does
+    peak_rss_bytes: int | None = None  # the most memory that the attempt had, where it is known
 
     @property
     def retryable(self) -> bool:
@@ -85,32 +86,40 @@ def failure_of_exit(
     *,
     retryable_codes: Collection[int] = (),
     out_of_memory: bool = False,
+    peak_rss_bytes: int | None = None,
 ) -> Failure:
-    """Why an attempt failed whose process ended in this way.
+    """Why an attempt failed whose process ended in this way, and not by our own doing.
 
     Args:
         exit_code: None if a signal ended it, or nobody saw its end; below zero, as
             ``subprocess`` has it, the number of a signal.
         retryable_codes: Exit codes that the definition says are worth another attempt.
         out_of_memory: The memory limit was what ended it, whatever the code says.
+        peak_rss_bytes: The most memory that it had, where that is known.
     """
     if exit_code is not None and exit_code < 0:
         signal, exit_code = signal or -exit_code, None
     name = None if signal is None else _signal_name(signal)
+    peak = "" if peak_rss_bytes is None else f" ({_size(peak_rss_bytes)} at its peak)"
     if out_of_memory:
-        category, message = ErrorCategory.OUT_OF_MEMORY, "the process ran out of memory"
+        category, message = ErrorCategory.OUT_OF_MEMORY, f"the process ran out of memory{peak}"
     else:
-        category, message = _ending(exit_code, name)
+        category, message = _ending(exit_code, name, peak)
     return Failure(
         category=category,
         message=message,
         exit_code=exit_code,
         signal=name,
         retry=True if exit_code in retryable_codes else None,
+        peak_rss_bytes=peak_rss_bytes,
     )
 
 
-def _ending(exit_code: int | None, signal: str | None) -> tuple[ErrorCategory, str]:
+def _ending(exit_code: int | None, signal: str | None, peak: str) -> tuple[ErrorCategory, str]:
+    if signal == Signals.SIGKILL.name:
+        # The kernel says no more than this when it kills for want of memory.
+        message = f"the process was ended by {signal}: lack of memory is possible{peak}"
+        return ErrorCategory.CRASH, message
     if signal is not None:
         return ErrorCategory.CRASH, f"the process was ended by {signal}"
     if exit_code is None:
@@ -119,6 +128,15 @@ def _ending(exit_code: int | None, signal: str | None) -> tuple[ErrorCategory, s
         message = "exit code 0 is no failure: say what else was wrong"
         raise ValueError(message)
     return ErrorCategory.EXIT_CODE, f"the process ended with exit code {exit_code}"
+
+
+def _size(count: int) -> str:
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{round(size, 1):g} {unit}"
 
 
 def _exit_code_of(error: BaseException) -> int | None:

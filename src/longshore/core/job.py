@@ -59,7 +59,7 @@ class TasksEnded:
     would bring back the end that it took away.
 
     ``statuses`` (by key) are needed only when ``tells`` says so, because gathering them reads the
-    whole job.
+    whole job. With no tasks at all it is a look whether the job is over and has not told so.
     """
 
     ended: tuple[EndedTask, ...]
@@ -79,7 +79,7 @@ class CancelJob:
 class ResumeJob:
     """An operator gives tasks another round that failed or were cancelled.
 
-    Their parents have all completed; ``blocked`` is what stays behind others.
+    None of them is behind a task that stays failed or cancelled; ``blocked`` is what is.
     """
 
     numbers: NumberSet
@@ -131,7 +131,7 @@ def tells(row: JobRow, ended: Sequence[EndedTask]) -> bool:
     after = _recorded(row, ended)
     if after.failed - row.failed and row.failure_told_in < row.round:
         return True
-    return after.state is JobState.COMPLETED and row.end_told_in < row.round
+    return after.state is JobState.COMPLETED and after.untold
 
 
 _Step = Step[JobRow]
@@ -171,7 +171,7 @@ def _described(row: JobRow) -> str:
 def _tasks_ended(step: _Step, command: TasksEnded) -> JobDecision:
     row = step.row
     after = _recorded(row, command.ended)
-    if after == row:
+    if after == row and not row.untold:
         return Refusal(reason=Reason.NOTHING_TO_DO, detail="all of this is recorded already")
     told: list[e.EventBody] = []
     fields: dict[str, Any] = {
@@ -189,7 +189,7 @@ def _tasks_ended(step: _Step, command: TasksEnded) -> JobDecision:
         fields["failure_told_in"] = row.round
     if after.state.terminal:
         fields["finished_at"] = row.finished_at or step.now
-        if row.end_told_in < row.round and after.state is not JobState.FAILED:
+        if after.untold:
             told.append(_end_of(after, command.statuses))
             fields["end_told_in"] = row.round
     return step.change(*told, **fields)

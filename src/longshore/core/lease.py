@@ -47,6 +47,13 @@ class LeasePolicy:
     skew_margin: timedelta = timedelta(seconds=2)
 
     def __post_init__(self) -> None:
+        if self.renew_every <= timedelta(0):
+            message = f"renew_every must be longer than zero, not {self.renew_every!r}"
+            raise ValueError(message)
+        for name in ("kill_grace", "skew_margin"):
+            if getattr(self, name) < timedelta(0):
+                message = f"{name} must not be negative, but is {getattr(self, name)!r}"
+                raise ValueError(message)
         if self.renew_every >= self.extend_by:
             message = "renew_every must be shorter than extend_by"
             raise ValueError(message)

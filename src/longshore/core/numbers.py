@@ -19,6 +19,8 @@ class NumberSet:
     def __init__(self, numbers: Iterable[int] = ()) -> None:
         bits = bytearray()
         for number in numbers:
+            if number < 0:
+                raise _negative(number)
             byte, bit = divmod(number, 8)
             if byte >= len(bits):
                 bits.extend(bytes(byte + 1 - len(bits)))
@@ -28,12 +30,17 @@ class NumberSet:
     @classmethod
     def up_to(cls, count: int) -> NumberSet:
         """All numbers below ``count``."""
+        if count < 0:
+            raise _negative(count)
         return cls._of((1 << count) - 1)
 
     @classmethod
     def from_text(cls, text: str) -> NumberSet:
         """The inverse of ``to_text``."""
-        return cls._of(int(text, 16) if text else 0)
+        bits = int(text, 16) if text else 0
+        if bits < 0:
+            raise _negative(bits)
+        return cls._of(bits)
 
     @classmethod
     def _of(cls, bits: int) -> NumberSet:
@@ -46,7 +53,7 @@ class NumberSet:
         return f"{self._bits:x}" if self._bits else ""
 
     def __contains__(self, number: int) -> bool:
-        return bool(self._bits >> number & 1)
+        return number >= 0 and bool(self._bits >> number & 1)
 
     def __iter__(self) -> Iterator[int]:
         data = self._bits.to_bytes((self._bits.bit_length() + 7) // 8, "little")
@@ -80,6 +87,10 @@ class NumberSet:
     def __repr__(self) -> str:
         shown = list(self)
         return f"NumberSet({shown})" if len(shown) <= 20 else f"NumberSet(<{len(shown)} numbers>)"
+
+
+def _negative(number: int) -> ValueError:
+    return ValueError(f"a set of task numbers cannot hold {number}: they begin with 0")
 
 
 NO_NUMBERS: Final = NumberSet()

@@ -171,3 +171,10 @@ class JobRow:
         if self.failed and not (self.cancel and self.cancelled):
             return JobState.FAILED
         return JobState.CANCELLED if self.cancelled else JobState.COMPLETED
+
+    @property
+    def untold(self) -> bool:
+        """Whether it is over, and this round's Job Completed or Job Cancelled is still to come."""
+        if self.end_told_in >= self.round:
+            return False
+        return self.state in (JobState.COMPLETED, JobState.CANCELLED)

@@ -108,7 +108,8 @@ _SIGNED_QUERY = _rule(
 )
 _URL_WITH_PASSWORD = _rule(
     # A slash in a password is a mistake that happens; a port and a path are not a password.
-    r"(?P<keep>://[^\s/?:@\"'<>]{0,128}:)(?:[^\s/?\"'<>]{1,512}|(?!\d{1,5}/)[^\s:@\"'<>]{1,256}+)"
+    r"(?P<keep>://[^\s/?:@\"'<>]{0,128}:)(?:[^\s/?\"'<>]{1,512}|(?!\d{1,5}[/?])"
+    r"[^\s:@\"'<>]{1,256}+(?::[^\s:@\"'<>]{1,128}+)?)"
     r"(?=@)",
     "://",
 )

@@ -12,16 +12,21 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from longshore.core.attempt_history import PastAttempt
+from longshore.core.dead_letters import DeadLetter
 from longshore.core.events.event import Event
 from longshore.core.failures import ErrorCategory, Failure
 from longshore.core.rows import JobRow, TaskRow
+from longshore.core.sanitise import safe_excerpt
 from longshore.core.states import JobState, TaskState
+from longshore.services.post_mortem import PostMortem
 
 TIMED_OUT = 124
 """What ``timeout`` exits with, and so do we."""
 
 _FAILED = 1
 _SIGNALLED = 128
+_BODY_CHARACTERS = 2000
 
 
 def exit_code_of(task: TaskRow) -> int | None:
@@ -110,6 +115,58 @@ def _failure(failure: Failure | None) -> dict[str, Any] | None:
         "category": failure.category.value,
         "type": failure.error_type,
         "signal": failure.signal,
+    }
+
+
+def dead_letter_document(letter: DeadLetter) -> dict[str, Any]:
+    """A dead letter as a listing shows it; of a message without a task, what a task has is null."""
+    row, message = letter.row, letter.message
+    return {
+        "id": letter.id,
+        "kind": "task" if message is None else "message",
+        "at": _moment(letter.at),
+        "queue": letter.queue,
+        "error": letter.reason,
+        "category": letter.category.value if letter.category else None,
+        "requestId": row.id if row else None,
+        "jobId": row.spec.job_id if row else None,
+        "taskId": row.spec.key if row else None,
+        "name": row.spec.definition if row else None,
+        "round": row.round if row else None,
+        "attemptsUsed": row.attempts_used if row else None,
+        "maxAttempts": row.spec.retry.max_attempts if row else None,
+        "receives": message.receives if message else None,
+    }
+
+
+def post_mortem_document(found: PostMortem) -> dict[str, Any]:
+    """A dead letter with all that is known of it."""
+    row, message = found.letter.row, found.letter.message
+    return {
+        **dead_letter_document(found.letter),
+        "endedBy": found.ended_by,
+        "body": safe_excerpt(message.body, limit=_BODY_CHARACTERS) if message else None,
+        "inputBytes": row.spec.input.size if row and row.spec.input else 0,
+        "task": task_document(row) if row else None,
+        "attempts": [_attempt(attempt) for attempt in found.attempts],
+        "lastLines": [
+            {"stream": line.stream.value, "text": line.text} for line in found.last_lines
+        ],
+    }
+
+
+def _attempt(attempt: PastAttempt) -> dict[str, Any]:
+    return {
+        "attempt": attempt.number,
+        "round": attempt.round,
+        "workerId": attempt.worker_id,
+        "startedAt": _moment(attempt.started_at),
+        "endedAt": _moment(attempt.ended_at),
+        "durationMs": _ms(attempt.took),
+        "outcome": attempt.ended,
+        "error": attempt.error,
+        "category": attempt.category,
+        "exitCode": attempt.exit_code,
     }
 
 

@@ -114,7 +114,9 @@ class Ledger(Protocol):
     async def unrung(self, *, due_by: datetime, rung_before: datetime, limit: int) -> list[str]:
         """Ids of pending tasks due at or before ``due_by`` and last rung before ``rung_before``.
 
-        A ledger that knows the task's message is still on its queue leaves the task out.
+        A ledger that knows the task's message is still on its queue leaves the task out. Not every
+        ledger can know, so the pauses between two rings double: a task is also left out if, by
+        ``due_by``, its last ring is less long ago than it had been due when it was rung.
         """
         ...
 
@@ -123,8 +125,24 @@ class Ledger(Protocol):
         those whose lease ends at or before it."""
         ...
 
-    async def open_intents(self, *, limit: int) -> list[str]:
-        """Ids of jobs with an intent that is not carried out."""
+    async def open_intents(self, *, limit: int, after: str = "") -> list[str]:
+        """Ids of jobs with an intent that is not carried out: those after ``after``, in order."""
+        ...
+
+    async def unrecorded_ends(
+        self, *, ended_by: datetime, limit: int, after: str = ""
+    ) -> list[str]:
+        """Ids of tasks that ended at or before ``ended_by`` and of whose end their job, which is
+        running, does not know; by job and then by id, those after the task ``after``."""
+        ...
+
+    async def untold_parents(self, *, limit: int, after: str = "") -> list[str]:
+        """Ids of waiting tasks that await a task which their job, which is running, knows to have
+        completed; by job and then by id, those after the task ``after``."""
+        ...
+
+    async def untold_ends(self, *, limit: int, after: str = "") -> list[str]:
+        """Ids of jobs that are ``untold``: those after ``after``, in order."""
         ...
 
     async def nudged(self, worker_id: str) -> None:

@@ -24,6 +24,13 @@ class Presence(Protocol):
         """The worker has given back all it held and ends in good order."""
         ...
 
+    def held_by(self, worker_id: str) -> tuple[int, ...]:
+        """Files that keep the worker present; for those who end its children when it is gone.
+
+        As long as one of them has such a file open, the worker is not ``gone``.
+        """
+        ...
+
     def note_child(self, worker_id: str, process_id: int) -> None:
         """The worker has started a child that leads its own process group."""
         ...

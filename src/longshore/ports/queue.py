@@ -30,7 +30,7 @@ class Message:
     body: str
     receipt: str  # for this delivery only
     receives: int  # deliveries so far, this one included
-    sent_at: datetime
+    sent_at: datetime  # of one that took in others of its key: when the last of them was sent
     priority: Priority = Priority.NORMAL
 
 
@@ -85,8 +85,11 @@ class TaskQueue(Protocol):
         """How many messages there are, as far as is known."""
         ...
 
-    async def dead_letters(self, queue: str, *, limit: int) -> list[Message]:
-        """Messages that were received too often, oldest first; reading does not remove them."""
+    async def dead_letters(self, queue: str | None, *, limit: int) -> list[Message]:
+        """Messages that were received too often, oldest first; reading does not remove them.
+
+        Of one queue, or with None of every queue.
+        """
         ...
 
     async def drop_dead_letter(self, message_id: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Protocol
 
 from longshore.core.definition import Definition
@@ -62,7 +63,35 @@ class Used:
     usage: Usage
 
 
-Report = Printed | Active | StepDone | Used
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """The child says how far it is; ``text`` is one line that may be shown to anybody."""
+
+    done: float
+    total: float | None = None
+    text: str = ""
+
+    def __str__(self) -> str:
+        of = "" if self.total is None else f" of {_plain(self.total)}"
+        part = ""
+        if self.total and self.done <= self.total:
+            # Rounded down: nothing is done before it is.
+            part = f" ({int(100 * self.done / self.total)}%)"
+        return f"{_plain(self.done)}{of}{part}" + (f", {self.text}" if self.text else "")
+
+
+def _plain(number: float) -> str:
+    return f"{number:.0f}" if number == int(number) else f"{number:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Summarised:
+    """The child says in one line what came of its work; it may be shown to anybody."""
+
+    text: str
+
+
+Report = Printed | Active | StepDone | Used | Progressed | Summarised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +102,7 @@ class Ending:
     result: Any = None
     exit_code: int | None = None
     signal: str | None = None  # what ended it, if a signal did
+    peak_rss_bytes: int | None = None  # the most memory it was seen to use, if that is known
 
 
 class RunningAttempt(Protocol):
@@ -81,6 +111,11 @@ class RunningAttempt(Protocol):
     @property
     def process_id(self) -> int:
         """The child's, which leads its own session and process group."""
+        ...
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the child works; it is there until ``close``. None for a runner without one."""
         ...
 
     def reports(self) -> AsyncIterator[Report]:
@@ -107,9 +142,27 @@ class RunningAttempt(Protocol):
         """Memory in use by the child now; 0 if it is not known."""
         ...
 
+    async def close(self) -> None:
+        """Let go of what is left of an attempt that has ended: its folder too, unless folders are
+        kept. Safe to call twice."""
+        ...
+
 
 class Runner(Protocol):
     """Starts children."""
+
+    async def open(self) -> None:
+        """Get ready to start children, so that the first one need not wait.
+
+        Raises:
+            UsageError: what it was told to load cannot be loaded.
+            BackendUnavailable: there is no process to be had now; ``start`` tries again.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End whatever is left. Safe to call twice."""
+        ...
 
     async def start(self, order: WorkOrder) -> RunningAttempt:
         """Start one.

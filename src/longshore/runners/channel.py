@@ -1,35 +1,52 @@
 """The private pipe between a child and its worker: JSON lines, one message a line.
 
-The child says ``result``, ``error``, ``activity``, ``usage``, ``step`` and ``log``; its standard
-output and error are only output. The file descriptor's number comes in the environment, so a shell
-script can report too: ``echo '{"type":"result","value":42}' >&$LONGSHORE_ATTEMPT_CHANNEL``.
+The child says ``result``, ``error``, ``activity``, ``progress``, ``summary``, ``usage``, ``step``
+and ``log``; its standard output and error are only output. The file descriptor's number comes in
+the environment, so a shell script can report too:
+``echo '{"type":"result","value":42}' >&$LONGSHORE_ATTEMPT_CHANNEL``.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from threading import Lock
 from typing import Any
+
+LINE_LIMIT_BYTES = 64 * 1024 * 1024
+"""The worker reads no longer line, and would not answer one."""
 
 
 class Channel:
-    """The child's end."""
+    """The child's end. Any thread of the child may use it."""
 
     def __init__(self, channel: int, replies: int) -> None:
         self._channel = channel
         self._replies = os.fdopen(replies, "rb", closefd=False)
+        self._writing = Lock()
+        # Replies come in the order of the steps: one after another, each gets its own.
+        self._stepping = Lock()
 
     def say(self, kind: str, **content: Any) -> None:
-        """Send one message; whole, however long."""
+        """Send one message; whole, however long.
+
+        Raises:
+            ValueError: it is longer than anybody would read.
+        """
         line = json.dumps({"type": kind, **content}, separators=(",", ":"), allow_nan=False)
         data = memoryview(line.encode() + b"\n")
-        while data:
-            data = data[os.write(self._channel, data) :]
+        if len(data) > LINE_LIMIT_BYTES:
+            message = f"a {kind} of {len(data)} bytes, and at most {LINE_LIMIT_BYTES} can be sent"
+            raise ValueError(message)
+        with self._writing:
+            while data:
+                data = data[os.write(self._channel, data) :]
 
     def step(self, name: str, result: Any) -> None:
         """Report a finished step and wait until its result is kept."""
-        self.say("step", name=name, result=result)
-        reply = self._replies.readline()
+        with self._stepping:
+            self.say("step", name=name, result=result)
+            reply = self._replies.readline()
         if json.loads(reply or "null") != {"kept": name}:
             message = f"the worker did not keep step {name!r}"
             raise ConnectionError(message)

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from longshore.core.references import with_results
+
 
 def load(path: str) -> Callable[..., Any]:
     """The function that ``package.module:name`` names."""
@@ -22,10 +24,16 @@ def load(path: str) -> Callable[..., Any]:
 
 def run(order: Mapping[str, Any]) -> Any:
     """Call the function and return its result."""
-    settings = {**order["options"], **(order["input"] or {})}
+    options, given = order["options"], order["input"] or {}
+    # What ``longshore.task`` made of a function stands in its definition; only arguments vary.
+    typed = options.get("typed")
+    settings = {**options, "kwargs": given.get("kwargs", {})} if typed else {**options, **given}
     sys.path[:0] = [folder for folder in settings.get("path", [""]) if folder not in sys.path]
-    function = load(settings["function"])
-    result = function(*settings.get("args", ()), **settings.get("kwargs", {}))
+    function: Any = load(settings["function"])
+    kwargs = with_results(settings.get("kwargs", {}), order["dependency_outputs"])
+    if typed:
+        return function.run_with(kwargs)  # it knows its types, both ways
+    result = function(*settings.get("args", ()), **kwargs)
     return _finished(result) if hasattr(result, "__await__") else result
 
 

@@ -97,30 +97,61 @@ class Dispatcher:
         await bus.acknowledge(CONSUMER, delivery.receipt)
         return True
 
-    async def settle(self, task_ids: Sequence[str]) -> None:
-        """Do what follows from the end of these tasks, in so far as they have ended."""
-        await self._settle(dict.fromkeys(task_ids, _AS_IT_IS))
+    async def settle(self, task_ids: Sequence[str]) -> int:
+        """Do what follows from the end of these tasks, in so far as they have ended.
 
-    async def _settle(self, heard: Mapping[str, int]) -> None:
+        Returns how many of these ends were news to their jobs.
+        """
+        return await self._settle(dict.fromkeys(task_ids, _AS_IT_IS))
+
+    async def send_on(self, task_ids: Sequence[str]) -> int:
+        """Tell waiting tasks which of their parents their jobs know to have completed.
+
+        Whoever completes is told of at once; this is for those who were not there to hear it.
+        Returns how many had something to hear.
+        """
+        heard = 0
+        for job_id in dict.fromkeys(split_task_id(task_id)[0] for task_id in task_ids):
+            job = await self._backend.ledger.job(job_id)
+            # What has completed stays so, however much later this is.
+            done = ParentsDone(numbers=job.completed if job is not None else NO_NUMBERS)
+            of_job = [task_id for task_id in task_ids if split_task_id(task_id)[0] == job_id]
+            rows = await self._backend.ledger.tasks(of_job)
+            heard += sum([await self._told(row.id, done) for row in rows])
+        return heard
+
+    async def tell_end(self, job_id: str) -> bool:
+        """Tell the end of a job that is over and has not told so; whether there was need to."""
+        return await self._moved(job_id, {}) is not None
+
+    async def _settle(self, heard: Mapping[str, int]) -> int:
         """The same for tasks whose rows must be as new as the events that were heard."""
         by_job: dict[str, dict[str, int]] = {}
         for task_id, sequence in heard.items():
             by_job.setdefault(split_task_id(task_id)[0], {})[task_id] = sequence
         # Together, so that their commits share an fsync.
-        await asyncio.gather(*(self._settle_job(job_id, told) for job_id, told in by_job.items()))
+        moved = await asyncio.gather(*(self._moved(*one) for one in by_job.items()))
+        return sum(len(after.ended - before.ended) for before, after in filter(None, moved))
 
-    async def _settle_job(self, job_id: str, heard: Mapping[str, int]) -> None:
+    async def _moved(self, job_id: str, heard: Mapping[str, int]) -> tuple[JobRow, JobRow] | None:
+        """The job before and after it took note of these ends; None if it had nothing to learn."""
+        before: list[JobRow] = []
+
         async def decide(job: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
+            before.append(job)
             ended = [row for row in await self._rows(heard) if row.state.terminal]
             await self._tell_dependents(ended)
             return await self._record(job, ended, now, change_id)
 
         try:
-            await self._transitions.job(job_id, decide)
+            after = await self._transitions.job(job_id, decide)
         except CommandRefused:
             logger.debug("dispatch.nothing_new", extra={"job_id": job_id})
         except NotFound:
             logger.exception("dispatch.job_missing", extra={"job_id": job_id})
+        else:
+            return before[-1], after
+        return None
 
     async def _rows(self, heard: Mapping[str, int]) -> list[TaskRow]:
         """The rows; an event that was faster than its row is waited for, not forgotten."""
@@ -149,10 +180,15 @@ class Dispatcher:
         if self._backend.ledger.atomic and await self._told_at_once(told):
             return
         for task_id, numbers in told.items():
-            try:
-                await self._transitions.task(task_id, ParentsDone(numbers=NumberSet(numbers)))
-            except CommandRefused:
-                logger.debug("dispatch.told_before", extra={"task_id": task_id})
+            await self._told(task_id, ParentsDone(numbers=NumberSet(numbers)))
+
+    async def _told(self, task_id: str, done: ParentsDone) -> bool:
+        try:
+            await self._transitions.task(task_id, done)
+        except CommandRefused:
+            logger.debug("dispatch.told_before", extra={"task_id": task_id})
+            return False
+        return True
 
     async def _told_at_once(self, told: dict[str, list[int]]) -> bool:
         now, change_id = self._backend.clock.now(), self._transitions.new_id()
@@ -197,6 +233,11 @@ class Dispatcher:
         return jobs.apply(job, command, now=now, change_id=change_id)
 
     async def _behind(self, job: JobRow, row: TaskRow) -> NumberSet:
+        """What can no longer run by itself, because this task did not complete.
+
+        Nothing if its spec names no dependents: specs are written once, so dependents that are
+        added to a job later will have to be looked up in the job's graph.
+        """
         if row.state is TaskState.COMPLETED or row.spec.dependents is None:
             return NO_NUMBERS
         graph = Graph.from_json(await self._documents.load(job.graph))

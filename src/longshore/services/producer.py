@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from longshore.core import job as jobs
@@ -43,6 +43,8 @@ from longshore.services.documents import Documents
 from longshore.services.transitions import Transitions
 
 logger = logging.getLogger(__name__)
+
+_MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +204,7 @@ class Producer:
         body = {
             "document": json.loads(canonical_text(document)),
             "versions": {name: one.version for name, one in definitions.items()},
+            "retry": _retry_document(self._retry),
         }
         intent_id = self._transitions.new_id()
         place = submitted_document(spec.id, spec.body_hash, f"request-{intent_id}")
@@ -220,7 +223,9 @@ class Producer:
         # What was accepted is carried out, also if the limit has been lowered since.
         request = read_job(body["document"], limit=len(body["document"]["tasks"]))
         definitions = await self._versions(job.spec.tenant, body["versions"])
-        planned = plan(job.spec, request.tasks, definitions, retry=self._retry)
+        # Of the settings when it was accepted, or half of its tasks would be tried more often.
+        retry = _retry_in(body["retry"])
+        planned = plan(job.spec, request.tasks, definitions, retry=retry)
         for key, data in planned.blobs:
             await self._backend.blobs.put(key, data)
         await self._create_tasks(intent, planned)
@@ -266,3 +271,20 @@ class Producer:
             return await self._transitions.job(job.id, decide)
         except CommandRefused:
             return None
+
+
+def _retry_document(retry: RetryPolicy) -> dict[str, int]:
+    return {
+        "maxAttempts": retry.max_attempts,
+        "baseUs": retry.base // _MICROSECOND,
+        "capUs": retry.cap // _MICROSECOND,
+    }
+
+
+def _retry_in(document: dict[str, int]) -> RetryPolicy:
+    """The inverse of ``_retry_document``."""
+    return RetryPolicy(
+        max_attempts=document["maxAttempts"],
+        base=document["baseUs"] * _MICROSECOND,
+        cap=document["capUs"] * _MICROSECOND,
+    )

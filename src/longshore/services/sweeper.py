@@ -1,14 +1,17 @@
 """The sweeper: finds what crashes left behind, from rows alone, and mends it.
 
-Every worker runs one. Two sweepers at once do no harm: each repair is a commit that only one can
-win. Whatever is found is counted and told, because a repair that nobody sees hides a fault.
+Every worker has one, and one at a time sweeps: whichever of the machine fills the role. Two at once
+would do no harm, because each repair is a commit that only one can win; it would be work for
+nothing. Whatever is found is counted and told, because a repair that nobody sees hides a fault.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from longshore.core import task as tasks
 from longshore.core.changes import Refusal
@@ -24,12 +27,20 @@ from longshore.errors import (
 from longshore.ports.backend import Backend
 from longshore.ports.ledger import HeldTask
 from longshore.ports.presence import Presence
-from longshore.services.producer import Producer
+from longshore.services.dead_letters import DeadLetters
+from longshore.services.dispatcher import Dispatcher
 from longshore.services.transitions import Transitions
 
 logger = logging.getLogger(__name__)
 
+ROLE = "sweeper"
+
+Finisher = Callable[[JobRow, Intent], Awaitable[bool]]
+"""Carries out what is left of an intent; False: somebody was faster."""
+
 _AT_ONCE = 500
+# Who does not fill the role sweeps so many times less often, in case the one who does stands still.
+_STANDS_IN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,68 +50,103 @@ class SweeperPolicy:
     every: timedelta = timedelta(seconds=60)
     look_for_dead_every: timedelta = timedelta(milliseconds=500)
     skew_margin: timedelta = timedelta(seconds=2)
-    ring_again_after: timedelta = timedelta(seconds=60)
+    ring_again_after: timedelta = timedelta(seconds=60)  # then twice that, and so on
+    settle_after: timedelta = timedelta(seconds=30)  # the dispatcher's time to do it by itself
 
 
 @dataclass(slots=True)
 class Repairs:
-    """How much was mended."""
+    """How much was mended, by kind."""
 
-    leases_ended: int = 0
-    rung_again: int = 0
-    intents_finished: int = 0
+    leases_ended: int = 0  # of workers that died or fell silent
+    intents_finished: int = 0  # submits, cancellations and resumes that were half done
+    dead_letters: int = 0  # messages that were received too often, and had their effect
+    ends_recorded: int = 0  # tasks of whose end their job had not heard
+    sent_on: int = 0  # tasks that waited for parents which had completed
+    jobs_ended: int = 0  # jobs that were over and had not told so
+    rung_again: int = 0  # tasks that were due, and nobody came
+    events_published: int = 0
+
+    def by_kind(self) -> dict[str, int]:
+        """What there was of each kind of which there was something."""
+        return {kind: count for kind, count in asdict(self).items() if count}
 
     def __bool__(self) -> bool:
-        return bool(self.leases_ended or self.rung_again or self.intents_finished)
+        return bool(self.by_kind())
+
+    def __add__(self, other: Repairs) -> Repairs:
+        ours, theirs = asdict(self), asdict(other)
+        return Repairs(**{kind: count + theirs[kind] for kind, count in ours.items()})
 
 
 class Sweeper:
-    """Mends what crashes leave behind."""
+    """Mends what crashes leave behind.
+
+    ``publish`` brings out events that were committed and have not reached the bus, and says how
+    many; None where the bus reads the log itself.
+    """
 
     def __init__(
         self,
         *,
         backend: Backend,
         transitions: Transitions,
-        producer: Producer,
+        dispatcher: Dispatcher,
+        dead_letters: DeadLetters,
+        finishers: Mapping[IntentKind, Finisher],
         presence: Presence,
         policy: SweeperPolicy,
+        publish: Callable[[], Awaitable[int]] | None = None,
     ) -> None:
         self._backend = backend
         self._transitions = transitions
-        self._producer = producer
+        self._dispatcher = dispatcher
+        self._dead_letters = dead_letters
+        self._finishers = finishers
         self._presence = presence
         self._policy = policy
+        self._publish = publish
+        self._settles_from = timedelta(0)
         self.repairs = Repairs()
 
     async def run(self) -> None:
-        """Sweep at a steady pace, and at a quicker one for workers that died; until cancelled."""
-        clock = self._backend.clock
-        next_sweep = clock.elapsed()
+        """Sweep at a steady pace, and at a quicker one for workers that died; until cancelled.
+
+        One process of the machine does, and when it ends the next one at once. The others only
+        sweep now and then, in case it is there and yet stands still.
+        """
+        clock, every = self._backend.clock, self._policy.every
+        leads, next_sweep = False, clock.elapsed() + _STANDS_IN * every
         while True:
+            if not leads and self._presence.leads(ROLE):
+                leads, next_sweep = True, clock.elapsed()
+                # Whoever dispatches has just begun as well, and has its own way of catching up.
+                self._settles_from = clock.elapsed() + self._policy.settle_after
             try:
                 if clock.elapsed() >= next_sweep:
                     await self.sweep()
-                    next_sweep = clock.elapsed() + self._policy.every
-                else:
+                    next_sweep = clock.elapsed() + (every if leads else _STANDS_IN * every)
+                elif leads:
                     await self.bury_the_dead()
             except BackendUnavailable as error:
                 logger.warning("sweep.unavailable", extra={"error": str(error)})
-            await clock.sleep(min(self._policy.look_for_dead_every, self._policy.every))
+            await clock.sleep(min(self._policy.look_for_dead_every, every))
 
     async def sweep(self) -> Repairs:
         """Mend everything that can be found now; returns what this call mended."""
         before, self.repairs = self.repairs, Repairs()
-        await self.bury_the_dead()
-        await self._end_silent_leases()
-        await self._ring_again()
-        await self._finish_intents()
-        done, self.repairs = self.repairs, before
-        before.leases_ended += done.leases_ended
-        before.rung_again += done.rung_again
-        before.intents_finished += done.intents_finished
-        if done:
-            logger.warning("sweep.repaired", extra={"repairs": str(done)})
+        try:
+            await self.bury_the_dead()
+            await self._end_silent_leases()
+            await self._finish_intents()
+            await self._settle()
+            await self._ring_again()
+            if self._publish is not None:
+                self.repairs.events_published += await self._publish()
+        finally:
+            done, self.repairs = self.repairs, before + self.repairs
+            if done:
+                logger.warning("sweep.repaired", extra=done.by_kind())
         return done
 
     async def bury_the_dead(self) -> None:
@@ -108,22 +154,28 @@ class Sweeper:
         absent = self._presence.absent()
         if not absent:
             return
-        held = await self._backend.ledger.held(limit=_AT_ONCE)
         for worker_id in absent:
             # What is left of its attempts must be dead before anybody else may start them.
             self._presence.clear(worker_id)
-            for task in held:
-                if task.worker_id == worker_id:
-                    await self._end(task, holder_gone=True)
-            if len(held) < _AT_ONCE:
-                self._presence.leave(worker_id)
+        for task in await self._all_held():
+            if task.worker_id in absent:
+                await self._end(task, holder_gone=True)
+        for worker_id in absent:
+            self._presence.leave(worker_id)
+
+    async def _all_held(self) -> list[HeldTask]:
+        """All of them in one reading: between two, leases move on and might be passed over."""
+        limit = _AT_ONCE
+        while len(held := await self._backend.ledger.held(limit=limit)) >= limit:
+            limit *= 2
+        return held
 
     async def _end_silent_leases(self) -> None:
-        mended = _AT_ONCE
-        while mended == _AT_ONCE:
+        mended = True
+        while mended:
             over_by = self._backend.clock.now() - self._policy.skew_margin
             found = await self._backend.ledger.held(limit=_AT_ONCE, expired_by=over_by)
-            mended = sum([await self._end(task, holder_gone=False) for task in found])
+            mended = any([await self._end(task, holder_gone=False) for task in found])
 
     async def _end(self, task: HeldTask, *, holder_gone: bool) -> bool:
         command = LeaseEnded(
@@ -138,15 +190,49 @@ class Sweeper:
         logger.warning("lease.ended_for_silent_worker", extra=extra)
         return True
 
+    async def _finish_intents(self) -> None:
+        async for page in _pages(self._backend.ledger.open_intents):
+            for job_id in page:
+                job = await self._backend.ledger.job(job_id)
+                if job is not None:
+                    await self._finish_intents_of(job)
+
+    async def _finish_intents_of(self, job: JobRow) -> None:
+        """In their order: tasks must be there before they can be cancelled."""
+        for intent in job.intents:
+            try:
+                finished = await self._finishers[intent.kind](job, intent)
+            except (UsageError, NotFound):
+                # One job that cannot be mended must not keep all others from it.
+                extra = {"job_id": job.id, "intent": intent.kind.value}
+                logger.exception("intent.stuck", extra=extra)
+                return
+            self.repairs.intents_finished += finished
+
+    async def _settle(self) -> None:
+        """Whatever follows from ends of which nobody took note."""
+        settled = await self._dead_letters.settle()
+        self.repairs.dead_letters += settled.failed + settled.dropped
+        ledger, clock = self._backend.ledger, self._backend.clock
+        if clock.elapsed() >= self._settles_from:
+            ended_by = clock.now() - self._policy.settle_after
+            async for page in _pages(partial(ledger.unrecorded_ends, ended_by=ended_by)):
+                self.repairs.ends_recorded += await self._dispatcher.settle(page)
+        async for page in _pages(ledger.untold_parents):
+            self.repairs.sent_on += await self._dispatcher.send_on(page)
+        async for page in _pages(ledger.untold_ends):
+            told = [await self._dispatcher.tell_end(job_id) for job_id in page]
+            self.repairs.jobs_ended += sum(told)
+
     async def _ring_again(self) -> None:
-        mended = _AT_ONCE
-        while mended == _AT_ONCE:
+        mended = True
+        while mended:
             now = self._backend.clock.now()
             rung_before = now - self._policy.ring_again_after
             unrung = await self._backend.ledger.unrung(
                 due_by=now, rung_before=rung_before, limit=_AT_ONCE
             )
-            mended = sum([await self._ring(task_id, rung_before) for task_id in unrung])
+            mended = any([await self._ring(task_id, rung_before) for task_id in unrung])
 
     async def _ring(self, task_id: str, rung_before: datetime) -> bool:
         row = await self._backend.ledger.task(task_id)
@@ -163,18 +249,10 @@ class Sweeper:
         self.repairs.rung_again += 1
         return True
 
-    async def _finish_intents(self) -> None:
-        for job_id in await self._backend.ledger.open_intents(limit=_AT_ONCE):
-            job = await self._backend.ledger.job(job_id)
-            for intent in job.intents if job is not None else ():
-                if job is not None and intent.kind is IntentKind.CREATE:
-                    await self._finish_creating(job, intent)
 
-    async def _finish_creating(self, job: JobRow, intent: Intent) -> None:
-        try:
-            if await self._producer.finish_creating(job, intent):
-                self.repairs.intents_finished += 1
-        except (UsageError, NotFound):
-            # One job that cannot be mended must not keep all others from it.
-            extra = {"job_id": job.id, "intent": intent.kind.value}
-            logger.exception("intent.stuck", extra=extra)
+async def _pages(ask: Callable[..., Awaitable[list[str]]]) -> AsyncIterator[list[str]]:
+    """All that there is, also behind what cannot be mended."""
+    after = ""
+    while page := await ask(limit=_AT_ONCE, after=after):
+        yield page
+        after = page[-1]

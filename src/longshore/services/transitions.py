@@ -61,6 +61,7 @@ class Transitions:
         self._documents = documents
         self._clock = clock
         self.new_id = new_id
+        self.refused_stale = 0  # reports that came under a fence that was no longer current
 
     async def task(self, task_id: str, command: Command, *, row: TaskRow | None = None) -> TaskRow:
         """Apply a command to a task and return its new row.
@@ -88,6 +89,7 @@ class Transitions:
                 if row.lease is not None and row.lease.claim_id == change_id:
                     # Our claim was committed, its answer lost, and the row changed again since.
                     return row
+                self.refused_stale += decision.reason is Reason.LEASE_LOST
                 raise refused(task_id, decision)
             if await self._committed(decision):
                 return decision.row

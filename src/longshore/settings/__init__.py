@@ -23,6 +23,7 @@ from typing import Any, Final
 from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
+from longshore.core.sanitise import mask_secrets
 from longshore.errors import ConfigurationError
 from longshore.settings.sections import (
     PREFIX,
@@ -33,6 +34,7 @@ from longshore.settings.sections import (
     Section,
     Settings,
     SqliteSettings,
+    SupervisorSettings,
     WorkerSettings,
     text_of,
 )
@@ -47,6 +49,7 @@ __all__ = [
     "SettingRow",
     "Settings",
     "SqliteSettings",
+    "SupervisorSettings",
     "WorkerSettings",
     "child_environment",
     "describe",
@@ -286,4 +289,5 @@ def _problems_in(error: ValidationError, given: Mapping[str, _Given]) -> Iterato
         message = str(cause or f"{found['msg']}, not {given[name].value!r}")
         if FIELDS[name].annotation is SecretStr:
             message = "the value is not valid"
-        yield f"{name}: {message} ({given[name].origin})"
+        # The value stands in it as it was given, and it may be one that belongs elsewhere.
+        yield f"{name}: {mask_secrets(message)} ({given[name].origin})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from datetime import time, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -27,6 +27,7 @@ from longshore.core.backoff import RetryPolicy
 from longshore.core.ids import is_name
 from longshore.core.lease import LEASE_SLACK, LeasePolicy
 from longshore.core.limits import TASKS_PER_JOB
+from longshore.core.supervision import SupervisionPolicy
 from longshore.durations import format_duration, parse_duration
 
 PREFIX: Final = "LONGSHORE_"
@@ -44,10 +45,13 @@ _CREDENTIALS = {
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
 }
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_LEASE, _RETRY = LeasePolicy(), RetryPolicy()
+_TIME_OF_DAY = re.compile(r"[0-9]{2}:[0-9]{2}(:[0-9]{2})?")
+_LEASE, _RETRY, _SUPERVISION = LeasePolicy(), RetryPolicy(), SupervisionPolicy()
 _ZERO, _TICK, _SECOND = timedelta(0), timedelta(milliseconds=1), timedelta(seconds=1)
 _MINUTE, _HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 _KIB, _MIB, _GIB = ByteSize(2**10), ByteSize(2**20), ByteSize(2**30)
+# How a setting that has no value is written: an empty variable counts as not set.
+_NONE = "none"
 
 
 def _name(text: str) -> str:
@@ -74,6 +78,32 @@ def _items(value: object) -> object:
     return [item.strip() for item in value.split(",") if item.strip()]
 
 
+def _none_or_items(value: object) -> object:
+    return () if value == _NONE else _items(value)
+
+
+def _none_or_value(value: object) -> object:
+    return None if value == _NONE else value
+
+
+def _none_or_time_of_day(value: object) -> object:
+    text = value.isoformat() if isinstance(value, time) else value
+    if isinstance(text, str) and _TIME_OF_DAY.fullmatch(text):
+        # Out of the bounds of a day is a ValueError too.
+        return time.fromisoformat(text)
+    if value is None or value == _NONE:
+        return None
+    message = f"{value!r} is not a time of day: write it like 03:30"
+    raise ValueError(message)
+
+
+def _module(name: str) -> str:
+    if not all(part.isidentifier() for part in name.split(".")):
+        message = f"{name!r} is not the name of a module: write it as in an import, like shop.tasks"
+        raise ValueError(message)
+    return name
+
+
 def _some(names: tuple[str, ...]) -> tuple[str, ...]:
     if not names or len(set(names)) < len(names):
         message = f"{','.join(names)!r} must have at least one name, and none twice"
@@ -83,6 +113,10 @@ def _some(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
+
+
+def _expanded_if_any(path: Path | None) -> Path | None:
+    return None if path is None else _expanded(path)
 
 
 def _expanded(path: Path) -> Path:
@@ -97,7 +131,10 @@ Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 Name = Annotated[str, AfterValidator(_name)]
 Names = Annotated[tuple[Name, ...], BeforeValidator(_items), AfterValidator(_some)]
 Variables = Annotated[
-    tuple[Annotated[str, AfterValidator(_harmless_variable)], ...], BeforeValidator(_items)
+    tuple[Annotated[str, AfterValidator(_harmless_variable)], ...], BeforeValidator(_none_or_items)
+]
+Modules = Annotated[
+    tuple[Annotated[str, AfterValidator(_module)], ...], BeforeValidator(_none_or_items)
 ]
 
 
@@ -116,7 +153,11 @@ def text_of(value: object) -> str:
                     return f"{value // size}{unit}"
             return f"{int(value)}B"
         case tuple():
-            return ",".join(value)
+            return ",".join(value) or _NONE
+        case time():
+            return value.isoformat("seconds" if value.second else "minutes")
+        case None:
+            return _NONE
         case bool():
             return str(value).lower()
     return str(value)
@@ -156,6 +197,9 @@ class WorkerSettings(Section):
     concurrency: int = _bounded("How many tasks a worker runs at the same time.", 3, 1, 1_000)
     queues: Names = Field(
         default=("default",), description="Names of the queues that a worker serves."
+    )
+    app: Modules = Field(
+        default=(), description="Names of modules that are imported before tasks are run."
     )
     renew_every: Duration = _bounded(
         "Time between two renewals of a running task's lease.", _LEASE.renew_every, _TICK, _HOUR
@@ -216,6 +260,34 @@ class WorkerSettings(Section):
             )
 
 
+class SupervisorSettings(Section):
+    """How worker processes are kept running; the time of day is that of the machine."""
+
+    processes: int = _bounded(
+        "How many worker processes a supervisor runs; 0: there is none.", 0, 0, 1_000
+    )
+    restart_delay: Duration = _bounded(
+        "Time before a worker that ended is started again.",
+        *(_SUPERVISION.restart_delay, _ZERO, _HOUR),
+    )
+    restart_limit: int = _bounded(
+        "How many restarts in a row may live shortly before all ends.",
+        *(_SUPERVISION.restart_limit, 1, 1_000_000),
+    )
+    short_life: Duration = _bounded(
+        "Time that a worker must live for its end not to count as a bad start.",
+        *(_SUPERVISION.short_life, _ZERO, _DAY),
+    )
+    memory_ceiling: ByteSize = _bounded(
+        "Bytes of memory beyond which a worker process is recycled; 0 sets no ceiling.",
+        *(ByteSize(_SUPERVISION.memory_ceiling_bytes), ByteSize(0), 1024 * _GIB),
+    )
+    recycle_at: Annotated[time | None, BeforeValidator(_none_or_time_of_day)] = Field(
+        default=_SUPERVISION.recycle_at,
+        description="Time of day, like 03:30, at which workers are recycled, one after the other.",
+    )
+
+
 class RetrySettings(Section):
     """How often a task is tried, and how long it waits in between."""
 
@@ -240,6 +312,12 @@ class LimitsSettings(Section):
     result_bytes: ByteSize = _bounded("Bytes a result may have.", 50 * _MIB, _KIB, _GIB)
     output_bytes_per_attempt: ByteSize = _bounded(
         "Bytes of output kept of an attempt; the rest is cut.", 100 * _MIB, _KIB, 100 * _GIB
+    )
+    artifact_files_per_attempt: int = _bounded(
+        "How many files are kept of an attempt; the rest is left out.", 1_000, 0, 100_000
+    )
+    artifact_bytes_per_attempt: ByteSize = _bounded(
+        "Bytes of files kept of an attempt; the rest is left out.", _GIB, ByteSize(0), 1_000 * _GIB
     )
     events_ttl_days: int = _bounded("Days events are kept; 0 keeps them for ever.", 0, 0, 36_500)
 
@@ -275,7 +353,15 @@ class Settings(Section):
     log_format: Annotated[Literal["auto", "text", "json"], BeforeValidator(_lower)] = Field(
         default="auto", description="How records look; auto is text in a terminal, else json."
     )
+    log_file: Annotated[
+        Path | None, BeforeValidator(_none_or_value), AfterValidator(_expanded_if_any)
+    ] = Field(default=None, description="File that a worker or supervisor logs to, not stderr.")
+    log_file_bytes: ByteSize = _bounded(
+        "Bytes a log file may have; then a new one is begun.", 10 * _MIB, _KIB, 100 * _GIB
+    )
+    log_file_count: int = _bounded("How many full log files are kept beside it.", 5, 1, 1_000)
     worker: WorkerSettings = WorkerSettings()
+    supervisor: SupervisorSettings = SupervisorSettings()
     retry: RetrySettings = RetrySettings()
     limits: LimitsSettings = LimitsSettings()
     sqlite: SqliteSettings = SqliteSettings()

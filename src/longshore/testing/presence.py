@@ -30,6 +30,9 @@ class FakePresence:
         self.children.pop(worker_id, None)
         self._note("leave", worker_id)
 
+    def held_by(self, worker_id: str) -> tuple[int, ...]:
+        return ()
+
     def note_child(self, worker_id: str, process_id: int) -> None:
         self.children.setdefault(worker_id, []).append(process_id)
 

@@ -8,11 +8,13 @@ what, and when it was dead.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from longshore.core.failures import ErrorCategory, Failure
@@ -46,13 +48,21 @@ class Script:
     ending: Ending | None = field(default_factory=succeeds)  # None: only when it is stopped
     ignores_sigterm: bool = False
     refused: LongshoreError | None = None  # raised instead of starting
+    leaves: Mapping[str, str] = field(default_factory=dict)  # files in its folder, by their paths
 
 
 class FakeRunner:
-    """See ``ports.runner.Runner``. Scripts are by the task's key, one an attempt."""
+    """See ``ports.runner.Runner``. Scripts are by the task's key, one an attempt.
 
-    def __init__(self, clock: Clock, *, otherwise: Script | None = None) -> None:
+    Args:
+        folder: Where children get folders of their own; without it they have none.
+    """
+
+    def __init__(
+        self, clock: Clock, *, otherwise: Script | None = None, folder: Path | None = None
+    ) -> None:
         self._clock = clock
+        self._folder = folder
         self._otherwise = otherwise or Script()
         self._scripts: dict[str, list[Script]] = {}
         self._process_ids = count(1_000)
@@ -63,13 +73,22 @@ class FakeRunner:
         """The task called ``key`` goes so: a script for each attempt, the last for all others."""
         self._scripts[key] = list(scripts)
 
+    async def open(self) -> None:
+        """Nothing to get ready."""
+
+    async def close(self) -> None:
+        """Nothing is left."""
+
     async def start(self, order: WorkOrder) -> FakeChild:
         self.orders.append(order)
         scripts = self._scripts.get(order.key) or [self._otherwise]
         script = scripts.pop(0) if len(scripts) > 1 else scripts[0]
         if script.refused is not None:
             raise script.refused
-        child = FakeChild(order, script, self._clock, process_id=next(self._process_ids))
+        folder = self._folder and self._folder / order.task_id / f"attempt-{order.attempt}"
+        child = FakeChild(
+            order, script, self._clock, process_id=next(self._process_ids), folder=folder
+        )
         self.children.append(child)
         return child
 
@@ -82,8 +101,18 @@ class FakeRunner:
 class FakeChild:
     """See ``ports.runner.RunningAttempt``."""
 
-    def __init__(self, order: WorkOrder, script: Script, clock: Clock, *, process_id: int) -> None:
+    def __init__(
+        self,
+        order: WorkOrder,
+        script: Script,
+        clock: Clock,
+        *,
+        process_id: int,
+        folder: Path | None = None,
+    ) -> None:
         self.order = order
+        self.folder = folder
+        self.closed = False
         self.signals: list[str] = []  # those it was sent
         self.steps_kept: list[str] = []
         self.ended_at: timedelta | None = None  # on the clock's ``elapsed``
@@ -93,6 +122,7 @@ class FakeChild:
         self._reports: asyncio.Queue[Report | None] = asyncio.Queue()
         self._step_kept = asyncio.Event()
         self._over = asyncio.Event()
+        self._leave_files()
         self._playing = asyncio.ensure_future(self._play())
 
     @property
@@ -103,6 +133,14 @@ class FakeChild:
     def alive(self) -> bool:
         """Whether it is still at work."""
         return self.ended_at is None
+
+    def _leave_files(self) -> None:
+        if self.folder is not None:
+            self.folder.mkdir(parents=True)
+            for name, text in self._script.leaves.items():
+                path = self.folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
 
     async def _play(self) -> None:
         for item in self._script.says:
@@ -158,3 +196,8 @@ class FakeChild:
 
     def rss_bytes(self) -> int:
         return 0
+
+    async def close(self) -> None:
+        self.closed = True
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)

@@ -30,7 +30,11 @@ def scenario(play: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., No
     def test(**given: Any) -> None:
         async def bounded() -> None:
             async with asyncio.timeout(LIMIT_S):
-                await play(**given)
+                try:
+                    await play(**given)
+                finally:
+                    if isinstance(runner := given.get("runner"), ProcessRunner):
+                        await runner.close()
 
         asyncio.run(bounded())
 
@@ -85,6 +89,7 @@ async def run(runner: ProcessRunner, order: WorkOrder) -> tuple[Ending, list[Rep
         return await attempt.ending(), reports
     finally:
         await attempt.stop(grace=NO_GRACE)
+        await attempt.close()
 
 
 def printed(reports: list[Report], stream: Stream = Stream.STDOUT) -> str:

@@ -1,6 +1,5 @@
 """What a child is started with, and what is made of its end."""
 
-import json
 import signal
 from dataclasses import replace
 from datetime import timedelta
@@ -189,7 +188,7 @@ async def test_a_child_sees_only_what_it_may_and_finds_its_input_in_a_private_fi
     unexpected = set(seen["environment"]) - {"PATH", "PWD", "OWN", "LC_CTYPE"}
     assert all(name.startswith("LONGSHORE_ATTEMPT") for name in unexpected)
     assert not any("secret" in argument for argument in seen["argv"])
-    assert json.loads(seen["input"])["note"] == "a secret of the task"
+    assert seen["input"]["note"] == "a secret of the task"
     assert (seen["folder_mode"], seen["file_modes"]) == (0o700, [0o600])
     assert seen["session"]
     assert Path(seen["folder"]).is_relative_to(tmp_path)
@@ -210,6 +209,7 @@ async def test_the_work_folder_can_be_kept(tmp_path: Path) -> None:
     runner = ProcessRunner(tmp_path, {"PATH": "/usr/bin:/bin"}, SystemClock(), keep_folders=True)
 
     await run(runner, a_script("echo x > kept"))
+    await runner.close()
 
     assert (tmp_path / "work" / "job-a_a" / "attempt-1" / "kept").read_text() == "x\n"
 

@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from longshore.core.blob_keys import (
     KEY_LIMIT_BYTES,
+    attempt_file,
     checked_key,
+    safe_name,
     submitted_document,
     task_document,
 )
@@ -75,3 +77,44 @@ def test_two_tasks_and_two_names_have_their_own_places() -> None:
     }
 
     assert len(places) == 4
+
+
+def test_files_of_two_attempts_have_two_places_below_their_task() -> None:
+    assert attempt_file("job-a_b", 2, "artifacts/c") == "task/logs/job-a_b/attempt-2/artifacts/c"
+    assert not attempt_file("job-a_b", 12, "x").startswith(attempt_file("job-a_b", 1, ""))
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("a", "a"),
+        ("a/b c/ü.csv", "a/b c/ü.csv"),
+        ("...", "..."),
+        ("/a/b/", "a/b"),
+        ("./a//b/.", "a/b"),
+    ],
+)
+def test_an_ordinary_path_keeps_its_name(path: str, name: str) -> None:
+    assert safe_name(path) == name
+
+
+@pytest.mark.parametrize("path", ["", "/", "..", "a/../b", "a\nb", "\udcff", "\x1b[31m", "x" * 601])
+def test_a_path_that_has_to_be_changed_is_marked(path: str) -> None:
+    assert "~" in safe_name(path)
+
+
+@given(st.text())
+def test_every_path_has_a_safe_name_that_stays_as_it_is(path: str) -> None:
+    name = safe_name(path)
+
+    assert checked_key(attempt_file("x" * 256, 10**9, name)).endswith(name)
+    assert ".." not in name.split("/")
+    assert safe_name(name) == name
+
+
+@given(st.lists(st.sampled_from(["a", "_", "..", "\n", "\r"]), max_size=3), st.text(max_size=3))
+def test_two_paths_that_would_look_the_same_have_two_names(parts: list[str], end: str) -> None:
+    path = "/".join(["a", *parts, f"{end}z"])
+    other = path.replace("\n", "\t").replace("..", "\v")
+
+    assert (safe_name(path) == safe_name(other)) == (path == other)

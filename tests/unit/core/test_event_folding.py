@@ -15,7 +15,7 @@ from longshore.core.events.codec import EVENT_TYPES
 from longshore.core.events.event import Event
 from longshore.core.events.folding import EVENT_TO_STATE, TaskView, fold
 from longshore.core.failures import ErrorCategory, Failure
-from longshore.core.numbers import NO_NUMBERS
+from longshore.core.numbers import NO_NUMBERS, NumberSet
 from longshore.core.rows import TaskRow, TaskSpec
 from longshore.core.states import TaskState
 from longshore.core.task import apply, create
@@ -47,6 +47,10 @@ def told(*bodies: e.EventBody, first: int = 1) -> list[Event]:
 
 def pending(round_: int = 1) -> e.TaskPending:
     return e.TaskPending(**IDS, name="scrape", round=round_)
+
+
+def waiting(round_: int = 1) -> e.TaskWaiting:
+    return e.TaskWaiting(**IDS, round=round_)
 
 
 def started(attempt: int = 1) -> e.TaskProcessingStarted:
@@ -121,7 +125,7 @@ def histories(draw: st.DrawFn) -> list[Event]:
     bodies: list[e.EventBody] = []
     attempt = 0
     for round_ in range(1, draw(st.integers(1, 3)) + 1):
-        bodies.append(pending(round_))
+        bodies += [waiting(round_)] * draw(st.integers(0, round_ > 1)) + [pending(round_)]
         for _ in range(draw(st.integers(0, 2))):
             attempt += 1
             beats = [heartbeat(attempt)] * draw(st.integers(0, 2))
@@ -168,7 +172,10 @@ def test_a_history_with_a_hole_says_so(history: list[Event], data: st.DataObject
 
 OVER = [completed(), failed(), timed_out(), cancelled()]
 LATE = [
-    *(make(2) for make in (pending, started, heartbeat, processing_failed, released, submitted)),
+    *(
+        make(2)
+        for make in (pending, waiting, started, heartbeat, processing_failed, released, submitted)
+    ),
     pending(),
     REVISION,
     APPROVED,
@@ -262,8 +269,13 @@ def test_a_failure_is_remembered_while_the_task_is_tried_again() -> None:
 
 @pytest.mark.parametrize(
     "later",
-    [[started(2), completed(2)], [started(2), submitted(2)], [failed(), pending(2)]],
-    ids=["completed", "in review", "resumed"],
+    [
+        [started(2), completed(2)],
+        [started(2), submitted(2)],
+        [failed(), pending(2)],
+        [failed(), waiting(2)],
+    ],
+    ids=["completed", "in review", "resumed", "resumed into waiting"],
 )
 def test_a_failure_is_forgotten_with_a_result_or_a_new_round(later: list[e.EventBody]) -> None:
     view = fold(told(pending(), started(), processing_failed(), *later))
@@ -275,6 +287,12 @@ def test_a_resumed_task_is_pending_in_its_new_round_and_keeps_its_count_of_attem
     view = fold(told(pending(), started(), failed(), pending(2)))
 
     assert (view.state, view.round, view.attempt) == (TaskState.PENDING, 2, 1)
+
+
+def test_a_task_resumed_behind_its_parents_is_waiting_in_its_new_round() -> None:
+    view = fold(told(cancelled(), waiting(2)))
+
+    assert (view.state, view.round, view.complete) == (TaskState.WAITING, 2, True)
 
 
 def test_a_pending_of_the_same_round_keeps_the_failure() -> None:
@@ -337,6 +355,7 @@ def commands_for(row: TaskRow) -> list[c.Command]:
         c.RequestRevision(feedback="shorter", by="ann"),
         c.Approve(by="ann"),
         c.Resume(round=row.round + 1, by="ann"),
+        c.ParentsDone(numbers=NumberSet([1])),
     ]
 
 
@@ -360,13 +379,14 @@ def view_of(row: TaskRow) -> TaskView:
 @given(
     st.booleans(),
     st.booleans(),
-    st.lists(st.tuples(st.integers(0, 13), st.sampled_from([timedelta(seconds=1), HOUR]))),
+    st.sampled_from([NO_NUMBERS, NumberSet([1])]),
+    st.lists(st.tuples(st.integers(0, 14), st.sampled_from([timedelta(seconds=1), HOUR]))),
 )
 def test_folding_all_events_of_a_task_gives_its_row(
-    review: bool, again: bool, wishes: list[tuple[int, timedelta]]
+    review: bool, again: bool, awaits: NumberSet, wishes: list[tuple[int, timedelta]]
 ) -> None:
     spec = replace(SPEC, requires_review=review, retry_on_timeout=again)
-    change = create(spec, NO_NUMBERS, now=NOON, change_id="0")
+    change = create(spec, awaits, now=NOON, change_id="0")
     row, events, now = change.row, list(change.events), NOON
 
     for index, pause in wishes:

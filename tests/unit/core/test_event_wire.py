@@ -96,6 +96,7 @@ LITERALS = [
         e.TaskPending(**IDS, name="color-tags", depends_on=inline(["task-A"]), round=2, due_at=AT),
         WIRE_IDS | {"name": "color-tags", "dependsOn": ["task-A"], "round": 2, "dueAt": AT_MS},
     ),
+    (e.TaskWaiting(**IDS, round=2), WIRE_IDS | {"round": 2}),
     (
         HEARTBEAT,
         WIRE_IDS
@@ -127,6 +128,24 @@ LITERALS = [
         },
     ),
     (
+        e.TaskReleased(
+            **IDS, reason="drain", attempt_number=2, last_output=4, usage=e.Usage(turns=3)
+        ),
+        WIRE_IDS
+        | {
+            "reason": "drain",
+            "attemptNumber": 2,
+            "lastOutput": 4,
+            "usage": {
+                "inputTokens": 0,
+                "outputTokens": 0,
+                "cacheReadTokens": 0,
+                "turns": 3,
+                "costUsd": 0.0,
+            },
+        },
+    ),
+    (
         COMPLETED,
         WIRE_IDS
         | {
@@ -154,6 +173,24 @@ LITERALS = [
             "errorCategory": "auth",
             "retryCount": 3,
             "source": "worker",
+        },
+    ),
+    (
+        e.TaskFailed(
+            **IDS,
+            error="killed",
+            error_category="crash",
+            retry_count=3,
+            source="worker",
+            peak_rss_bytes=2**31,
+        ),
+        WIRE_IDS
+        | {
+            "error": "killed",
+            "errorCategory": "crash",
+            "retryCount": 3,
+            "source": "worker",
+            "memoryPeak": 2147483648,
         },
     ),
     (

@@ -183,6 +183,34 @@ def test_a_signal_is_a_crash(exit_code: int | None, signal: int | None) -> None:
     assert "SIGKILL" in failure.message
 
 
+def test_a_kill_that_nobody_here_sent_may_be_a_lack_of_memory_and_is_told_with_the_peak() -> None:
+    unknown = failure_of_exit(None, SIGKILL)
+    known = failure_of_exit(None, SIGKILL, peak_rss_bytes=3 * 2**29)
+
+    assert unknown.message == "the process was ended by SIGKILL: lack of memory is possible"
+    assert known.message == f"{unknown.message} (1.5 GiB at its peak)"
+    assert (unknown.peak_rss_bytes, known.peak_rss_bytes) == (None, 3 * 2**29)
+    assert known.category is ErrorCategory.CRASH
+
+
+def test_another_signal_says_nothing_of_memory() -> None:
+    failure = failure_of_exit(None, SIGSEGV, peak_rss_bytes=1024)
+
+    assert failure.message == "the process was ended by SIGSEGV"
+    assert failure.peak_rss_bytes == 1024
+
+
+@pytest.mark.parametrize(
+    ("peak", "shown"),
+    [(1, "1 B"), (1023, "1023 B"), (1024, "1 KiB"), (2**30 - 1, "1024 MiB"), (2**52, "4096 TiB")],
+)
+def test_a_lack_of_memory_is_told_with_the_peak_in_a_readable_unit(peak: int, shown: str) -> None:
+    failure = failure_of_exit(1, None, out_of_memory=True, peak_rss_bytes=peak)
+
+    assert failure.message == f"the process ran out of memory ({shown} at its peak)"
+    assert failure.peak_rss_bytes == peak
+
+
 def test_a_signal_without_a_name_is_given_by_number() -> None:
     assert failure_of_exit(None, 50).signal == "signal 50"
 

@@ -133,6 +133,26 @@ class TestTasksEnded:
         assert current.row.failed == NumberSet([0])
         assert other.row.completed == NumberSet([1])
 
+    def test_a_job_that_is_over_and_has_not_told_so_tells_it_when_it_is_looked_at(self) -> None:
+        completed = a_job(2, completed=[0, 1], end_told_in=0)
+        cancelled = a_job(2, round=2, cancelled=[0], blocked=[1], end_told_in=1)
+
+        ended, called_off = change_of(completed, ends()), change_of(cancelled, ends())
+
+        assert bodies(ended) == [
+            e.JobCompleted(job_id=completed.id, total_tasks=2, task_statuses=STATUSES, round=1)
+        ]
+        assert bodies(called_off) == [e.JobCancelled(job_id=cancelled.id, by="user", round=2)]
+        assert (ended.row.end_told_in, called_off.row.end_told_in) == (1, 2)
+        for change in (ended, called_off):
+            assert change.row.finished_at == NOON
+            assert refusal_of(change.row, ends()).reason is Reason.NOTHING_TO_DO
+
+    def test_a_job_that_runs_or_has_failed_has_nothing_to_tell_when_it_is_looked_at(self) -> None:
+        for row in (a_job(2, completed=[0]), a_job(2, failed=[0, 1])):
+            assert not row.untold
+            assert refusal_of(row, ends()).reason is Reason.NOTHING_TO_DO
+
     def test_an_open_intent_of_another_kind_makes_no_end_stale(self) -> None:
         intent = an_intent(IntentKind.CANCEL, numbers=NumberSet([0]), round=2)
 
@@ -152,6 +172,7 @@ class TestTells:
     def test_statuses_are_needed_for_the_end_of_a_job_that_completes(self) -> None:
         assert tells(a_job(2, completed=[0]), [an_end(1)])
         assert not tells(a_job(3, completed=[0]), [an_end(1)])
+        assert tells(a_job(1, completed=[0], end_told_in=0), [])
 
     def test_statuses_are_not_needed_for_what_is_told_already(self) -> None:
         assert not tells(a_job(2, completed=[0, 1]), [an_end(1)])

@@ -205,18 +205,14 @@ class JobLife(RuleBasedStateMachine):
         left = NumberSet(range(self.row.total)) - self.row.ended
         self.ask(CancelJob(by="ann", intent=self.an_intent(IntentKind.CANCEL, left)))
 
-    def resumable(self) -> list[int]:
-        return [
-            number
-            for number in self.row.failed | self.row.cancelled
-            if all(parent in self.row.completed for parent in self.graph.parents[number])
-        ]
-
-    @precondition(lambda self: self.resumable())
+    @precondition(lambda self: self.row.failed or self.row.cancelled)
     @rule(data=st.data(), at_once=st.booleans())
     def an_operator_resumes_tasks(self, data: st.DataObject, at_once: bool) -> None:
-        again = NumberSet(data.draw(st.sets(st.sampled_from(self.resumable()), min_size=1)))
-        rest = (self.row.failed | self.row.cancelled) - again
+        over = self.row.failed | self.row.cancelled
+        wanted = NumberSet(data.draw(st.sets(st.sampled_from(list(over)), min_size=1)))
+        # What stays behind others stays: it could not go on.
+        again = wanted - self.graph.behind(over - wanted)
+        rest = over - again
         intent = self.an_intent(IntentKind.RESUME, again, round=self.row.round + 1)
 
         accepted = self.ask(

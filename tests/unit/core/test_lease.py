@@ -56,6 +56,19 @@ def test_a_renewal_must_come_before_the_worker_has_to_kill() -> None:
         policy(23 * SECOND)
 
 
+@pytest.mark.parametrize("name", ["kill_grace", "skew_margin"])
+def test_a_grace_or_margin_may_be_zero_and_not_less(name: str) -> None:
+    assert LeasePolicy(**{name: timedelta(0)}).trusted_for > timedelta(0)
+    with pytest.raises(ValueError, match=f"{name} must not be negative"):
+        LeasePolicy(**{name: -MICROSECOND})
+
+
+@pytest.mark.parametrize("pause", [timedelta(0), -SECOND])
+def test_a_pause_between_renewals_must_be_one(pause: timedelta) -> None:
+    with pytest.raises(ValueError, match="renew_every must be longer than zero"):
+        LeasePolicy(renew_every=pause)
+
+
 def test_a_fence_grows_by_one_within_an_epoch() -> None:
     assert [next_fence(0, 0), next_fence(1, 0), next_fence(41, 0)] == [1, 2, 42]
 

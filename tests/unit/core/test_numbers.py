@@ -1,5 +1,6 @@
 """Sets of numbers behave as sets do, and fit in a row."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +50,16 @@ def test_no_numbers_are_no_text() -> None:
 def test_a_set_up_to_a_count_has_all_numbers_below_it() -> None:
     assert list(NumberSet.up_to(4)) == [0, 1, 2, 3]
     assert NumberSet.up_to(0) == NO_NUMBERS
+
+
+def test_no_number_is_negative() -> None:
+    with pytest.raises(ValueError, match="cannot hold -1"):
+        NumberSet([3, -1])
+    with pytest.raises(ValueError, match="cannot hold -2"):
+        NumberSet.up_to(-2)
+    with pytest.raises(ValueError, match="cannot hold -255"):
+        NumberSet.from_text("-ff")
+    assert -1 not in NumberSet([0, 1])
 
 
 def test_ten_thousand_tasks_fit_in_a_small_row() -> None:

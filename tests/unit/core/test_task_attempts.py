@@ -179,6 +179,21 @@ class TestAttemptFailed:
             )
         ]
 
+    def test_the_memory_peak_of_a_crash_is_kept_and_told(self) -> None:
+        crash = failing(ErrorCategory.CRASH, peak_rss_bytes=123_456_789)
+
+        again = change_of(running(), crash)
+        over = change_of(running(attempts_used=2), crash)
+
+        for change in (again, over):
+            assert change.row.failure is not None
+            assert change.row.failure.peak_rss_bytes == 123_456_789
+            assert change.events[0].body.peak_rss_bytes == 123_456_789
+        assert [change.events[0].type for change in (again, over)] == [
+            "Task Processing Failed",
+            "Task Failed",
+        ]
+
     def test_a_final_category_ends_the_task_at_its_first_attempt(self) -> None:
         row = change_of(running(), failing(ErrorCategory.AUTH)).row
 

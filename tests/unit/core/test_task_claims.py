@@ -273,7 +273,10 @@ def test_a_released_task_can_be_taken_at_once_and_has_used_no_attempt() -> None:
 def test_a_release_is_told_with_its_reason() -> None:
     row = a_task(state=TaskState.PROCESSING)
 
-    (event,) = change_of(row, c.Release(fence=1, reason="shutdown", last_output=7)).events
+    spent = e.Usage(turns=2, cost_usd=0.25)
+    release = c.Release(fence=1, reason="shutdown", last_output=7, usage=spent)
+
+    (event,) = change_of(row, release).events
 
     assert event.body == e.TaskReleased(
         task_id=row.id,
@@ -281,16 +284,27 @@ def test_a_release_is_told_with_its_reason() -> None:
         reason="shutdown",
         attempt_number=1,
         last_output=7,
+        usage=spent,
     )
     assert event.context == Context(origin="worker", worker_id="worker-1")
 
 
+def test_what_a_released_attempt_spent_is_counted() -> None:
+    row = a_task(state=TaskState.PROCESSING, usage=e.Usage(turns=1))
+
+    change = change_of(row, c.Release(fence=1, reason="shutdown", usage=e.Usage(turns=2)))
+
+    assert change.row.usage == e.Usage(turns=3)
+
+
 def test_a_task_that_was_to_be_cancelled_ends_when_it_is_released() -> None:
     row = a_task(state=TaskState.PROCESSING, cancel=a_cancel_request())
+    spent = e.Usage(turns=2)
 
-    change = change_of(row, c.Release(fence=1, reason="shutdown", last_output=7))
+    change = change_of(row, c.Release(fence=1, reason="shutdown", last_output=7, usage=spent))
 
     assert (change.row.state, change.row.last_output) == (TaskState.CANCELLED, 7)
+    assert change.row.usage == change.events[0].body.usage == spent
     assert change.effects == ()
 
 

@@ -43,7 +43,7 @@ CLAIM = c.Claim(worker_id="worker-1", process_id=1, lasts=LASTS)
 REPORTS: st.SearchStrategy[Any] = st.one_of(
     st.just(c.Renew(fence=0, lasts=LASTS)),
     st.just(c.SaveCheckpoint(fence=0, key="blobs/step")),
-    st.just(c.Release(fence=0, reason="shutdown")),
+    st.just(c.Release(fence=0, reason="shutdown", usage=SPENT)),
     st.builds(
         c.AttemptFailed,
         fence=st.just(0),
@@ -161,7 +161,7 @@ class TaskLife(RuleBasedStateMachine):
         self.ask(c.RequestRevision(feedback="again", by="rita"))
 
     @precondition(lambda self: self.row.state.terminal)
-    @rule(rounds=st.integers(0, 2), completed=st.sampled_from([NumberSet(), PARENTS]))
+    @rule(rounds=st.integers(0, 2), completed=SOME_PARENTS | st.just(NumberSet()))
     def an_operator_resumes(self, rounds: int, completed: NumberSet) -> None:
         self.ask(c.Resume(round=self.row.round + rounds, by="ann", completed=completed))
 

@@ -19,7 +19,6 @@ from tests.factories import (
     SECOND,
     a_cancel_request,
     a_document,
-    a_failure,
     a_spec,
     a_task,
     changed,
@@ -276,69 +275,6 @@ class TestReview:
         ended = refusal_of(a_task(state=TaskState.COMPLETED), command)
 
         assert (pending.reason, ended.reason) == (Reason.WRONG_STATE, Reason.ENDED)
-
-
-class TestResume:
-    @pytest.mark.parametrize("state", [TaskState.FAILED, TaskState.CANCELLED])
-    def test_a_resumed_task_is_pending_in_a_new_round_with_fresh_attempts(
-        self, state: TaskState
-    ) -> None:
-        row = a_task(
-            state=state,
-            attempt=3,
-            attempts_used=3,
-            checkpoint="blobs/step-2",
-            failure=a_failure(),
-            exit_code=1,
-            result=a_document("1"),
-        )
-
-        change = change_of(row, c.Resume(round=2, by="ann"))
-
-        assert (change.row.state, change.row.round) == (TaskState.PENDING, 2)
-        assert (change.row.attempt, change.row.attempts_used, change.row.fence) == (3, 0, 3)
-        assert (change.row.failure, change.row.exit_code, change.row.result) == (None, None, None)
-        assert (change.row.cancel, change.row.finished_at) == (None, None)
-        assert (change.row.due_at, change.row.rung_at) == (LATER, LATER)
-        assert change.row.checkpoint == "blobs/step-2"
-        assert len(change.effects) == 1
-
-    def test_a_resume_is_told_as_pending_with_its_round(self) -> None:
-        row = a_task(state=TaskState.FAILED)
-
-        (event,) = change_of(row, c.Resume(round=4, by="ann")).events
-
-        assert event.body == e.TaskPending(
-            task_id=row.id, job_id=row.spec.job_id, name="command", round=4
-        )
-        assert event.context == OPERATOR
-
-    def test_a_resume_that_is_carried_out_twice_acts_once(self) -> None:
-        resumed = change_of(a_task(state=TaskState.FAILED), c.Resume(round=2, by="ann")).row
-
-        refusal = refusal_of(resumed, c.Resume(round=2, by="ann"))
-
-        assert refusal.reason is Reason.STALE_ROUND
-
-    @pytest.mark.parametrize(
-        "state",
-        [s for s in TaskState if s not in (TaskState.FAILED, TaskState.CANCELLED)],
-    )
-    def test_what_has_not_failed_cannot_be_resumed(self, state: TaskState) -> None:
-        refusal = refusal_of(a_task(state=state), c.Resume(round=2, by="ann"))
-
-        assert refusal.reason is Reason.WRONG_STATE
-
-    def test_a_task_that_was_cancelled_while_it_waited_goes_on_only_after_its_parents(
-        self,
-    ) -> None:
-        row = a_task(state=TaskState.CANCELLED, attempt=0, awaits=NumberSet([1, 2]))
-
-        too_early = refusal_of(row, c.Resume(round=2, by="ann", completed=NumberSet([1])))
-        in_time = change_of(row, c.Resume(round=2, by="ann", completed=NumberSet([0, 1, 2])))
-
-        assert too_early.reason is Reason.WRONG_STATE
-        assert (in_time.row.state, in_time.row.awaits) == (TaskState.PENDING, NO_NUMBERS)
 
 
 class TestRingAgain:

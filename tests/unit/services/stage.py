@@ -22,12 +22,15 @@ from longshore.core.events.event import Event
 from longshore.core.failures import ErrorCategory, Failure
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.lease import LeasePolicy
-from longshore.core.rows import JobRow, TaskRow
+from longshore.core.rows import IntentKind, JobRow, TaskRow
 from longshore.core.states import TaskState
 from longshore.ports.backend import Backend
+from longshore.services.cancelling import Cancelling
+from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.documents import Documents
 from longshore.services.producer import Accepted, Producer
+from longshore.services.resuming import Resuming
 from longshore.services.sweeper import Sweeper, SweeperPolicy
 from longshore.services.transitions import Transitions
 from longshore.services.worker.attempt import Tools
@@ -88,6 +91,7 @@ class Stage:
         *,
         presence: FakePresence | None = None,
         task_limit: int = TASK_LIMIT,
+        retry: RetryPolicy | None = None,
     ) -> None:
         self.backend = backend
         self.clock: FakeClock = backend.clock
@@ -106,7 +110,7 @@ class Stage:
             transitions=self.transitions,
             documents=self.documents,
             app=APP,
-            retry=RetryPolicy(),
+            retry=retry or RetryPolicy(),
             task_limit=task_limit,
             input_limit_bytes=INPUT_LIMIT_BYTES,
         )
@@ -117,13 +121,34 @@ class Stage:
             presence=self.presence,
             wait=timedelta(seconds=20),
         )
-        self.sweeper = Sweeper(
+        parts = {"transitions": self.transitions, "documents": self.documents}
+        self.cancelling = Cancelling(backend=backend, dispatcher=self.dispatcher, **parts)
+        self.resuming = Resuming(backend=backend, dispatcher=self.dispatcher, **parts)
+        self.dead_letters = DeadLetters(
             backend=backend,
             transitions=self.transitions,
-            producer=self.producer,
-            presence=self.presence,
-            policy=SweeperPolicy(),
+            resuming=self.resuming,
+            app=APP,
+            skew_margin=LEASE.skew_margin,
         )
+        self.sweeper = self.a_sweeper()
+
+    def a_sweeper(self, **fields: Any) -> Sweeper:
+        wanted: dict[str, Any] = {
+            "backend": self.backend,
+            "transitions": self.transitions,
+            "dispatcher": self.dispatcher,
+            "dead_letters": self.dead_letters,
+            "finishers": {
+                IntentKind.CREATE: self.producer.finish_creating,
+                IntentKind.CANCEL: self.cancelling.finish,
+                IntentKind.RESUME: self.resuming.finish,
+            },
+            "presence": self.presence,
+            "policy": SweeperPolicy(),
+            **fields,
+        }
+        return Sweeper(**wanted)
 
     def with_ports(self, **ports: Any) -> "Stage":
         """The same process, but for some of its ports."""

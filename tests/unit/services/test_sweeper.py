@@ -230,6 +230,7 @@ async def test_healthy_tasks_are_left_alone(kind: str, tmp_path: Path) -> None:
         )
         await stage.complete(task_id("done"))
         await stage.transitions.task(task_id("cancelled"), c.RequestCancel(by="ann"))
+        await stage.dispatch()
         stage.clock.advance(timedelta(hours=1))
         await stage.claim(task_id("running"))
         stage.clock.advance(LEASE.lasts)

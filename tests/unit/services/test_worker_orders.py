@@ -2,7 +2,6 @@
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from longshore.core.definition import Definition, RunnerKind
 from longshore.core.failures import ErrorCategory
 from longshore.core.states import TaskState
 from longshore.core.values import INLINE_LIMIT_BYTES
-from longshore.errors import BackendUnavailable, UsageError
+from longshore.errors import UsageError
 from longshore.testing.flaky import Flaky
 from longshore.testing.runner import Script
 from tests.unit.services.samples import HANGS
@@ -65,30 +64,20 @@ async def test_an_order_says_all_that_the_child_needs(tmp_path: Path) -> None:
         assert order.timeout == timedelta(minutes=5)
 
 
-@pytest.mark.parametrize(
-    ("error", "state", "category"),
-    [
-        (UsageError("no such command"), TaskState.FAILED, ErrorCategory.VALIDATION),
-        (BackendUnavailable("no processes"), TaskState.PENDING, ErrorCategory.NETWORK),
-    ],
-    ids=["never", "not now"],
-)
 @scenario
-async def test_a_child_that_cannot_be_started_is_a_failure_of_the_attempt(
-    error: Any, state: TaskState, category: ErrorCategory, tmp_path: Path
-) -> None:
+async def test_an_order_that_can_never_be_carried_out_fails_the_task(tmp_path: Path) -> None:
     async with opened("memory", tmp_path) as backend:
         stage = Stage(backend)
-        stage.runner.plays("a", Script(refused=error), HANGS)
+        stage.runner.plays("a", Script(refused=UsageError("no such command")), HANGS)
         await stage.submit(a_task())
 
         async with stage.working():
             await stage.passes(timedelta(seconds=0.1))
             row = await stage.task("a")
 
-        assert row.state is state
+        assert row.state is TaskState.FAILED
         assert row.failure is not None
-        assert row.failure.category is category
+        assert row.failure.category is ErrorCategory.VALIDATION
 
 
 @scenario

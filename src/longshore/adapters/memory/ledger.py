@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from longshore.adapters.memory.listings import MemoryListings
 from longshore.adapters.memory.store import MemoryStore
 from longshore.adapters.memory.waiting import Waiters
 from longshore.core.changes import Effect, Nudge
+from longshore.core.ids import split_task_id, task_id_of
 from longshore.core.rows import JobRow, TaskRow
-from longshore.core.states import TaskState
+from longshore.core.states import JobState, TaskState
 from longshore.errors import UsageError, VersionConflict
 from longshore.ports.ledger import AnyChange, HeldTask
 
@@ -86,6 +87,7 @@ class MemoryLedger(MemoryListings):
             and row.due_at is not None
             and row.due_at <= due_by
             and (row.rung_at is None or row.rung_at < rung_before)
+            and (row.rung_at is None or row.rung_at - row.due_at <= due_by - row.rung_at)
         ]
         return [task_id for _, task_id in sorted(found)[:limit]]
 
@@ -102,8 +104,45 @@ class MemoryLedger(MemoryListings):
         ]
         return sorted(found, key=lambda task: (task.expires_at, task.task_id))[:limit]
 
-    async def open_intents(self, *, limit: int) -> list[str]:
-        return [row.id for row in self._store.jobs.values() if row.intents][:limit]
+    async def open_intents(self, *, limit: int, after: str = "") -> list[str]:
+        found = [row.id for row in self._store.jobs.values() if row.intents and row.id > after]
+        return sorted(found)[:limit]
+
+    async def unrecorded_ends(
+        self, *, ended_by: datetime, limit: int, after: str = ""
+    ) -> list[str]:
+        return self._by_job(
+            after,
+            limit,
+            lambda task, job: (
+                task.finished_at is not None
+                and task.finished_at <= ended_by
+                and task.spec.number not in job.ended
+            ),
+        )
+
+    async def untold_parents(self, *, limit: int, after: str = "") -> list[str]:
+        return self._by_job(
+            after,
+            limit,
+            lambda task, job: task.state is TaskState.WAITING and bool(task.awaits & job.completed),
+        )
+
+    def _by_job(
+        self, after: str, limit: int, wanted: Callable[[TaskRow, JobRow], bool]
+    ) -> list[str]:
+        """Ids of tasks of running jobs, by job and then by id."""
+        found = []
+        for task in self._store.tasks.values():
+            job = self._store.jobs.get(task.spec.job_id)
+            if job is not None and job.state is JobState.RUNNING and wanted(task, job):
+                found.append(split_task_id(task.id))
+        later = sorted(place for place in found if place > split_task_id(after))
+        return [task_id_of(*place) for place in later[:limit]]
+
+    async def untold_ends(self, *, limit: int, after: str = "") -> list[str]:
+        found = [row.id for row in self._store.jobs.values() if row.untold and row.id > after]
+        return sorted(found)[:limit]
 
     async def nudged(self, worker_id: str) -> None:
         await self._nudge_waiters.until(lambda: True if worker_id in self._nudges else None)

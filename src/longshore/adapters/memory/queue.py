@@ -80,6 +80,7 @@ class MemoryTaskQueue:
             earlier = self._by_key.setdefault((kept.lane, outgoing.key), kept)
             if earlier is not kept:
                 earlier.visible_at = min(earlier.visible_at, visible_at)
+                earlier.sent_at = now
                 return
         self._lanes.setdefault(kept.lane, {})[kept.number] = kept
 
@@ -196,8 +197,8 @@ class MemoryTaskQueue:
         dead = sum(message.queue == queue for message in self._dead.values())
         return Depth(ready=sum(visible), hidden=len(visible) - sum(visible), dead=dead)
 
-    async def dead_letters(self, queue: str, *, limit: int) -> list[Message]:
-        dead = [message for message in self._dead.values() if message.queue == queue]
+    async def dead_letters(self, queue: str | None, *, limit: int) -> list[Message]:
+        dead = [one for one in self._dead.values() if queue is None or one.queue == queue]
         return sorted(dead, key=lambda message: message.sent_at)[:limit]
 
     async def drop_dead_letter(self, message_id: str) -> bool:

@@ -1,8 +1,8 @@
 """A child at work: its streams, its channel, its end.
 
 Everything is bounded. What the child prints faster than it can be stored waits in the pipe; a line
-on the channel has a size limit; and once the child itself has ended, the rest of its group is
-killed, and whoever else still holds its pipes is not waited for.
+on the channel has a size limit; and once the attempt is over, whoever else holds its pipes (it may
+have handed them to somebody outside) is not waited for.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ import contextlib
 import json
 import os
 import signal
-from asyncio.subprocess import SubprocessStreamProtocol
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
-from longshore.adapters.process.killing import kill_group, signal_group
+from longshore.adapters.process.keeper import Child, Ended, Keeper
 from longshore.adapters.process.said import failure_in, message_in, report_in
 from longshore.adapters.process.table import rss_bytes_of
+from longshore.core.child_limits import Limits
 from longshore.core.definition import RunnerKind
 from longshore.core.failures import ErrorCategory, Failure, failure_of_exit
+from longshore.core.keeper_words import Cause
 from longshore.ports.clock import Clock
 from longshore.ports.output import Stream
 from longshore.ports.runner import Ending, Printed, Report, WorkOrder
@@ -29,54 +32,57 @@ from longshore.ports.runner import Ending, Printed, Report, WorkOrder
 _PIECE_BYTES = 64 * 1024
 _WAITING_PIECES = 64
 _LINE_LIMIT_BYTES = 64 * 1024 * 1024
+_FILES_OF_OURS = 3
 _DRAIN = timedelta(seconds=1)
 _SLOWEST_READER = timedelta(seconds=30)
 # More than a pipe and a reader can hold: what comes after so many was not printed by the child.
 _PIECES_LEFT_AT_THE_END = 64
 
 
-class ChildStreams(SubprocessStreamProtocol):
-    """The child's streams; knows of its end also while somebody else holds its pipes.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipes:
+    """Our ends of what leads to a child."""
 
-    ``Process.wait`` does not: it returns when the pipes are closed too.
-    """
+    output: int
+    errors: int | None  # None: output and errors are one terminal
+    channel: int
+    replies: int
 
-    def __init__(self) -> None:
-        super().__init__(limit=_PIECE_BYTES, loop=asyncio.get_running_loop())
-        self.exited = asyncio.Event()
 
-    def process_exited(self) -> None:
-        super().process_exited()
-        self.exited.set()
+class _ToItsEnd(asyncio.StreamReaderProtocol):
+    """A terminal ends with an error when its last user has gone: what came before counts."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(None if isinstance(exc, OSError) else exc)
 
 
 class ProcessAttempt:
-    """See ``ports.runner.RunningAttempt``.
-
-    ``channel`` and ``replies`` are our ends of the two pipes; they are closed here.
-    """
+    """See ``ports.runner.RunningAttempt``. The pipes are closed here."""
 
     def __init__(
         self,
         order: WorkOrder,
-        transport: asyncio.SubprocessTransport,
-        streams: ChildStreams,
+        keeper: Keeper,
+        child: Child,
+        process_id: int,
+        pipes: Pipes,
         *,
-        channel: int,
-        replies: int,
+        folder: Path,
         clean: Callable[[], None],
         clock: Clock,
     ) -> None:
         self._clock = clock
         self._order = order
-        self._transport = transport
-        self._streams = streams
-        self._process_id = transport.get_pid()
-        self._channel = os.fdopen(channel, "rb", 0)
+        self._keeper = keeper
+        self._child = child
+        self._process_id = process_id
+        self._pipes = pipes
         # A child that never reads its replies must not block us.
-        os.set_blocking(replies, False)
-        self._replies: int | None = replies
+        os.set_blocking(pipes.replies, False)
+        self._replies: int | None = pipes.replies
+        self.folder = folder
         self._clean = clean
+        self._transports: list[asyncio.ReadTransport] = []
         self._reports: asyncio.Queue[Report | None] = asyncio.Queue(_WAITING_PIECES)
         self._pieces_read = 0
         self._held_up = False  # a report has had to wait for its reader
@@ -92,31 +98,51 @@ class ProcessAttempt:
 
     async def listen(self) -> None:
         """Begin to read what the child says."""
-        reader = asyncio.StreamReader(limit=_LINE_LIMIT_BYTES)
+        pipes = self._pipes
+        wanted = [(pipes.output, _PIECE_BYTES), (pipes.channel, _LINE_LIMIT_BYTES)]
+        if pipes.errors is not None:
+            wanted.append((pipes.errors, _PIECE_BYTES))
+        opened = 0
         try:
-            transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-                lambda: asyncio.StreamReaderProtocol(reader), self._channel
-            )
+            readers = []
+            for number, limit in wanted:
+                opened += 1
+                readers.append(await self._open(number, limit))
         except BaseException:
-            signal_group(self.process_id, signal.SIGKILL)
-            self._channel.close()
+            self._keeper.signal(self._child, kill=True)
+            for number, _ in wanted[opened:]:
+                os.close(number)
             self._let_go()
             self._clean()
             raise
-        self._reading = [
-            asyncio.ensure_future(self._read_stream(self._streams.stdout, Stream.STDOUT)),
-            asyncio.ensure_future(self._read_stream(self._streams.stderr, Stream.STDERR)),
-            asyncio.ensure_future(self._read_channel(reader)),
+        reading = [
+            self._read_stream(readers[0], Stream.STDOUT),
+            self._read_channel(readers[1]),
+            *(self._read_stream(reader, Stream.STDERR) for reader in readers[2:]),
         ]
-        self._watching = asyncio.ensure_future(self._watch(transport))
+        self._reading = [asyncio.ensure_future(one) for one in reading]
+        self._watching = asyncio.ensure_future(self._watch())
 
-    async def _read_stream(self, reader: asyncio.StreamReader | None, stream: Stream) -> None:
+    async def _open(self, number: int, limit: int) -> asyncio.StreamReader:
+        reader = asyncio.StreamReader(limit=limit)
+        file = os.fdopen(number, "rb", 0)
+        try:
+            transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: _ToItsEnd(reader), file
+            )
+        except BaseException:
+            file.close()
+            raise
+        self._transports.append(transport)
+        return reader
+
+    async def _read_stream(self, reader: asyncio.StreamReader, stream: Stream) -> None:
         left = _PIECES_LEFT_AT_THE_END
-        while reader is not None and left > 0:
+        while left > 0:
             if not (piece := await reader.read(_PIECE_BYTES)):
                 return
             self._pieces_read += 1
-            left -= self._streams.exited.is_set()
+            left -= self._child.ended.done()
             await self._report(Printed(stream, piece))
 
     async def _read_channel(self, reader: asyncio.StreamReader) -> None:
@@ -147,14 +173,11 @@ class ProcessAttempt:
             self._held_up = self._held_up or self._reports.full()
             await self._reports.put(report)
 
-    async def _watch(self, channel: asyncio.ReadTransport) -> None:
-        await self._streams.exited.wait()
-        # Whoever of the group still lives has outlived its attempt.
-        await _aside(lambda: kill_group(self.process_id))
+    async def _watch(self) -> None:
+        # Nothing of the attempt lives any more: its guard has seen to that.
+        await asyncio.wait((self._child.ended,))
         await self._drain()
-        channel.close()
         self._let_go()
-        await _aside(self._clean)
         self._over.set()
         if not self._unheard:
             await self._reports.put(None)
@@ -177,7 +200,8 @@ class ProcessAttempt:
         await asyncio.gather(*self._reading, return_exceptions=True)
 
     def _let_go(self) -> None:
-        self._transport.close()
+        for transport in self._transports:
+            transport.close()
         if self._replies is not None:
             os.close(self._replies)
             # Its number may belong to another file from now on.
@@ -200,16 +224,22 @@ class ProcessAttempt:
 
     async def ending(self) -> Ending:
         await self._over.wait()
-        code = self._transport.get_returncode()
+        ended = self._child.ended.result()
+        code = ended.code
         if code == 0 and self._failure is None:
             if self._result is not None:
-                return Ending(result=self._result.get("value"), exit_code=0)
+                return self._ended(result=self._result.get("value"), exit_code=0)
             if self._order.definition.runner is RunnerKind.COMMAND:
-                return Ending(result={"exitCode": 0}, exit_code=0)
+                return self._ended(result={"exitCode": 0}, exit_code=0)
+        if ended.cause is not Cause.NONE:
+            return self._ended(failure=_failure_by_guard(ended, self._order.definition.limits))
         failure = self._failure_of_exit(code)
-        return Ending(
+        return self._ended(
             failure=self._failure or failure, exit_code=failure.exit_code, signal=failure.signal
         )
+
+    def _ended(self, **fields: Any) -> Ending:
+        return Ending(peak_rss_bytes=self._child.ended.result().peak_rss_bytes, **fields)
 
     def _failure_of_exit(self, code: int | None) -> Failure:
         definition = self._order.definition
@@ -219,29 +249,36 @@ class ProcessAttempt:
             return Failure(category=ErrorCategory.CRASH, message=message, exit_code=code)
         if code == 0:
             return Failure(category=ErrorCategory.UNKNOWN, message="", exit_code=code)
-        return failure_of_exit(code, None, retryable_codes=definition.retryable_exit_codes)
+        return failure_of_exit(
+            code,
+            None,
+            retryable_codes=definition.retryable_exit_codes,
+            peak_rss_bytes=self._child.ended.result().peak_rss_bytes,
+        )
 
     async def stop(self, *, grace: timedelta) -> str:
         if not self._over.is_set():
             if self._stopped_by is None:
                 self._stopped_by = signal.SIGTERM.name
-                self._signal(signal.SIGTERM)
+                self._keeper.signal(self._child, kill=False)
             # A second caller may be less patient than the first.
-            try:
-                await asyncio.wait_for(self._streams.exited.wait(), grace.total_seconds())
-            except TimeoutError:
+            await asyncio.wait((self._child.ended,), timeout=grace.total_seconds())
+            if not self._child.ended.done():
                 self._stopped_by = signal.SIGKILL.name
-                self._signal(signal.SIGKILL)
+                self._keeper.signal(self._child, kill=True)
         await self._over.wait()
         return self._stopped_by or signal.SIGTERM.name
 
-    def _signal(self, number: signal.Signals) -> None:
-        # After its end the number may have gone to somebody else.
-        if not self._streams.exited.is_set():
-            signal_group(self.process_id, number)
-
     def rss_bytes(self) -> int:
         return rss_bytes_of(self.process_id)
+
+    async def close(self) -> None:
+        # A task that has made nothing leaves only what we wrote: not worth a thread.
+        with contextlib.suppress(OSError):
+            if len(os.listdir(self.folder)) <= _FILES_OF_OURS:
+                self._clean()
+                return
+        await _aside(self._clean)
 
 
 async def _aside(work: Callable[[], None]) -> None:
@@ -250,3 +287,12 @@ async def _aside(work: Callable[[], None]) -> None:
         await asyncio.to_thread(work)
     except RuntimeError:
         work()
+
+
+def _failure_by_guard(ended: Ended, limits: Limits) -> Failure:
+    if ended.cause is Cause.MEMORY:
+        used, limit = ((size or 0) // 2**20 for size in (ended.peak_rss_bytes, limits.memory_bytes))
+        message = f"used {used} MB of memory, of {limit} MB that its definition allows"
+        return Failure(category=ErrorCategory.OUT_OF_MEMORY, message=message)
+    message = "the process that watched over the attempt was killed, and the attempt with it"
+    return Failure(category=ErrorCategory.CRASH, message=message)

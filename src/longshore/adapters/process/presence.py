@@ -1,8 +1,10 @@
 """Presence by file locks: the kernel itself lets go of a lock when its process ends.
 
 Each worker keeps ``workers/ID.lock`` locked as long as it lives, and notes in it the process
-groups it starts and sees end. Whoever can take the lock knows that the worker is gone, kills what
-is left of its children (same process id *and* same start time, or nothing), and removes the file.
+groups it starts and sees end. Its keeper and the guards of its attempts hold the lock too, until
+nothing of an attempt lives. So whoever can take it knows that the worker is gone and its attempts
+with it; kills what is left of its children all the same, in case the guards were killed as well
+(same process id *and* same start time, or nothing); and removes the file.
 A lock is a fact of this machine's kernel, so it holds across containers that share the folder, and
 a data folder on a network file system is refused elsewhere.
 """
@@ -54,6 +56,10 @@ class FilePresence:
         self._children.pop(worker_id, None)
         if (lock := self._locks.pop(worker_id, None)) is not None:
             os.close(lock)
+
+    def held_by(self, worker_id: str) -> tuple[int, ...]:
+        # The lock is on the open file, so whoever inherits it holds it too.
+        return (self._locks[worker_id],) if worker_id in self._locks else ()
 
     def note_child(self, worker_id: str, process_id: int) -> None:
         self._children[worker_id].add(process_id)

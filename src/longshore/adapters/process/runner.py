@@ -1,18 +1,20 @@
-"""Attempts as child processes, each started cold, in a session and a folder of its own."""
+"""Attempts as child processes, each in a session and a folder of its own, below the keeper."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
 import shutil
-import sys
-from collections.abc import Callable, Mapping
+import termios
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from longshore.adapters.process.attempt import ChildStreams, ProcessAttempt
+from longshore.adapters.process.attempt import Pipes, ProcessAttempt
+from longshore.adapters.process.keeper import Keeper
+from longshore.core.child_limits import Limits
 from longshore.core.child_places import (
     ATTEMPT_VARIABLE,
     CHANNEL_NUMBER,
@@ -31,7 +33,11 @@ _INPUT, _DEPENDENCIES = "input.json", "dependencies.json"
 
 
 class ProcessRunner:
-    """See ``ports.runner.Runner``."""
+    """See ``ports.runner.Runner``.
+
+    ``modules`` are loaded before any child is started; ``held`` names files that stay open as long
+    as anything of an attempt lives.
+    """
 
     def __init__(
         self,
@@ -40,52 +46,58 @@ class ProcessRunner:
         clock: Clock,
         *,
         keep_folders: bool = False,
+        modules: Sequence[str] = (),
+        held: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         self._clock = clock
         self._folder = folder / "work"
         self._environment = dict(environment)
         self._keep_folders = keep_folders
+        self.keeper = Keeper(environment, modules=modules, held=held)
+
+    async def open(self) -> None:
+        await self.keeper.open()
+
+    async def close(self) -> None:
+        await self.keeper.close()
 
     async def start(self, order: WorkOrder) -> ProcessAttempt:
         settings = _checked(order)
         folder = self._folder / order.task_id / f"attempt-{order.attempt}"
         try:
             return await self._started(order, settings, folder)
-        except (OSError, ValueError) as error:
+        except BaseException as error:
             self._cleaner(folder)()
-            if isinstance(error, ValueError):
-                raise UsageError(str(error)) from error
-            message = f"no child could be started: {error}"
-            raise BackendUnavailable(message) from error
+            if isinstance(error, OSError):
+                message = f"no child could be started: {error}"
+                raise BackendUnavailable(message) from error
+            raise
 
     async def _started(
         self, order: WorkOrder, settings: dict[str, Any], folder: Path
     ) -> ProcessAttempt:
+        definition = order.definition
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-            channel_in, channel_out = _pipe(reads=ours, writes=theirs)
-            replies_in, replies_out = _pipe(reads=theirs, writes=ours)
-            order_file = _write_order(order, folder, channel=channel_out, replies=replies_in)
-            transport, streams = await asyncio.get_running_loop().subprocess_exec(
-                ChildStreams,
-                sys.executable,
-                "-m",
-                "longshore.runners",
-                str(order_file),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                pass_fds=(channel_out, replies_in),
-                start_new_session=True,
-                env=self._variables(order, settings, folder),
-                cwd=folder,
+            pty = definition.pty
+            output, to_output = _terminal(ours, theirs) if pty else _pipe(reads=ours, writes=theirs)
+            errors, to_errors = (None, to_output) if pty else _pipe(reads=ours, writes=theirs)
+            channel, to_channel = _pipe(reads=ours, writes=theirs)
+            from_replies, replies = _pipe(reads=theirs, writes=ours)
+            path = _write_order(order, folder, self._variables(order, settings, folder))
+            child, process_id = await self.keeper.start(
+                path,
+                (to_output, to_errors, to_channel, from_replies),
+                isolation=definition.isolation,
+                memory_bytes=definition.limits.memory_bytes,
             )
             ours.pop_all()  # they are the attempt's now
             attempt = ProcessAttempt(
                 order,
-                transport,
-                streams,
-                channel=channel_in,
-                replies=replies_out,
+                self.keeper,
+                child,
+                process_id,
+                Pipes(output=output, errors=errors, channel=channel, replies=replies),
+                folder=folder,
                 clean=self._cleaner(folder),
                 clock=self._clock,
             )
@@ -101,9 +113,8 @@ class ProcessRunner:
             "PWD": str(folder),
             TASK_VARIABLE: order.task_id,
             ATTEMPT_VARIABLE: str(order.attempt),
-            INPUT_VARIABLE: str(folder / _INPUT),
-            DEPENDENCIES_VARIABLE: str(folder / _DEPENDENCIES),
             CHANNEL_VARIABLE: str(CHANNEL_NUMBER),
+            **(_places(folder) if order.definition.runner is RunnerKind.COMMAND else {}),
         }
 
     def _cleaner(self, folder: Path) -> Callable[[], None]:
@@ -124,6 +135,18 @@ def _pipe(*, reads: contextlib.ExitStack, writes: contextlib.ExitStack) -> tuple
     return reading, writing
 
 
+def _terminal(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:
+    """A terminal, seen from outside and from inside."""
+    outside, inside = os.openpty()
+    ours.callback(os.close, outside)
+    theirs.callback(os.close, inside)
+    # As it was printed: no carriage return before the newline.
+    modes = termios.tcgetattr(inside)
+    modes[1] &= ~termios.OPOST
+    termios.tcsetattr(inside, termios.TCSANOW, modes)
+    return outside, inside
+
+
 def _checked(order: WorkOrder) -> dict[str, Any]:
     """What the runner is told: the definition's options, and the task's input over them."""
     settings = {**order.definition.options, **(_mapping(order.input))}
@@ -132,20 +155,28 @@ def _checked(order: WorkOrder) -> dict[str, Any]:
         if not isinstance(argv, list) or not argv or not all(isinstance(a, str) for a in argv):
             message = "a command needs 'argv': a list of texts, the program first"
             raise UsageError(message)
-        if any("\0" in argument for argument in argv):
-            message = "'argv' must not contain NUL characters"
+        if not all(_can_be_passed(argument) for argument in argv):
+            message = "'argv' must not contain NUL or half characters"
             raise UsageError(message)
     elif not isinstance(settings.get("function"), str) or ":" not in settings["function"]:
         message = "a python task needs 'function': 'package.module:name'"
         raise UsageError(message)
     environment = settings.get("env", {})
     if not isinstance(environment, dict) or not all(
-        isinstance(text, str) and "\0" not in name + text and "=" not in name
+        isinstance(text, str) and _can_be_passed(name + text) and "=" not in name
         for name, text in environment.items()
     ):
         message = "'env' must be an object of texts"
         raise UsageError(message)
     return settings
+
+
+def _can_be_passed(text: str) -> bool:
+    """Whether the kernel takes it as an argument or a variable."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -157,11 +188,36 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value
 
 
-def _order_document(order: WorkOrder) -> dict[str, Any]:
+def _limits_of(limits: Limits) -> dict[str, int | None]:
+    described = asdict(limits)
+    cpu = described.pop("cpu")
+    return {**described, "cpu_s": None if cpu is None else int(cpu.total_seconds())}
+
+
+def _places(folder: Path) -> dict[str, str]:
+    """Where a command finds what a function is given by its context."""
     return {
-        "parent": os.getpid(),
-        "runner": order.definition.runner.value,
-        "options": order.definition.options,
+        INPUT_VARIABLE: str(folder / _INPUT),
+        DEPENDENCIES_VARIABLE: str(folder / _DEPENDENCIES),
+    }
+
+
+def _write_order(order: WorkOrder, folder: Path, environment: Mapping[str, str]) -> Path:
+    """The order, in the attempt's folder, in files that only their owner can read."""
+    definition = order.definition
+    _make(folder)
+    path = folder / "order.json"
+    if definition.runner is RunnerKind.COMMAND:
+        _write_private(folder / _INPUT, order.input)
+        _write_private(folder / _DEPENDENCIES, dict(order.dependency_outputs))
+    document = {
+        "runner": definition.runner.value,
+        "isolation": definition.isolation.value,
+        "limits": _limits_of(definition.limits),
+        "pty": definition.pty,
+        "options": definition.options,
+        "folder": str(folder),
+        "environment": environment,
         "task_id": order.task_id,
         "job_id": order.job_id,
         "attempt": order.attempt,
@@ -171,17 +227,17 @@ def _order_document(order: WorkOrder) -> dict[str, Any]:
         "feedback": order.feedback,
         "previous_output": order.previous_output,
     }
-
-
-def _write_order(order: WorkOrder, folder: Path, *, channel: int, replies: int) -> Path:
-    """The order, in the attempt's folder, in files that only their owner can read."""
-    folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-    path = folder / "order.json"
-    document = {**_order_document(order), "channel": channel, "replies": replies}
-    _write_private(folder / _INPUT, order.input)
-    _write_private(folder / _DEPENDENCIES, dict(order.dependency_outputs))
     _write_private(path, document)
     return path
+
+
+def _make(folder: Path) -> None:
+    while True:
+        try:
+            folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        except FileNotFoundError:
+            continue  # an earlier attempt's end has just removed the folder above
+        return
 
 
 def _write_private(path: Path, value: Any) -> None:

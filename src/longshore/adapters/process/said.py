@@ -2,7 +2,8 @@
 
 Anybody may write there, a shell script by hand too: what has the wrong kind is passed over or put
 right here, once, because it travels far. A number that is none or half a character in a heartbeat
-would make the heartbeat fail, and the child would be killed for it.
+would make the heartbeat fail, and the child would be killed for it. What ends up in an event is
+masked here too.
 """
 
 from __future__ import annotations
@@ -10,14 +11,24 @@ from __future__ import annotations
 import json
 import math
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeGuard
 
 from longshore.core.events.types import Activity, Usage
 from longshore.core.failures import ErrorCategory, Failure, error_text
+from longshore.core.sanitise import safe_excerpt
 from longshore.ports.output import Stream
-from longshore.ports.runner import Active, Printed, Report, StepDone, Used
+from longshore.ports.runner import (
+    Active,
+    Printed,
+    Progressed,
+    Report,
+    StepDone,
+    Summarised,
+    Used,
+)
 
 _NAME_CHARACTERS = 200
+_LINE_CHARACTERS = 500
 _LARGEST = 2**53  # JSON numbers beyond it are not exact everywhere
 _LONGEST_WAIT_S = 10.0**9
 _CATEGORIES = {category.value: category for category in ErrorCategory}
@@ -43,6 +54,11 @@ def report_in(said: dict[str, Any], *, now: datetime) -> Report | None:
                 timestamp=now,
             )
             return Active(doing)
+        case "progress":
+            return _progress(said)
+        case "summary":
+            line = _line(said.get("text"))
+            return Summarised(line) if line else None
         case "step":
             return StepDone(str(said.get("name")), said.get("result"))
         case "usage":
@@ -50,6 +66,13 @@ def report_in(said: dict[str, Any], *, now: datetime) -> Report | None:
         case "log":
             return Printed(Stream.LOG, f"{said.get('text', '')}\n".encode(errors="replace"))
     return None
+
+
+def _progress(said: dict[str, Any]) -> Progressed | None:
+    done, total = said.get("done"), said.get("total")
+    if not _is_amount(done):
+        return None
+    return Progressed(done, total if _is_amount(total) else None, _line(said.get("text")))
 
 
 def failure_in(said: dict[str, Any]) -> Failure:
@@ -77,7 +100,11 @@ def _usage(said: dict[str, Any]) -> Usage:
 
 def _amount(value: Any) -> int | float:
     """A number that something can cost; 0 for everything else."""
-    return value if type(value) in (int, float) and 0 <= value <= _LARGEST else 0
+    return value if _is_amount(value) else 0
+
+
+def _is_amount(value: Any) -> TypeGuard[int | float]:
+    return type(value) in (int, float) and 0 <= value <= _LARGEST
 
 
 def _wait(value: Any) -> timedelta | None:
@@ -87,7 +114,12 @@ def _wait(value: Any) -> timedelta | None:
 
 
 def _text(value: Any) -> str:
-    return _whole_characters(str(value)[:_NAME_CHARACTERS])
+    return safe_excerpt(_whole_characters(str(value)), limit=_NAME_CHARACTERS)
+
+
+def _line(value: Any) -> str:
+    text = "" if value is None else " ".join(str(value).split())
+    return safe_excerpt(_whole_characters(text), limit=_LINE_CHARACTERS)
 
 
 def _whole_characters(text: str) -> str:

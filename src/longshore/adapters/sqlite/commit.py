@@ -27,18 +27,21 @@ from longshore.ports.ledger import AnyChange
 
 _INSERT_TASK = (
     "INSERT INTO tasks (id, tenant, job_id, number, queue, created_us,"
-    " spec, state, due_us, rung_us, lease_us, version, body)"
-    " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (id) DO NOTHING"
+    " spec, state, due_us, rung_us, lease_us, finished_us, version, body)"
+    " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (id) DO NOTHING"
 )
 _UPDATE_TASK = (
-    "UPDATE tasks SET state=?, due_us=?, rung_us=?, lease_us=?, version=?, body=?"
+    "UPDATE tasks SET state=?, due_us=?, rung_us=?, lease_us=?, finished_us=?, version=?, body=?"
     " WHERE id=? AND version=?"
 )
 _INSERT_JOB = (
-    "INSERT INTO jobs (id, tenant, created_us, state, intents, version, body)"
-    " VALUES (?,?,?,?,?,?,?) ON CONFLICT (id) DO NOTHING"
+    "INSERT INTO jobs (id, tenant, created_us, state, intents, ended, untold, version, body)"
+    " VALUES (?,?,?,?,?,?,?,?,?) ON CONFLICT (id) DO NOTHING"
 )
-_UPDATE_JOB = "UPDATE jobs SET state=?, intents=?, version=?, body=? WHERE id=? AND version=?"
+_UPDATE_JOB = (
+    "UPDATE jobs SET state=?, intents=?, ended=?, untold=?, version=?,"
+    " body=? WHERE id=? AND version=?"
+)
 _NUDGE = (
     "INSERT INTO nudges (worker_id, count) VALUES (?, 1)"
     " ON CONFLICT (worker_id) DO UPDATE SET count = count + 1"
@@ -122,13 +125,15 @@ def _task_values(row: TaskRow) -> tuple[Any, ...]:
         codec.maybe_us(row.due_at),
         codec.maybe_us(row.rung_at),
         codec.to_us(row.lease.expires_at) if row.lease else None,
+        codec.maybe_us(row.finished_at),
         row.version,
         codec.body_to_json(row),
     )
 
 
 def _job_values(row: JobRow) -> tuple[Any, ...]:
-    return (row.state, len(row.intents), row.version, codec.to_json(row))
+    ended, untold = len(row.ended), int(row.untold)
+    return (row.state, len(row.intents), ended, untold, row.version, codec.to_json(row))
 
 
 def _ring_values(ring: Ring, now: datetime) -> tuple[Any, ...]:

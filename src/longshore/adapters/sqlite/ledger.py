@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
-from longshore.adapters.sqlite import codec
+from longshore.adapters.sqlite import codec, overlooked
 from longshore.adapters.sqlite.bells import Topic
 from longshore.adapters.sqlite.commit import Commit
 from longshore.adapters.sqlite.database import Database
@@ -172,10 +172,10 @@ class SqliteLedger:
 
     async def unrung(self, *, due_by: datetime, rung_before: datetime, limit: int) -> list[str]:
         found = await self._database.scan(
-            "SELECT id FROM tasks WHERE due_us <= ? AND rung_us < ? AND NOT EXISTS"
-            " (SELECT 1 FROM messages WHERE queue = tasks.queue AND key = tasks.id)"
+            "SELECT id FROM tasks WHERE due_us <= ? AND rung_us < ? AND 2 * rung_us - due_us <= ?"
+            " AND NOT EXISTS (SELECT 1 FROM messages WHERE queue = tasks.queue AND key = tasks.id)"
             " ORDER BY due_us LIMIT ?",
-            (codec.to_us(due_by), codec.to_us(rung_before), limit),
+            (codec.to_us(due_by), codec.to_us(rung_before), codec.to_us(due_by), limit),
         )
         return [task_id for (task_id,) in found]
 
@@ -197,9 +197,26 @@ class SqliteLedger:
             if task.lease
         ]
 
-    async def open_intents(self, *, limit: int) -> list[str]:
+    async def open_intents(self, *, limit: int, after: str = "") -> list[str]:
         found = await self._database.scan(
-            "SELECT id FROM jobs WHERE intents > 0 ORDER BY id LIMIT ?", (limit,)
+            "SELECT id FROM jobs WHERE intents > 0 AND id > ? ORDER BY id LIMIT ?", (after, limit)
+        )
+        return [job_id for (job_id,) in found]
+
+    async def unrecorded_ends(
+        self, *, ended_by: datetime, limit: int, after: str = ""
+    ) -> list[str]:
+        ended_by_us = codec.to_us(ended_by)
+        return await overlooked.unrecorded_ends(
+            self._database, ended_by_us=ended_by_us, limit=limit, after=after
+        )
+
+    async def untold_parents(self, *, limit: int, after: str = "") -> list[str]:
+        return await overlooked.untold_parents(self._database, limit=limit, after=after)
+
+    async def untold_ends(self, *, limit: int, after: str = "") -> list[str]:
+        found = await self._database.scan(
+            "SELECT id FROM jobs WHERE untold > 0 AND id > ? ORDER BY id LIMIT ?", (after, limit)
         )
         return [job_id for (job_id,) in found]
 

@@ -24,7 +24,8 @@ from longshore.ports.queue import Depth, Message, Outgoing
 UPSERT_MESSAGE = (
     "INSERT INTO messages (queue, priority, key, body, sent_us, visible_us) VALUES (?,?,?,?,?,?)"
     " ON CONFLICT (queue, key) WHERE key IS NOT NULL DO UPDATE SET"
-    " priority = excluded.priority, body = excluded.body, receives = 0, receipt = receipt + 1,"
+    " priority = excluded.priority, body = excluded.body, sent_us = excluded.sent_us,"
+    " receives = 0, receipt = receipt + 1,"
     " visible_us = CASE WHEN taken AND visible_us > excluded.sent_us THEN excluded.visible_us"
     " ELSE min(visible_us, excluded.visible_us) END, taken = 0"
 )
@@ -201,11 +202,13 @@ class SqliteTaskQueue:
         ready, hidden, dead = found[0]
         return Depth(ready=ready, hidden=hidden, dead=dead)
 
-    async def dead_letters(self, queue: str, *, limit: int) -> list[Message]:
+    async def dead_letters(self, queue: str | None, *, limit: int) -> list[Message]:
+        condition = "" if queue is None else "WHERE queue = ?2"
+        values = (limit,) if queue is None else (limit, queue)
         found = await self._database.scan(
             "SELECT id, queue, priority, body, sent_us, receives, 0 FROM dead_messages"
-            " WHERE queue = ? ORDER BY id LIMIT ?",
-            (queue, limit),
+            f" {condition} ORDER BY id LIMIT ?1",
+            values,
         )
         return [_message(row) for row in found]
 

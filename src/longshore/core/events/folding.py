@@ -23,6 +23,7 @@ from longshore.core.states import TaskState
 
 EVENT_TO_STATE: dict[str, TaskState] = {
     e.TaskPending.TYPE: TaskState.PENDING,
+    e.TaskWaiting.TYPE: TaskState.WAITING,
     e.TaskProcessingStarted.TYPE: TaskState.PROCESSING,
     e.TaskHeartbeat.TYPE: TaskState.PROCESSING,
     e.TaskProcessingFailed.TYPE: TaskState.PENDING,
@@ -84,7 +85,7 @@ def _after(view: TaskView, event: Event) -> TaskView:
 
 
 def _begins_round_after(round_: int, body: e.EventBody) -> bool:
-    return isinstance(body, e.TaskPending) and body.round > round_
+    return isinstance(body, e.TaskPending | e.TaskWaiting) and body.round > round_
 
 
 _NO_FAILURE = {"error": None, "error_category": None}
@@ -93,7 +94,7 @@ _NO_FAILURE = {"error": None, "error_category": None}
 def _told_by(body: e.EventBody, view: TaskView) -> dict[str, Any]:
     """What the event says of the task, besides its state."""
     match body:
-        case e.TaskPending():
+        case e.TaskPending() | e.TaskWaiting():
             cleared = _NO_FAILURE if body.round > view.round else {}
             return {"round": body.round, **cleared}
         case e.TaskProcessingStarted():

@@ -29,6 +29,7 @@ _NAMES = {
     "duration": "durationMs",
     "timeout": "timeoutMs",
     "rss_bytes": "memoryUsage",
+    "peak_rss_bytes": "memoryPeak",
 }
 _NAMES_IN: dict[tuple[type, str], str] = {(TaskHealth, "elapsed"): "elapsed"}
 

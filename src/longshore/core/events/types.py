@@ -70,6 +70,18 @@ class TaskPending:
 
 
 @value
+class TaskWaiting:
+    """The task was given another round, and its parents have to complete first."""
+
+    TYPE: ClassVar[str] = "Task Waiting"
+    ENTITY: ClassVar[EntityType] = EntityType.TASK
+
+    task_id: str
+    job_id: str
+    round: int
+
+
+@value
 class TaskProcessingStarted:
     """A worker has claimed the task and holds its lease."""
 
@@ -122,6 +134,7 @@ class TaskProcessingFailed:
     exit_code: int | None = None
     last_output: int | None = None  # sequence of the attempt's last output
     usage: Usage | None = None
+    peak_rss_bytes: int | None = None  # the most memory that the attempt had
 
 
 @value
@@ -136,6 +149,7 @@ class TaskReleased:
     reason: str
     attempt_number: int
     last_output: int | None = None
+    usage: Usage | None = None
 
 
 @value
@@ -173,6 +187,7 @@ class TaskFailed:
     duration: timedelta | None = None
     last_output: int | None = None
     usage: Usage | None = None
+    peak_rss_bytes: int | None = None
 
 
 @value
@@ -387,6 +402,7 @@ class TaskHealthCheck:
 
 EventBody = (
     TaskPending
+    | TaskWaiting
     | TaskProcessingStarted
     | TaskHeartbeat
     | TaskProcessingFailed

@@ -111,14 +111,16 @@ def save_checkpoint(step: Step, command: c.SaveCheckpoint) -> Decision:
 def release(step: Step, command: c.Release) -> Decision:
     if isinstance(lease := step.held(command.fence), Refusal):
         return lease
-    if step.row.cancel is not None:
-        return cancelled(step, step.row.cancel, last_output=command.last_output)
+    row = step.row
+    if row.cancel is not None:
+        return cancelled(step, row.cancel, usage=command.usage, last_output=command.last_output)
     released = e.TaskReleased(
-        task_id=step.row.id,
-        job_id=step.row.spec.job_id,
+        task_id=row.id,
+        job_id=row.spec.job_id,
         reason=command.reason,
-        attempt_number=step.row.attempt,
+        attempt_number=row.attempt,
         last_output=command.last_output,
+        usage=command.usage,
     )
     return step.change(
         released,
@@ -128,6 +130,7 @@ def release(step: Step, command: c.Release) -> Decision:
         due_at=step.now,
         rung_at=step.now,
         last_output=command.last_output,
+        usage=row.usage + command.usage,
     )
 
 
@@ -295,6 +298,7 @@ def _end_attempt(
         exit_code=failure.exit_code,
         last_output=last_output,
         usage=usage,
+        peak_rss_bytes=failure.peak_rss_bytes,
     )
     return step.change(
         again,
@@ -327,6 +331,7 @@ def _failed(
         duration=ran_for,
         last_output=last_output,
         usage=usage,
+        peak_rss_bytes=failure.peak_rss_bytes,
     )
 
 

@@ -3,11 +3,11 @@
 ::
 
     waiting ─► pending ─► processing ─► completed
-                 ▲  ▲         │   │
-                 │  └─────────┘   ├──► in_review ─► completed
-                 │  failed, gone, │        │
-                 │  released      │        └──► pending (revision)
-                 └── resume ── failed, cancelled
+       ▲         ▲  ▲         │   │
+       │         │  └─────────┘   ├──► in_review ─► completed
+       │         │  failed, gone, │        │
+       │         │  released      │        └──► pending (revision)
+       └─ resume ┴─── failed, cancelled
 
 Pure: the time, the chance in a backoff and the change's id come in. Everything that may be told
 about a task is decided here, so the rules of leases, rounds and attempts stand in one place.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from longshore.core import commands as c
 from longshore.core.changes import Nudge, Reason, Refusal
@@ -100,19 +101,20 @@ def resume(step: Step, command: c.Resume) -> Decision:
     if row.state not in (TaskState.FAILED, TaskState.CANCELLED):
         detail = f"the task is {row.state}: only what failed or was cancelled can be resumed"
         return Refusal(reason=Reason.WRONG_STATE, detail=detail)
-    if row.awaits - command.completed:
-        detail = "it was cancelled before it could run, and its parents have not completed"
-        return Refusal(reason=Reason.WRONG_STATE, detail=detail)
-    return make_pending(
-        step,
-        round=command.round,
-        attempts_used=0,
-        failure=None,
-        result=None,
-        exit_code=None,
-        cancel=None,
-        finished_at=None,
-    )
+    afresh: dict[str, Any] = {
+        "round": command.round,
+        "attempts_used": 0,
+        "failure": None,
+        "result": None,
+        "exit_code": None,
+        "cancel": None,
+        "finished_at": None,
+    }
+    if left := row.awaits - command.completed:
+        # It was cancelled before it could run, and its parents have not completed.
+        waiting = e.TaskWaiting(task_id=row.id, job_id=row.spec.job_id, round=command.round)
+        return step.change(waiting, state=TaskState.WAITING, awaits=left, **afresh)
+    return make_pending(step, **afresh)
 
 
 def _stale(round_: int) -> Refusal:

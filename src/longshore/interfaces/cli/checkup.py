@@ -183,7 +183,7 @@ def _at_work(settings: Settings, facts: StoreFacts) -> Iterator[Check]:
     for name, depth in facts.queues:
         detail = f"{depth.ready} ready, {depth.hidden} hidden, {depth.dead} dead"
         if depth.dead:
-            yield Check(f"queue {name}", Mark.WARN, f"{detail}: dead letters want a look")
+            yield Check(f"queue {name}", Mark.WARN, f"{detail}: see `longshore dead list`")
         elif depth.ready and not present:
             yield Check(f"queue {name}", Mark.WARN, f"{detail}: no worker; `longshore worker`")
         else:

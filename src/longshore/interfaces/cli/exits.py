@@ -136,9 +136,15 @@ def sentence_of(error: BaseException) -> str:
 
 
 def say(text: str) -> None:
-    """A line on stderr, whatever its encoding; a closed stderr is nobody's loss."""
+    """A line on stderr, whatever its encoding; a closed stderr is nobody's loss.
+
+    Errors repeat what they were given: what looks like a secret is masked.
+    """
+    # Only for those who need it: every start of the command line would pay for it.
+    from longshore.core.sanitise import mask_secrets
+
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-    shown = text.encode(encoding, errors="backslashreplace").decode(encoding)
+    shown = mask_secrets(text).encode(encoding, errors="backslashreplace").decode(encoding)
     try:
         print(shown, file=sys.stderr, flush=True)
     except (OSError, ValueError):

@@ -44,8 +44,16 @@ COMMANDS: dict[str, _Command] = {
     "tasks": _Command(f"{_FOLDER}.look", "tasks", "List tasks"),
     "events": _Command(f"{_FOLDER}.look", "events", "Show what happened to a job or task"),
     "logs": _Command(f"{_FOLDER}.look", "logs", "Show what a job or task printed"),
+    "dead list": _Command(f"{_FOLDER}.dead", "list_", "List what failed for good"),
+    "dead show": _Command(f"{_FOLDER}.dead", "show", "Show why one thing failed for good"),
+    "dead replay": _Command(f"{_FOLDER}.dead", "replay", "Give what failed another round"),
+    "dead discard": _Command(f"{_FOLDER}.dead", "discard", "Forget messages that lead nowhere"),
     "settings": _Command(f"{_FOLDER}.house", "settings", "Show every setting and its origin"),
     "doctor": _Command(f"{_FOLDER}.house", "doctor", "Check this installation and its data"),
+}
+# First words of commands that have two.
+_GROUPS = {
+    "dead": "Dead letters: tasks that failed for good, and messages that lead to no task.",
 }
 # Options that may stand before the command, and how many values each takes.
 _GLOBAL = {
@@ -99,17 +107,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: list[str]) -> int:
     moved, rest = _split(given)
     if not rest or rest[0] in _HELP:
-        if len(rest) > 1 and rest[1] in COMMANDS:
-            return _invoke(rest[1], ["--help"])
-        print(_help())
-        return ExitCode.OK
+        return _tell_about(rest[1:])
     if rest[0] == "--version":
         print(f"longshore {_version()}")
         return ExitCode.OK
     name, *own = rest
+    if name in _GROUPS:
+        between, own = _split(own)
+        if not own or own[0] in _HELP:
+            return _tell_about([name, *own[1:]])
+        name, moved, own = f"{name} {own[0]}", [*moved, *between], own[1:]
     if name not in COMMANDS:
         raise _Wrong(_unknown(name))
     return _invoke(name, [*moved, *own])
+
+
+def _tell_about(words: list[str]) -> int:
+    """Help with a command, with a group of them, or with everything."""
+    for name in (" ".join(words[:2]), *words[:1]):
+        if name in COMMANDS:
+            return _invoke(name, ["--help"])
+        if name in _GROUPS:
+            print(_group_help(name))
+            return ExitCode.OK
+    print(_help())
+    return ExitCode.OK
 
 
 def _split(given: list[str]) -> tuple[list[str], list[str]]:
@@ -133,11 +155,23 @@ def _unknown(name: str) -> str:
     return f"no command is called {name!r}; {hint}"
 
 
+def _listed(prefix: str = "") -> str:
+    chosen = {name: one.summary for name, one in COMMANDS.items() if name.startswith(prefix)}
+    widest = max(len(name) for name in chosen)
+    return "\n".join(f"  {name:{widest}}  {summary}" for name, summary in chosen.items())
+
+
+def _group_help(name: str) -> str:
+    return (
+        f"Usage: longshore {name} COMMAND [OPTIONS] [ARGS]...\n\n  {_GROUPS[name]}\n\n"
+        f"Commands:\n{_listed(f'{name} ')}\n\n"
+        f"`longshore {name} COMMAND --help` tells all about one."
+    )
+
+
 def _help() -> str:
-    widest = max(len(name) for name in COMMANDS)
-    commands = [f"  {name:{widest}}  {command.summary}" for name, command in COMMANDS.items()]
     codes = [f"  {code:3}  {code.meaning}" for code in ExitCode]
-    return _INTRODUCTION.format(commands="\n".join(commands), codes="\n".join(codes)).rstrip()
+    return _INTRODUCTION.format(commands=_listed(), codes="\n".join(codes)).rstrip()
 
 
 def _version() -> str:

@@ -22,6 +22,7 @@ from typing import Any
 from longshore.core.definition import Definition, RunnerKind
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.rows import TaskRow
+from longshore.core.sanitise import mask_secrets
 from longshore.core.states import TaskState
 from longshore.interfaces import views
 from longshore.interfaces.cli import following, words
@@ -105,7 +106,8 @@ def _document(wanted: Wanted, queue: str) -> dict[str, Any]:
 
 
 def _short_name(argv: Sequence[str]) -> str:
-    line = " ".join(argv)
+    # A name is shown in listings and stands in events; what is run is not changed by it.
+    line = mask_secrets(" ".join(argv))
     shown = "".join(letter if letter.isprintable() else " " for letter in line)
     return shown if len(shown) <= 60 else f"{shown[:59]}…"
 

@@ -15,6 +15,7 @@ from longshore.interfaces.cli.options import Here
 from longshore.ports.backend import Backend
 from longshore.ports.presence import Presence
 from longshore.services.crew import Crew
+from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.documents import Documents
 from longshore.services.producer import Producer
@@ -42,6 +43,7 @@ class Session:
     producer: Producer
     dispatcher: Dispatcher
     sweeper: Sweeper
+    dead_letters: DeadLetters
     presence: Presence
     new_worker: Callable[[Settings], Worker]
 
@@ -94,6 +96,7 @@ async def opened(settings: Settings) -> AsyncIterator[Session]:
             producer=services.producer,
             dispatcher=services.dispatcher,
             sweeper=services.sweeper,
+            dead_letters=services.dead_letters,
             presence=services.presence,
             new_worker=lambda given: replace(services, settings=given).worker(),
         )

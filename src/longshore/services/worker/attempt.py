@@ -1,8 +1,8 @@
 """One attempt, from the claimed row to the committed outcome.
 
-Order at the end, always: the child is dead and its output stored, then the outcome is committed,
-then the message is deleted. A crash between any two of these loses nothing and repeats nothing that
-anybody sees.
+Order at the end, always: the child is dead, the files it left and its output are stored, then the
+outcome is committed, then the message is deleted. A crash between any two of these loses nothing
+and repeats nothing that anybody sees.
 """
 
 from __future__ import annotations
@@ -11,40 +11,36 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from typing import Any, TypeVar
 
 from longshore.core import commands as c
 from longshore.core.blob_keys import task_document
-from longshore.core.definition import BUILTIN, Definition
-from longshore.core.events.types import Activity, Usage
-from longshore.core.failures import ErrorCategory, Failure, error_text
-from longshore.core.ids import task_id_of
+from longshore.core.failures import ErrorCategory
 from longshore.core.lease import LeasePolicy
 from longshore.core.rows import TaskRow
 from longshore.errors import BackendUnavailable, CommandRefused, LeaseLost, NotFound, UsageError
 from longshore.ports.backend import Backend
+from longshore.ports.output import Stream
 from longshore.ports.presence import Presence
-from longshore.ports.runner import (
-    Active,
-    Ending,
-    Printed,
-    Report,
-    Runner,
-    RunningAttempt,
-    StepDone,
-    Used,
-    WorkOrder,
-)
+from longshore.ports.runner import Ending, Runner, RunningAttempt, StepDone
+from longshore.services.artifacts import ArtifactPolicy, Artifacts, anything_in
 from longshore.services.documents import Documents
 from longshore.services.transitions import Transitions
+from longshore.services.worker.orders import order_for
+from longshore.services.worker.outcomes import Outcomes
 from longshore.services.worker.output import OutputPolicy, OutputPump
+from longshore.services.worker.telling import Telling
 
 logger = logging.getLogger(__name__)
 
 _AFTER_TROUBLE = timedelta(seconds=1)
+# Before a task that no process could be had for is given back: twice as long each time.
+_FIRST_PAUSE = timedelta(seconds=1)
+_LONGEST_PAUSE = timedelta(seconds=30)
+_MOST_DOUBLINGS = 5
 
 ResultT = TypeVar("ResultT")
 
@@ -73,6 +69,7 @@ class Tools:
     result_limit_bytes: int
     process_id: int
     roll: Callable[[], float]
+    artifacts: ArtifactPolicy = field(default_factory=ArtifactPolicy)
 
 
 class Attempt:
@@ -85,11 +82,9 @@ class Attempt:
         self._tools = tools
         self.row = row
         self.fence = row.lease.fence
-        self.activity = Activity()
-        self._usage = Usage()
         self._trusted_until = claimed_at + tools.lease.trusted_for
-        self._began = claimed_at
         self._stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
+        self._hurry = asyncio.Event()  # there is no time for anything but the outcome
         self._child: RunningAttempt | None = None
         self._pump = OutputPump(
             tools.backend.output,
@@ -99,6 +94,15 @@ class Attempt:
             row.attempt,
             tools.output,
         )
+        self._told = Telling(self._pump, tools.backend.clock)
+        self._outcomes = Outcomes(
+            self.fence,
+            claimed_at,
+            told=self._told,
+            pump=self._pump,
+            clock=tools.backend.clock,
+            roll=tools.roll,
+        )
 
     @property
     def task_id(self) -> str:
@@ -107,6 +111,8 @@ class Attempt:
 
     def end(self, why: Stop) -> None:
         """Ask for the attempt's end; the first reason counts."""
+        if why is not Stop.CANCELLED:
+            self._hurry.set()
         if not self._stop.done():
             self._stop.set_result(why)
 
@@ -118,7 +124,7 @@ class Attempt:
             lasts=self._tools.lease.lasts,
             process_id=child.process_id if child else 0,
             rss_bytes=child.rss_bytes() if child else 0,
-            activity=self.activity,
+            activity=self._told.activity,
         )
 
     def renewed(self, row: TaskRow, sent_at: timedelta) -> None:
@@ -155,13 +161,16 @@ class Attempt:
     async def _tell(self, command: c.Command) -> None:
         self._know(await self._tools.transitions.task(self.task_id, command, row=self.row))
 
-    async def _insistently(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        """Repeat a call through an outage as long as a lease lasts.
+    async def _insistently(
+        self, call: Callable[[], Awaitable[ResultT]], *, patience: timedelta | None = None
+    ) -> ResultT:
+        """Repeat a call through an outage; by default as long as a lease lasts.
 
         The work is done: throwing it away for a moment's trouble would mean paying for it twice.
         """
         clock = self._tools.backend.clock
-        patient_until = clock.elapsed() + self._tools.lease.lasts
+        patience = self._tools.lease.lasts if patience is None else patience
+        patient_until = clock.elapsed() + patience
         while clock.elapsed() < patient_until:
             try:
                 return await call()
@@ -173,24 +182,55 @@ class Attempt:
 
     async def _outcome(self) -> c.Command | None:
         """The command that reports the end; None if nothing may be reported."""
+        tools = self._tools
         try:
-            order = await self._tools.transitions.persistently(self._order)
-            self._child = await self._tools.runner.start(order)
+            order = await tools.transitions.persistently(
+                lambda: order_for(
+                    self.row,
+                    self.fence,
+                    backend=tools.backend,
+                    documents=tools.documents,
+                    timeout=tools.timeout,
+                )
+            )
         except (UsageError, NotFound) as error:
-            return self._failed(ErrorCategory.VALIDATION, error)
+            return self._outcomes.failed_by(ErrorCategory.VALIDATION, error)
         except BackendUnavailable as error:
-            return self._failed(ErrorCategory.NETWORK, error)
-        child = self._child
+            return self._outcomes.failed_by(ErrorCategory.NETWORK, error)
         try:
-            self._tools.presence.note_child(self._tools.worker_id, child.process_id)
+            child = self._child = await tools.runner.start(order)
+        except UsageError as error:
+            return self._outcomes.failed_by(ErrorCategory.VALIDATION, error)
+        except BackendUnavailable as error:
+            return await self._not_started(error)
+        try:
+            tools.presence.note_child(tools.worker_id, child.process_id)
             return await self._supervise(child, order.timeout)
         except BackendUnavailable as error:
             # Not the task's fault: it costs none of its attempts.
-            reason = error_text(f"the worker could not reach its store: {error}")
-            return c.Release(fence=self.fence, reason=reason)
+            return self._outcomes.released(f"the worker could not reach its store: {error}")
         finally:
-            await child.stop(grace=timedelta(0))
-            self._tools.presence.forget_child(self._tools.worker_id, child.process_id)
+            try:
+                await child.stop(grace=timedelta(0))
+                tools.presence.forget_child(tools.worker_id, child.process_id)
+            finally:
+                await child.close()
+
+    async def _not_started(self, error: BackendUnavailable) -> c.Command | None:
+        """Give the task back, but not at once: it would come round again and again."""
+        logger.warning("child.unavailable", extra={"task_id": self.task_id, "error": str(error)})
+        uncounted = max(self.row.attempt - 1 - self.row.attempts_used, 0)
+        pause = min(_FIRST_PAUSE * 2 ** min(uncounted, _MOST_DOUBLINGS), _LONGEST_PAUSE)
+        waiting = asyncio.ensure_future(self._tools.backend.clock.sleep(pause))
+        fenced = asyncio.ensure_future(self._trust_ends())
+        try:
+            await asyncio.wait((waiting, fenced, self._stop), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            fenced.cancel()
+        if self._stop.done() and self._stop.result() is not Stop.DRAINED:
+            return self._given_up(self._stop.result())
+        return self._outcomes.released(str(error))
 
     async def _supervise(self, child: RunningAttempt, timeout: timedelta) -> c.Command | None:
         reading = asyncio.ensure_future(self._read(child))
@@ -203,19 +243,24 @@ class Attempt:
             if reading.done():
                 # If reading broke off, the child may be alive, and nobody listens to it any more.
                 await reading
-                return await self._ended(await child.ending())
+                ending = await child.ending()
+                await self._keep_files(child)
+                return await self._ended(ending)
             if fenced.done():
                 self.end(Stop.FENCED)
             signal = await child.stop(grace=self._tools.lease.kill_grace)
             with contextlib.suppress(BackendUnavailable):
                 await reading
-            return await self._stopped(signal, timeout)
+            why = self._stop.result() if self._stop.done() else None
+            await self._keep_files(child)
+            return self._outcomes.timed_out(signal, timeout) if why is None else self._given_up(why)
         finally:
             for waiting in (late, fenced):
                 waiting.cancel()
             # Also when this is cancelled: the reading ends only when the child has.
             await child.stop(grace=timedelta(0))
             await asyncio.gather(reading, return_exceptions=True)
+            await self._pump.finish()
 
     async def _trust_ends(self) -> None:
         clock = self._tools.backend.clock
@@ -223,22 +268,43 @@ class Attempt:
             await clock.sleep(left)
 
     async def _read(self, child: RunningAttempt) -> None:
-        try:
-            async for report in child.reports():
-                await self._take(child, report)
-        finally:
-            await self._pump.finish()
+        async for report in child.reports():
+            if isinstance(report, StepDone):
+                await self._keep_step(child, report.name, report.result)
+            else:
+                await self._told.take(report)
 
-    async def _take(self, child: RunningAttempt, report: Report) -> None:
-        match report:
-            case Printed(stream, data):
-                await self._pump.add(stream, data)
-            case Active(activity):
-                self.activity = activity
-            case Used(usage):
-                self._usage = usage
-            case StepDone(name, result):
-                await self._keep_step(child, name, result)
+    async def _keep_files(self, child: RunningAttempt) -> None:
+        """Store what the child left, unless there is no time for it; tell what is missing."""
+        self._child = None  # its number may go to somebody else, while heartbeats go on
+        self._outcomes.child_ended()
+        if not anything_in(child.folder) and not self._told.summaries:
+            return
+        note: str | None = "files that are not kept: all, the worker had no time left"
+        if not self._hurry.is_set():
+            keeping = asyncio.ensure_future(self._files_kept(child))
+            hurried = asyncio.ensure_future(self._hurry.wait())
+            try:
+                await asyncio.wait((keeping, hurried), return_when=asyncio.FIRST_COMPLETED)
+                if keeping.done():
+                    note = await keeping
+            finally:
+                keeping.cancel()
+                hurried.cancel()
+                await asyncio.gather(keeping, hurried, return_exceptions=True)
+        if note is not None:
+            await self._pump.add(Stream.LOG, f"longshore: {note}\n".encode())
+
+    async def _files_kept(self, child: RunningAttempt) -> str | None:
+        # The outcome matters more: it must not come too late for the sake of these.
+        patience = self._tools.lease.lasts / 3
+        return await Artifacts(self._tools.backend.blobs, self._tools.artifacts).keep(
+            self.task_id,
+            self.row.attempt,
+            child.folder,
+            summaries=self._told.summaries,
+            insistently=lambda put: self._insistently(put, patience=patience),
+        )
 
     async def _keep_step(self, child: RunningAttempt, name: str, result: Any) -> None:
         spec = self.row.spec
@@ -257,7 +323,7 @@ class Attempt:
 
     async def _ended(self, ending: Ending) -> c.Command:
         if ending.failure is not None:
-            return self._failure(ending.failure)
+            return self._outcomes.failed_so(ending.failure, ending)
         spec = self.row.spec
         key = task_document(spec.job_id, spec.key, f"result-{self.row.attempt}")
         try:
@@ -266,97 +332,14 @@ class Attempt:
                 lambda: self._tools.documents.keep(ending.result, key, limit_bytes=limit)
             )
         except (ValueError, UsageError) as error:
-            return self._failed(ErrorCategory.PARSE, error)
-        return c.Complete(
-            fence=self.fence,
-            result=result,
-            duration=self._duration(),
-            exit_code=ending.exit_code or 0,
-            usage=self._usage,
-            last_output=self._pump.last_sequence,
-        )
+            return self._outcomes.failed_by(ErrorCategory.PARSE, error)
+        return self._outcomes.completed(result, ending.exit_code)
 
-    async def _stopped(self, signal: str, timeout: timedelta) -> c.Command | None:
-        last = self._pump.last_sequence
-        if not self._stop.done():
-            return c.TimeOut(
-                fence=self.fence,
-                timeout=timeout,
-                elapsed=self._duration(),
-                signal=signal,
-                roll=self._tools.roll(),
-                usage=self._usage,
-                last_output=last,
-            )
-        match self._stop.result():
+    def _given_up(self, why: Stop) -> c.Command | None:
+        match why:
             case Stop.CANCELLED:
-                return c.ConfirmCancel(fence=self.fence, usage=self._usage, last_output=last)
+                return self._outcomes.cancelled()
             case Stop.DRAINED:
-                return c.Release(fence=self.fence, reason="the worker stops", last_output=last)
+                return self._outcomes.released("the worker stops")
             case Stop.FENCED:
                 return None
-
-    def _failed(self, category: ErrorCategory, error: Exception) -> c.AttemptFailed:
-        return self._failure(Failure(category=category, message=error_text(str(error))))
-
-    def _failure(self, failure: Failure) -> c.AttemptFailed:
-        return c.AttemptFailed(
-            fence=self.fence,
-            failure=failure,
-            roll=self._tools.roll(),
-            duration=self._duration(),
-            usage=self._usage,
-            last_output=self._pump.last_sequence,
-        )
-
-    def _duration(self) -> timedelta:
-        return self._tools.backend.clock.elapsed() - self._began
-
-    async def _order(self) -> WorkOrder:
-        spec, documents = self.row.spec, self._tools.documents
-        definition = await self._definition()
-        return WorkOrder(
-            task_id=spec.id,
-            job_id=spec.job_id,
-            key=spec.key,
-            tenant=spec.tenant,
-            attempt=self.row.attempt,
-            fence=self.fence,
-            definition=definition,
-            timeout=definition.timeout or self._tools.timeout,
-            input=await documents.load(spec.input),
-            dependency_outputs=await self._dependency_outputs(),
-            checkpoints=await self._checkpoints(),
-            feedback=self.row.feedback,
-            previous_output=await documents.load(self.row.previous_result),
-        )
-
-    async def _definition(self) -> Definition:
-        spec = self.row.spec
-        if spec.definition_version == 0:
-            found = BUILTIN.get(spec.definition)
-        else:
-            found = await self._tools.backend.definitions.get(
-                spec.tenant, spec.definition, version=spec.definition_version
-            )
-        if found is None:
-            raise NotFound("definition", spec.definition)
-        return found
-
-    async def _dependency_outputs(self) -> dict[str, Any]:
-        spec = self.row.spec
-        keys = await self._tools.documents.load(spec.parents) or []
-        ids = [task_id_of(spec.job_id, key) for key in keys]
-        parents = await self._tools.backend.ledger.tasks(ids)
-        return {
-            parent.spec.key: await self._tools.documents.load(parent.result) for parent in parents
-        }
-
-    async def _checkpoints(self) -> dict[str, Any]:
-        steps: dict[str, Any] = {}
-        key = self.row.checkpoint
-        while key is not None:
-            kept = await self._tools.documents.load_key(key)
-            steps.setdefault(kept["step"], kept["result"])
-            key = kept["previous"]
-        return steps

@@ -26,6 +26,7 @@ from longshore.errors import (
     LongshoreError,
     NotFound,
     ReceiptExpired,
+    UsageError,
 )
 from longshore.ports.queue import Message
 from longshore.services.worker.attempt import Attempt, Stop, Tools
@@ -91,6 +92,7 @@ class Worker:
             asyncio.ensure_future(self._listen_for_nudges()),
         ]
         try:
+            await self._get_ready()
             await self._take_work()
             await self._drain()
         finally:
@@ -99,7 +101,19 @@ class Worker:
             for one in ending:
                 one.cancel()
             await asyncio.gather(*ending, return_exceptions=True)
+            await self._tools.runner.close()
         self._tools.presence.leave(self.id)
+
+    async def _get_ready(self) -> None:
+        try:
+            await self._tools.runner.open()
+        except BackendUnavailable as error:
+            # The first child to be started tries again.
+            logger.warning("runner.unavailable", extra={"error": str(error)})
+        except UsageError:
+            # It never took anything: nobody has to bury it.
+            self._tools.presence.leave(self.id)
+            raise
 
     async def _take_work(self) -> None:
         while not self._stopping.is_set():

@@ -85,6 +85,7 @@ def _failure() -> Failure:
         signal="SIGKILL",
         retry_after=timedelta(seconds=90, microseconds=7),
         retry=False,
+        peak_rss_bytes=2**31 + 1,
     )
 
 

@@ -17,6 +17,11 @@ from longshore.testing.contracts.ledger_groups import (
 )
 from longshore.testing.contracts.ledger_hints import FindClauses, NudgeClauses, SweepClauses
 from longshore.testing.contracts.ledger_listings import JobListingClauses, TaskListingClauses
+from longshore.testing.contracts.ledger_overlooked import (
+    UnrecordedEndClauses,
+    UntoldEndClauses,
+    UntoldParentClauses,
+)
 from longshore.testing.contracts.ledger_rows import RowClauses
 from longshore.testing.contracts.samples import (
     after,
@@ -52,6 +57,9 @@ class LedgerContract(
     JobListingClauses,
     FindClauses,
     SweepClauses,
+    UnrecordedEndClauses,
+    UntoldParentClauses,
+    UntoldEndClauses,
     NudgeClauses,
 ):
     """What holds for every ledger."""

@@ -134,9 +134,25 @@ class SweepClauses(PortContract):
         rung = await commit(backend, after(row, c.RingAgain(), now=clock.now()))
         assert rung.rung_at is not None
         await empty(backend)
+        later = START + 2 * MINUTE
 
-        assert await _unrung(backend, rung_before=rung.rung_at) == []
-        assert await _unrung(backend, rung_before=rung.rung_at + TICK) == [row.id]
+        assert await _unrung(backend, due_by=later, rung_before=rung.rung_at) == []
+        assert await _unrung(backend, due_by=later, rung_before=rung.rung_at + TICK) == [row.id]
+
+    @clause
+    async def test_a_task_is_unrung_when_its_last_ring_is_as_long_ago_as_it_had_been_due(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        due_at = START.replace(microsecond=0) + MINUTE
+        row = await commit(backend, new_task(not_before=due_at))
+        for minutes in (1, 2, 4):
+            clock.set(due_at + minutes * MINUTE)
+            row = await commit(backend, after(row, c.RingAgain(), now=clock.now()))
+            await empty(backend)
+            again = due_at + 2 * minutes * MINUTE
+
+            assert await _unrung(backend, due_by=again - TICK, rung_before=again) == []
+            assert await _unrung(backend, due_by=again, rung_before=again) == [row.id]
 
     @clause
     async def test_only_pending_tasks_are_unrung(self, backend: Backend) -> None:
@@ -222,10 +238,11 @@ class SweepClauses(PortContract):
 
     @clause
     async def test_no_more_open_intents_come_than_the_limit(self, backend: Backend) -> None:
-        for number in range(3):
+        for number in (2, 0, 1):
             await commit_job(backend, new_job(f"job-{number}", intent=an_intent()))
 
-        assert len(await backend.ledger.open_intents(limit=2)) == 2
+        assert await backend.ledger.open_intents(limit=2) == ["job-0", "job-1"]
+        assert await backend.ledger.open_intents(limit=2, after="job-1") == ["job-2"]
 
 
 class NudgeClauses(PortContract):

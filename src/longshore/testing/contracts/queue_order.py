@@ -230,6 +230,39 @@ class DeadLetterClauses(PortContract):
         assert await backend.queue.dead_letters("other", limit=2) == []
 
     @clause
+    async def test_dead_letters_of_every_queue_come_together(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        await send(backend, "a")
+        await _wear_out(backend, clock)
+        await take(backend)
+        await send(backend, "b", queue="other")
+        await _wear_out(backend, clock, "other")
+        await take(backend, "other")
+
+        dead = await backend.queue.dead_letters(None, limit=10)
+
+        assert [(message.queue, message.body) for message in dead] == [
+            ("default", "a"),
+            ("other", "b"),
+        ]
+        assert await backend.queue.dead_letters(None, limit=1) == dead[:1]
+
+    @clause
+    async def test_a_dead_letter_says_when_its_key_was_last_rung_for(
+        self, backend: Backend, clock: FakeClock
+    ) -> None:
+        await send(backend, "look", key="t1")
+        clock.advance(SECOND)
+        await send(backend, "look", key="t1")
+        await _wear_out(backend, clock)
+        await take(backend)
+
+        dead = await backend.queue.dead_letters("default", limit=10)
+
+        assert max(message.sent_at for message in dead) == START + SECOND
+
+    @clause
     async def test_reading_dead_letters_does_not_remove_them(
         self, backend: Backend, clock: FakeClock
     ) -> None:
@@ -276,10 +309,10 @@ class DeadLetterClauses(PortContract):
         assert len(await take(backend)) == 1
 
 
-async def _wear_out(backend: Backend, clock: FakeClock) -> list[int]:
+async def _wear_out(backend: Backend, clock: FakeClock, *queues: str) -> list[int]:
     """Receive what is there as often as may be, without ever deleting it."""
     counts = []
     for _ in range(RECEIVE_LIMIT):
-        counts += [message.receives for message in await take(backend, hidden_for=HIDDEN)]
+        counts += [message.receives for message in await take(backend, *queues, hidden_for=HIDDEN)]
         clock.advance(HIDDEN)
     return counts

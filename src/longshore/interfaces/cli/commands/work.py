@@ -136,6 +136,8 @@ def submit(
     ("longshore worker", "until Ctrl-C"),
     ("longshore worker --queue mail --queue reports --concurrency 8", "two queues, eight at once"),
     ("longshore worker --burst", "until nothing is left to do"),
+    ("longshore worker --app shop.tasks", "knows the functions of a module"),
+    ("longshore worker --processes 3 --recycle-at 03:30", "three, fresh ones each night"),
 )
 def worker(
     here: Here,
@@ -159,15 +161,88 @@ def worker(
             show_default=False,
         ),
     ] = None,
+    app: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--app",
+            metavar="MODULE",
+            help="A module with tasks; may be repeated. [default: the setting worker.app]",
+            show_default=False,
+        ),
+    ] = None,
     burst: Annotated[
         bool, typer.Option("--burst", help="Stop when nothing is left to do.", show_default=False)
     ] = False,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes",
+            metavar="N",
+            min=1,
+            help="How many worker processes to keep running."
+            " [default: the setting supervisor.processes]",
+            show_default=False,
+        ),
+    ] = None,
+    recycle_at: Annotated[
+        str | None,
+        typer.Option(
+            "--recycle-at",
+            metavar="HH:MM",
+            help="When to replace them, each day. [default: the setting supervisor.recycle_at]",
+            show_default=False,
+        ),
+    ] = None,
+    log_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--log-file",
+            metavar="FILE",
+            help="Log there and not to stderr. [default: the setting log_file]",
+            show_default=False,
+        ),
+    ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(
+            "--log-format",
+            metavar="NAME",
+            help="How records look: text or json. [default: the setting log_format]",
+            show_default=False,
+        ),
+    ] = None,
+    lifeline: Annotated[
+        int | None,
+        typer.Option(
+            "--lifeline",
+            metavar="N",
+            min=3,
+            help="For the supervisor: the descriptor whose end stops this worker.",
+            show_default=False,
+            hidden=True,
+        ),
+    ] = None,
 ) -> int:
     """Work on tasks until stopped.
 
     Ctrl-C or SIGTERM: no new work, and what runs may finish within the setting worker.drain_grace;
     what is left then is given back for another worker. A second signal gives it back at once.
+
+    With --processes a supervisor keeps so many workers running: one that ends is started again;
+    one that has grown too large is replaced, and all of them on SIGHUP. The old one finishes what
+    it has while the new one begins. It exits with 1 if workers keep ending soon after they began.
     """
     from longshore.interfaces.cli import working
 
-    return asyncio.run(working.work(here, queues=queue, concurrency=concurrency, burst=burst))
+    asked = working.Asked(
+        queues=tuple(queue) if queue else None,
+        concurrency=concurrency,
+        app=tuple(app) if app else None,
+        burst=burst,
+        processes=processes,
+        recycle_at=recycle_at,
+        log_file=log_file,
+        log_format=log_format,
+        lifeline=lifeline,
+    )
+    return working.work(here, asked)

@@ -1,0 +1,163 @@
+"""Dead letters: what nobody will look at again by itself.
+
+They are of two kinds. A *task* that failed stays in its row until somebody gives it another round.
+A *message* that was received too often stays in the queue's own dead-letter store; as a rule it
+makes its task fail and goes, and only one that leads to no task stays for a person to look at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from longshore.core import commands as c
+from longshore.core import task as tasks
+from longshore.core.changes import Refusal
+from longshore.core.failures import ErrorCategory, Failure
+from longshore.core.messages import Malformed, task_named_in
+from longshore.core.rows import TaskRow
+from longshore.core.states import TaskState
+
+SOURCE = "dlq"
+"""What the events of a task that a dead message made fail say of who ended it."""
+
+_MESSAGE = "msg-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadMessage:
+    """A message as the queue's dead-letter store has it."""
+
+    id: str
+    queue: str
+    body: str
+    receives: int
+    sent_at: datetime
+
+    @property
+    def task_id(self) -> str | Malformed:
+        """The task that it asks to look at, or why it names none."""
+        return task_named_in(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Stays:
+    """The message leads nowhere: it is kept until a person has looked at it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Goes:
+    """Nothing is lost with the message: what its row says is all there is to say."""
+
+
+Fate = Stays | Goes | tasks.TaskChange
+
+
+def fate_of(
+    message: DeadMessage, row: TaskRow | None, *, now: datetime, margin: timedelta, change_id: str
+) -> Fate:
+    """What becomes of a dead message whose task has this row: for the third, the task's failure.
+
+    A task that is finished or in good hands is left alone. So is one that was rung for after this
+    message was sent: another message speaks for it, and perhaps in another round.
+    """
+    named = message.task_id
+    if isinstance(named, Malformed):
+        return Stays(named.reason)
+    if row is None:
+        return Stays(f"there is no task {named!r}")
+    if row.rung_at is not None and row.rung_at > message.sent_at + margin:
+        return Goes()
+    failure = Failure(category=ErrorCategory.CRASH, message=_worn_out(message))
+    command = c.FailTask(failure=failure, source=SOURCE, margin=margin)
+    change = tasks.apply(row, command, now=now, change_id=change_id)
+    return Goes() if isinstance(change, Refusal) else change
+
+
+def _worn_out(message: DeadMessage) -> str:
+    return f"its message was received {message.receives} times, and nobody said how it ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A task that failed, or a message that leads to nobody."""
+
+    id: str  # the task's global id, or ``msg-`` and the message's own
+    at: datetime  # when the task failed, or the message was sent
+    queue: str
+    reason: str
+    category: ErrorCategory | None = None
+    row: TaskRow | None = None  # None: the message names no task
+    message: DeadMessage | None = None  # None: a task
+
+    @property
+    def replayable(self) -> bool:
+        """Whether it is a task, which can have another round."""
+        return self.message is None
+
+
+def of_task(row: TaskRow) -> DeadLetter | None:
+    """The task as a dead letter; None if it is none."""
+    if row.state is not TaskState.FAILED:
+        return None
+    return DeadLetter(
+        id=row.id,
+        at=row.finished_at or row.updated_at,
+        queue=row.spec.queue,
+        reason=row.failure.message if row.failure else "failed",
+        category=row.failure.category if row.failure else None,
+        row=row,
+    )
+
+
+def of_message(
+    message: DeadMessage, row: TaskRow | None, *, now: datetime, margin: timedelta
+) -> DeadLetter | None:
+    """The message as a dead letter; None if it is a mere leftover."""
+    fate = fate_of(message, row, now=now, margin=margin, change_id="")
+    match fate:
+        case Goes():
+            return None
+        case Stays(reason):
+            shown = reason
+        case _:
+            shown = f"{_worn_out(message)}; the next sweep of a worker ends its task"
+    return DeadLetter(
+        id=f"{_MESSAGE}{message.id}",
+        at=message.sent_at,
+        queue=message.queue,
+        reason=shown,
+        row=row,
+        message=message,
+    )
+
+
+def message_named(letter_id: str) -> str | None:
+    """The message that a dead letter's id means; None: it means a task."""
+    return letter_id.removeprefix(_MESSAGE) if letter_id.startswith(_MESSAGE) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadFilter:
+    """Which dead letters are meant; what is None does not matter."""
+
+    queue: str | None = None
+    definition: str | None = None
+    category: ErrorCategory | None = None
+    job_id: str | None = None
+    since: datetime | None = None  # not those from before
+
+    def fits(self, letter: DeadLetter) -> bool:
+        """Whether the letter is meant: one that says nothing of a thing asked for is not."""
+        spec = letter.row.spec if letter.row else None
+        return (
+            self.queue in (None, letter.queue)
+            and self.category in (None, letter.category)
+            and (self.since is None or letter.at >= self.since)
+            and (
+                self.definition is None or (spec is not None and spec.definition == self.definition)
+            )
+            and (self.job_id is None or (spec is not None and spec.job_id == self.job_id))
+        )

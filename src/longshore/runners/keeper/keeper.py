@@ -1,0 +1,236 @@
+"""The keeper: the process that every child of a worker is copied from.
+
+Small, without threads, event loop or database, with everything loaded that children need, so that
+a child costs a fork. It holds a socket to its worker; when that ends, the keeper ends, and with it
+the pipes to the guards, who then kill what is below them. Whoever is orphaned by the death of a
+guard comes to the keeper and is killed here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import os
+import selectors
+import signal
+import socket
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from longshore.core.child_limits import Isolation
+from longshore.core.keeper_words import FILES_PER_START, Cause, Lines, Word, line_of
+from longshore.runners.keeper import pool, reports
+from longshore.runners.keeper.guard import Guard
+from longshore.runners.keeper.kernel import adopt_orphans, descendants
+
+_RECEIVED_AT_ONCE = 64 * 1024
+_FILES_AT_ONCE = 64
+
+
+@dataclass(slots=True)
+class _Guarded:
+    """A guard that lives, and what it has to do."""
+
+    guard: Guard
+    name: int | None = None  # what it was told to start; None: it is free
+    number: int | None = None  # the attempt; None: it is free, or its member of the pool is
+    leader: int = 0
+    member: pool.Member | None = None
+
+    def set_free(self) -> None:
+        self.name = self.number = self.member = None
+        self.leader = 0
+
+
+class Keeper:
+    """One worker's."""
+
+    def __init__(self, worker: socket.socket, held: tuple[int, ...]) -> None:
+        self._worker = worker
+        self._held = held  # as long as anything of an attempt lives
+        self._lines = Lines()
+        self._files: deque[int] = deque()
+        self._reports, self._telling = os.pipe()
+        os.set_blocking(self._reports, False)
+        self._guards: dict[int, _Guarded] = {}  # by process id
+        self._names_in_pool = itertools.count(-1, -1)
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> None:
+        """Serve until the worker goes."""
+        adopt_orphans()
+        woken = self._woken_by_children()
+        for file, act in (
+            (self._worker, self._hear),
+            (self._reports, self._take_reports),
+            (woken, lambda: self._bury(woken)),
+        ):
+            self._selector.register(file, selectors.EVENT_READ, act)
+        # Nothing that was loaded is ever freed: a collection would only make children copy pages.
+        gc.collect()
+        gc.freeze()
+        self._say(Word.READY, 0)
+        going = True
+        while going:
+            for key, _ in self._selector.select():
+                going = key.data() is not False and going
+
+    def _woken_by_children(self) -> int:
+        reading, writing = os.pipe()
+        for end in (reading, writing):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        return reading
+
+    def _hear(self) -> bool:
+        """What the worker says; False at its end."""
+        try:
+            data, files, _, _ = socket.recv_fds(self._worker, _RECEIVED_AT_ONCE, _FILES_AT_ONCE)
+        except ConnectionError:
+            return False
+        self._files.extend(files)
+        for said in self._lines.add(data):
+            if said["word"] == Word.START:
+                self._start(said, [self._files.popleft() for _ in range(FILES_PER_START)])
+            elif said["word"] == Word.SIGNAL:
+                for guarded in self._guards.values():
+                    if guarded.number == said["number"] and guarded.name is not None:
+                        guarded.guard.signal(guarded.name, kill=said["kill"])
+        return bool(data)
+
+    def _say(self, word: Word, number: int, **content: Any) -> None:
+        # If the worker is gone, the next thing heard of it is its end.
+        with contextlib.suppress(ConnectionError):
+            self._worker.sendall(line_of(word, number, **content))
+
+    def _start(self, said: dict[str, Any], files: list[int]) -> None:
+        number, order = said["number"], said["order"]
+        try:
+            if said["isolation"] == Isolation.POOL:
+                self._start_in_pool(number, order, files)
+            else:
+                guarded = self._free_guard()
+                guarded.name = guarded.number = number
+                guarded.guard.start(number, files, order=order, memory=said["memory"])
+        except OSError as error:
+            self._say(Word.REFUSED, number, error=str(error))
+        finally:
+            for file in files:
+                os.close(file)
+
+    def _free_guard(self) -> _Guarded:
+        for guarded in self._guards.values():
+            if guarded.name is None:
+                return guarded
+        guard = Guard()
+        with guard.far:
+            process_id = os.fork()
+            if process_id == 0:
+                _become(lambda: guard.live(reports=self._telling, held=self._held))
+        guarded = self._guards[process_id] = _Guarded(guard)
+        return guarded
+
+    def _start_in_pool(self, number: int, order: str, files: list[int]) -> None:
+        free = (one for one in self._guards.values() if one.member and one.number is None)
+        guarded = next(free, None) or self._new_member()
+        guarded.number = number
+        if guarded.member is not None:
+            guarded.member.give(order, files)
+        if guarded.leader:
+            self._say(Word.STARTED, number, pid=guarded.leader)
+
+    def _new_member(self) -> _Guarded:
+        guarded, member = self._free_guard(), pool.Member()
+        guarded.name, guarded.member = next(self._names_in_pool), member
+        with member.far:
+            guarded.guard.start(guarded.name, [member.far.fileno()], order=None, memory=None)
+        self._selector.register(
+            member.near, selectors.EVENT_READ, lambda: self._take_member(guarded, member)
+        )
+        return guarded
+
+    def _take_member(self, guarded: _Guarded, member: pool.Member) -> None:
+        """A member of the pool has done its task, or is gone."""
+        code, stays = member.take()
+        if code is not None and not guarded.leader and guarded.number is not None:
+            # It was quicker than its guard's word that it has begun.
+            guarded.leader = member.process_id
+            self._say(Word.STARTED, guarded.number, pid=guarded.leader)
+        if not stays:
+            self._selector.unregister(member.near)
+            member.near.close()
+            guarded.member = None
+        if code is not None and guarded.number is not None:
+            self._say(Word.ENDED, guarded.number, status=code << 8, peak=0, cause=Cause.NONE)
+            guarded.number = None
+
+    def _take_reports(self) -> None:
+        for told in reports.read(self._reports):
+            for guarded in self._guards.values():
+                if guarded.name == told.number:
+                    self._heard_of(guarded, told)
+
+    def _heard_of(self, guarded: _Guarded, told: reports.Told) -> None:
+        known, number, guarded.leader = guarded.leader, guarded.number, told.leader
+        if told.over:
+            # Free before it is told: the answer may be the next order.
+            guarded.set_free()
+        if number is not None and (told.over or not known):
+            self._tell(number, told)
+
+    def _tell(self, number: int, told: reports.Told) -> None:
+        if told.over:
+            self._say(
+                Word.ENDED, number, status=told.status, peak=told.peak_bytes, cause=told.cause
+            )
+        else:
+            self._say(Word.STARTED, number, pid=told.leader)
+
+    def _bury(self, woken: int) -> None:
+        """Wait for guards that have ended; those whom one left behind have come to us."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(woken, 4096)
+        while True:
+            try:
+                process_id, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if process_id == 0:
+                return
+            if process_id in self._guards:
+                self._take_reports()
+                self._lose(self._guards.pop(process_id))
+
+    def _lose(self, guarded: _Guarded) -> None:
+        """A guard was killed."""
+        self._kill_orphans()
+        guarded.guard.near.close()
+        if guarded.number is not None:
+            self._say(Word.ENDED, guarded.number, status=signal.SIGKILL, peak=0, cause=Cause.LOST)
+
+    def _kill_orphans(self) -> None:
+        """Whoever is below us and below none of our guards."""
+        below_guards = {
+            process_id for one in self._guards for process_id in (one, *descendants(one))
+        }
+        for process_id in descendants(os.getpid()).keys() - below_guards:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process_id, signal.SIGKILL)
+
+
+def _become(live: Callable[[], NoReturn]) -> NoReturn:
+    """Live another life in this copy of the keeper, and never come back to the keeper's own."""
+    try:
+        # The keeper's wake-ups are not ours.
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        live()
+    except BaseException:  # noqa: BLE001 - nobody is above us to be told, but for the log
+        traceback.print_exc()
+    finally:
+        os._exit(os.EX_SOFTWARE)

@@ -1,0 +1,68 @@
+"""What the standard library does not offer: a few calls to the kernel."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterable
+
+_LINUX = sys.platform == "linux"
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PROC = "/proc"
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# Loaded before any fork: a child would pay for it each time.
+_libc = ctypes.CDLL(None) if _LINUX else None
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel for SIGKILL when the parent ends; also if it has ended already."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def close_all_but(kept: Iterable[int]) -> None:
+    """Close every file that is not named, from number 3 on."""
+    low = 3
+    for number in sorted(number for number in kept if number >= low):
+        os.closerange(low, number)
+        low = number + 1
+    os.closerange(low, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def descendants(of: int) -> dict[int, int]:
+    """Everybody below a process who has not ended, with the memory that each uses."""
+    parents: dict[int, int] = {}
+    sizes: dict[int, int] = {}
+    for entry in os.listdir(_PROC) if _LINUX else ():
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"{_PROC}/{entry}/stat", "rb") as file:
+                # The name in parentheses may itself contain anything.
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+        process_id = int(entry)
+        parents[process_id] = int(fields[1])
+        if fields[0] not in (b"Z", b"X"):
+            sizes[process_id] = int(fields[21]) * _PAGE_BYTES
+    below = {of}
+    # A child may have a smaller number than its parent: go over it until nothing is added.
+    grown = True
+    while grown:
+        found = {child for child, parent in parents.items() if parent in below} - below
+        below |= found
+        grown = bool(found)
+    return {process_id: sizes[process_id] for process_id in below - {of} if process_id in sizes}

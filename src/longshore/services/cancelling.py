@@ -1,0 +1,143 @@
+"""Cancelling: a job ends now, with everything of it that runs or would run.
+
+The job's row says so first, or in the same commit as its tasks: whoever finds a task still open
+afterwards knows what to do with it. A task that runs ends when its holder has killed it, and an
+outcome that was faster stands.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from longshore.core import job as jobs
+from longshore.core import task as tasks
+from longshore.core.changes import Reason, Refusal
+from longshore.core.commands import RequestCancel
+from longshore.core.graph import Graph
+from longshore.core.ids import task_id_of
+from longshore.core.numbers import NumberSet
+from longshore.core.rows import Intent, IntentKind, JobRow
+from longshore.errors import CommandRefused, NotFound, VersionConflict
+from longshore.ports.backend import Backend
+from longshore.services.dispatcher import Dispatcher
+from longshore.services.documents import Documents
+from longshore.services.transitions import Transitions, refused
+
+logger = logging.getLogger(__name__)
+
+# A large job at full speed changes faster than all of it can be read and written in one step; then
+# its tasks are cancelled one by one.
+_TRIES_AT_ONCE = 3
+
+
+class Cancelling:
+    """Ends jobs on request."""
+
+    def __init__(
+        self,
+        *,
+        backend: Backend,
+        transitions: Transitions,
+        documents: Documents,
+        dispatcher: Dispatcher,
+    ) -> None:
+        self._ledger = backend.ledger
+        self._clock = backend.clock
+        self._transitions = transitions
+        self._documents = documents
+        self._dispatcher = dispatcher
+
+    async def cancel(self, job_id: str, *, by: str, reason: str | None = None) -> None:
+        """Cancel a job; once this returns, nothing new of it begins.
+
+        One that is being cancelled already is left to it.
+
+        Raises:
+            NotFound: there is no such job.
+            CommandRefused: it has ended.
+        """
+        change_id = self._transitions.new_id()
+        command = jobs.CancelJob(by=by, reason=reason)
+        begun, tries = None, 0
+        while begun is None:
+            at_once = self._ledger.atomic and tries < _TRIES_AT_ONCE
+            begun = await self._begin(job_id, command, change_id, at_once=at_once)
+            tries += 1
+        await self._finish_all(begun)
+        await self._dispatcher.settle(await self._open_tasks(begun))
+
+    async def _begin(
+        self, job_id: str, command: jobs.CancelJob, change_id: str, *, at_once: bool
+    ) -> JobRow | None:
+        """The job's row when it says that it is being cancelled; None: it changed meanwhile."""
+        job = await self._job(job_id)
+        if not at_once:
+            command = replace(command, intent=_intent(job, change_id, command.by))
+        change = jobs.apply(job, command, now=self._clock.now(), change_id=change_id)
+        if isinstance(change, Refusal):
+            if change.reason is Reason.NOTHING_TO_DO:
+                return job
+            raise refused(job_id, change)
+        others = await self._of_tasks(job, command, change_id) if at_once else ()
+        try:
+            await self._transitions.commit(await self._documents.spill(change), *others)
+        except VersionConflict:
+            return None
+        logger.info("job.cancelled", extra={"job_id": job_id, "by": command.by})
+        return change.row
+
+    async def _job(self, job_id: str) -> JobRow:
+        job = await self._transitions.persistently(lambda: self._ledger.job(job_id))
+        if job is None:
+            raise NotFound("job", job_id)
+        return job
+
+    async def _open_tasks(self, job: JobRow, numbers: NumberSet | None = None) -> list[str]:
+        graph = Graph.from_json(await self._documents.load(job.graph))
+        wanted = NumberSet.up_to(job.total) - job.ended if numbers is None else numbers
+        return [task_id_of(job.id, graph.keys[number]) for number in wanted]
+
+    async def _of_tasks(
+        self, job: JobRow, command: jobs.CancelJob, change_id: str
+    ) -> Sequence[tasks.TaskChange]:
+        ids = await self._open_tasks(job)
+        rows = await self._transitions.persistently(lambda: self._ledger.tasks(ids))
+        wish = RequestCancel(by=command.by, reason=command.reason, round=job.round)
+        now = self._clock.now()
+        decisions = [tasks.apply(row, wish, now=now, change_id=change_id) for row in rows]
+        return [one for one in decisions if not isinstance(one, Refusal)]
+
+    async def _finish_all(self, job: JobRow) -> None:
+        for intent in job.intents:
+            if intent.kind is IntentKind.CANCEL:
+                await self.finish(job, intent)
+
+    async def finish(self, job: JobRow, intent: Intent) -> bool:
+        """Carry out what a cancellation began and did not end; False: somebody was faster."""
+        reason = job.cancel.reason if job.cancel else None
+        wish = RequestCancel(by=intent.by, reason=reason, round=intent.round)
+        for task_id in await self._open_tasks(job, intent.numbers):
+            try:
+                await self._transitions.task(task_id, wish)
+            except CommandRefused:
+                logger.debug("task.ended_before", extra={"task_id": task_id})
+        return await self._close(job.id, intent)
+
+    async def _close(self, job_id: str, intent: Intent) -> bool:
+        async def decide(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
+            done = jobs.IntentDone(intent_id=intent.id)
+            return jobs.apply(row, done, now=now, change_id=change_id)
+
+        try:
+            await self._transitions.job(job_id, decide)
+        except CommandRefused:
+            return False
+        return True
+
+
+def _intent(job: JobRow, change_id: str, by: str) -> Intent:
+    numbers = NumberSet.up_to(job.total) - job.ended
+    return Intent(id=change_id, kind=IntentKind.CANCEL, numbers=numbers, round=job.round, by=by)

@@ -1,0 +1,210 @@
+"""The services of one process on the memory backend, with a clock that leaps over every wait.
+
+Time passes only while nothing is at work, and then at once to the next moment that somebody waits
+for, so a job that would take a day of backoff takes as long as its functions do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+from longshore.adapters.memory.backend import memory_backend
+from longshore.core.backoff import RetryPolicy
+from longshore.core.definition import Definition
+from longshore.core.events.event import Event
+from longshore.core.graph import Graph
+from longshore.core.ids import task_id_of
+from longshore.core.lease import LeasePolicy
+from longshore.core.limits import TASKS_PER_JOB
+from longshore.core.rows import JobRow, TaskRow
+from longshore.core.states import TaskState
+from longshore.errors import NotFound
+from longshore.interfaces.job_files import accept_file
+from longshore.ports.output import Place
+from longshore.services.dispatcher import Dispatcher
+from longshore.services.documents import Documents
+from longshore.services.producer import Producer
+from longshore.services.transitions import Transitions
+from longshore.services.worker.attempt import Tools
+from longshore.services.worker.output import OutputPolicy
+from longshore.services.worker.worker import Worker, WorkerPolicy
+from longshore.testing.clock import FakeClock
+from longshore.testing.inprocess import InProcessRunner
+from longshore.testing.presence import FakePresence
+
+_TENANT, _APP, _REQUEST = "default", "longshore", "test"
+_PAGE = 500
+# More turns of the event loop than any chain of awaits is long.
+_TURNS = 50
+# Longer than any delay: nothing but the job itself is to happen on the clock.
+_AGES = timedelta(days=1000)
+_LEASE = LeasePolicy(renew_every=_AGES, extend_by=2 * _AGES)
+_LIMIT_BYTES = 1_000_000_000
+_OPEN = frozenset({TaskState.PENDING, TaskState.PROCESSING})
+
+
+class InProcessStage:
+    """All that one job needs; made and used on one event loop."""
+
+    def __init__(self, runner_on: Callable[[FakeClock], InProcessRunner]) -> None:
+        self.clock = FakeClock()
+        self.runner = runner_on(self.clock)
+        self._backend = memory_backend(self.clock, atomic=True)
+        self._documents = Documents(self._backend.blobs)
+        self._presence = FakePresence()
+        ids = count(1)
+        self._transitions = Transitions(
+            ledger=self._backend.ledger,
+            queue=self._backend.queue,
+            documents=self._documents,
+            clock=self.clock,
+            new_id=lambda: f"change-{next(ids)}",
+        )
+        self._given_up = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def give_up(self) -> None:
+        """End the run as it is; from any thread."""
+        self._loop.call_soon_threadsafe(self._given_up.set)
+
+    async def submit(self, document: Any, definitions: Sequence[Definition]) -> str:
+        """Accept the job; its id."""
+        for definition in definitions:
+            await self._backend.definitions.put(_TENANT, definition)
+        accepted = await accept_file(
+            document,
+            tenant=_TENANT,
+            request_id=_REQUEST,
+            producer=Producer(
+                backend=self._backend,
+                transitions=self._transitions,
+                documents=self._documents,
+                app=_APP,
+                retry=RetryPolicy(),
+                task_limit=TASKS_PER_JOB,
+                input_limit_bytes=_LIMIT_BYTES,
+            ),
+            definitions=self._backend.definitions,
+            task_limit=TASKS_PER_JOB,
+        )
+        return accepted.job.id
+
+    async def to_the_end(self, job_id: str) -> None:
+        """Work until nothing of the job runs or will run by itself."""
+        dispatcher = Dispatcher(
+            backend=self._backend,
+            transitions=self._transitions,
+            documents=self._documents,
+            presence=self._presence,
+            wait=_AGES,
+        )
+        worker = self._worker(await self.tasks(job_id))
+        parts = [asyncio.ensure_future(worker.run()), asyncio.ensure_future(dispatcher.run())]
+        try:
+            while not self._given_up.is_set():
+                for _ in range(_TURNS):
+                    await asyncio.sleep(0)
+                for part in parts:
+                    if part.done():
+                        await part
+                if self.runner.at_work:
+                    await self._until_idle()
+                elif await self._over(job_id):
+                    return
+                else:
+                    self._leap()
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+
+    def _worker(self, tasks: Sequence[TaskRow]) -> Worker:
+        tools = Tools(
+            worker_id="in-process",
+            backend=self._backend,
+            transitions=self._transitions,
+            documents=self._documents,
+            runner=self.runner,
+            presence=self._presence,
+            lease=_LEASE,
+            output=OutputPolicy(),
+            timeout=_AGES,
+            result_limit_bytes=_LIMIT_BYTES,
+            process_id=os.getpid(),
+            # In the middle of the window, each time: the same test waits equally long.
+            roll=lambda: 0.5,
+        )
+        queues = tuple(dict.fromkeys(task.spec.queue for task in tasks))
+        policy = WorkerPolicy(
+            queues=queues, concurrency=1, poll_wait=_AGES, tenant=_TENANT, app=_APP
+        )
+        return Worker(tools, policy)
+
+    async def _until_idle(self) -> None:
+        waits = [
+            asyncio.ensure_future(self.runner.idle()),
+            asyncio.ensure_future(self._given_up.wait()),
+        ]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for waiting in waits:
+            waiting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await waiting
+
+    async def _over(self, job_id: str) -> bool:
+        states = await self._backend.ledger.task_states(job_id)
+        return not _OPEN.intersection(states.values())
+
+    def _leap(self) -> None:
+        deadline = self.clock.next_deadline
+        if deadline is None:
+            message = "tasks are open, and nobody waits for anything"
+            raise RuntimeError(message)
+        self.clock.advance(deadline - self.clock.elapsed())
+
+    async def job(self, job_id: str) -> JobRow:
+        """The job as it is now."""
+        job = await self._backend.ledger.job(job_id)
+        if job is None:
+            raise NotFound("job", job_id)
+        return job
+
+    async def graph(self, job_id: str) -> Graph:
+        """Who depends on whom."""
+        return Graph.from_json(await self._documents.load((await self.job(job_id)).graph))
+
+    async def tasks(self, job_id: str) -> list[TaskRow]:
+        """The job's tasks as they are now."""
+        keys = (await self.graph(job_id)).keys
+        return await self._backend.ledger.tasks([task_id_of(job_id, key) for key in keys])
+
+    async def value(self, task: TaskRow) -> Any:
+        """The result of a task that completed, as JSON."""
+        return await self._documents.load(task.result)
+
+    async def events(self, job_id: str) -> list[Event]:
+        """What was told of the job and its tasks."""
+        found: list[Event] = []
+        cursor: str | None = None
+        while True:
+            page = await self._backend.events.query(
+                _TENANT, job_id=job_id, limit=_PAGE, cursor=cursor
+            )
+            found += page.items
+            cursor = page.cursor
+            if cursor is None:
+                return found
+
+    async def output(self, task: TaskRow) -> str:
+        """All that a task printed."""
+        pieces, place = [], Place()
+        while batch := await self._backend.output.read(task.id, after=place):
+            pieces += [entry.data for entry in batch]
+            place = Place(batch[-1].attempt, batch[-1].end)
+        return b"".join(pieces).decode(errors="replace")

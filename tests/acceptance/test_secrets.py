@@ -1,0 +1,289 @@
+"""No secret leaves through events, logs, errors or the process list.
+
+Secrets lie in the worker's environment, in what tasks raise, in what they print on stderr and in
+URLs; then everything that Longshore tells of the tasks is searched for them. What a task prints is
+its user's own data: it stays in its output, as it was printed, and must not get anywhere else.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.core.sanitise import mask_secrets
+from longshore.interfaces.cli.main import main
+from longshore.settings import load_settings
+from longshore.wiring import wired
+from tests.acceptance.conftest import until
+from tests.interfaces.doors import LONGSHORE, PATIENCE_S, Answer, Cli, stop
+
+# Put together here, so that no scanner takes this file for a leak.
+# Another one in each process: the whole machine is searched, and others may run this test too.
+DRAWN = f"Zx81kQ0vRt5y{os.getpid()}Lm2Np9Wb3Ds6"
+PASSWORD, IN_URL, BEARER, CAUSE, NOTE, SAID, PRINTED, INPUT, STEP, TYPED = (
+    f"{name}-{DRAWN}" for name in ("pa", "ur", "be", "ca", "no", "sa", "pr", "in", "st", "ty")
+)
+KEY = "sk-" + "ant-api03-" + "AbC1" + DRAWN
+ENVIRONMENT = {
+    "DEPLOY_TOKEN": f"de-{DRAWN}",
+    "AWS_SECRET_ACCESS_KEY": f"aw-{DRAWN}",
+    "ANTHROPIC_API_KEY": KEY.replace("AbC1", "XyZ9"),
+    "DATABASE_URL": f"postgres://app:da-{DRAWN}@db.example/x",
+}
+ALL = (PASSWORD, IN_URL, KEY, BEARER, CAUSE, NOTE, SAID, PRINTED, INPUT, STEP, TYPED)
+FUNCTIONS = f"""
+def by_name():
+    raise RuntimeError("login failed: password={PASSWORD}")
+
+def by_url():
+    raise OSError("cannot reach postgres://app:{IN_URL}@db.example/x")
+
+def by_shape():
+    raise ValueError("the key {KEY} was refused")
+
+def by_header():
+    raise PermissionError("refused: Authorization: Bearer {BEARER}")
+
+def by_cause():
+    try:
+        raise ValueError("token={CAUSE}")
+    except ValueError as error:
+        raise RuntimeError("upload failed: " + str(error)) from error
+
+def by_note():
+    error = RuntimeError("upload failed: password=")
+    error.add_note("client_secret={NOTE}")
+    raise error
+
+def waits(gate, begun, password):
+    open(begun, "w").close()
+    open(gate).readline()
+"""
+RAISING = ("by_name", "by_url", "by_shape", "by_header", "by_cause", "by_note")
+SAYING = ("stderr", "channel")
+SCRIPTS = {
+    "stderr": f"echo before; echo 'password={PRINTED}' >&2; echo after >&2; exit 3",
+    "channel": (
+        f"""echo '{{"type":"error","category":"auth","message":"token={SAID}"}}'"""
+        " >&$LONGSHORE_ATTEMPT_CHANNEL; exit 3"
+    ),
+    "waits": 'touch "$1.begun"; sleep 600 & read line < "$1.gate"',
+    "step": (
+        """echo '{"type":"activity","activity":"step_running","""
+        f""""step":"fetch https://app:{STEP}@db.example/x"}}' >&$LONGSHORE_ATTEMPT_CHANNEL;"""
+        ' read line < "$1.gate"'
+    ),
+}
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    (tmp_path / "leaky.py").write_text(FUNCTIONS)
+    for name, script in SCRIPTS.items():
+        (tmp_path / f"{name}.sh").write_text(script)
+    return Cli(tmp_path)
+
+
+@pytest.fixture
+def ask(
+    cli: Cli, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Answer]]:
+    """The command line without a process of its own, with secrets in its environment."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    for name, text in ENVIRONMENT.items():
+        monkeypatch.setenv(name, text)
+    capfd.readouterr()
+
+    def run(*arguments: str) -> Answer:
+        code = main(["--data-dir", str(cli.folder / ".longshore"), "-vv", *arguments])
+        said = capfd.readouterr()
+        return Answer(code=code, out=said.out, err=said.err)
+
+    yield run
+    root.handlers, root.level = handlers, level
+
+
+def function(cli: Cli, name: str, **kwargs: str) -> dict[str, Any]:
+    call = {"function": f"leaky:{name}", "path": [str(cli.folder)], "kwargs": kwargs}
+    return {"taskId": name, "name": "python", "input": call, "maxAttempts": 1}
+
+
+def script(cli: Cli, name: str) -> dict[str, Any]:
+    argv = ["sh", str(cli.folder / f"{name}.sh"), str(cli.folder / name)]
+    return {"taskId": name, "name": "command", "input": {"argv": argv}, "maxAttempts": 1}
+
+
+def submit(cli: Cli, *tasks: dict[str, Any]) -> str:
+    answer = cli("submit", "-", "-o", "json", stdin=json.dumps({"tasks": list(tasks)}))
+    assert answer.code == 0, answer.err
+    return str(answer.json["jobId"])
+
+
+def leaks_in(*texts: str) -> list[str]:
+    """The secrets that can be read there."""
+    return [one for one in (*ALL, *ENVIRONMENT.values()) if any(one in text for text in texts)]
+
+
+def shown(answer: Answer) -> str:
+    return answer.out + answer.err
+
+
+@pytest.mark.parametrize("style", ["json", "text"])
+def test_a_secret_in_an_error_or_on_stderr_gets_into_no_event_no_log_and_no_answer(
+    style: str, cli: Cli, ask: Callable[..., Answer]
+) -> None:
+    tasks = [*(function(cli, name) for name in RAISING), *(script(cli, name) for name in SAYING)]
+    job_id = submit(cli, *tasks)
+
+    worked = cli("worker", "--burst", "-vv", env={**ENVIRONMENT, "LONGSHORE_LOG_FORMAT": style})
+    questions = [("job", job_id), ("jobs",), ("tasks",), ("events", job_id), ("doctor",)]
+    questions += [("events", f"{job_id}_{task['taskId']}") for task in tasks]
+    answers = [ask(*question, *more) for question in questions for more in ((), ("-o", "json"))]
+    told = {task["taskId"]: errors_told(ask, f"{job_id}_{task['taskId']}") for task in tasks}
+    printed = ask("logs", f"{job_id}_stderr")
+
+    assert leaks_in(shown(worked)) == []
+    assert leaks_in(*map(shown, answers)) == []
+    # Each error is told, without its secret (a note is not part of the message); and what was
+    # printed has not been lost.
+    masked = {name for name, errors in told.items() if "[masked]" in errors[0]}
+    assert masked == {*RAISING, "channel"} - {"by_note"}
+    assert {"before", "after"} <= set(shown(printed).split())
+    assert "attempt.ended" in worked.err
+
+
+def errors_told(ask: Callable[..., Answer], task_id: str) -> list[str]:
+    events = ask("events", task_id, "-o", "json").json
+    return [event["properties"]["error"] for event in events if event["eventType"] == "Task Failed"]
+
+
+@contextmanager
+def a_worker(cli: Cli) -> Iterator[subprocess.Popen]:
+    """A worker with secrets in its environment; what it says goes to a file."""
+    with (cli.folder / "worker.log").open("w") as said:
+        process = subprocess.Popen(
+            [*LONGSHORE, "worker", "-vv"],
+            cwd=cli.folder,
+            env={**cli.environment, **ENVIRONMENT},
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+        )
+    try:
+        yield process
+        stop(process, signal.SIGTERM)
+        process.wait(PATIENCE_S)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def processes_with(secret: str, file: str) -> set[int]:
+    """Those of the whole machine in whose ``environ`` or ``cmdline`` the text stands."""
+    found = set()
+    for folder in Path("/proc").iterdir():
+        # One that has just ended, or belongs to somebody else.
+        with suppress(OSError):
+            if folder.name.isdigit() and secret.encode() in (folder / file).read_bytes():
+                found.add(int(folder.name))
+    return found
+
+
+def exist(*paths: Path) -> Callable[[], Awaitable[bool]]:
+    async def look() -> bool:
+        return all(path.exists() for path in paths)
+
+    return look
+
+
+def test_secrets_of_the_worker_and_of_an_input_are_in_no_child_and_in_no_process_list(
+    cli: Cli,
+) -> None:
+    gates = [cli.folder / "waits.gate", cli.folder / "function.gate"]
+    begun = [cli.folder / "waits.begun", cli.folder / "function.begun"]
+    for gate in gates:
+        os.mkfifo(gate)
+    given = {"gate": str(gates[1]), "begun": str(begun[1]), "password": INPUT}
+    called = {**function(cli, "waits", **given), "taskId": "function"}
+    submit(cli, script(cli, "waits"), called)
+
+    with a_worker(cli) as worker:
+        asyncio.run(until(exist(*begun)))
+        environments = {name: processes_with(text, "environ") for name, text in ENVIRONMENT.items()}
+        given_to = processes_with(INPUT, "environ")
+        listed = [processes_with(text, "cmdline") for text in (INPUT, *ENVIRONMENT.values())]
+        for gate in gates:
+            gate.write_text("go\n")
+
+    assert environments == {name: {worker.pid} for name in ENVIRONMENT}
+    assert given_to == set()
+    assert set().union(*listed) == set()
+    assert leaks_in((cli.folder / "worker.log").read_text()) == []
+
+
+def test_a_secret_in_the_name_of_a_step_does_not_get_into_events(cli: Cli) -> None:
+    (cli.folder / "longshore.toml").write_text('[worker]\nrenew_every = "50ms"\n')
+    os.mkfifo(cli.folder / "step.gate")
+    job_id = submit(cli, script(cli, "step"))
+    settings = load_settings({"data_dir": cli.folder / ".longshore"}, environ={})
+
+    async def scenario() -> list[str]:
+        async with wired(settings) as services:
+
+            async def steps() -> list[str]:
+                history = await services.backend.events.history("default", f"TASK#{job_id}_step")
+                doing = [getattr(event.body, "last_activity", None) for event in history]
+                return [one.step_name for one in doing if one is not None and one.step_name]
+
+            return await until(steps)
+
+    with a_worker(cli):
+        told = asyncio.run(scenario())
+        (cli.folder / "step.gate").write_text("go\n")
+
+    assert all(name.startswith("fetch https://") for name in told)
+    assert leaks_in(*told) == []
+
+
+def test_the_name_that_run_gives_to_a_job_shows_no_secret(
+    cli: Cli, ask: Callable[..., Answer]
+) -> None:
+    ask("run", "--", "true", f"https://app:{TYPED}@db.example/x")
+
+    assert leaks_in(shown(ask("jobs")), shown(ask("jobs", "-o", "json"))) == []
+
+
+def test_an_error_of_the_settings_does_not_repeat_a_secret(
+    ask: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGSHORE_WORKER_CONCURRENCY", ENVIRONMENT["DATABASE_URL"])
+
+    answers = [ask("worker", "--burst"), ask("doctor", "-o", "json")]
+
+    assert all("worker.concurrency" in shown(answer) for answer in answers)
+    assert leaks_in(*map(shown, answers)) == []
+
+
+def test_the_trace_that_the_runner_prints_shows_no_secret(
+    cli: Cli, ask: Callable[..., Answer]
+) -> None:
+    job_id = submit(cli, function(cli, "by_name"))
+    cli("worker", "--burst")
+
+    printed = ask("logs", f"{job_id}_by_name")
+
+    assert "RuntimeError: login failed" in shown(printed)
+    assert leaks_in(shown(printed)) == []
+
+
+def test_a_password_in_a_url_is_masked_also_where_it_was_not_escaped() -> None:
+    assert "b:c-1234" not in mask_secrets("cannot reach postgres://app:a/b:c-1234@db.example/x")

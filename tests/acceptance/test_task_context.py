@@ -1,0 +1,139 @@
+"""What a running task tells and leaves, from a real child to those who read it."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from longshore.core import commands as c
+from longshore.core.rows import TaskRow
+from longshore.core.states import TaskState
+from longshore.settings import Settings, load_settings
+from longshore.wiring import Services, wired
+from tests.acceptance.conftest import until
+
+ROOT = Path(__file__).parents[2]
+CHILDREN = "tests.adapters.process.context_children"
+
+
+def a_call(name: str, **fields: Any) -> dict[str, Any]:
+    given = {"function": f"{CHILDREN}:{name}", "path": [str(ROOT)]}
+    return {"tasks": [{"taskId": "t", "name": "python", "input": given, **fields}]}
+
+
+class AtWork:
+    """A worker of this process, while a task of its own is looked at."""
+
+    def __init__(self, services: Services, job: dict[str, Any]) -> None:
+        self.services = services
+        self.backend = services.backend
+        self._job = job
+        self.task_id = ""
+
+    async def __aenter__(self) -> "AtWork":
+        accepted = await self.services.producer.submit("default", "r", self._job)
+        self.task_id = f"{accepted.job.id}_t"
+        self._worker = self.services.worker()
+        self._running = asyncio.ensure_future(self._worker.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._worker.stop()
+        await self._running
+
+    async def row(self) -> TaskRow:
+        row = await self.backend.ledger.task(self.task_id)
+        assert row is not None
+        return row
+
+    async def ends(self) -> TaskRow:
+        async def over() -> bool:
+            return (await self.row()).state.terminal
+
+        await until(over)
+        return await self.row()
+
+    async def prints(self, text: bytes) -> None:
+        async def there() -> bool:
+            entries = await self.backend.output.read(self.task_id)
+            return text in b"".join(entry.data for entry in entries)
+
+        await until(there)
+
+    async def kept(self) -> dict[str, bytes]:
+        prefix = f"task/logs/{self.task_id}/attempt-1/"
+        keys = await self.backend.blobs.keys(prefix)
+        return {key.removeprefix(prefix): await self.backend.blobs.get(key) for key in keys}
+
+
+KEPT = {
+    "artifacts/all/report.csv": b"1,2\n",
+    "artifacts/report.csv": b"1,2\n",
+    "logs/summary.log": b"one half is done\n",
+}
+
+
+def test_what_a_task_told_is_in_its_logs_and_what_it_left_is_kept(settings: Settings) -> None:
+    async def scenario() -> str:
+        async with wired(settings) as services, AtWork(services, a_call("tells")) as task:
+            row = await task.ends()
+
+            assert row.state is TaskState.COMPLETED
+            assert await task.kept() == KEPT
+            assert list((settings.data_dir / "work").rglob("report.csv")) == []
+            return task.task_id
+
+    task_id = asyncio.run(scenario())
+    logs = subprocess.run(
+        [sys.executable, "-m", "longshore", "logs", task_id, "--data-dir", settings.data_dir],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert logs.stdout == "begin\nprogress: 1 of 2 (50%), halves\nsummary: one half is done\n"
+
+
+def test_what_a_task_left_that_died_is_kept(settings: Settings) -> None:
+    job = a_call("tells_and_dies", maxAttempts=1)
+
+    async def scenario() -> None:
+        async with wired(settings) as services, AtWork(services, job) as task:
+            row = await task.ends()
+
+            assert row.state is TaskState.FAILED
+            assert row.failure is not None
+            assert row.failure.peak_rss_bytes
+            assert await task.kept() == KEPT
+
+    asyncio.run(scenario())
+
+
+def test_folders_stay_where_the_setting_says_so(settings: Settings) -> None:
+    folder = str(settings.data_dir)
+    keeping = load_settings({"data_dir": folder, "worker.keep_work_dirs": "true"})
+
+    async def scenario() -> None:
+        async with wired(keeping) as services, AtWork(services, a_call("tells")) as task:
+            await task.ends()
+
+            work = settings.data_dir / "work" / task.task_id / "attempt-1"
+            assert (work / "logs" / "summary.log").read_text() == "one half is done\n"
+            assert (work / "artifacts" / "report.csv").exists()
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_task_that_looks_may_tidy_up_before_it_is_gone(settings: Settings) -> None:
+    async def scenario() -> None:
+        async with wired(settings) as services, AtWork(services, a_call("looks")) as task:
+            await task.prints(b"ready False\n")
+            await services.transitions.task(task.task_id, c.RequestCancel(by="ann"))
+            row = await task.ends()
+
+            assert row.state is TaskState.CANCELLED
+            assert row.checkpoint is not None
+            assert (await services.documents.load_key(row.checkpoint))["step"] == "tidied"
+            await task.prints(b"ready False\ntidied up\n")
+
+    asyncio.run(scenario())

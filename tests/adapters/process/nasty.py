@@ -1,0 +1,125 @@
+"""Children that misbehave, each in its own way."""
+
+import os
+import signal
+import sys
+import time
+
+FOR_EVER_S = 1000
+
+
+def say_ready() -> None:
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+
+
+def ignores_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    say_ready()
+    _rest()
+
+
+def leaves_a_daemon_with_the_pipes() -> str:
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            _rest()
+        os._exit(0)
+    os.wait()
+    return "done"
+
+
+def leaves_a_daemon_without_a_trace() -> str:
+    """Another session, no pipes, an empty environment: nothing says whose it is."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.closerange(0, 100)
+            os.execve("/bin/sleep", ["sleep", str(FOR_EVER_S)], {})  # noqa: S606
+        os._exit(0)
+    os.wait()
+    return "done"
+
+
+def forks_a_hundred() -> str:
+    for number in range(100):
+        if os.fork() == 0:
+            if number % 2:
+                os.setsid()
+            _rest()
+    return "done"
+
+
+def allocates(megabytes: int) -> int:
+    return len(bytearray(megabytes * 2**20))
+
+
+def grows_in_many(processes: int, megabytes: int) -> None:
+    for _ in range(processes):
+        if os.fork() == 0:
+            kept = b"x" * (megabytes * 2**20)
+            _rest(kept)
+    _rest()
+
+
+def writes(megabytes: int) -> None:
+    piece = b"x" * 2**20
+    for _ in range(megabytes):
+        os.write(1, piece)
+
+
+def writes_one_line(megabytes: int) -> None:
+    writes(megabytes)
+    os.write(1, b"\n")
+
+
+def closes_its_pipes_and_sleeps() -> None:
+    say_ready()
+    os.closerange(0, 100)
+    _rest()
+
+
+def segfaults() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def exits_without_a_word() -> None:
+    os._exit(0)
+
+
+def stops_itself() -> None:
+    say_ready()
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def writes_a_file(kilobytes: int) -> None:
+    with open("big", "wb") as file:
+        for _ in range(kilobytes):
+            file.write(b"x" * 1024)
+            file.flush()
+
+
+def burns_cpu() -> None:
+    while True:
+        pass
+
+
+def opens_files(count: int) -> int:
+    return len([open(os.devnull) for _ in range(count)])
+
+
+def counts_calls() -> tuple[int, int]:
+    """How often this very process was called, and its id."""
+    counts_calls.calls = getattr(counts_calls, "calls", 0) + 1  # type: ignore[attr-defined]
+    return counts_calls.calls, os.getpid()  # type: ignore[attr-defined]
+
+
+def is_a_terminal() -> list[bool]:
+    sys.stdout.write("to the terminal\n")
+    sys.stderr.write("errors too\n")
+    return [os.isatty(number) for number in (0, 1, 2)]
+
+
+def _rest(*_kept: object) -> None:
+    while True:
+        time.sleep(FOR_EVER_S)  # noqa: TID251

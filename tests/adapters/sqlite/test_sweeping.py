@@ -1,0 +1,150 @@
+"""What the sweeper asks of the file: answered by indexes, and of files from before there were."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from longshore.adapters.sqlite import codec, opening
+from longshore.adapters.sqlite.backend import sqlite_backend
+from longshore.adapters.sqlite.database import Database
+from longshore.core import commands as c
+from longshore.core.changes import Change
+from longshore.core.numbers import NumberSet
+from longshore.ports.backend import Backend
+from longshore.testing.clock import FakeClock
+from longshore.testing.contracts.samples import after, claim, commit, new_job, new_task
+from longshore.testing.contracts.suite import START
+from tests.adapters.process.conftest import scenario
+
+SECOND = timedelta(seconds=1)
+Asked = list[tuple[str, Sequence[Any]]]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Every statement that the reading thread is asked to run."""
+    noted: Asked = []
+    scan = Database.scan
+
+    async def noting(self: Database, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        noted.append((sql, values))
+        return await scan(self, sql, values)
+
+    monkeypatch.setattr(Database, "scan", noting)
+    return noted
+
+
+async def something_of_each_kind(backend: Backend) -> None:
+    row = replace(new_job().row, total=9, completed=NumberSet([1]), version=1)
+    await backend.ledger.commit(Change(row=row, expected_version=0))
+    for number, key in enumerate(("a", "parent")):
+        held = await commit(backend, claim(await commit(backend, new_task(key, number=number))))
+        done = c.Complete(fence=held.fence, result=None, duration=SECOND)
+        await commit(backend, after(held, done))
+    await commit(backend, new_task("b", number=2, awaits=[1]))
+
+
+async def every_question(backend: Backend) -> None:
+    ledger = backend.ledger
+    later = START + SECOND
+    await ledger.unrung(due_by=later, rung_before=later, limit=10)
+    await ledger.held(limit=10)
+    await ledger.held(limit=10, expired_by=later)
+    await ledger.open_intents(limit=10, after="job-a")
+    assert await ledger.unrecorded_ends(ended_by=later, limit=10) == ["job-one_a"]
+    assert await ledger.untold_parents(limit=10) == ["job-one_b"]
+    await ledger.untold_ends(limit=10)
+
+
+@scenario
+async def test_every_question_of_the_sweeper_is_answered_by_an_index(
+    tmp_path: Path, asked: Asked
+) -> None:
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        await something_of_each_kind(backend)
+        await every_question(backend)
+
+    connection = apsw.Connection(str(tmp_path / opening.FILE_NAME))
+    steps = [
+        step[-1]
+        for sql, values in asked
+        for step in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)
+    ]
+    connection.close()
+
+    looks = [step for step in steps if re.match(r"SCAN|SEARCH", step)]
+    used = {found[1] for step in looks if (found := re.search(r"INDEX (\w+)", step))}
+    assert [step for step in looks if "INDEX" not in step] == []
+    assert used == {
+        "tasks_due",
+        "messages_by_key",
+        "tasks_held",
+        "jobs_with_intents",
+        "jobs_running",
+        "tasks_ended",
+        "tasks_waiting",
+        "jobs_untold",
+    }
+
+
+@scenario
+async def test_one_waiting_task_of_very_many_is_found(tmp_path: Path) -> None:
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        job = replace(new_job().row, total=1_500, completed=NumberSet([1]))
+        waiting = [
+            new_task(f"t{number:04}", number=number, awaits=[1 if number in (3, 1_201) else 2])
+            for number in range(3, 1_203)
+        ]
+        await backend.ledger.commit(Change(row=job, expected_version=0), *waiting)
+
+        found = await backend.ledger.untold_parents(limit=10)
+
+        assert found == ["job-one_t0003", "job-one_t1201"]
+        assert await backend.ledger.untold_parents(limit=1) == found[:1]
+        assert await backend.ledger.untold_parents(limit=10, after=found[0]) == found[1:]
+
+
+@scenario
+async def test_what_was_overlooked_in_a_file_of_the_first_schema_is_found(tmp_path: Path) -> None:
+    job = replace(new_job().row, total=3, completed=NumberSet([0]))
+    known, unknown = (cancelled(key, number) for number, key in enumerate(("known", "unknown")))
+    tmp_path.chmod(0o700)
+    connection = apsw.Connection(str(tmp_path / opening.FILE_NAME))
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute(opening.migrations()[0][1])
+    connection.execute(
+        f"PRAGMA application_id={opening.APPLICATION_ID}; PRAGMA user_version=1",
+    )
+    connection.execute(
+        "INSERT INTO jobs (id, tenant, created_us, state, intents, version, body)"
+        " VALUES (?,?,?,?,?,?,?)",
+        (job.id, "acme", codec.to_us(START), job.state, 0, 1, codec.to_json(job)),
+    )
+    for row in (known, unknown):
+        spec, body = codec.spec_to_json(row.spec), codec.body_to_json(row)
+        connection.execute(
+            "INSERT INTO tasks (id, tenant, job_id, number, queue, created_us, spec, state,"
+            " version, body) VALUES (?,?,?,?,?,?,?,?,?,?)",
+            (row.id, "acme", job.id, row.spec.number, "default", 0, spec, row.state, 1, body),
+        )
+    connection.close()
+
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        ended_at = unknown.finished_at
+        assert ended_at is not None
+        tick = timedelta(milliseconds=1)
+        assert await backend.ledger.unrecorded_ends(ended_by=ended_at, limit=9) == [unknown.id]
+        assert await backend.ledger.unrecorded_ends(ended_by=ended_at - tick, limit=9) == []
+        assert await backend.ledger.task(unknown.id) == unknown
+
+
+def cancelled(key: str, number: int) -> Any:
+    """A task that was cancelled."""
+    pending = new_task(key, number=number).row
+    return after(pending, c.RequestCancel(by="ann"), now=START + SECOND).row

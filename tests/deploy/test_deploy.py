@@ -1,0 +1,198 @@
+"""The files in deploy/ fit the program: commands exist, and whoever kills waits long enough."""
+
+import configparser
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from longshore.core.supervision import SupervisionPolicy
+from longshore.durations import parse_duration
+from longshore.interfaces.cli.exits import ExitCode
+from longshore.interfaces.cli.main import COMMANDS, main
+from longshore.settings import FIELDS, Settings, variable_of
+from tests.interfaces.doors import SCRIPT
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+UNIT = DEPLOY / "longshore-worker.service"
+CONTAINER = DEPLOY / "Containerfile"
+ANALYZE = shutil.which("systemd-analyze")
+
+
+class Unit(configparser.ConfigParser):
+    """A unit file: names as they are written, and a name may come again."""
+
+    def __init__(self) -> None:
+        super().__init__(interpolation=None, strict=False, delimiters=("=",))
+        self.read_string(UNIT.read_text(encoding="utf-8"))
+
+    def optionxform(self, optionstr: str) -> str:
+        return optionstr
+
+
+@pytest.fixture
+def unit() -> Unit:
+    return Unit()
+
+
+def seconds(text: str) -> timedelta:
+    return timedelta(seconds=int(text))
+
+
+def instructions() -> list[tuple[str, str]]:
+    """What the container file says, with continued lines put together."""
+    text = CONTAINER.read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [(name, rest.strip()) for name, _, rest in (line.partition(" ") for line in lines)]
+
+
+def instruction(name: str) -> str:
+    """The last one of that name, which is the one that counts."""
+    return [rest for found, rest in instructions() if found == name][-1]
+
+
+def assert_parses(arguments: list[str]) -> None:
+    """The command is there and knows these options: with --help it says so and does nothing."""
+    assert arguments[0] in COMMANDS
+    assert main([*arguments, "--help"]) == ExitCode.OK
+
+
+def test_the_unit_waits_longer_than_a_worker_may_take_to_stop(unit: Unit) -> None:
+    patience = seconds(unit["Service"]["TimeoutStopSec"])
+
+    assert patience > Settings().worker.drain_grace
+    assert patience > Settings().worker.stops_within
+
+
+def test_the_unit_starts_a_command_that_exists(unit: Unit) -> None:
+    program, *arguments = shlex.split(unit["Service"]["ExecStart"])
+
+    assert Path(program).name == "longshore"
+    assert_parses(arguments)
+
+
+def test_the_unit_restarts_and_gives_up_as_a_supervisor_does(unit: Unit) -> None:
+    policy, service = SupervisionPolicy(), unit["Service"]
+    starts = int(unit["Unit"]["StartLimitBurst"])
+
+    assert service["Restart"] == "always"
+    assert seconds(service["RestartSec"]) == policy.restart_delay
+    assert starts == policy.restart_limit + 1
+    assert seconds(unit["Unit"]["StartLimitIntervalSec"]) == starts * (
+        policy.short_life + policy.restart_delay
+    )
+    assert int(service["RestartPreventExitStatus"]) == ExitCode.USAGE
+
+
+def test_the_unit_signals_the_worker_alone(unit: Unit) -> None:
+    assert unit["Service"]["KillMode"] == "mixed"
+    assert unit["Service"]["KillSignal"] == "SIGTERM"
+
+
+def test_the_unit_keeps_its_data_in_the_only_place_that_it_may_write(unit: Unit) -> None:
+    service = unit["Service"]
+    folder = f"/var/lib/{service['StateDirectory']}"
+    set_here = re.findall(r"^Environment=(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE)
+
+    assert service["ProtectSystem"] == "strict"
+    assert service["NoNewPrivileges"] == "yes"
+    assert ("LONGSHORE_DATA_DIR", folder) in set_here
+    assert {name for name, _ in set_here} <= {variable_of(name) for name in FIELDS}
+
+
+def test_the_unit_does_not_take_back_the_control_groups_that_it_delegates(unit: Unit) -> None:
+    assert unit["Service"]["Delegate"] == "yes"
+    assert "ProtectControlGroups" not in unit["Service"]
+
+
+@pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("name", ["longshore-worker.service", "longshore-worker@.service"])
+def test_systemd_understands_the_unit_alone_and_as_a_template(tmp_path: Path, name: str) -> None:
+    # The program itself need not be installed where a test runs.
+    program = Unit()["Service"]["ExecStart"].split()[0]
+    (tmp_path / name).write_text(UNIT.read_text().replace(program, str(SCRIPT)))
+
+    checked = subprocess.run(
+        [str(ANALYZE), "verify", str(tmp_path / name.replace("@.", "@1."))],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    # It looks at what the unit needs too, which is the machine's own affair.
+    assert [line for line in checked.stderr.splitlines() if "longshore" in line] == []
+    assert checked.returncode == 0
+
+
+def test_the_container_runs_as_somebody_who_is_not_root() -> None:
+    user = instruction("USER").partition(":")[0]
+
+    assert user.isdigit()
+    assert int(user) > 0
+
+
+def test_the_container_starts_a_command_that_exists_below_an_init() -> None:
+    program, *arguments = json.loads(instruction("CMD"))
+
+    assert program == "longshore"
+    assert_parses(arguments)
+    assert json.loads(instruction("ENTRYPOINT")) == ["/usr/bin/tini", "--"]
+    assert "tini" in instruction("RUN")
+    assert instruction("STOPSIGNAL") == "SIGTERM"
+
+
+def test_the_container_is_checked_by_the_doctor() -> None:
+    options, _, command = instruction("HEALTHCHECK").partition(" CMD ")
+    program, *arguments = json.loads(command)
+
+    assert program == "longshore"
+    assert arguments == ["doctor"]
+    assert_parses(arguments)
+    times = dict(option.split("=") for option in options.split())
+    assert parse_duration(times["--interval"]) > parse_duration(times["--timeout"])
+
+
+def test_the_container_is_built_from_what_is_there() -> None:
+    copied = [
+        source
+        for name, rest in instructions()
+        if name == "COPY" and "--from" not in rest
+        for source in rest.split()[:-1]
+    ]
+    base = {rest.split()[0] for name, rest in instructions() if name == "FROM"}
+
+    assert copied
+    assert [source for source in copied if not (ROOT / source).exists()] == []
+    assert base == {"python:3.11-slim"}
+
+
+def test_the_container_sets_only_what_can_be_set() -> None:
+    names = set(re.findall(r"LONGSHORE_\w+(?==)", CONTAINER.read_text()))
+
+    assert "LONGSHORE_DATA_DIR" in names
+    assert names <= {variable_of(name) for name in FIELDS}
+
+
+def test_the_page_names_only_settings_and_files_that_exist() -> None:
+    text = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    settings = re.findall(r"`((?:worker|supervisor)\.\w+|log_file\w*)`", text)
+    links = re.findall(r"\]\(([^)]+)\)", text)
+
+    assert settings
+    assert [name for name in settings if name not in FIELDS] == []
+    assert [link for link in links if not (DEPLOY / link).exists()] == []
+
+
+def test_the_page_gives_more_time_to_stop_than_a_worker_may_take() -> None:
+    text = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    given = re.findall(r"(?:--stop-timeout |terminationGracePeriodSeconds: )(\d+)", text)
+
+    assert len(given) == 2
+    assert all(seconds(number) > Settings().worker.stops_within for number in given)

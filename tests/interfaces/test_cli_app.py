@@ -1,0 +1,82 @@
+"""``longshore worker --app``: modules are looked for before any work is taken."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from longshore.errors import ConfigurationError
+from longshore.interfaces.cli.app_modules import check_app
+from longshore.interfaces.cli.exits import ExitCode
+from tests.interfaces.doors import Answer, Cli
+
+Inside = Callable[..., Answer]
+
+
+@pytest.fixture
+def _fresh_modules() -> object:
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("_fresh_modules")
+def test_a_module_is_found_in_the_folder_or_among_what_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "shop_of_a_test").mkdir()
+    (tmp_path / "shop_of_a_test" / "__init__.py").touch()
+    # Found and not imported: that is for the process that runs tasks.
+    (tmp_path / "shop_of_a_test" / "tasks.py").write_text("raise SystemExit(1)")
+    path = list(sys.path)
+
+    check_app(("shop_of_a_test.tasks", "json.decoder"), tmp_path)
+
+    assert sys.path == path
+
+
+@pytest.mark.parametrize(
+    ("module", "problem"),
+    [
+        ("nowhere_to_be_found", "there is no module 'nowhere_to_be_found'"),
+        ("nowhere_to_be_found.tasks", "there is no module 'nowhere_to_be_found.tasks'"),
+        ("json.nothing", "there is no module 'json.nothing'"),
+        ("nowhere_to_be_found.py", "leave out the .py"),
+        ("broken_in_a_test.tasks", r"'broken_in_a_test.tasks' cannot be imported: ZeroDivision"),
+    ],
+)
+@pytest.mark.usefixtures("_fresh_modules")
+def test_a_module_that_is_not_there_is_named(tmp_path: Path, module: str, problem: str) -> None:
+    (tmp_path / "broken_in_a_test").mkdir()
+    (tmp_path / "broken_in_a_test" / "__init__.py").write_text("1 / 0")
+
+    with pytest.raises(ConfigurationError, match=problem):
+        check_app((module,), tmp_path)
+
+
+def test_every_module_that_is_not_there_is_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_app(("nowhere_1", "json", "nowhere_2"), tmp_path)
+
+    assert len(caught.value.problems) == 2
+
+
+@pytest.mark.parametrize("more", [(), ("--processes", "2")])
+def test_a_worker_without_its_modules_does_not_start(
+    cli: Cli, inside: Inside, more: tuple[str, ...]
+) -> None:
+    place = ("--data-dir", str(cli.folder / ".longshore"))
+
+    answer = inside("worker", "--app", "json", "--app", "nowhere_1", *more, *place)
+
+    assert answer.code == ExitCode.USAGE
+    assert "worker.app: there is no module 'nowhere_1'" in answer.err
+    assert list(cli.folder.iterdir()) == []
+
+
+def test_a_module_in_the_current_folder_is_found(cli: Cli) -> None:
+    (cli.folder / "shop.py").touch()
+
+    answer = cli("worker", "--app", "shop", "--burst")
+
+    assert answer.code == 0

@@ -1,0 +1,285 @@
+"""``longshore dead list`` and ``dead show``: what failed for good, and why."""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from longshore.errors import UsageError
+from longshore.interfaces.cli.dead_view import moment_of
+from longshore.interfaces.cli.exits import ExitCode
+from longshore.interfaces.cli.main import COMMANDS
+from tests.interfaces.dead_store import filled, id_of
+from tests.interfaces.doors import Answer, Cli
+
+Inside = Callable[..., Answer]
+SEND, READ, MERGE = id_of("send", "letters"), id_of("read", "letters"), id_of("merge", "report")
+LETTERS = SEND.partition("_")[0]
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return filled(tmp_path_factory.mktemp("store") / ".longshore")
+
+
+@pytest.fixture
+def ask(store: Path, inside: Inside) -> Inside:
+    return lambda *arguments: inside("dead", *arguments, "--data-dir", str(store))
+
+
+def _message(ask: Inside) -> str:
+    """The id of the only message."""
+    (letter,) = ask("list", "--queue", "odd", "-o", "json").json["deadLetters"]
+    return str(letter["id"])
+
+
+def _keys(answer: Answer) -> list[str]:
+    """The tasks that are listed, by key, and "message" for a message."""
+    return [letter["taskId"] or letter["kind"] for letter in answer.json["deadLetters"]]
+
+
+def test_what_died_last_is_listed_first_in_straight_columns(ask: Inside) -> None:
+    answer = ask("list")
+
+    head, *rows = answer.out.splitlines()
+    assert head.split() == ["ID", "DEFINITION", "QUEUE", "CATEGORY", "ATTEMPTS", "DIED", "ERROR"]
+    assert [row.split()[0] for row in rows] == [_message(ask), SEND, READ, MERGE]
+    assert re.search(r" command +mail +network +2/2 .*connection reset$", rows[1])
+    assert re.search(r" odd +message .*not JSON$", rows[0])
+    assert all(line == line.rstrip() for line in answer.out.splitlines())
+    assert (answer.code, answer.err) == (0, "")
+    assert "\x1b" not in answer.out
+
+
+def test_the_list_as_json_has_the_count_and_the_kind(ask: Inside) -> None:
+    answer = ask("list", "--limit", "2", "-o", "json").json
+
+    message, send = answer["deadLetters"]
+    assert answer["count"] == 4
+    assert (message["kind"], message["receives"], message["name"]) == ("message", 20, None)
+    assert (send["kind"], send["id"], send["requestId"]) == ("task", SEND, SEND)
+    assert (send["attemptsUsed"], send["maxAttempts"], send["round"]) == (2, 2, 1)
+    assert (send["error"], send["category"]) == ("connection reset", "network")
+
+
+@pytest.mark.parametrize(
+    ("wish", "listed"),
+    [
+        (("--queue", "mail"), ["send"]),
+        (("--queue", "odd"), ["message"]),
+        (("--definition", "command"), ["send", "read", "merge"]),
+        (("--category", "validation"), ["read"]),
+        (("--job", LETTERS[:12]), ["send", "read"]),
+        (("--job", LETTERS, "--category", "network"), ["send"]),
+        (("--since", "1h"), ["message", "send", "read", "merge"]),
+        (("--since", "2100-01-01"), []),
+    ],
+)
+def test_filters_choose(ask: Inside, wish: tuple[str, ...], listed: list[str]) -> None:
+    answer = ask("list", *wish, "-o", "json")
+
+    assert _keys(answer) == listed
+    assert answer.json["count"] == len(listed)
+
+
+def test_following_the_cursor_shows_everything_once(ask: Inside) -> None:
+    keys, cursor = [], None
+    while cursor is not None or not keys:
+        answer = ask(
+            "list", "--limit", "3", "-o", "json", *(("--cursor", cursor) if cursor else ())
+        )
+        keys += _keys(answer)
+        cursor = answer.json["cursor"]
+
+    assert keys == ["message", "send", "read", "merge"]
+    assert "there are more, 4 in all: --cursor" in ask("list", "--limit", "3").err
+
+
+def test_nothing_that_fits_is_no_error(ask: Inside) -> None:
+    answer = ask("list", "--queue", "nowhere")
+
+    assert (answer.code, answer.out, answer.err) == (0, "", "no dead letters\n")
+
+
+def test_another_tenant_sees_no_task(ask: Inside) -> None:
+    answer = ask("list", "--tenant", "other", "-o", "json")
+
+    assert _keys(answer) == ["message"]
+    assert ask("show", SEND, "--tenant", "other").code == ExitCode.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list", "--since", "whenever"),
+        ("list", "--category", "sideways"),
+        ("list", "--cursor", "nonsense"),
+        ("list", "--limit", "0"),
+        ("show",),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence_and_exit_code_2(
+    ask: Inside, arguments: tuple[str, ...]
+) -> None:
+    answer = ask(*arguments)
+
+    assert (answer.code, answer.out) == (ExitCode.USAGE, "")
+    assert len(answer.err.splitlines()) == 1
+
+
+def test_looking_into_a_folder_that_is_not_there_creates_none(cli: Cli) -> None:
+    answer = cli("dead", "list")
+
+    assert answer.code == ExitCode.NOT_FOUND
+    assert list(cli.folder.iterdir()) == []
+
+
+def test_a_task_is_shown_with_each_attempt_and_the_last_it_printed(ask: Inside) -> None:
+    answer = ask("show", SEND)
+
+    facts = dict(
+        line.split(maxsplit=1) for line in answer.out.partition("\n\n")[0].splitlines()[1:]
+    )
+    attempts = answer.out.partition("ATTEMPT ")[2].splitlines()[1:3]
+    assert answer.out.startswith("send  failed\n")
+    assert (facts["task"], facts["queue"], facts["error"]) == (SEND, "mail", "connection reset")
+    assert (facts["attempts"], facts["input"]) == ("2 of 2 used", "17 B")
+    assert facts["next"] == f"longshore dead replay {SEND}"
+    assert [line.split()[0] for line in attempts] == ["1", "2"]
+    assert all(re.search(r"network +9 +harbour-1 +connection reset$", one) for one in attempts)
+    assert "  | connecting\n" in answer.out
+    assert "  ! password=[masked] was refused\n" in answer.out
+    assert f"longshore logs {SEND}" in answer.out
+
+
+def test_a_task_as_json_has_its_attempts_its_row_and_its_last_lines(ask: Inside) -> None:
+    shown = ask("show", SEND, "-o", "json").json
+
+    assert (shown["id"], shown["endedBy"], shown["inputBytes"]) == (SEND, "worker", 17)
+    assert [one["attempt"] for one in shown["attempts"]] == [1, 2]
+    assert {one["error"] for one in shown["attempts"]} == {"connection reset"}
+    assert {one["durationMs"] for one in shown["attempts"]} == {1000}
+    assert shown["task"]["status"] == "failed"
+    assert [line["stream"] for line in shown["lastLines"]] == ["stdout", "stderr"]
+
+
+def test_a_job_with_one_dead_letter_means_that(ask: Inside) -> None:
+    assert ask("show", MERGE.partition("_")[0], "-o", "json").json["id"] == MERGE
+
+
+def test_a_job_with_several_dead_letters_lists_them(ask: Inside) -> None:
+    answer = ask("show", LETTERS)
+
+    assert answer.code == ExitCode.USAGE
+    assert SEND in answer.err
+    assert READ in answer.err
+
+
+def test_a_message_is_shown_with_its_reason_and_its_secrets_masked(ask: Inside) -> None:
+    message = _message(ask)
+
+    answer = ask("show", message)
+
+    assert re.search(r"^reason +not JSON$", answer.out, re.MULTILINE)
+    assert re.search(r"^received +20 times$", answer.out, re.MULTILINE)
+    assert f"longshore dead discard {message}" in answer.out
+    assert "is no json" in answer.out
+    assert "hunter2" not in answer.out
+    assert ask("show", message, "-o", "json").json["body"].endswith("is no json")
+
+
+def test_a_task_that_has_not_failed_is_no_dead_letter(ask: Inside) -> None:
+    answer = ask("show", id_of("x", "letters"))
+
+    assert answer.code == ExitCode.NOT_FOUND
+    assert "is pending, so it is no dead letter" in answer.err
+
+
+@pytest.mark.parametrize("text", ["msg-99", "job-000", "job-000_a"])
+def test_an_id_that_is_not_there_says_where_to_look(ask: Inside, text: str) -> None:
+    answer = ask("show", text)
+
+    assert answer.code == ExitCode.NOT_FOUND
+    assert re.search(r"`longshore (jobs|dead list)`", answer.err)
+
+
+def test_a_terminal_gets_colours_unless_it_is_told_not_to(store: Path) -> None:
+    cli = Cli(store.parent)
+    arguments = ("dead", "show", SEND)
+    with (
+        cli.terminal(*arguments) as coloured,
+        cli.terminal(*arguments, env={"NO_COLOR": "1"}) as plain,
+    ):
+        assert (coloured.wait(), plain.wait()) == (0, 0)
+
+    assert re.search(r"\x1b\[[\d;]*31m", coloured.shown)
+    assert not re.search(r"\x1b\[[\d;]*3\dm", plain.shown)
+    assert "connection reset" in plain.text
+
+
+def test_in_a_terminal_no_id_is_cut(store: Path) -> None:
+    with Cli(store.parent).terminal("dead", "list", env={"COLUMNS": "80"}) as narrow:
+        assert narrow.wait() == 0
+
+    table = narrow.text.partition("\n\n")[0]
+    assert all(f"{task}  " in table for task in (SEND, READ, MERGE))
+    assert max(len(line) for line in table.splitlines()) <= 80
+
+
+@pytest.mark.parametrize(
+    "arguments", [("dead",), ("dead", "--help"), ("dead", "-h"), ("help", "dead"), ("dead", "help")]
+)
+def test_help_with_the_group_lists_its_commands(inside: Inside, arguments: tuple[str, ...]) -> None:
+    answer = inside(*arguments)
+
+    names = [name for name in COMMANDS if name.startswith("dead ")]
+    assert answer.code == 0
+    assert len(names) == 4
+    assert [name for name in names if f"\n  {name} " not in answer.out] == []
+    assert "\n  jobs " not in answer.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("dead", "show", "--help"), ("help", "dead", "show"), ("dead", "help", "show")],
+)
+def test_help_with_one_command_of_the_group(inside: Inside, arguments: tuple[str, ...]) -> None:
+    answer = inside(*arguments)
+
+    assert answer.code == 0
+    assert answer.out.startswith("Usage: longshore dead show ")
+
+
+def test_a_misspelt_command_of_the_group_gets_a_suggestion(inside: Inside) -> None:
+    answer = inside("dead", "lst")
+
+    assert answer.code == ExitCode.USAGE
+    assert "did you mean `longshore dead list`?" in answer.err
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_the_options_of_all_commands_may_stand_anywhere(
+    store: Path, inside: Inside, place: int
+) -> None:
+    words = ["dead", "list"]
+    words[place:place] = ["--data-dir", str(store), "-o", "json"]
+
+    answer = inside(*words)
+
+    assert answer.json["count"] == 4, answer
+
+
+def test_a_time_is_so_long_ago_or_a_date() -> None:
+    assert moment_of("90m", NOW) == NOW - timedelta(minutes=90)
+    assert moment_of("7d", NOW) == NOW - timedelta(days=7)
+    assert moment_of("2026-01-31T10:30:00Z", NOW) == NOW - timedelta(minutes=90)
+    assert moment_of("2026-01-31", NOW) == datetime(2026, 1, 31).astimezone()
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1h", "2026-13-01", "9999999999999d"])
+def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(UsageError, match="write 2h"):
+        moment_of(text, NOW)

@@ -1,0 +1,310 @@
+"""``longshore dead replay`` and ``dead discard``: asked before, done once, told after."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from longshore.core.failures import ErrorCategory
+from longshore.core.states import JobState, TaskState
+from longshore.interfaces.cli.exits import ExitCode
+from longshore.wiring import Services
+from tests.interfaces.dead_store import TENANT, a_task, bury, fail, filled, id_of, look, rounds_of
+from tests.interfaces.doors import Answer, Cli
+
+Inside = Callable[..., Answer]
+SEND, READ, MERGE = id_of("send", "letters"), id_of("read", "letters"), id_of("merge", "report")
+LETTERS = SEND.partition("_")[0]
+UNTOUCHED = [1, 1, 1]
+
+
+@pytest.fixture
+def store(cli: Cli) -> Path:
+    return filled(cli.folder / ".longshore")
+
+
+@pytest.fixture
+def ask(store: Path, inside: Inside) -> Inside:
+    return lambda *arguments: inside("dead", *arguments, "--data-dir", str(store))
+
+
+@pytest.fixture
+def rounds(store: Path) -> Callable[[], list[int]]:
+    """The rounds of the three tasks that failed."""
+    return lambda: rounds_of(store, SEND, READ, MERGE)
+
+
+def _message(ask: Inside) -> str:
+    (letter,) = ask("list", "--queue", "odd", "-o", "json").json["deadLetters"]
+    return str(letter["id"])
+
+
+Rounds = Callable[[], list[int]]
+
+
+def test_a_task_that_is_named_is_replayed_without_a_question(ask: Inside, rounds: Rounds) -> None:
+    answer = ask("replay", SEND[:14] + "_send")
+
+    lines = dict(line.split(maxsplit=1) for line in answer.out.splitlines())
+    assert (answer.code, answer.err) == (0, "")
+    assert lines["replayed"] == f"{SEND}, now in round 2"
+    assert lines["next"] == f"longshore worker --burst --queue mail; longshore job {LETTERS}"
+    assert rounds() == [2, 1, 1]
+
+
+def test_a_task_that_has_moved_on_is_told_with_exit_code_4(ask: Inside, rounds: Rounds) -> None:
+    ask("replay", SEND)
+
+    again = ask("replay", SEND)
+
+    assert (again.code, again.out) == (ExitCode.REFUSED, "")
+    assert f"{SEND} has moved on" in again.err
+    assert "the task is pending in round 2" in again.err
+    assert rounds() == [2, 1, 1]
+
+
+def test_several_that_are_named_are_replayed_without_a_question(
+    ask: Inside, rounds: Rounds
+) -> None:
+    answer = ask("replay", SEND, MERGE, SEND)
+
+    assert answer.code == 0
+    assert "2 tasks of 2 jobs" in answer.out
+    assert rounds() == [2, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "wish", [("--all",), ("--since", "1h"), ("--job", LETTERS), (LETTERS,)], ids=str
+)
+def test_many_without_a_terminal_want_a_word_of_consent(
+    ask: Inside, rounds: Rounds, wish: tuple[str, ...]
+) -> None:
+    refused = ask("replay", *wish)
+    after_refusal = rounds()
+    agreed = ask("replay", *wish, "--yes", "-o", "json")
+
+    number = 2 if LETTERS in wish else 3
+    assert refused.code == ExitCode.USAGE
+    assert f"this would replay {number} tasks; add --yes" in refused.err
+    assert after_refusal == UNTOUCHED
+    assert agreed.code == 0
+    assert len(agreed.json["replayed"]) == number
+    assert {one["round"] for one in agreed.json["replayed"]} == {2}
+
+
+def test_one_that_a_filter_finds_is_replayed_without_a_question(
+    ask: Inside, rounds: Rounds
+) -> None:
+    answer = ask("replay", "--category", "auth", "-o", "json")
+
+    assert answer.json == {"replayed": [{"requestId": MERGE, "round": 2}], "movedOn": []}
+    assert rounds() == [1, 1, 2]
+
+
+def test_on_a_terminal_the_count_is_shown_and_yes_replays(
+    store: Path, cli: Cli, rounds: Rounds
+) -> None:
+    with cli.terminal("dead", "replay", "--all") as terminal:
+        terminal.read_until("Replay 3 tasks? [y/N]")
+        before = rounds()
+        terminal.press("y\n")
+        code = terminal.wait()
+
+    assert before == UNTOUCHED
+    assert "3 tasks of 2 jobs:" in terminal.text
+    assert "1  mail     network" in terminal.text
+    assert "1 message left alone" in terminal.text
+    assert code == 0
+    assert rounds() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("keys", "code"),
+    [("n\n", ExitCode.FAILED), ("\n", ExitCode.FAILED), ("\x03", ExitCode.INTERRUPTED)],
+    ids=["no", "enter", "Ctrl-C"],
+)
+def test_on_a_terminal_anything_but_yes_changes_nothing(
+    store: Path, cli: Cli, rounds: Rounds, keys: str, code: int
+) -> None:
+    with cli.terminal("dead", "replay", "--all") as terminal:
+        terminal.read_until("[y/N]")
+        terminal.press(keys)
+        assert terminal.wait() == code
+
+    assert rounds() == UNTOUCHED
+
+
+def test_what_dies_after_the_count_is_not_replayed_with_it(
+    store: Path, cli: Cli, rounds: Rounds
+) -> None:
+    late = id_of("x", "letters")
+
+    async def dies(services: Services) -> None:
+        await fail(services, late, ErrorCategory.AUTH, "no entry")
+
+    with cli.terminal("dead", "replay", "--all") as terminal:
+        terminal.read_until("[y/N]")
+        look(store, dies)
+        terminal.press("yes\n")
+        assert terminal.wait() == 0
+
+    assert rounds() == [2, 2, 2]
+    assert rounds_of(store, late) == [1]
+
+
+def test_what_another_has_replayed_meanwhile_is_told_and_no_failure(
+    store: Path, cli: Cli, rounds: Rounds
+) -> None:
+    async def replays(services: Services) -> None:
+        await services.dead_letters.replay(TENANT, [READ], by="ann")
+
+    with cli.terminal("dead", "replay", "--all") as terminal:
+        terminal.read_until("[y/N]")
+        look(store, replays)
+        terminal.press("y\n")
+        assert terminal.wait() == 0
+
+    assert "2 tasks of 2 jobs" in terminal.text
+    assert f"{READ} has moved on" in terminal.text
+    # A round is the job's: that of the first task came before that of its neighbour.
+    assert rounds() == [3, 2, 2]
+
+
+def test_two_processes_that_replay_everything_give_each_task_one_new_round(
+    store: Path, cli: Cli, rounds: Rounds
+) -> None:
+    command = ("dead", "replay", "--all", "--yes", "-o", "json")
+    with cli.start(*command) as one, cli.start(*command) as other:
+        answers = [json.loads(process.communicate()[0]) for process in (one, other)]
+
+    replayed = sorted(task["requestId"] for answer in answers for task in answer["replayed"])
+    assert replayed == sorted([SEND, READ, MERGE])
+    assert rounds() == [2, 2, 2]
+
+
+def test_nothing_to_replay_is_no_error(ask: Inside) -> None:
+    ask("replay", "--all", "--yes")
+
+    nothing = ask("replay", "--queue", "mail")
+    in_json = ask("replay", "--queue", "mail", "-o", "json")
+    message = ask("replay", "--all")
+
+    assert (nothing.code, nothing.out, nothing.err) == (0, "", "no dead letters\n")
+    assert (in_json.code, in_json.json) == (0, {"replayed": [], "movedOn": []})
+    assert message.code == 0
+    assert message.err.startswith("1 message left alone")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "say what to replay"),
+        ((SEND, "--all"), "not both"),
+        ((SEND, "--queue", "mail"), "not both"),
+    ],
+    ids=["nothing", "id and all", "id and filter"],
+)
+def test_a_wish_that_is_not_clear_is_refused(
+    ask: Inside, rounds: Rounds, arguments: tuple[str, ...], told: str
+) -> None:
+    answer = ask("replay", *arguments, "--yes")
+
+    assert answer.code == ExitCode.USAGE
+    assert told in answer.err
+    assert rounds() == UNTOUCHED
+
+
+def test_what_cannot_be_replayed_says_why(ask: Inside, rounds: Rounds) -> None:
+    message = _message(ask)
+    ask("replay", MERGE)
+
+    of_message = ask("replay", message)
+    of_job = ask("replay", MERGE.partition("_")[0])
+    unknown = [ask("replay", text).code for text in ("msg-99", "job-000", "job-000_a")]
+
+    assert of_message.code == of_job.code == ExitCode.REFUSED
+    assert f"longshore dead discard {message}" in of_message.err
+    assert "none of its tasks has failed" in of_job.err
+    assert unknown == [ExitCode.NOT_FOUND] * 3
+    assert rounds() == [1, 1, 2]
+
+
+def test_a_message_is_discarded_and_an_event_of_its_queue_tells_of_it(
+    ask: Inside, store: Path
+) -> None:
+    message = _message(ask)
+
+    answer = ask("discard", message)
+    again = ask("discard", message)
+
+    async def reasons(services: Services) -> list[str]:
+        events = await services.backend.events.history(TENANT, "QUEUE#odd")
+        return [event.body.reason for event in events]
+
+    assert (answer.code, answer.out) == (0, f"discarded {message}\n")
+    assert again.code == ExitCode.NOT_FOUND
+    assert ask("list", "--queue", "odd").err == "no dead letters\n"
+    assert look(store, reasons) == ["discarded by user: not JSON"]
+
+
+def test_a_task_cannot_be_discarded_nor_what_is_named_with_it(ask: Inside, rounds: Rounds) -> None:
+    message = _message(ask)
+
+    answer = ask("discard", message, SEND)
+
+    assert answer.code == ExitCode.REFUSED
+    assert "history" in answer.err
+    assert _message(ask) == message
+    assert rounds() == UNTOUCHED
+
+
+def test_discarding_as_json_lists_what_is_gone(ask: Inside) -> None:
+    message = _message(ask)
+
+    assert ask("discard", message, message, "-o", "json").json == {"discarded": [message]}
+
+
+def test_a_task_whose_cause_is_mended_completes_in_its_new_round(cli: Cli) -> None:
+    mended = cli.folder / "mended"
+    job = {
+        "tasks": [
+            a_task("a", input={"argv": ["test", "-e", str(mended)]}),
+            a_task("b", dependsOn=["a"]),
+        ]
+    }
+    cli("submit", "-", stdin=json.dumps(job))
+    cli("worker", "--burst")
+    broken = cli.only_state()
+    mended.touch()
+
+    replayed = cli("dead", "replay", "--all")
+    cli("worker", "--burst")
+
+    async def states(services: Services) -> set[TaskState]:
+        page = await services.backend.ledger.list_tasks(TENANT)
+        return {row.state for row in page.items}
+
+    assert broken is JobState.FAILED
+    assert replayed.code == 0
+    assert cli.only_state() is JobState.COMPLETED
+    assert look(cli.folder / ".longshore", states) == {TaskState.COMPLETED}
+
+
+def test_a_worker_lets_a_dead_message_end_its_task(cli: Cli, inside: Inside) -> None:
+    store = cli.folder / ".longshore"
+    place = ("--data-dir", str(store), "-o", "json")
+
+    async def wear_out(services: Services) -> None:
+        await services.producer.submit(TENANT, "worn", {"tasks": [a_task("a")]})
+        await bury(services, "default")
+
+    look(store, wear_out)
+    (before,) = inside("dead", "list", *place).json["deadLetters"]
+    worker = cli("worker", "--burst")
+    after = inside("dead", "show", id_of("a", "worn"), *place).json
+
+    assert (before["kind"], before["requestId"]) == ("message", id_of("a", "worn"))
+    assert worker.code == 0
+    assert (after["kind"], after["endedBy"], after["category"]) == ("task", "dlq", "crash")
+    assert inside("dead", "list", *place).json["count"] == 1

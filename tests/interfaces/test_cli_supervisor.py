@@ -1,0 +1,159 @@
+"""``longshore worker --processes``: what it says, where it logs, and what a hang-up means."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from longshore.interfaces.cli.exits import ExitCode
+from tests.interfaces.doors import PATIENCE_S, Answer, Cli, Terminal, stop
+
+Inside = Callable[..., Answer]
+
+
+def hang_up(terminal: Terminal) -> None:
+    """Close the terminal's window."""
+    os.close(terminal._master)
+    terminal._master = os.open(os.devnull, os.O_RDONLY)
+
+
+def test_the_first_line_says_what_is_supervised(cli: Cli) -> None:
+    arguments = ("--queue", "mail", "--concurrency", "1", "--processes", "2", "--burst")
+
+    answer = cli("worker", *arguments)
+
+    (line,) = answer.out.splitlines()
+    assert answer.code == 0
+    assert line.startswith("supervisor ")
+    assert "2 workers; serving mail; 1 task at once each; " in line
+    assert line.endswith(f"{cli.folder / '.longshore'}; until nothing is left")
+
+
+def test_workers_get_the_options_and_their_lines_get_their_numbers(cli: Cli) -> None:
+    (cli.folder / "shop.py").touch()
+    given = ("--queue", "mail", "--queue", "post", "--concurrency", "7", "--app", "shop")
+    place = ("--data-dir", "some where", "--tenant", "acme")
+
+    answer = cli("worker", "--processes", "2", "--burst", *given, *place)
+
+    lines = [line for line in answer.err.splitlines() if "serving" in line]
+    assert sorted(line[:11] for line in lines) == ["[1] worker ", "[2] worker "]
+    assert all("serving mail, post; 7 tasks at once" in line for line in lines)
+    assert all(str(cli.folder / "some where") in line for line in lines)
+    records = [json.loads(line) for line in answer.err.splitlines() if line.startswith("{")]
+    assert {record["worker"] for record in records} == {1, 2}
+
+
+def test_the_number_of_workers_can_be_a_setting_that_they_do_not_take_for_themselves(
+    cli: Cli,
+) -> None:
+    answer = cli("worker", "--burst", env={"LONGSHORE_SUPERVISOR_PROCESSES": "2"})
+
+    assert answer.code == 0
+    assert answer.out.startswith("supervisor ")
+    assert answer.err.count("] worker ") == 2
+    assert answer.err.count("worker.started") == 2
+
+
+def test_a_supervisor_logs_to_a_file_what_its_workers_say(cli: Cli) -> None:
+    answer = cli("worker", "--processes", "2", "--burst", "--log-file", "work.log")
+
+    log = (cli.folder / "work.log").read_text()
+    assert answer.err == ""
+    assert log.count("worker.started") == 2
+    assert log.count("[1] worker ") == 1
+    assert log.count("[2] worker ") == 1
+
+
+def test_a_worker_alone_logs_to_a_file_too(cli: Cli) -> None:
+    with cli.start("worker", "--log-file", "work.log", "--log-format", "text", "-vv") as worker:
+        worker.stdout.readline()
+        stop(worker, signal.SIGTERM)
+        code = worker.wait(PATIENCE_S)
+        said = worker.stderr.read()
+
+    assert code == 0
+    assert said == ""
+    assert (cli.folder / "work.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--recycle-at", "03:30"), "--recycle-at needs --processes"),
+        (("--processes", "0"), "'--processes': Input should be greater"),
+        (("--processes", "2", "--recycle-at", "noon"), "'noon' is not a time of day"),
+        (("--log-format", "xml"), "log_format: "),
+        (("--log-file", "/nowhere/at/all.log"), "log_file: '/nowhere/at/all.log' cannot be"),
+        (("--lifeline", "2"), "'--lifeline': Input should be greater"),
+        (("--lifeline", "999"), "--lifeline 999 is not a line to a supervisor"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_begins(
+    cli: Cli, inside: Inside, arguments: tuple[str, ...], problem: str
+) -> None:
+    answer = inside("worker", *arguments, "--data-dir", str(cli.folder / ".longshore"))
+
+    assert answer.code == ExitCode.USAGE
+    assert problem in answer.err
+    assert list(cli.folder.iterdir()) == []
+
+
+def test_processes_that_share_no_store_are_refused(
+    cli: Cli, inside: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LONGSHORE_BACKEND", "memory")
+
+    answer = inside("worker", "--processes", "2", "--data-dir", str(cli.folder / "x"))
+
+    assert answer.code == ExitCode.USAGE
+    assert "processes do not share the backend memory" in answer.err
+
+
+def test_in_a_terminal_ctrl_c_drains_and_records_are_for_a_person(cli: Cli) -> None:
+    with cli.terminal("worker", "--processes", "2") as terminal:
+        terminal.read_until("[1] worker ")
+        terminal.read_until("[2] worker ")
+        process_ids = re.findall(r"worker\.started .*pid=(\d+)", terminal.text)
+        commands = [Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in process_ids]
+
+        terminal.press("\x03")
+
+        assert terminal.wait() == 0
+        assert "stopping 2 workers, in 35 s at the latest; once more gives up" in terminal.text
+        assert terminal.text.count("worker.ended") == 2
+        assert terminal.text.count("code=0") == 2
+        assert "{" not in terminal.text
+        # A worker itself sees no terminal: it has to be told.
+        assert [command[command.index("--log-format") + 1] for command in commands] == ["text"] * 2
+
+
+def test_a_hang_up_by_hand_brings_fresh_workers(cli: Cli) -> None:
+    with cli.terminal("worker", "--processes", "1") as terminal:
+        terminal.read_until("[1] worker ")
+
+        os.kill(terminal.process.pid, signal.SIGHUP)
+
+        terminal.read_until("reason=asked")
+        terminal.read_until("code=0")
+        assert terminal.text.count("worker.started") == 2
+        os.kill(terminal.process.pid, signal.SIGTERM)
+        assert terminal.wait() == 0
+
+
+def test_a_terminal_that_is_closed_ends_everything(cli: Cli) -> None:
+    with cli.terminal("worker", "--processes", "1", "--log-file", "work.log") as terminal:
+        # A terminal shows nothing of the workers here: their start is in the log alone.
+        terminal.read_until("Ctrl-C stops")
+
+        hang_up(terminal)
+
+        terminal.process.wait(PATIENCE_S)
+    log = (cli.folder / "work.log").read_text()
+    assert '"reason": "stop"' in log
+    assert '"reason": "asked"' not in log
+    assert log.count("worker.ended") == 1

@@ -1,0 +1,287 @@
+"""A client submits and asks; nothing runs, because nobody works here."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import longshore
+from longshore.core.ids import job_id_of
+from longshore.core.rows import TaskRow
+from longshore.core.states import JobState, Priority, TaskState
+from longshore.errors import (
+    AlreadyExists,
+    BackendUnavailable,
+    ConfigurationError,
+    InvalidJob,
+    NotFound,
+    TaskCancelled,
+    UsageError,
+)
+from longshore.settings import load_settings
+from longshore.wiring import wired
+from tests.interfaces.python_tasks import count, fetch
+
+COMMAND = {"tasks": [{"taskId": "a", "name": "command", "input": {"argv": ["true"]}}]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def client(folder: Path) -> Iterator[longshore.Client]:
+    with longshore.Client(folder) as opened:
+        yield opened
+
+
+def stored(folder: Path, *task_ids: str) -> list[TaskRow]:
+    """The rows, read as another process would."""
+
+    async def read() -> list[TaskRow]:
+        async with wired(load_settings({"data_dir": folder})) as services:
+            return await services.backend.ledger.tasks(task_ids)
+
+    return asyncio.run(read())
+
+
+def versions(folder: Path, name: str) -> int:
+    async def read() -> int:
+        async with wired(load_settings({"data_dir": folder})) as services:
+            found = await services.backend.definitions.get("default", name)
+            return found.version if found else 0
+
+    return asyncio.run(read())
+
+
+def test_a_job_is_on_disk_when_submit_returns(client: longshore.Client, folder: Path) -> None:
+    job = client.submit(count.of(fetch.of("a")))
+
+    first, second = stored(folder, f"{job.id}_fetch", f"{job.id}_count")
+
+    assert (first.state, second.state) == (TaskState.PENDING, TaskState.WAITING)
+    assert second.spec.queue == "counting"
+    assert second.spec.priority is Priority.HIGH
+    assert second.spec.retry.max_attempts == 5
+
+
+def test_the_same_request_is_the_same_job(client: longshore.Client) -> None:
+    first = client.submit(fetch.of("a"), request_id="nightly")
+    again = client.submit(fetch.of("a"), request_id="nightly")
+    other = client.submit(fetch.of("a"))
+
+    assert first.id == again.id == job_id_of("default", "nightly")
+    assert (first.created, again.created) == (True, False)
+    assert first.request_id == "nightly"
+    assert other.id != first.id
+    assert other.request_id
+
+
+def test_the_same_request_with_another_input_is_refused(client: longshore.Client) -> None:
+    client.submit(fetch.of("a"), request_id="nightly")
+
+    with pytest.raises(AlreadyExists):
+        client.submit(fetch.of("b"), request_id="nightly")
+
+
+def test_a_definition_gets_a_new_version_only_when_it_changes(
+    client: longshore.Client, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.submit(fetch.of("a"))
+    client.submit(fetch.of("b"))
+    assert versions(folder, fetch.name) == 1
+
+    changed = longshore.task(queue="other")(fetch.__wrapped__)
+    monkeypatch.setattr("tests.interfaces.python_tasks.fetch", changed)
+    job = client.submit(changed.of("a"))
+
+    assert versions(folder, fetch.name) == 2
+    (row,) = stored(folder, f"{job.id}_fetch")
+    assert (row.spec.definition_version, row.spec.queue) == (2, "other")
+
+
+def test_options_of_a_submit_go_into_the_tasks(client: longshore.Client, folder: Path) -> None:
+    moment = datetime(2130, 1, 31, 12, tzinfo=UTC)
+
+    late = client.submit(fetch.of("a"), run_at=moment, queue="slow", name="monthly")
+    later = client.submit(COMMAND, delay=timedelta(hours=1), priority="low", max_attempts=7)
+
+    (one,) = stored(folder, f"{late.id}_fetch")
+    (other,) = stored(folder, f"{later.id}_a")
+    assert (one.spec.not_before, one.spec.queue) == (moment, "slow")
+    assert late.status().name == "monthly"
+    assert other.spec.not_before - other.spec.created_at == timedelta(hours=1)
+    assert (other.spec.priority, other.spec.retry.max_attempts) == (Priority.LOW, 7)
+
+
+def test_a_job_that_cannot_be_accepted_stores_nothing(folder: Path) -> None:
+    settings = {"limits.max_tasks_per_job": 2}
+    calls = [fetch.of(str(number)) for number in range(3)]
+
+    with (
+        longshore.Client(folder, settings=settings) as client,
+        pytest.raises(InvalidJob, match="3 tasks are more than the 2"),
+    ):
+        client.submit(calls)
+
+    assert versions(folder, fetch.name) == 0
+
+
+def test_a_document_brings_its_own_definitions(client: longshore.Client) -> None:
+    document = {
+        "definitions": [{"name": "list", "runner": "command", "options": {"argv": ["ls"]}}],
+        "tasks": [{"taskId": "here", "name": "list"}],
+    }
+
+    status = client.submit(document).status()
+
+    assert status.tasks["here"].state is TaskState.PENDING
+    with pytest.raises(InvalidJob, match="no definition is called 'nobody'"):
+        client.submit({"tasks": [{"taskId": "a", "name": "nobody"}]})
+
+
+def test_a_function_that_no_worker_could_find_is_refused(client: longshore.Client) -> None:
+    with pytest.raises(UsageError, match="a lambda cannot be a task"):
+        client.submit(longshore.task(lambda: 1).of())
+
+
+def test_many_jobs_are_submitted_together_and_come_back_in_order(
+    client: longshore.Client,
+) -> None:
+    ids = [f"request-{number}" for number in range(50)]
+
+    jobs = client.submit_many((fetch.of(id_) for id_ in ids), request_ids=ids, priority="low")
+
+    assert [job.id for job in jobs] == [job_id_of("default", id_) for id_ in ids]
+    assert {job.status().total for job in jobs} == {1}
+    assert len({job.id for job in client.submit_many([COMMAND] * 5)}) == 5
+
+
+def test_of_many_jobs_all_are_checked_before_any_is_sent(client: longshore.Client) -> None:
+    with pytest.raises(UsageError, match="a lambda"):
+        client.submit_many([fetch.of("a"), longshore.task(lambda: 1).of()], request_ids=["a", "b"])
+    with pytest.raises(UsageError, match="1 jobs need as many request ids, not 2"):
+        client.submit_many([fetch.of("a")], request_ids=["a", "b"])
+
+    with pytest.raises(NotFound):
+        client.job(job_id_of("default", "a"))
+
+
+def test_of_many_jobs_those_that_are_right_are_accepted(client: longshore.Client) -> None:
+    wrong = {"tasks": [{"taskId": "a", "name": "nobody"}]}
+
+    with pytest.raises(InvalidJob):
+        client.submit_many([COMMAND, wrong, COMMAND], request_ids=["a", "b", "c"])
+
+    assert client.job(job_id_of("default", "c")).status().state is JobState.RUNNING
+
+
+def test_a_job_is_found_by_its_id(client: longshore.Client) -> None:
+    job = client.submit(fetch.of("a"), request_id="nightly")
+
+    found = client.job(job.id)
+
+    assert (found.id, found.request_id, found.created) == (job.id, "nightly", False)
+    assert repr(found) == f"<job {job.id}>"
+    with pytest.raises(NotFound, match="no job 'job-none'"):
+        client.job("job-none")
+
+
+def test_tenants_do_not_meet(client: longshore.Client, folder: Path) -> None:
+    job = client.submit(fetch.of("a"))
+
+    with longshore.Client(folder, settings={"tenant": "other"}) as other, pytest.raises(NotFound):
+        other.job(job.id)
+
+
+def test_a_client_that_is_not_open_says_how_to_open_it(folder: Path) -> None:
+    client = longshore.Client(folder)
+    with pytest.raises(UsageError, match=r"with longshore\.Client\(\) as client"):
+        client.submit(fetch.of("a"))
+    with client:
+        job = client.submit(fetch.of("a"))
+    with pytest.raises(UsageError, match="not open"):
+        job.status()
+
+
+def test_a_client_can_be_opened_again_but_not_twice(folder: Path) -> None:
+    client = longshore.Client(folder)
+    threads = threading.active_count()
+    with client:
+        job = client.submit(fetch.of("a"))
+        with pytest.raises(UsageError, match="open already"):
+            client.__enter__()
+    with client:
+        assert client.job(job.id).status().total == 1
+
+    assert threading.active_count() == threads
+
+
+def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with (
+        pytest.raises(BackendUnavailable, match=r"the data folder .* cannot be used"),
+        longshore.Client(tmp_path / "file" / "data"),
+    ):
+        pass
+
+
+def test_settings_that_are_wrong_are_told_at_once(folder: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no setting is called 'worker"):
+        longshore.Client(folder, settings={"worker.concurency": 5})
+
+
+def test_the_folder_is_that_of_the_command_line_unless_another_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with longshore.Client() as client:
+        job = client.submit(fetch.of("a"))
+        job.cancel()
+        with pytest.raises(TaskCancelled) as cancelled:
+            job.result()
+
+    assert (tmp_path / ".longshore" / "longshore.db").exists()
+    assert cancelled.value.see == f"longshore logs {job.id}_fetch"
+
+
+def test_the_asynchronous_client_does_the_same(folder: Path) -> None:
+    async def scenario() -> None:
+        async with longshore.AsyncClient(folder) as client:
+            job = await client.submit(count.of(fetch.of("a")), request_id="nightly")
+            again = await client.submit_many([count.of(fetch.of("a"))], request_ids=["nightly"])
+            assert [one.id for one in again] == [job.id]
+            assert (await job.status()).total == 2
+            with pytest.raises(TimeoutError):
+                await job.wait(timeout=0.02)
+            await (await client.job(job.id)).cancel()
+            assert await job.wait() is JobState.CANCELLED
+            types = [event.type async for event in job.events()]
+            assert types[-1] == "Job Cancelled"
+            assert await job.resume(*["fetch"]) == ["fetch"]
+        with pytest.raises(UsageError, match="not open"):
+            await job.status()
+
+    asyncio.run(scenario())
+
+
+def test_a_client_serves_many_threads(client: longshore.Client) -> None:
+    found: list[Any] = []
+
+    def submit(number: int) -> None:
+        found.append(client.submit(fetch.of(str(number))).status().total)
+
+    threads = [threading.Thread(target=submit, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert found == [1] * 8

@@ -1,0 +1,151 @@
+"""The attempts of a task as its events tell of them."""
+
+from datetime import timedelta
+
+from longshore.core.attempt_history import PastAttempt, attempts_in
+from longshore.core.events import types as e
+from longshore.core.events.event import Event
+from longshore.core.values import Document
+from tests.factories import APP, JOB_ID, NOON, SECOND, TENANT
+
+TASK = {"task_id": f"{JOB_ID}_a", "job_id": JOB_ID}
+
+
+def history(*bodies: e.EventBody) -> list[Event]:
+    """These events, a second apart."""
+    return [
+        Event(
+            entity_type=body.ENTITY,
+            entity_id=TASK["task_id"],
+            tenant=TENANT,
+            app=APP,
+            sequence=number,
+            at=NOON + number * SECOND,
+            body=body,
+        )
+        for number, body in enumerate(bodies, start=1)
+    ]
+
+
+def pending(round: int = 1) -> e.TaskPending:
+    return e.TaskPending(**TASK, name="command", round=round)
+
+
+def started(number: int) -> e.TaskProcessingStarted:
+    return e.TaskProcessingStarted(
+        **TASK,
+        started_at=NOON,
+        effective_until=NOON,
+        worker_id=f"worker-{number}",
+        process_id=1,
+        attempt_number=number,
+        fence=number,
+    )
+
+
+def again(number: int) -> e.TaskProcessingFailed:
+    return e.TaskProcessingFailed(
+        **TASK,
+        attempt_number=number,
+        error="connection reset",
+        error_category="network",
+        due_at=NOON,
+        duration=3 * SECOND,
+        exit_code=7,
+    )
+
+
+def failed(source: str = "worker", duration: timedelta | None = SECOND) -> e.TaskFailed:
+    return e.TaskFailed(
+        **TASK,
+        error="no such file",
+        error_category="not-found",
+        retry_count=2,
+        source=source,
+        duration=duration,
+    )
+
+
+def test_a_task_that_never_ran_has_no_attempts() -> None:
+    assert attempts_in(history(pending(), failed("dlq", None))) == []
+
+
+def test_each_attempt_has_its_worker_its_times_and_its_error() -> None:
+    first, second = attempts_in(history(pending(), started(1), again(1), started(2), failed()))
+
+    assert first == PastAttempt(
+        number=1,
+        round=1,
+        worker_id="worker-1",
+        started_at=NOON,
+        ended="failed",
+        ended_at=NOON + 3 * SECOND,
+        took=3 * SECOND,
+        error="connection reset",
+        category="network",
+        exit_code=7,
+    )
+    assert (second.number, second.error, second.category) == (2, "no such file", "not-found")
+    assert (second.ended, second.took) == ("failed", SECOND)
+
+
+def test_attempts_after_a_resume_are_of_the_next_round() -> None:
+    told = history(pending(), started(1), failed(), pending(2), started(2), failed())
+
+    assert [(one.number, one.round) for one in attempts_in(told)] == [(1, 1), (2, 2)]
+
+
+def test_an_attempt_that_nobody_told_the_end_of_has_none() -> None:
+    beat = e.TaskHeartbeat(
+        **TASK,
+        effective_until=NOON,
+        number=1,
+        elapsed=SECOND,
+        worker_id="worker-1",
+        process_id=1,
+        attempt_number=1,
+    )
+
+    (attempt,) = attempts_in(history(pending(), started(1), beat))
+
+    assert (attempt.ended, attempt.ended_at, attempt.took, attempt.error) == (None,) * 4
+
+
+def test_an_end_from_outside_leaves_the_last_attempts_own_end() -> None:
+    (attempt,) = attempts_in(history(pending(), started(1), again(1), failed("dlq", None)))
+
+    assert attempt.error == "connection reset"
+
+
+def test_an_end_from_outside_is_that_of_an_attempt_that_has_none() -> None:
+    (attempt,) = attempts_in(history(pending(), started(1), failed("dlq", None)))
+
+    assert attempt.error == "no such file"
+    # Nobody measured it: it is as long as its events are apart.
+    assert attempt.took == 3 * SECOND
+
+
+def test_every_kind_of_end_has_its_word() -> None:
+    timeout = e.TaskTimeout(
+        **TASK, attempt_number=1, timeout=SECOND, elapsed=2 * SECOND, signal="SIGKILL"
+    )
+    released = e.TaskReleased(**TASK, reason="the worker stops", attempt_number=1)
+    result = Document(text="1", size=1)
+    completed = e.TaskCompleted(**TASK, attempt_number=1, output=result, duration=SECOND)
+    reviewed = e.TaskSubmittedForReview(**TASK, attempt_number=1, output=result, duration=SECOND)
+    cancelled = e.TaskCancelled(**TASK, by="ann", attempt_number=1)
+
+    ends = [
+        attempts_in(history(pending(), started(1), end))[0]
+        for end in (timeout, released, completed, reviewed, cancelled)
+    ]
+
+    assert [(one.ended, one.error) for one in ends] == [
+        ("timed out", "its time was up; ended by SIGKILL"),
+        ("released", "the worker stops"),
+        ("completed", None),
+        ("completed", None),
+        ("cancelled", None),
+    ]
+    assert [one.took for one in ends] == [2 * SECOND, 3 * SECOND, SECOND, SECOND, 3 * SECOND]
+    assert (ends[0].category, ends[2].exit_code) == ("timeout", 0)

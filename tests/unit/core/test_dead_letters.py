@@ -1,0 +1,207 @@
+"""What becomes of a message that was received too often, and which dead letters a filter means."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from longshore.core.changes import Change
+from longshore.core.dead_letters import (
+    DeadFilter,
+    DeadLetter,
+    DeadMessage,
+    Fate,
+    Goes,
+    Stays,
+    fate_of,
+    message_named,
+    of_message,
+    of_task,
+)
+from longshore.core.events import types as e
+from longshore.core.failures import ErrorCategory
+from longshore.core.messages import body_for
+from longshore.core.rows import TaskRow
+from longshore.core.states import TaskState
+from tests.factories import (
+    JOB_ID,
+    LASTS,
+    MARGIN,
+    NOON,
+    SECOND,
+    a_cancel_request,
+    a_failure,
+    a_spec,
+    a_task,
+    changed,
+)
+
+LATER = NOON + 60 * SECOND
+OVER = NOON + LASTS + MARGIN
+TICK = timedelta(milliseconds=1)
+
+
+def a_message(body: str = body_for("job-a_b"), **fields: Any) -> DeadMessage:
+    wanted = {"id": "7", "queue": "default", "receives": 20, "sent_at": NOON, **fields}
+    return DeadMessage(body=body, **wanted)
+
+
+def fate(row: TaskRow | None, message: DeadMessage | None = None, **moment: Any) -> Fate:
+    now = moment.get("now", LATER)
+    return fate_of(message or a_message(), row, now=now, margin=MARGIN, change_id="new")
+
+
+class TestFate:
+    def test_a_message_that_cannot_be_read_stays_with_the_reason(self) -> None:
+        assert fate(None, a_message("no json")) == Stays("not JSON")
+
+    def test_a_message_that_names_no_task_stays_with_the_reason(self) -> None:
+        assert fate(None) == Stays("there is no task 'job-a_b'")
+
+    def test_a_task_that_nobody_runs_fails_and_says_by_whom(self) -> None:
+        change = changed(fate(a_task(rung_at=NOON)))
+
+        (event,) = change.events
+        assert change.row.state is TaskState.FAILED
+        assert isinstance(event.body, e.TaskFailed)
+        assert (event.body.source, event.body.error_category) == ("dlq", "crash")
+        assert "received 20 times" in event.body.error
+        assert change.row.change_id == "new"
+
+    @pytest.mark.parametrize(
+        "state",
+        [
+            TaskState.COMPLETED,
+            TaskState.FAILED,
+            TaskState.CANCELLED,
+            TaskState.WAITING,
+            TaskState.IN_REVIEW,
+        ],
+    )
+    def test_a_message_for_a_task_that_is_not_to_be_run_goes(self, state: TaskState) -> None:
+        assert fate(a_task(state=state)) == Goes()
+
+    def test_a_task_in_a_living_workers_hands_is_left_alone(self) -> None:
+        row = a_task(state=TaskState.PROCESSING)
+
+        assert fate(row, now=OVER - TICK) == Goes()
+        assert isinstance(fate(row, now=OVER), Change)
+
+    def test_a_task_in_a_dead_workers_hands_that_was_to_be_cancelled_is_cancelled(self) -> None:
+        row = a_task(state=TaskState.PROCESSING, cancel=a_cancel_request())
+
+        assert changed(fate(row, now=OVER)).row.state is TaskState.CANCELLED
+
+    def test_a_task_that_was_rung_for_since_has_another_message_to_speak_for_it(self) -> None:
+        assert isinstance(fate(a_task(rung_at=NOON + MARGIN)), Change)
+        assert fate(a_task(rung_at=NOON + MARGIN + TICK)) == Goes()
+
+
+class TestLetters:
+    def test_a_task_that_failed_is_a_dead_letter(self) -> None:
+        row = a_task(state=TaskState.FAILED, failure=a_failure(), finished_at=LATER)
+
+        letter = of_task(row)
+
+        assert letter == DeadLetter(
+            id=row.id,
+            at=LATER,
+            queue="default",
+            reason="broke by network",
+            category=ErrorCategory.NETWORK,
+            row=row,
+        )
+        assert letter.replayable
+
+    def test_a_task_that_failed_without_a_word_is_one_too(self) -> None:
+        row = a_task(state=TaskState.FAILED, failure=None, finished_at=None)
+
+        letter = of_task(row)
+
+        assert letter is not None
+        assert (letter.at, letter.reason, letter.category) == (NOON, "failed", None)
+
+    @pytest.mark.parametrize("state", [s for s in TaskState if s is not TaskState.FAILED])
+    def test_any_other_task_is_none(self, state: TaskState) -> None:
+        assert of_task(a_task(state=state)) is None
+
+    def test_a_message_that_stays_is_a_dead_letter_with_its_reason(self) -> None:
+        message = a_message("[]")
+
+        letter = of_message(message, None, now=LATER, margin=MARGIN)
+
+        assert letter == DeadLetter(
+            id="msg-7", at=NOON, queue="default", reason="not a JSON object", message=message
+        )
+        assert not letter.replayable
+
+    def test_a_message_that_will_end_its_task_says_so_until_then(self) -> None:
+        row = a_task()
+
+        letter = of_message(a_message(), row, now=LATER, margin=MARGIN)
+
+        assert letter is not None
+        assert letter.row is row
+        assert "the next sweep" in letter.reason
+
+    def test_a_leftover_is_no_dead_letter(self) -> None:
+        row = a_task(state=TaskState.COMPLETED)
+
+        assert of_message(a_message(), row, now=LATER, margin=MARGIN) is None
+
+    def test_the_id_tells_messages_and_tasks_apart(self) -> None:
+        assert message_named("msg-7") == "7"
+        assert message_named("job-a_msg-7") is None
+
+
+TASK = of_task(
+    a_task(
+        state=TaskState.FAILED,
+        spec=a_spec(queue="mail", definition="send"),
+        failure=a_failure(ErrorCategory.AUTH),
+        finished_at=LATER,
+    )
+)
+MESSAGE = of_message(a_message("x", queue="mail"), None, now=LATER, margin=MARGIN)
+
+
+class TestFilter:
+    @pytest.mark.parametrize("letter", [TASK, MESSAGE], ids=["task", "message"])
+    def test_no_wish_means_everything(self, letter: DeadLetter) -> None:
+        assert DeadFilter().fits(letter)
+
+    @pytest.mark.parametrize(
+        ("wish", "other"),
+        [
+            ({"queue": "mail"}, {"queue": "other"}),
+            ({"definition": "send"}, {"definition": "receive"}),
+            ({"category": ErrorCategory.AUTH}, {"category": ErrorCategory.CRASH}),
+            ({"job_id": JOB_ID}, {"job_id": "job-other"}),
+            ({"since": LATER}, {"since": LATER + TICK}),
+        ],
+        ids=["queue", "definition", "category", "job", "since"],
+    )
+    def test_each_wish_chooses(self, wish: dict[str, Any], other: dict[str, Any]) -> None:
+        assert TASK is not None
+        assert DeadFilter(**wish).fits(TASK)
+        assert not DeadFilter(**other).fits(TASK)
+
+    def test_every_wish_must_be_met(self) -> None:
+        assert TASK is not None
+        assert not DeadFilter(queue="mail", definition="receive").fits(TASK)
+
+    @pytest.mark.parametrize(
+        "wish",
+        [{"definition": "send"}, {"category": ErrorCategory.AUTH}, {"job_id": JOB_ID}],
+        ids=["definition", "category", "job"],
+    )
+    def test_a_message_without_a_task_is_not_meant_by_what_only_tasks_have(
+        self, wish: dict[str, Any]
+    ) -> None:
+        assert MESSAGE is not None
+        assert not DeadFilter(**wish).fits(MESSAGE)
+
+    def test_a_message_is_meant_by_its_queue_and_its_age(self) -> None:
+        assert MESSAGE is not None
+        assert DeadFilter(queue="mail", since=NOON).fits(MESSAGE)
+        assert not DeadFilter(since=NOON + TICK).fits(MESSAGE)

@@ -1,0 +1,360 @@
+"""What failed for good is found from rows, shown, counted, and given another round once."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.core.commands import RequestCancel
+from longshore.core.dead_letters import DeadFilter
+from longshore.core.failures import ErrorCategory
+from longshore.core.states import JobState, TaskState
+from longshore.errors import CommandRefused, NotFound, UsageError
+from longshore.services import dead_letters as module
+from tests.unit.services.dead import send, wear_out
+from tests.unit.services.ports import recorded
+from tests.unit.services.stage import (
+    BACKENDS,
+    SECOND,
+    TENANT,
+    Stage,
+    a_task,
+    job_id,
+    opened,
+    scenario,
+    task_id,
+)
+
+A = task_id("a")
+OTHER = "another-tenant"
+
+
+async def a_morning(stage: Stage) -> None:
+    """Five tasks that failed, one a second, in another order than that of their creation."""
+    await stage.submit(a_task("a", queue="mail"), a_task("b"), a_task("fine"), request_id="one")
+    stage.clock.advance(SECOND)
+    await stage.submit(a_task("c", queue="mail"), a_task("d"), a_task("e"), request_id="two")
+    for key, request_id, category in [
+        ("c", "two", ErrorCategory.AUTH),
+        ("a", "one", ErrorCategory.VALIDATION),
+        ("d", "two", ErrorCategory.VALIDATION),
+        ("b", "one", ErrorCategory.AUTH),
+        ("e", "two", ErrorCategory.UNKNOWN),
+    ]:
+        stage.clock.advance(SECOND)
+        await stage.fail(task_id(key, request_id), category)
+    await stage.complete(task_id("fine", "one"))
+
+
+async def keys(stage: Stage, **wish: Any) -> str:
+    """The last parts of the ids of what is listed, in order."""
+    found = await stage.dead_letters.page(TENANT, DeadFilter(**wish))
+    assert found.total == len(found.items)
+    return " ".join(letter.id.rpartition("_")[2] for letter in found.items)
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_what_failed_last_comes_first(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await a_morning(stage)
+
+        assert await keys(stage) == "e b d a c"
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_each_filter_chooses_and_all_must_be_met(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await a_morning(stage)
+        now = stage.clock.now()
+
+        assert await keys(stage, queue="mail") == "a c"
+        assert await keys(stage, category=ErrorCategory.AUTH) == "b c"
+        assert await keys(stage, job_id=job_id("one")) == "b a"
+        assert await keys(stage, definition="command") == "e b d a c"
+        assert await keys(stage, definition="python") == ""
+        assert await keys(stage, since=now - SECOND) == "e b"
+        assert await keys(stage, queue="mail", category=ErrorCategory.AUTH) == "c"
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("limit", [1, 2, 5])
+@scenario
+async def test_pages_show_everything_once_while_more_is_added(
+    kind: str, limit: int, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await a_morning(stage)
+        await send(stage, "poison")
+        await wear_out(stage)
+        dead = stage.dead_letters
+
+        seen, cursor = [], None
+        while cursor is not None or not seen:
+            page = await dead.page(TENANT, limit=limit, cursor=cursor)
+            seen += [letter.id.rpartition("_")[2] for letter in page.items]
+            cursor = page.cursor
+            if len(seen) == limit:
+                stage.clock.advance(SECOND)
+                await stage.submit(a_task("new"), request_id="three")
+                await stage.fail(task_id("new", "three"))
+        messages = [one for one in seen if one.startswith("msg-")]
+
+        assert [one for one in seen if one not in messages] == list("ebdac")
+        assert len(messages) == 1
+        # The one that was added is counted, but it is too new for the pages that are left.
+        assert page.total == 7
+
+
+@scenario
+async def test_more_than_are_read_at_once_are_all_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_AT_ONCE", 2)
+    async with opened("atomic memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await a_morning(stage)
+        await send(stage, *(f"poison {number}" for number in range(7)))
+        await wear_out(stage)
+        dead = stage.dead_letters
+
+        page = await dead.page(TENANT, limit=3)
+
+        assert (len(page.items), page.total) == (3, 12)
+        assert (await dead.count(TENANT)).messages == 7
+
+
+@scenario
+async def test_a_cursor_of_another_listing_is_refused(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task("a"), a_task("b"))
+        foreign = (await backend.ledger.list_tasks(TENANT, limit=1)).cursor
+
+        with pytest.raises(UsageError):
+            await stage.dead_letters.page(TENANT, cursor=foreign)
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_they_are_counted_by_queue_and_category(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await a_morning(stage)
+        await send(stage, "poison", queue="mail")
+        await wear_out(stage, "mail")
+        dead = stage.dead_letters
+
+        counts = await dead.count(TENANT)
+
+        assert (counts.tasks, counts.messages, counts.total) == (5, 1, 6)
+        assert counts.by_kind == {
+            ("mail", "auth"): 1,
+            ("mail", "validation"): 1,
+            ("mail", "message"): 1,
+            ("default", "auth"): 1,
+            ("default", "validation"): 1,
+            ("default", "unknown"): 1,
+        }
+        assert (await dead.count(TENANT, DeadFilter(category=ErrorCategory.AUTH))).total == 2
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_another_tenant_neither_sees_nor_replays_them(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await a_morning(stage)
+        dead, mine = stage.dead_letters, task_id("a", "one")
+
+        assert (await dead.page(OTHER)).items == ()
+        assert (await dead.count(OTHER)).total == 0
+        with pytest.raises(NotFound):
+            await dead.find(OTHER, mine)
+        with pytest.raises(NotFound):
+            await dead.replay(OTHER, [mine], by="ann")
+        assert (await dead.replay_matching(OTHER, by="ann")).rounds == {}
+        assert (await stage.task("a", "one")).state is TaskState.FAILED
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_replayed_task_has_another_round_and_is_no_dead_letter_any_more(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task("a"), a_task("after", "a"))
+        await stage.fail(A)
+        dead = stage.dead_letters
+
+        replayed = await dead.replay(TENANT, [A], by="ann")
+
+        assert replayed.rounds == {A: 2}
+        assert replayed.moved_on == {}
+        assert (await dead.count(TENANT)).total == 0
+        with pytest.raises(NotFound):
+            await dead.find(TENANT, A)
+        await stage.finish()
+        assert (await stage.job()).state is JobState.COMPLETED
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_task_that_moved_on_is_told_and_left_as_it_is(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task("a"), a_task("b"))
+        await stage.fail(A)
+        dead = stage.dead_letters
+        await dead.replay(TENANT, [A], by="ann")
+        before = await stage.task("a")
+
+        again = await dead.replay(TENANT, [A, task_id("b"), A], by="bob")
+
+        assert again.rounds == {}
+        assert again.moved_on == {
+            A: "the task is pending in round 2",
+            task_id("b"): "the task is pending",
+        }
+        assert await stage.task("a") == before
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_two_replays_of_everything_at_once_give_each_task_one_new_round(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stages = [Stage(backend), Stage(backend)]
+        await a_morning(stages[0])
+
+        replays = await asyncio.gather(
+            *(stage.dead_letters.replay_matching(TENANT, by="ann") for stage in stages)
+        )
+
+        replayed = [task for one in replays for task in one.rounds]
+        assert len(replayed) == len(set(replayed)) == 5
+        for key, request_id in [("a", "one"), ("b", "one"), ("c", "two"), ("d", "two")]:
+            told = await stages[0].told(key, request_id)
+            assert told.count("Task Pending") == 2
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_replay_by_filter_takes_what_fits_and_leaves_messages(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await a_morning(stage)
+        await send(stage, "poison", queue="mail")
+        await wear_out(stage, "mail")
+        dead = stage.dead_letters
+
+        replayed = await dead.replay_matching(TENANT, DeadFilter(queue="mail"), by="ann")
+
+        assert set(replayed.rounds) == {task_id("a", "one"), task_id("c", "two")}
+        assert (await dead.count(TENANT)).tasks == 3
+        assert (await dead.count(TENANT)).messages == 1
+
+
+@scenario
+async def test_a_replay_of_an_unknown_task_changes_nothing(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        await stage.fail(A)
+
+        with pytest.raises(NotFound):
+            await stage.dead_letters.replay(TENANT, [A, task_id("never")], by="ann")
+
+        assert (await stage.task("a")).state is TaskState.FAILED
+
+
+@scenario
+async def test_a_cancelled_task_is_no_dead_letter_and_is_not_replayed(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        await stage.transitions.task(A, RequestCancel(by="ann"))
+
+        replayed = await stage.dead_letters.replay(TENANT, [A], by="ann")
+
+        assert replayed.moved_on == {A: "the task is cancelled"}
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_message_that_leads_nowhere_is_forgotten_and_an_event_tells_of_it(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await send(stage, "password=hunter2 and more", queue="mail")
+        await wear_out(stage, "mail")
+        dead = stage.dead_letters
+        (letter,) = (await dead.page(TENANT)).items
+
+        await dead.discard(TENANT, letter.id, by="ann")
+
+        (event,) = await backend.events.history(TENANT, "QUEUE#mail")
+        assert (letter.queue, letter.reason) == ("mail", "not JSON")
+        assert (await dead.count(TENANT)).total == 0
+        assert event.body.reason == "discarded by ann: not JSON"
+        assert event.body.message_id == letter.message.id
+        assert "and more" in event.body.excerpt
+        assert "hunter2" not in event.body.excerpt
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_nothing_is_forgotten_before_the_event_is_written(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await send(stage, "poison")
+        await wear_out(stage)
+        watched, calls = recorded(backend)
+        dead = Stage(watched).dead_letters
+        (letter,) = (await dead.page(TENANT)).items
+
+        await dead.discard(TENANT, letter.id, by="ann")
+
+        writing = [call for call in calls if call in ("events.append", "queue.drop_dead_letter")]
+        assert writing == ["events.append", "queue.drop_dead_letter"]
+
+
+@scenario
+async def test_a_task_is_history_and_cannot_be_discarded(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        await stage.fail(A)
+
+        with pytest.raises(CommandRefused, match="history"):
+            await stage.dead_letters.discard(TENANT, A, by="ann")
+
+
+@scenario
+async def test_a_message_that_speaks_for_a_task_cannot_be_discarded(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        await wear_out(stage)
+        dead = stage.dead_letters
+        (letter,) = (await dead.page(TENANT)).items
+
+        with pytest.raises(CommandRefused, match="speaks for task"):
+            await dead.discard(TENANT, letter.id, by="ann")
+
+
+@scenario
+async def test_what_is_not_there_cannot_be_discarded(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        with pytest.raises(NotFound):
+            await Stage(backend).dead_letters.discard(TENANT, "msg-9", by="ann")

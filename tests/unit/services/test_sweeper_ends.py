@@ -1,0 +1,303 @@
+"""Ends of which nobody took note: what was to follow from them follows, once, from rows alone."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from longshore.core import commands as c
+from longshore.core.changes import Change
+from longshore.core.messages import body_for
+from longshore.core.numbers import NumberSet
+from longshore.core.rows import JobRow
+from longshore.core.states import JobState, TaskState
+from longshore.services.sweeper import Repairs, SweeperPolicy
+from tests.unit.services.ports import Interposed
+from tests.unit.services.samples import DIAMOND
+from tests.unit.services.stage import (
+    BACKENDS,
+    IN_MEMORY,
+    SECOND,
+    Stage,
+    a_task,
+    job_id,
+    opened,
+    scenario,
+    task_id,
+)
+
+TICK = timedelta(milliseconds=1)
+MINUTE = timedelta(minutes=1)
+SETTLED_AFTER = SweeperPolicy().settle_after
+
+
+async def rewritten(stage: Stage, job: JobRow, **fields: object) -> JobRow:
+    """The job's row as nothing in here would leave it."""
+    row = replace(job, version=job.version + 1, change_id="by-hand", **fields)
+    await stage.backend.ledger.commit(Change(row=row, expected_version=job.version))
+    return row
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_task_whose_parents_are_all_done_is_sent_on_although_no_event_told_of_it(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(*DIAMOND)
+        await stage.complete(task_id("a"))
+
+        stage.clock.advance(SETTLED_AFTER)
+        repairs = await stage.sweeper.sweep()
+
+        assert repairs == Repairs(ends_recorded=1)
+        assert (await stage.job()).completed == NumberSet([0])
+        states = await stage.states()
+        assert [states[key] for key in "bcd"] == [
+            TaskState.PENDING,
+            TaskState.PENDING,
+            TaskState.WAITING,
+        ]
+        # That of its parent is still there: nobody has come to drop it.
+        assert await stage.messages() == [body_for(task_id(key)) for key in "abc"]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_job_whose_last_end_was_lost_is_completed_and_tells_so_once(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        await stage.complete(task_id("a"))
+
+        stage.clock.advance(SETTLED_AFTER)
+        await stage.sweeper.sweep()
+        await stage.dispatch()
+        again = await stage.sweeper.sweep()
+
+        assert not again
+        assert (await stage.job()).state is JobState.COMPLETED
+        assert await stage.job_told() == ["Job Created", "Job Completed"]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_failure_that_was_lost_is_told_and_holds_back_what_is_behind_it(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(*DIAMOND)
+        await stage.fail(task_id("a"))
+
+        stage.clock.advance(SETTLED_AFTER)
+        await stage.sweeper.sweep()
+
+        job = await stage.job()
+        assert (job.state, job.blocked) == (JobState.FAILED, NumberSet([1, 2, 3]))
+        assert await stage.job_told() == ["Job Created", "Job Failure Detected"]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_an_end_is_left_to_the_dispatcher_for_a_while(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(*DIAMOND)
+        await stage.complete(task_id("a"))
+
+        stage.clock.advance(SETTLED_AFTER - TICK)
+        early = await stage.sweeper.sweep()
+        stage.clock.advance(TICK)
+        late = await stage.sweeper.sweep()
+
+        assert not early
+        assert late.ends_recorded == 1
+
+
+@scenario
+async def test_a_dispatcher_that_begins_with_the_sweeper_gets_the_time_to_catch_up(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(*DIAMOND)
+        await stage.complete(task_id("a"))
+        stage.clock.advance(timedelta(hours=1))
+
+        sweeping = asyncio.ensure_future(stage.sweeper.run())
+        await stage.passes(SETTLED_AFTER)
+        early = (await stage.task("b")).state
+        await stage.passes(MINUTE)
+
+        assert early is TaskState.WAITING
+        assert (await stage.task("b")).state is TaskState.PENDING
+        assert stage.sweeper.repairs == Repairs(ends_recorded=1)
+        sweeping.cancel()
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_whole_jobs_run_to_their_end_without_any_event_being_heard(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        jobs = [f"request-{number}" for number in range(3)]
+        for request in jobs:
+            await stage.submit(*DIAMOND, request_id=request)
+
+        for wave in ("a", "bc", "d"):
+            for request in jobs:
+                for key in wave:
+                    await stage.complete(task_id(key, request))
+            stage.clock.advance(SETTLED_AFTER)
+            await stage.sweeper.sweep()
+
+        assert stage.sweeper.repairs == Repairs(ends_recorded=12)
+        for request in jobs:
+            assert (await stage.job(request)).state is JobState.COMPLETED
+            for key in "abcd":
+                assert (await stage.told(key, request)).count("Task Pending") == 1
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("method", ["unrecorded_ends", "job", "tasks", "commit"])
+@scenario
+async def test_two_sweepers_at_once_record_an_end_once(
+    kind: str, method: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage, other = Stage(backend), Stage(backend)
+        await stage.submit(*DIAMOND)
+        await stage.complete(task_id("a"))
+        stage.clock.advance(SETTLED_AFTER)
+        ledger = Interposed(backend.ledger, method, before=other.sweeper.sweep)
+        one = stage.with_ports(ledger=ledger)
+
+        await one.sweeper.sweep()
+
+        assert one.sweeper.repairs.ends_recorded + other.sweeper.repairs.ends_recorded == 1
+        assert (await stage.told("b")).count("Task Pending") == 1
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_job_that_cannot_be_settled_does_not_keep_others_from_it(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        # Too many dependents for the row, so that there is a document to lose.
+        children = [a_task(f"{'child' * 10}-{number}", "a") for number in range(40)]
+        await stage.submit(a_task(), *children, request_id="stuck")
+        for key in await backend.blobs.keys("jobs/"):
+            await backend.blobs.delete(key)
+        await stage.submit(a_task(), *children)
+        for request in ("stuck", "request-1"):
+            await stage.complete(task_id("a", request))
+
+        stage.clock.advance(SETTLED_AFTER)
+        repairs = await stage.sweeper.sweep()
+
+        assert repairs == Repairs(ends_recorded=1)
+        states = set((await stage.states()).values())
+        assert states == {TaskState.COMPLETED, TaskState.PENDING}
+        assert (await stage.job("stuck")).completed == NumberSet()
+
+
+async def resumed_too_early(stage: Stage) -> None:
+    """A waiting task that its parent's end was told of while it was cancelled."""
+    await stage.submit(a_task("a"), a_task("b", "a"))
+    await stage.transitions.task(task_id("b"), c.RequestCancel(by="ann"))
+    await stage.complete(task_id("a"))
+    await stage.dispatch()
+    job = await stage.job()
+    await rewritten(stage, job, cancelled=NumberSet(), round=2, finished_at=None)
+    # Decided before the parent had completed.
+    await stage.transitions.task(task_id("b"), c.Resume(round=2, by="ann"))
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_task_that_did_not_hear_of_its_parents_is_sent_on_by_what_its_job_knows(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await resumed_too_early(stage)
+        stuck = await stage.task("b")
+
+        repairs = await stage.sweeper.sweep()
+        again = await stage.sweeper.sweep()
+
+        assert (stuck.state, stuck.awaits) == (TaskState.WAITING, NumberSet([0]))
+        assert repairs == Repairs(sent_on=1)
+        assert not again
+        assert (await stage.task("b")).state is TaskState.PENDING
+        await stage.finish()
+        assert (await stage.job()).state is JobState.COMPLETED
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("method", ["untold_parents", "task", "commit"])
+@scenario
+async def test_two_sweepers_at_once_send_a_task_on_once(
+    kind: str, method: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage, other = Stage(backend), Stage(backend)
+        await resumed_too_early(stage)
+        ledger = Interposed(backend.ledger, method, before=other.sweeper.sweep)
+        one = stage.with_ports(ledger=ledger)
+
+        await one.sweeper.sweep()
+
+        assert one.sweeper.repairs.sent_on + other.sweeper.repairs.sent_on == 1
+        assert (await stage.told("b")).count("Task Pending") == 1
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_finished_job_without_its_event_tells_it(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage, other = Stage(backend), Stage(backend)
+        await stage.submit(a_task())
+        await stage.complete(task_id("a"))
+        await rewritten(stage, await stage.job(), completed=NumberSet([0]))
+        ledger = Interposed(backend.ledger, "untold_ends", after=other.sweeper.sweep)
+        one = stage.with_ports(ledger=ledger)
+
+        await one.sweeper.sweep()
+
+        job = await stage.job()
+        assert one.sweeper.repairs.jobs_ended + other.sweeper.repairs.jobs_ended == 1
+        assert (job.end_told_in, job.finished_at) == (1, stage.clock.now())
+        assert await stage.job_told() == ["Job Created", "Job Completed"]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_job_that_goes_its_way_is_left_alone(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(*DIAMOND)
+        await stage.submit(*DIAMOND, request_id="fails")
+        await stage.complete(task_id("a"))
+        await stage.fail(task_id("a", "fails"))
+        await stage.dispatch()
+        await stage.claim(task_id("b"))
+        await stage.claim(task_id("c"))
+        stage.clock.advance(SETTLED_AFTER + SECOND)
+        before = [await backend.ledger.job(job_id(request)) for request in ("request-1", "fails")]
+
+        repairs = await stage.sweeper.sweep()
+
+        assert not repairs
+        after = [await backend.ledger.job(job_id(request)) for request in ("request-1", "fails")]
+        assert after == before

@@ -1,0 +1,210 @@
+"""Operations on many rows that died half way are carried out by the next sweep, each once."""
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from longshore.core import job as jobs
+from longshore.core.backoff import RetryPolicy
+from longshore.core.commands import RequestCancel
+from longshore.core.numbers import NumberSet
+from longshore.core.rows import Intent, IntentKind, JobRow
+from longshore.core.states import JobState, TaskState
+from longshore.services.sweeper import Repairs
+from tests.unit.services.ports import Crash, Interposed, crashing
+from tests.unit.services.samples import DIAMOND
+from tests.unit.services.stage import (
+    BACKENDS,
+    Stage,
+    a_task,
+    job_id,
+    opened,
+    scenario,
+    task_id,
+)
+
+SECOND = timedelta(seconds=1)
+CHAIN = (a_task("a"), a_task("b", "a"), a_task("c", "b"))
+IDS = [task_id(key) for key in "abc"]
+
+
+@pytest.mark.parametrize("after_the_call", [False, True], ids=["before", "after"])
+@scenario
+async def test_a_cancellation_that_dies_at_any_call_is_finished_by_the_sweeper_or_never_was(
+    after_the_call: bool, tmp_path: Path
+) -> None:
+    outcomes = set()
+    for at in range(1, 100):
+        async with opened("memory", tmp_path) as backend:
+            stage = Stage(backend)
+            await stage.submit(*DIAMOND)
+            dying = Stage(crashing(backend, at, after_the_call=after_the_call))
+            try:
+                await dying.cancelling.cancel(job_id(), by="ann")
+            except Crash:
+                begun = (await stage.job()).cancel is not None
+                outcomes.add("half done" if begun else "never was")
+            else:
+                break
+
+            if (await stage.job()).cancel is not None:
+                await stage.sweeper.sweep()
+                await stage.dispatch()
+                assert (await stage.job()).intents == ()
+                assert set((await stage.states()).values()) == {TaskState.CANCELLED}
+                assert await stage.job_told() == ["Job Created", "Job Cancelled"]
+                for key in "abcd":
+                    assert (await stage.told(key)).count("Task Cancelled") == 1
+    assert outcomes == {"half done", "never was"}
+
+
+@pytest.mark.parametrize("after_the_call", [False, True], ids=["before", "after"])
+@scenario
+async def test_a_resume_that_dies_at_any_call_is_finished_by_the_sweeper_or_never_was(
+    after_the_call: bool, tmp_path: Path
+) -> None:
+    outcomes = set()
+    for at in range(1, 100):
+        async with opened("memory", tmp_path) as backend:
+            stage = Stage(backend)
+            await stage.submit(*CHAIN)
+            await stage.cancelling.cancel(job_id(), by="ann")
+            await stage.dispatch()
+            dying = Stage(crashing(backend, at, after_the_call=after_the_call))
+            try:
+                await dying.resuming.resume(job_id(), IDS, by="ann")
+            except Crash:
+                begun = (await stage.job()).round == 2
+                outcomes.add("half done" if begun else "never was")
+            else:
+                break
+
+            if (await stage.job()).round == 2:
+                await stage.sweeper.sweep()
+                await stage.finish()
+                assert (await stage.job()).state is JobState.COMPLETED
+                assert (await stage.job()).intents == ()
+                assert await stage.job_told() == [
+                    "Job Created",
+                    "Job Cancelled",
+                    "Job Resumed",
+                    "Job Completed",
+                ]
+    assert outcomes == {"half done", "never was"}
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_cancelled_job_that_is_resumed_goes_on_in_the_order_of_its_dependencies(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(*CHAIN)
+        await stage.complete(task_id("a"))
+        await stage.dispatch()
+        await stage.cancelling.cancel(job_id(), by="ann")
+        await stage.dispatch()
+
+        await stage.resuming.resume(job_id(), IDS[1:], by="ann")
+
+        states = await stage.states()
+        assert [states[key] for key in "abc"] == [
+            TaskState.COMPLETED,
+            TaskState.PENDING,
+            TaskState.WAITING,
+        ]
+        await stage.finish()
+        assert (await stage.job()).state is JobState.COMPLETED
+        assert (await stage.told("c"))[:3] == ["Task Cancelled", "Task Waiting", "Task Pending"]
+        assert (await stage.history("c"))[1].body.round == 2
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_parent_that_completes_while_its_child_is_being_resumed_is_not_missed(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(*CHAIN)
+        await stage.transitions.task(task_id("b"), RequestCancel(by="ann"))
+        await stage.dispatch()
+
+        async def the_parent_completes() -> None:
+            await stage.complete(task_id("a"))
+            await stage.dispatch()
+
+        # Between the look at the job and the commit.
+        ledger = Interposed(backend.ledger, "tasks", after=the_parent_completes, at=2)
+        await stage.with_ports(ledger=ledger).resuming.resume(job_id(), [task_id("b")], by="ann")
+        await stage.dispatch()
+        await stage.sweeper.sweep()
+
+        assert ledger.calls >= 2
+        assert (await stage.task("b")).state is TaskState.PENDING
+        assert (await stage.told("b")).count("Task Pending") == 1
+
+
+@scenario
+async def test_a_job_that_was_cancelled_while_it_was_created_is_created_first(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        with pytest.raises(Crash):
+            await Stage(crashing(backend, 5, after_the_call=True)).submit(*DIAMOND)
+        half = await stage.states()
+
+        async def cancel(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
+            everything = NumberSet.up_to(row.total)
+            intent = Intent(
+                id="cancel", kind=IntentKind.CANCEL, numbers=everything, round=1, by="ann"
+            )
+            command = jobs.CancelJob(by="ann", intent=intent)
+            return jobs.apply(row, command, now=now, change_id=change_id)
+
+        await stage.transitions.job(job_id(), cancel)
+
+        repairs = await stage.sweeper.sweep()
+
+        assert 0 < len(half) < 4
+        assert repairs == Repairs(intents_finished=2)
+        assert set((await stage.states()).values()) == {TaskState.CANCELLED}
+        assert (await stage.job()).intents == ()
+
+
+@scenario
+async def test_two_sweepers_that_finish_one_cancellation_count_it_once(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage, other = Stage(backend), Stage(backend)
+        await stage.submit(*DIAMOND)
+        with pytest.raises(Crash):
+            await Stage(crashing(backend, 3, after_the_call=True)).cancelling.cancel(
+                job_id(), by="ann"
+            )
+        ledger = Interposed(backend.ledger, "commit", before=other.sweeper.sweep, at=2)
+        one = stage.with_ports(ledger=ledger)
+
+        await one.sweeper.sweep()
+
+        finished = [stage.sweeper.repairs.intents_finished for stage in (one, other)]
+        assert sorted(finished) == [0, 1]
+
+
+@scenario
+async def test_a_submit_is_finished_with_the_retries_it_was_accepted_with(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        accepted_with = RetryPolicy(max_attempts=7, base=1.5 * SECOND, cap=20 * SECOND)
+        dying = Stage(crashing(backend, 5, after_the_call=True), retry=accepted_with)
+        with pytest.raises(Crash):
+            await dying.submit(*DIAMOND)
+        stage = Stage(backend)
+        half = len(await stage.states())
+
+        await stage.sweeper.sweep()
+
+        rows = [await stage.task(key) for key in "abcd"]
+        assert 0 < half < 4
+        assert {row.spec.retry for row in rows} == {accepted_with}

@@ -1,0 +1,243 @@
+"""One sweeper of a machine sweeps, the next takes over at once, and what it mends is told."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from longshore.adapters.process.presence import FilePresence
+from longshore.core.states import TaskState
+from longshore.services.sweeper import Repairs, SweeperPolicy
+from longshore.testing.flaky import Flaky
+from longshore.testing.presence import FakePresence
+from tests.unit.services.dead import wear_out
+from tests.unit.services.ports import recorded
+from tests.unit.services.stage import (
+    BACKENDS,
+    IN_MEMORY,
+    LEASE,
+    SECOND,
+    Stage,
+    a_task,
+    opened,
+    scenario,
+    task_id,
+)
+
+MINUTE = timedelta(minutes=1)
+TAKEN_OVER_AFTER = LEASE.lasts + LEASE.skew_margin
+SWEEP = "ledger.open_intents"  # asked for once a sweep
+
+
+@contextmanager
+def sweeping(*stages: Stage) -> Iterator[list["asyncio.Task[None]"]]:
+    running = [asyncio.ensure_future(stage.sweeper.run()) for stage in stages]
+    try:
+        yield running
+    finally:
+        for one in running:
+            one.cancel()
+
+
+@scenario
+async def test_one_of_many_sweepers_sweeps_and_the_next_takes_over_at_once_when_it_ends(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        (first, of_first), (second, of_second) = recorded(backend), recorded(backend)
+        with (
+            closing(FilePresence(tmp_path)) as of_one_process,
+            closing(FilePresence(tmp_path)) as of_another,
+        ):
+            one = Stage(first, presence=of_one_process)
+            other = Stage(second, presence=of_another)
+            with sweeping(one, other) as (running, _):
+                await one.passes(4 * MINUTE)
+                swept = (of_first.count(SWEEP), of_second.count(SWEEP))
+                running.cancel()
+                of_one_process.close()
+                await one.passes(SECOND)
+
+        assert swept == (5, 0)
+        assert of_first.count(SWEEP) == 5
+        assert of_second.count(SWEEP) == 1
+
+
+@scenario
+async def test_whoever_takes_over_finds_the_tasks_of_the_one_who_died(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        presence = FakePresence(leading=False)
+        stage = Stage(backend, presence=presence)
+        await stage.submit(a_task())
+        await stage.claim(task_id("a"), "leader")
+        with sweeping(stage):
+            await stage.passes(SECOND)
+            waits = (await stage.task("a")).state
+            presence.dies("leader")
+            presence.leading = True
+            await stage.passes(SECOND)
+
+        assert waits is TaskState.PROCESSING
+        assert (await stage.task("a")).state is TaskState.PENDING
+
+
+@scenario
+async def test_if_the_one_whose_turn_it_is_stands_still_the_others_sweep_all_the_same(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend, presence=FakePresence(leading=False))
+        await stage.submit(a_task())
+        await stage.claim(task_id("a"))
+        with sweeping(stage):
+            await stage.passes(5 * MINUTE - SECOND)
+            early = (await stage.task("a")).state
+            await stage.passes(2 * SECOND)
+
+        assert early is TaskState.PROCESSING
+        assert (await stage.task("a")).state is TaskState.PENDING
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_dead_worker_is_buried_with_all_its_tasks_however_many_there_are(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        keys = [f"t{number}" for number in range(1_100)]
+        await stage.submit(*(a_task(key) for key in keys))
+        # Those of others end earlier, and stand before its own wherever it is looked.
+        for key in keys[:600]:
+            await stage.claim(task_id(key), "alive")
+        stage.clock.advance(SECOND)
+        for key in keys[600:]:
+            await stage.claim(task_id(key), "dead")
+        stage.presence.dies("dead")
+
+        await stage.sweeper.bury_the_dead()
+
+        states = await stage.states()
+        assert stage.sweeper.repairs == Repairs(leases_ended=500)
+        assert {states[key] for key in keys[:600]} == {TaskState.PROCESSING}
+        assert {states[key] for key in keys[600:]} == {TaskState.PENDING}
+        assert stage.presence.absent() == []
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_backlog_is_rung_for_with_pauses_that_double(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        rung = []
+        for minute in range(1, 200):
+            stage.clock.advance(MINUTE + timedelta(milliseconds=1))
+            if (await stage.sweeper.sweep()).rung_again:
+                rung.append(minute)
+
+        assert rung == [1, 2, 4, 8, 16, 32, 64, 128]
+
+
+@scenario
+async def test_a_task_that_is_due_again_is_rung_for_as_soon_as_the_first_time(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        silent = stage.with_ports(queue=Flaky(backend.queue, "send", times=None))
+        await silent.submit(a_task())
+        stage.clock.advance(timedelta(hours=3))
+        await stage.claim(task_id("a"))
+        stage.clock.advance(TAKEN_OVER_AFTER)
+        await silent.sweeper.sweep()
+
+        stage.clock.advance(MINUTE + SECOND)
+        repairs = await stage.sweeper.sweep()
+
+        assert repairs == Repairs(rung_again=1)
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_message_that_was_worn_out_has_its_effect_in_a_sweep(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        await wear_out(stage)
+
+        repairs = await stage.sweeper.sweep()
+
+        assert repairs == Repairs(dead_letters=1)
+        assert (await stage.task("a")).state is TaskState.FAILED
+
+
+@scenario
+async def test_what_was_mended_is_told_by_kind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task("a"), a_task("b"), a_task("c"))
+        for key in "ab":
+            await stage.claim(task_id(key))
+        stage.clock.advance(TAKEN_OVER_AFTER + MINUTE)
+        with caplog.at_level(logging.WARNING, "longshore"):
+            await stage.sweeper.sweep()
+
+        (record,) = [one for one in caplog.records if one.getMessage() == "sweep.repaired"]
+        assert (record.leases_ended, record.rung_again) == (2, 1)
+        assert not hasattr(record, "sent_on")
+
+
+@scenario
+async def test_a_sweep_that_finds_nothing_says_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        with caplog.at_level(logging.DEBUG, "longshore.services.sweeper"):
+            await stage.sweeper.sweep()
+
+        assert caplog.records == []
+
+
+@scenario
+async def test_what_was_mended_before_the_store_was_out_of_reach_is_counted(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        await stage.claim(task_id("a"))
+        stage.clock.advance(TAKEN_OVER_AFTER)
+        ledger = Flaky(backend.ledger, "open_intents", times=3)
+        stage = stage.with_ports(ledger=ledger)
+        with sweeping(stage):
+            await stage.passes(MINUTE)
+
+        assert ledger.failures == 3
+        assert stage.sweeper.repairs.leases_ended == 1
+
+
+@scenario
+async def test_a_bus_that_does_not_read_the_log_has_what_it_missed_published(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        unpublished = [3, 0]
+
+        async def publish() -> int:
+            return unpublished.pop(0)
+
+        sweeper = Stage(backend).a_sweeper(policy=SweeperPolicy(), publish=publish)
+
+        assert await sweeper.sweep() == Repairs(events_published=3)
+        assert not await sweeper.sweep()

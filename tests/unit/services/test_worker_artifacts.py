@@ -1,0 +1,371 @@
+"""What an attempt leaves is stored before its end is told, and never costs the outcome."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.core import commands as c
+from longshore.core.states import TaskState
+from longshore.ports.backend import Backend
+from longshore.ports.output import Stream
+from longshore.ports.runner import Summarised
+from longshore.services.artifacts import ArtifactPolicy
+from longshore.testing.flaky import Flaky
+from longshore.testing.presence import FakePresence
+from longshore.testing.runner import FakeRunner, Script, fails, prints, succeeds
+from tests.unit.services.ports import Interposed, recorded
+from tests.unit.services.samples import MINUTE
+from tests.unit.services.stage import (
+    IN_MEMORY,
+    NO_WAIT,
+    SECOND,
+    Stage,
+    a_task,
+    opened,
+    scenario,
+    task_id,
+)
+
+FILES = {"artifacts/a.csv": "1,2", "traces/t.json": "{}", "logs/summary.log": "fine\n"}
+LEAVES = Script(leaves=FILES)
+PREFIX = f"task/logs/{task_id('a')}/attempt-1/"
+
+
+def a_stage(backend: Backend, tmp_path: Path, *scripts: Script, **given: Any) -> Stage:
+    """A process whose children have folders."""
+    stage = Stage(backend, **given)
+    stage.runner = FakeRunner(stage.clock, folder=tmp_path / "work")
+    stage.runner.plays("a", *scripts)
+    return stage
+
+
+async def until(stage: Stage, look: Callable[[], Awaitable[object]]) -> None:
+    """Files are read in threads, which a clock that stands still does not wait for."""
+    while not await look():
+        await stage.passes(NO_WAIT)
+
+
+async def ended(stage: Stage) -> None:
+    async def over() -> bool:
+        return (await stage.task("a")).lease is None
+
+    await until(stage, over)
+
+
+async def kept(backend: Backend) -> list[str]:
+    return [key.removeprefix(PREFIX) for key in await backend.blobs.keys("task/logs/")]
+
+
+async def told_lines(backend: Backend) -> list[str]:
+    entries = await backend.output.read(task_id("a"))
+    return [entry.data.decode() for entry in entries if entry.stream is Stream.LOG]
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_files_are_stored_before_the_outcome_and_the_folder_goes_after(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        watched, calls = recorded(backend)
+        stage = a_stage(watched, tmp_path, LEAVES)
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await stage.passes(NO_WAIT)
+            await ended(stage)
+
+        (child,) = stage.runner.children
+        wanted = sorted(FILES)
+        writes = [call for call in calls if call in ("blobs.put", "ledger.commit")]
+        assert await kept(backend) == wanted
+        assert await backend.blobs.get(f"{PREFIX}artifacts/a.csv") == b"1,2"
+        assert writes[-4:] == ["blobs.put"] * 3 + ["ledger.commit"]
+        assert child.folder is not None
+        assert child.closed
+        assert not child.folder.exists()
+
+
+HANGS_WITH_FILES = Script(leaves=FILES, ending=None)
+
+
+@pytest.mark.parametrize(
+    ("script", "wish", "state"),
+    [
+        (Script(leaves=FILES, ending=fails()), None, TaskState.PENDING),
+        (HANGS_WITH_FILES, None, TaskState.FAILED),
+        (HANGS_WITH_FILES, c.RequestCancel(by="ann"), TaskState.CANCELLED),
+    ],
+    ids=["failed", "timed out", "cancelled"],
+)
+@scenario
+async def test_files_of_an_attempt_that_came_to_nothing_are_stored_too(
+    script: Script, wish: Any, state: TaskState, tmp_path: Path
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = a_stage(backend, tmp_path, script)
+        await stage.submit(a_task())
+
+        async with stage.working(tools={"timeout": MINUTE}):
+            await stage.passes(timedelta(milliseconds=1))
+            if wish is not None:
+                await stage.transitions.task(task_id("a"), wish)
+            elif script is HANGS_WITH_FILES:
+                await stage.passes(MINUTE)
+            await ended(stage)
+            row = await stage.task("a")
+
+        assert row.state is state
+        assert await kept(backend) == sorted(FILES)
+        assert stage.runner.children[0].closed
+
+
+@scenario
+async def test_a_worker_that_stops_gives_back_at_once_and_says_what_is_not_kept(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = a_stage(backend, tmp_path, HANGS_WITH_FILES)
+        await stage.submit(a_task())
+
+        async with stage.working() as worker:
+            await stage.passes(NO_WAIT)
+            worker.stop()
+            worker.end_all()
+            await stage.passes(NO_WAIT)
+            row = await stage.task("a")
+
+        assert (row.state, row.attempts_used) == (TaskState.PENDING, 0)
+        assert await kept(backend) == []
+        assert await told_lines(backend) == [
+            "longshore: files that are not kept: all, the worker had no time left\n"
+        ]
+        assert row.last_output == 1
+
+
+@scenario
+async def test_a_worker_that_stops_does_not_store_a_summary_either(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays("a", Script(says=[Summarised("one")], ending=None))
+        await stage.submit(a_task())
+
+        async with stage.working() as worker:
+            await stage.passes(NO_WAIT)
+            worker.stop()
+            worker.end_all()
+            await stage.passes(NO_WAIT)
+
+        assert await kept(backend) == []
+        assert "no time left" in (await told_lines(backend))[-1]
+
+
+@scenario
+async def test_an_attempt_whose_time_was_up_stays_so_when_the_worker_stops_meanwhile(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = a_stage(backend, tmp_path, HANGS_WITH_FILES)
+        await stage.submit(a_task())
+
+        async def for_ever() -> None:
+            worker.end_all()
+            await asyncio.Event().wait()
+
+        blobs = Interposed(backend.blobs, "put", before=for_ever)
+        storing = stage.with_ports(blobs=blobs)
+        async with storing.working(tools={"timeout": SECOND}) as worker:
+            await stage.passes(SECOND)
+            await ended(stage)
+
+        assert (await stage.told("a"))[-1] == "Task Timeout"
+
+
+@scenario
+async def test_finished_work_is_reported_although_the_worker_stops_while_its_files_are_stored(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = a_stage(backend, tmp_path, LEAVES)
+        await stage.submit(a_task())
+        storing = asyncio.Event()
+
+        async def for_ever() -> None:
+            storing.set()
+            await asyncio.Event().wait()
+
+        blobs = Interposed(backend.blobs, "put", before=for_ever)
+        async with stage.with_ports(blobs=blobs).working() as worker:
+            await storing.wait()
+            worker.end_all()
+            await ended(stage)
+
+        assert (await stage.task("a")).state is TaskState.COMPLETED
+        assert await kept(backend) == []
+        assert "no time left" in (await told_lines(backend))[-1]
+
+
+@pytest.mark.parametrize("wish", [None, c.RequestCancel(by="ann")], ids=["late", "cancelled"])
+@scenario
+async def test_the_time_to_store_files_is_not_the_attempt_s(wish: Any, tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        script = Script(says=[timedelta(seconds=50)], leaves=FILES)
+        stage = a_stage(backend, tmp_path, script)
+        await stage.submit(a_task())
+
+        async def slow() -> None:
+            if wish is not None:
+                await stage.transitions.task(task_id("a"), wish)
+            await stage.clock.sleep(timedelta(seconds=15))
+
+        blobs = Interposed(backend.blobs, "put", before=slow)
+        async with stage.with_ports(blobs=blobs).working(tools={"timeout": MINUTE}):
+            await stage.passes(timedelta(seconds=50))
+            await until(stage, lambda: _is(blobs.calls == 1))
+            await stage.passes(timedelta(seconds=15))
+            await ended(stage)
+
+        row = await stage.task("a")
+        assert row.state is TaskState.COMPLETED
+        assert row.ran_for == timedelta(seconds=50)
+        assert await kept(backend) == sorted(FILES)
+
+
+async def _is(value: bool) -> bool:
+    return value
+
+
+async def ended_after_tries(stage: Stage, blobs: Flaky) -> None:
+    """A second passes after each try; while a thread is at work, time stands still."""
+    seen = 0
+    while (await stage.task("a")).lease is not None or not seen:
+        tried, seen = blobs.calls > seen, blobs.calls
+        await stage.passes(SECOND if tried else NO_WAIT)
+
+
+@scenario
+async def test_files_survive_a_short_outage_of_the_store(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = a_stage(backend, tmp_path, LEAVES)
+        await stage.submit(a_task())
+        blobs = Flaky(backend.blobs, "put", times=5)
+
+        async with stage.with_ports(blobs=blobs).working():
+            await ended_after_tries(stage, blobs)
+
+        assert blobs.failures == 5
+        assert (await stage.task("a")).state is TaskState.COMPLETED
+        assert await kept(backend) == sorted(FILES)
+
+
+@scenario
+async def test_a_long_outage_of_the_store_costs_the_files_and_not_the_outcome(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = a_stage(backend, tmp_path, LEAVES)
+        await stage.submit(a_task())
+        blobs = Flaky(backend.blobs, "put", times=None)
+
+        async with stage.with_ports(blobs=blobs).working():
+            await ended_after_tries(stage, blobs)
+
+        row = await stage.task("a")
+        assert (row.state, row.attempt) == (TaskState.COMPLETED, 1)
+        assert stage.clock.elapsed() < timedelta(seconds=40)
+        assert "the store could not be reached" in (await told_lines(backend))[-1]
+
+
+@scenario
+async def test_what_is_left_out_is_the_last_line_of_the_output(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        script = Script(says=[prints("hello")], leaves=FILES)
+        stage = a_stage(backend, tmp_path, script)
+        await stage.submit(a_task())
+
+        async with stage.working(tools={"artifacts": ArtifactPolicy(limit_files=2)}):
+            await ended(stage)
+
+        row = await stage.task("a")
+        entries = await backend.output.read(task_id("a"))
+        last = entries[-1].data.decode()
+        assert last == ("longshore: files that are not kept: artifacts/a.csv (more than 2 files)\n")
+        assert (row.last_output, entries[-1].end) == (2, 2)
+
+
+@scenario
+async def test_a_summary_is_kept_of_an_attempt_without_a_folder(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays("a", Script(says=[Summarised("one"), Summarised("two")]))
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await stage.passes(SECOND)
+
+        assert await backend.blobs.get(f"{PREFIX}logs/summary.log") == b"one\ntwo\n"
+
+
+@scenario
+async def test_no_files_are_kept_of_an_attempt_whose_lease_is_lost(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = a_stage(backend, tmp_path, HANGS_WITH_FILES)
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await stage.passes(SECOND)
+            lost = c.LeaseEnded(fence=1, margin=NO_WAIT, holder_gone=True)
+            await stage.transitions.task(task_id("a"), lost)
+            await stage.claim(task_id("a"), "other")
+            await stage.passes(timedelta(seconds=30))
+
+        assert stage.runner.alive == []
+        assert stage.runner.children[0].closed
+        assert await kept(backend) == []
+
+
+class NoRoom(FakePresence):
+    """A presence that cannot write anything down."""
+
+    def note_child(self, worker_id: str, process_id: int) -> None:
+        raise OSError(28, "No space left on device")
+
+
+@scenario
+async def test_a_child_that_was_never_supervised_leaves_no_folder(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = a_stage(backend, tmp_path, HANGS_WITH_FILES, presence=NoRoom())
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await stage.passes(SECOND)
+
+        (child,) = stage.runner.children
+        assert child.closed
+
+
+@scenario
+async def test_a_worker_that_is_cancelled_while_it_stores_files_lets_go_of_everything(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = a_stage(backend, tmp_path, Script(leaves=FILES, ending=succeeds(1)))
+        await stage.submit(a_task())
+        storing = asyncio.Event()
+
+        async def for_ever() -> None:
+            storing.set()
+            await asyncio.Event().wait()
+
+        blobs = Interposed(backend.blobs, "put", before=for_ever)
+        running = asyncio.ensure_future(stage.with_ports(blobs=blobs).worker().run())
+        await storing.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+        assert stage.runner.children[0].closed
+        assert (await stage.task("a")).state is TaskState.PROCESSING

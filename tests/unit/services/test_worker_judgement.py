@@ -1,0 +1,246 @@
+"""A message says where to look, the row what to do: on every backend, by the worker itself."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from longshore.core import commands as c
+from longshore.core.backoff import RetryPolicy
+from longshore.core.limits import RECEIVE_LIMIT
+from longshore.core.messages import body_for
+from longshore.core.states import TaskState
+from longshore.ports.queue import Depth, Outgoing
+from longshore.testing.runner import Script, fails
+from tests.unit.services.ports import Interposed
+from tests.unit.services.stage import (
+    BACKENDS,
+    LEASE,
+    NO_WAIT,
+    SECOND,
+    TENANT,
+    Stage,
+    a_task,
+    opened,
+    scenario,
+    task_id,
+)
+
+A = task_id("a")
+EMPTY = Depth(ready=0, hidden=0, dead=0)
+TICK = timedelta(milliseconds=1)
+TAKEN_OVER_AFTER = LEASE.lasts + LEASE.skew_margin
+
+
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for something that needs no time on the clock; some stores have threads of their own."""
+    while not await true():
+        await asyncio.sleep(0.001)
+
+
+async def emptied(stage: Stage) -> None:
+    async def nothing_is_left() -> bool:
+        return await stage.backend.queue.depth("default") == EMPTY
+
+    await until(nothing_is_left)
+
+
+async def ended(stage: Stage, key: str = "a") -> None:
+    async def is_over() -> bool:
+        return (await stage.task(key)).state.terminal
+
+    await until(is_over)
+
+
+async def bring(stage: Stage, *keys: str) -> None:
+    """One more message for each of these tasks, as a queue that delivers twice would have it."""
+    messages = [Outgoing(queue="default", body=body_for(task_id(key))) for key in keys]
+    assert await stage.backend.queue.send(messages) == []
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_pending_task_is_claimed_and_run(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await ended(stage)
+            await emptied(stage)
+
+        row = await stage.task("a")
+        assert (row.state, row.attempt, row.fence > 0) == (TaskState.COMPLETED, 1, True)
+        assert await stage.told("a") == [
+            "Task Pending",
+            "Task Processing Started",
+            "Task Completed",
+        ]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_message_of_a_task_that_has_ended_is_dropped_as_a_duplicate(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        keys = ("completed", "failed", "cancelled")
+        await stage.submit(*(a_task(key) for key in keys))
+        await stage.complete(task_id("completed"))
+        await stage.fail(task_id("failed"))
+        await stage.transitions.task(task_id("cancelled"), c.RequestCancel(by="ann"))
+        before = [await stage.task(key) for key in keys]
+        await bring(stage, *keys)
+
+        async with stage.working():
+            await emptied(stage)
+
+        assert [row.state.value for row in before] == list(keys)
+        assert [await stage.task(key) for key in keys] == before
+        assert stage.runner.orders == []
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_message_of_no_task_is_dropped_recorded_and_told_of(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await backend.queue.send([Outgoing(queue="default", body=body_for("job-nobody_a"))])
+
+        with caplog.at_level(logging.ERROR, "longshore"):
+            async with stage.working():
+                await emptied(stage)
+
+        (event,) = (await backend.events.query(TENANT, event_type="Message Rejected")).items
+        assert event.body.reason == "there is no task 'job-nobody_a'"
+        assert [record.getMessage() for record in caplog.records] == ["message.rejected"]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_task_in_good_hands_is_put_off_until_its_lease_could_be_over(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        held = await stage.claim(A, "somebody else")
+        put_off = asyncio.Event()
+
+        async def note() -> None:
+            put_off.set()
+
+        queue = Interposed(backend.queue, "put_off", after=note)
+        worker = stage.with_ports(queue=queue).worker()
+        working = asyncio.ensure_future(worker.run())
+        await put_off.wait()
+        worker.stop()
+        await working
+
+        assert await stage.task("a") == held
+        assert stage.runner.orders == []
+        stage.clock.advance(TAKEN_OVER_AFTER - TICK)
+        assert await received(stage) == []
+        stage.clock.advance(TICK)
+        # A skip is not an attempt, and not a delivery that wears the message out either.
+        assert await received(stage) == [1]
+
+
+async def received(stage: Stage) -> list[int]:
+    """How often the messages that can be seen now have been delivered; they stay."""
+    found = await stage.backend.queue.receive(
+        ["default"], limit=10, hidden_for=SECOND, wait=NO_WAIT
+    )
+    return [message.receives for message in found]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_task_whose_lease_is_over_is_taken_over_under_a_new_fence(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        lost = await stage.claim(A, "somebody else")
+        stage.clock.advance(TAKEN_OVER_AFTER)
+
+        async with stage.working():
+            await ended(stage)
+
+        row = await stage.task("a")
+        assert (row.state, row.attempt, row.attempts_used) == (TaskState.COMPLETED, 2, 1)
+        assert row.fence > lost.fence
+        assert [order.fence for order in stage.runner.orders] == [row.fence]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_task_whose_lease_is_over_and_whose_attempts_are_used_up_fails_and_is_not_run(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task(maxAttempts=1))
+        await stage.claim(A, "somebody else")
+        stage.clock.advance(TAKEN_OVER_AFTER)
+
+        async with stage.working():
+            await ended(stage)
+            await emptied(stage)
+
+        last = (await stage.history("a"))[-1]
+        assert (last.type, last.body.retry_count) == ("Task Failed", 1)
+        assert stage.runner.orders == []
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_task_has_three_attempts_if_nothing_else_is_said(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays("a", Script(ending=fails()))
+        await stage.submit(a_task())
+
+        async def is_over() -> bool:
+            row = await stage.task("a")
+            if row.state is TaskState.PENDING:
+                stage.clock.advance(SECOND)  # towards the next attempt
+            return row.state.terminal
+
+        async with stage.working():
+            await until(is_over)
+
+        row, last = await stage.task("a"), (await stage.history("a"))[-1]
+        assert RetryPolicy().max_attempts == 3
+        assert (row.state, row.attempts_used) == (TaskState.FAILED, 3)
+        assert (last.body.source, last.body.retry_count) == ("worker", 3)
+        assert [order.attempt for order in stage.runner.orders] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_attempts_are_counted_on_the_row_and_not_by_deliveries(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        # More deliveries than there are attempts, of which nothing came.
+        for _ in range(2 * RetryPolicy().max_attempts):
+            stage.clock.advance(2 * SECOND)
+            assert len(await received(stage)) == 1
+        stage.clock.advance(2 * SECOND)
+
+        async with stage.working():
+            await ended(stage)
+
+        row = await stage.task("a")
+        assert 2 * RetryPolicy().max_attempts < RECEIVE_LIMIT
+        assert (row.state, row.attempt, row.attempts_used) == (TaskState.COMPLETED, 1, 0)

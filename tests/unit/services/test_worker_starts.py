@@ -1,0 +1,132 @@
+"""No child can be started now: the task is given back, costs no attempt, and nobody spins."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from longshore.core import commands as c
+from longshore.core.states import TaskState
+from longshore.errors import BackendUnavailable
+from longshore.testing.runner import Script
+from tests.unit.services.stage import (
+    IN_MEMORY,
+    NO_WAIT,
+    SECOND,
+    Stage,
+    a_task,
+    opened,
+    scenario,
+    task_id,
+)
+
+NOT_NOW = Script(refused=BackendUnavailable("no child could be started: out of processes"))
+MOMENT = timedelta(milliseconds=1)
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_task_that_no_child_could_be_started_for_is_given_back_and_costs_no_attempt(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays("a", NOT_NOW, Script())
+        await stage.submit(a_task(maxAttempts=1))
+
+        async with stage.working():
+            await stage.passes(timedelta(seconds=5))
+
+        row = await stage.task("a")
+        released = (await stage.history("a"))[2]
+        assert (row.state, row.attempt, row.attempts_used) == (TaskState.COMPLETED, 2, 0)
+        assert released.type == "Task Released"
+        assert released.body.reason == "no child could be started: out of processes"
+        assert (await backend.queue.depth("default")).hidden == 0
+
+
+@scenario
+async def test_the_pause_before_it_is_given_back_doubles_up_to_a_limit(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays("a", NOT_NOW)
+        await stage.submit(a_task())
+
+        async with stage.working():
+            begun = []
+            for pause in (1, 2, 4, 8, 16, 30, 30):
+                await stage.passes(timedelta(seconds=pause) - MOMENT)
+                begun.append(len(stage.runner.orders))
+                await stage.passes(MOMENT)
+
+        assert begun == [1, 2, 3, 4, 5, 6, 7]
+        assert (await stage.task("a")).attempts_used == 0
+
+
+@scenario
+async def test_what_counted_before_does_not_make_the_pause_longer(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        await stage.claim(task_id("a"))
+        gone = c.LeaseEnded(fence=1, margin=NO_WAIT, holder_gone=True)
+        await stage.transitions.task(task_id("a"), gone)
+        stage.runner.plays("a", NOT_NOW)
+
+        async with stage.working():
+            await stage.passes(SECOND)
+
+            assert len(stage.runner.orders) == 2
+            assert (await stage.task("a")).attempts_used == 1
+
+
+@scenario
+async def test_a_cancellation_does_not_wait_for_the_end_of_the_pause(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays("a", NOT_NOW)
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await stage.passes(MOMENT)
+            await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
+            await stage.passes(NO_WAIT)
+
+            assert (await stage.task("a")).state is TaskState.CANCELLED
+
+
+@scenario
+async def test_a_worker_that_stops_does_not_wait_for_the_end_of_the_pause(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays("a", NOT_NOW)
+        await stage.submit(a_task())
+
+        async with stage.working() as worker:
+            await stage.passes(MOMENT)
+            worker.stop()
+            worker.end_all()
+            await stage.passes(NO_WAIT)
+
+            assert (await stage.task("a")).state is TaskState.PENDING
+            assert (await stage.told("a"))[-1] == "Task Released"
+
+
+@scenario
+async def test_a_task_whose_lease_is_lost_in_the_pause_is_left_to_its_new_holder(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays("a", NOT_NOW)
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await stage.passes(MOMENT)
+            lost = c.LeaseEnded(fence=1, margin=NO_WAIT, holder_gone=True)
+            await stage.transitions.task(task_id("a"), lost)
+            taken = await stage.claim(task_id("a"), "other")
+            await stage.passes(SECOND)
+
+            row = await stage.task("a")
+            assert (row.lease, row.version) == (taken.lease, taken.version)
