@@ -7,11 +7,8 @@ The floor of ``spawn`` is a bare start of the interpreter. ``pool`` is compared 
 from __future__ import annotations
 
 import asyncio
-import gc
-import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
@@ -37,21 +34,22 @@ _AT_ONCE = 4
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
-    """Fork, spawn, pool."""
-    forks = compare(
-        scale.forks,
-        scale.rounds,
-        ours=partial(_ours, Isolation.FORK, scale.forks),
-        floor=partial(_bare_forks, scale.forks),
-    )
-    cost = 100 / forks.percent
-    verdict = "PASS" if cost <= MOST_FORKS else "above"
-    target = Target(f"at most {MOST_FORKS:g} x fork+wait: {cost:.2f} x", verdict)
-    yield forks.figure("isolation.fork", target=target, details={"at_once": _AT_ONCE})
+    """Fork, one at a time and several at once; spawn; pool."""
+    for at_once in (1, _AT_ONCE):
+        forks = compare(
+            scale.forks,
+            scale.rounds,
+            ours=partial(_ours, Isolation.FORK, scale.forks, at_once),
+            floor=partial(_bare_forks, scale.forks),
+        )
+        cost = 100 / forks.percent
+        verdict = "PASS" if cost <= MOST_FORKS else "above"
+        target = Target(f"at most {MOST_FORKS:g} x fork+wait: {cost:.2f} x", verdict)
+        yield forks.figure(f"isolation.fork_{at_once}", target=target)
     spawns = compare(
         scale.children,
         scale.rounds,
-        ours=partial(_ours, Isolation.SPAWN, scale.children),
+        ours=partial(_ours, Isolation.SPAWN, scale.children, _AT_ONCE),
         floor=partial(_bare_starts, scale.children),
     )
     yield spawns.figure("isolation.spawn", details={"at_once": _AT_ONCE})
@@ -59,7 +57,10 @@ def measure(scale: Scale) -> Iterator[Figure]:
 
 
 def _pool(scale: Scale, spawns: Comparison) -> Figure:
-    rates = [scale.forks / _ours(Isolation.POOL, scale.forks).seconds for _ in range(scale.rounds)]
+    rates = [
+        scale.forks / _ours(Isolation.POOL, scale.forks, _AT_ONCE).seconds
+        for _ in range(scale.rounds)
+    ]
     spawned = scale.children / median(one.seconds for one in spawns.ours)
     times = median(rates) / spawned
     return Figure(
@@ -74,12 +75,12 @@ def _pool(scale: Scale, spawns: Comparison) -> Figure:
     )
 
 
-def _ours(isolation: Isolation, total: int) -> Timed:
+def _ours(isolation: Isolation, total: int, at_once: int) -> Timed:
     with scratch() as folder:
-        return asyncio.run(_attempts(folder, isolation, total))
+        return asyncio.run(_attempts(folder, isolation, total, at_once))
 
 
-async def _attempts(folder: Path, isolation: Isolation, total: int) -> Timed:
+async def _attempts(folder: Path, isolation: Isolation, total: int, at_once: int) -> Timed:
     definition = Definition(name="noop", runner=RunnerKind.PYTHON, isolation=isolation)
     runner = ProcessRunner(folder, clean_environment(), SystemClock())
     numbers = iter(range(total))
@@ -100,7 +101,7 @@ async def _attempts(folder: Path, isolation: Isolation, total: int) -> Timed:
     await warm.close()
     timed = Timed()
     with timed:
-        await asyncio.gather(*(some() for _ in range(_AT_ONCE)))
+        await asyncio.gather(*(some() for _ in range(at_once)))
     await runner.close()
     return timed
 
@@ -128,26 +129,8 @@ def _bare_starts(total: int) -> Timed:
 
 
 def _bare_forks(total: int) -> Timed:
-    """In a process of its own: this one is larger than a keeper."""
-    argv = [sys.executable, "-m", __name__, str(total)]
+    argv = [sys.executable, "-m", "benchmarks.bare_forks", str(total)]
     ran = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, check=True)
     timed = Timed()
     timed.seconds = float(ran.stdout)
     return timed
-
-
-def _fork_and_wait(total: int) -> float:
-    __import__("longshore.runners.keeper.keeper")
-    gc.collect()
-    gc.freeze()
-    began = time.perf_counter()
-    for _ in range(total):
-        process_id = os.fork()
-        if process_id == 0:
-            os._exit(0)
-        os.waitpid(process_id, 0)
-    return time.perf_counter() - began
-
-
-if __name__ == "__main__":
-    sys.stdout.write(str(_fork_and_wait(int(sys.argv[1]))))
