@@ -1,13 +1,13 @@
 """Workers die without a word; nothing is lost, nothing completes twice."""
 
 import asyncio
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from longshore.adapters.process.table import alive
 from longshore.core.rows import TaskRow
 from longshore.core.states import JobState, TaskState
 from longshore.settings import Settings
@@ -139,14 +139,6 @@ threading.Event().wait()
 
 async def written(path: Path) -> bool:
     return path.exists()
-
-
-def alive(process_id: int) -> bool:
-    try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 async def gone(process_id: int) -> bool:
