@@ -174,7 +174,7 @@ def is_alive(process_id: int) -> bool:
     """Whether a process runs; one that is dead and not yet collected does not."""
     try:
         return Path(f"/proc/{process_id}/stat").read_text().rpartition(") ")[2][0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

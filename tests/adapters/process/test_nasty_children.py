@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,6 +61,10 @@ async def ready(attempt: ProcessAttempt) -> None:
             return
 
 
+def _state_of(process_id: int) -> str:
+    return Path(f"/proc/{process_id}/stat").read_text().rpartition(") ")[2][0]
+
+
 @pytest.mark.parametrize(
     ("name", "ended_by"),
     [
@@ -74,6 +79,9 @@ async def test_one_that_does_not_want_to_end_is_ended(
 ) -> None:
     async with leaving_nothing(runner), started(runner, nasty(name)) as attempt:
         await ready(attempt)
+        if name == "stops_itself":
+            # It says so a moment before it does.
+            await until(lambda: _state_of(attempt.process_id) == "T")
 
         assert await attempt.stop(grace=GRACE) == ended_by
         assert not alive(attempt.process_id)
