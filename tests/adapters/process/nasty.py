@@ -41,6 +41,12 @@ def leaves_a_daemon_without_a_trace() -> str:
     return "done"
 
 
+def hides_a_daemon_and_stays() -> None:
+    leaves_a_daemon_without_a_trace()
+    say_ready()
+    _rest()
+
+
 def forks_a_hundred() -> str:
     for number in range(100):
         if os.fork() == 0:

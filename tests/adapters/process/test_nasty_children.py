@@ -47,9 +47,11 @@ def below(runner: ProcessRunner) -> list[int]:
 
 @asynccontextmanager
 async def leaving_nothing(runner: ProcessRunner) -> AsyncIterator[None]:
+    await run(runner, a_command("true"))
+    guards = below(runner)
     yield
-    # Nothing lives but guards that are about to end: no leader, and nobody whom one has left.
-    assert [one for one in below(runner) if descendants(one)] == []
+    # Nothing lives but the guards that there were: no leader, and nobody whom one has left.
+    assert [one for one in below(runner) if one not in guards or descendants(one)] == []
     ending, reports = await run(runner, a_command("echo", "healthy"))
     assert ending.failure is None
     assert printed(reports) == "healthy\n"
@@ -284,7 +286,8 @@ async def test_when_the_keeper_is_killed_nothing_of_its_attempts_is_left(
 async def test_when_a_guard_is_killed_nothing_of_its_attempt_is_left(
     runner: ProcessRunner,
 ) -> None:
-    async with leaving_nothing(runner), started(runner, nasty("ignores_sigterm")) as attempt:
+    order = nasty("hides_a_daemon_and_stays")
+    async with leaving_nothing(runner), started(runner, order) as attempt:
         await ready(attempt)
         (guard,) = (one for one in below(runner) if attempt.process_id in descendants(one))
         os.kill(guard, 9)
