@@ -7,7 +7,7 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from longshore.adapters.memory.backend import memory_backend
@@ -25,6 +25,7 @@ from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 from longshore.ports.inspection import StoreFacts
 from longshore.ports.presence import Presence
+from longshore.ports.runner import Runner
 from longshore.services.artifacts import ArtifactPolicy
 from longshore.services.cancelling import Cancelling
 from longshore.services.dead_letters import DeadLetters
@@ -53,24 +54,34 @@ class Services:
     sweeper: Sweeper
     dead_letters: DeadLetters
     presence: Presence
+    cancelling: Cancelling
+    resuming: Resuming
 
     def worker(self, worker_id: str | None = None) -> Worker:
         """A worker of this process."""
         settings = self.settings
         name = worker_id or new_worker_id()
+        runner = ProcessRunner(
+            settings.data_dir.absolute(),
+            child_environment(settings),
+            self.backend.clock,
+            keep_folders=settings.worker.keep_work_dirs,
+            modules=settings.worker.app,
+            held=lambda: self.presence.held_by(name),
+        )
+        return self.worker_with(runner, name, process_id=os.getpid(), roll=random.random)
+
+    def worker_with(
+        self, runner: Runner, name: str, *, process_id: int, roll: Callable[[], float]
+    ) -> Worker:
+        """A worker whose attempts are carried out by ``runner``."""
+        settings = self.settings
         tools = Tools(
             worker_id=name,
             backend=self.backend,
             transitions=self.transitions,
             documents=self.documents,
-            runner=ProcessRunner(
-                settings.data_dir.absolute(),
-                child_environment(settings),
-                self.backend.clock,
-                keep_folders=settings.worker.keep_work_dirs,
-                modules=settings.worker.app,
-                held=lambda: self.presence.held_by(name),
-            ),
+            runner=runner,
             presence=self.presence,
             lease=_lease_policy(settings),
             output=OutputPolicy(
@@ -83,8 +94,8 @@ class Services:
             ),
             timeout=settings.worker.task_timeout,
             result_limit_bytes=settings.limits.result_bytes,
-            process_id=os.getpid(),
-            roll=random.random,
+            process_id=process_id,
+            roll=roll,
         )
         policy = WorkerPolicy(
             queues=settings.worker.queues,
@@ -123,10 +134,17 @@ async def wired(settings: Settings) -> AsyncIterator[Services]:
     """All services on the backend that the settings name, closed at the end."""
     async with _backend(settings) as backend:
         with contextlib.closing(FilePresence(settings.data_dir.absolute())) as presence:
-            yield _services(settings, backend, presence)
+            yield services_on(settings, backend, presence)
 
 
-def _services(settings: Settings, backend: Backend, presence: Presence) -> Services:
+def services_on(
+    settings: Settings,
+    backend: Backend,
+    presence: Presence,
+    *,
+    new_id: Callable[[], str] = new_id,
+) -> Services:
+    """All services of one process on a backend that is there already."""
     documents = Documents(backend.blobs)
     transitions = Transitions(
         ledger=backend.ledger,
@@ -193,6 +211,8 @@ def _services(settings: Settings, backend: Backend, presence: Presence) -> Servi
         ),
         dead_letters=dead_letters,
         presence=presence,
+        cancelling=cancelling,
+        resuming=resuming,
     )
 
 

@@ -24,9 +24,7 @@ from longshore.errors import BackendUnavailable, CommandRefused, NotFound
 from longshore.interfaces.cli import following
 from longshore.interfaces.job_files import accept_file
 from longshore.interfaces.python.status import JobStatus, Outcome, Output, TaskStatus
-from longshore.services.cancelling import Cancelling
 from longshore.services.crew import Crew
-from longshore.services.resuming import Resuming
 from longshore.settings import Settings, load
 
 if TYPE_CHECKING:
@@ -77,15 +75,7 @@ class Embedded:
         self._services = services
         self._settings = services.settings
         self._backend = services.backend
-        parts: dict[str, Any] = {
-            "backend": services.backend,
-            "transitions": services.transitions,
-            "documents": services.documents,
-            "dispatcher": services.dispatcher,
-        }
         self._crew: Crew | None = None
-        self._cancelling = Cancelling(**parts)
-        self._resuming = Resuming(**parts)
 
     def crew(self, queues: Sequence[str] | None = None) -> Crew:
         """A worker of this process with all that it needs beside it."""
@@ -209,7 +199,7 @@ class Embedded:
 
     async def cancel(self, job_id: str, *, by: str, reason: str | None) -> None:
         """End the job."""
-        await self._cancelling.cancel(job_id, by=by, reason=reason)
+        await self._services.cancelling.cancel(job_id, by=by, reason=reason)
 
     async def resume(self, job_id: str, keys: Sequence[str], *, by: str) -> list[str]:
         """Give tasks another round, all that failed or were cancelled if none is named."""
@@ -218,7 +208,7 @@ class Embedded:
             graph = await self._graph(job)
             keys = [graph.keys[number] for number in job.failed | job.cancelled]
         ids = [task_id_of(job_id, key) for key in keys]
-        resumed = await self._resuming.resume(job_id, ids, by=by)
+        resumed = await self._services.resuming.resume(job_id, ids, by=by)
         if not resumed.tasks:
             reasons = "; ".join(dict.fromkeys(resumed.refused.values()))
             raise CommandRefused(job_id, reasons or f"the job is {job.state}: nothing failed")
