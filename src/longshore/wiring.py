@@ -175,7 +175,11 @@ def services_on(
         wait=settings.worker.poll_wait,
     )
     cancelling = Cancelling(
-        backend=backend, transitions=transitions, documents=documents, dispatcher=dispatcher
+        backend=backend,
+        transitions=transitions,
+        documents=documents,
+        dispatcher=dispatcher,
+        finish_creating=producer.finish_creating,
     )
     resuming = Resuming(
         backend=backend, transitions=transitions, documents=documents, dispatcher=dispatcher

@@ -28,6 +28,7 @@ from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
 from longshore.testing.runner import Script
 from tests.acceptance.histories import COMPLETED, audited, starts
+from tests.unit.services import patience
 from tests.unit.services.stage import LEASE, SECOND, Stage, a_task, task_id
 
 RACES = 200  # for each backend and each share of errors
@@ -383,7 +384,7 @@ def test_of_workers_that_wake_up_around_the_end_of_a_lease_one_completes_the_tas
             attempts.append(await race.run())
             refused.append(sum(process.refused for process in race.processes))
 
-    asyncio.run(scenario())
+    patience.run(scenario())
 
     taken_over = sum(attempt > 1 for attempt in attempts)
     print(f"{taken_over} taken over, {sum(refused)} writes refused")  # noqa: T201 - figures

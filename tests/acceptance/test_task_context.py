@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from longshore.core import commands as c
 from longshore.core.rows import TaskRow
 from longshore.core.states import TaskState
@@ -15,6 +17,12 @@ from tests.acceptance.conftest import until
 
 ROOT = Path(__file__).parents[2]
 CHILDREN = "tests.adapters.process.context_children"
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def anywhere(request: pytest.FixtureRequest, settings: Settings) -> Settings:
+    """Each backend in turn."""
+    return load_settings({"data_dir": str(settings.data_dir), "backend": request.param})
 
 
 def a_call(name: str, **fields: Any) -> dict[str, Any]:
@@ -94,11 +102,11 @@ def test_what_a_task_told_is_in_its_logs_and_what_it_left_is_kept(settings: Sett
     assert logs.stdout == "begin\nprogress: 1 of 2 (50%), halves\nsummary: one half is done\n"
 
 
-def test_what_a_task_left_that_died_is_kept(settings: Settings) -> None:
+def test_what_a_task_left_that_died_is_kept(anywhere: Settings) -> None:
     job = a_call("tells_and_dies", maxAttempts=1)
 
     async def scenario() -> None:
-        async with wired(settings) as services, AtWork(services, job) as task:
+        async with wired(anywhere) as services, AtWork(services, job) as task:
             row = await task.ends()
 
             assert row.state is TaskState.FAILED
@@ -109,24 +117,24 @@ def test_what_a_task_left_that_died_is_kept(settings: Settings) -> None:
     asyncio.run(scenario())
 
 
-def test_folders_stay_where_the_setting_says_so(settings: Settings) -> None:
-    folder = str(settings.data_dir)
-    keeping = load_settings({"data_dir": folder, "worker.keep_work_dirs": "true"})
+def test_folders_stay_where_the_setting_says_so(anywhere: Settings) -> None:
+    worker = anywhere.worker.model_copy(update={"keep_work_dirs": True})
+    keeping = anywhere.model_copy(update={"worker": worker})
 
     async def scenario() -> None:
         async with wired(keeping) as services, AtWork(services, a_call("tells")) as task:
             await task.ends()
 
-            work = settings.data_dir / "work" / task.task_id / "attempt-1"
+            work = anywhere.data_dir / "work" / task.task_id / "attempt-1"
             assert (work / "logs" / "summary.log").read_text() == "one half is done\n"
             assert (work / "artifacts" / "report.csv").exists()
 
     asyncio.run(scenario())
 
 
-def test_a_cancelled_task_that_looks_may_tidy_up_before_it_is_gone(settings: Settings) -> None:
+def test_a_cancelled_task_that_looks_may_tidy_up_before_it_is_gone(anywhere: Settings) -> None:
     async def scenario() -> None:
-        async with wired(settings) as services, AtWork(services, a_call("looks")) as task:
+        async with wired(anywhere) as services, AtWork(services, a_call("looks")) as task:
             await task.prints(b"ready False\n")
             await services.transitions.task(task.task_id, c.RequestCancel(by="ann"))
             row = await task.ends()

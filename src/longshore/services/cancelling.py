@@ -8,7 +8,7 @@ outcome that was faster stands.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -43,7 +43,9 @@ class Cancelling:
         transitions: Transitions,
         documents: Documents,
         dispatcher: Dispatcher,
+        finish_creating: Callable[[JobRow, Intent], Awaitable[bool]],
     ) -> None:
+        self._finish_creating = finish_creating
         self._ledger = backend.ledger
         self._clock = backend.clock
         self._transitions = transitions
@@ -112,6 +114,10 @@ class Cancelling:
 
     async def _finish_all(self, job: JobRow) -> None:
         for intent in job.intents:
+            if intent.kind is IntentKind.CREATE:
+                # Whoever submitted the job is still at it, or died: only what is there can be
+                # cancelled.
+                await self._finish_creating(job, intent)
             if intent.kind is IntentKind.CANCEL:
                 await self.finish(job, intent)
 

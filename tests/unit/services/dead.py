@@ -1,4 +1,4 @@
-"""Messages worn out until they are dead."""
+"""Messages worn out until they are dead, or lost on their way."""
 
 from typing import Any
 
@@ -18,3 +18,11 @@ async def wear_out(stage: Stage, *queues: str) -> None:
             queues or ("default",), limit=1000, hidden_for=SECOND, wait=NO_WAIT
         )
         stage.clock.advance(SECOND)
+
+
+async def lose_messages(stage: Stage) -> None:
+    """Whatever could be received now is gone, and nobody has acted on it."""
+    found = await stage.backend.queue.receive(
+        ["default"], limit=10_000, hidden_for=SECOND, wait=NO_WAIT
+    )
+    await stage.backend.queue.delete([message.receipt for message in found])

@@ -39,13 +39,14 @@ from longshore.services.worker.worker import Worker, WorkerPolicy
 from longshore.testing.clock import FakeClock
 from longshore.testing.presence import FakePresence
 from longshore.testing.runner import FakeRunner
+from tests.unit.services import patience
 
 TENANT = "acme"
 APP = "shop"
 REQUEST = "request-1"
 NO_WAIT = timedelta(0)
 SECOND = timedelta(seconds=1)
-LIMIT_S = 30
+LIMIT_S = 60
 TASK_LIMIT = 10_000
 INPUT_LIMIT_BYTES = 100_000
 RESULT_LIMIT_BYTES = 50_000
@@ -63,7 +64,7 @@ def scenario(play: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., No
             async with asyncio.timeout(LIMIT_S):
                 await play(**given)
 
-        asyncio.run(bounded())
+        patience.run(bounded())
 
     return test
 
@@ -76,8 +77,9 @@ IN_MEMORY = BACKENDS[:2]
 async def opened(kind: str, tmp_path: Path) -> AsyncIterator[Backend]:
     clock = FakeClock()
     if kind == "sqlite":
-        async with sqlite_backend(tmp_path, clock) as backend:
-            yield backend
+        with patience.patient_databases():
+            async with sqlite_backend(tmp_path, clock) as backend:
+                yield backend
     else:
         yield memory_backend(clock, atomic=kind == "atomic memory")
 
@@ -122,7 +124,12 @@ class Stage:
             wait=timedelta(seconds=20),
         )
         parts = {"transitions": self.transitions, "documents": self.documents}
-        self.cancelling = Cancelling(backend=backend, dispatcher=self.dispatcher, **parts)
+        self.cancelling = Cancelling(
+            backend=backend,
+            dispatcher=self.dispatcher,
+            finish_creating=self.producer.finish_creating,
+            **parts,
+        )
         self.resuming = Resuming(backend=backend, dispatcher=self.dispatcher, **parts)
         self.dead_letters = DeadLetters(
             backend=backend,
@@ -191,6 +198,7 @@ class Stage:
         finally:
             worker.stop()
             worker.end_all()
+            await self.passes(NO_WAIT)
             for _ in range(100):
                 if running.done():
                     break
@@ -199,7 +207,7 @@ class Stage:
 
     async def passes(self, duration: timedelta) -> None:
         """Time passes, and everybody does what is to be done meanwhile."""
-        await self.clock.run(duration)
+        await patience.passes(self.clock, duration)
 
     async def in_time(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         """What comes of something that waits on the clock."""
@@ -246,6 +254,12 @@ class Stage:
     async def claim(self, id_: str, worker_id: str = "worker-1") -> TaskRow:
         claim = c.Claim(worker_id=worker_id, process_id=1, lasts=LEASE.lasts)
         return await self.transitions.task(id_, claim)
+
+    async def lost(self, key: str) -> TaskRow:
+        """The lease of a task ends, as if its holder were gone; nobody tells the holder."""
+        held = await self.task(key)
+        ended = c.LeaseEnded(fence=held.fence, margin=LEASE.skew_margin, holder_gone=True)
+        return await self.transitions.task(held.id, ended)
 
     async def task(self, key: str, request_id: str = REQUEST) -> TaskRow:
         row = await self.backend.ledger.task(task_id(key, request_id))

@@ -8,7 +8,7 @@ import pytest
 from longshore.core.rows import IntentKind
 from longshore.core.states import JobState, TaskState
 from longshore.errors import CommandRefused, NotFound, VersionConflict
-from tests.unit.services.stage import BACKENDS, IN_MEMORY, Stage, a_task, job_id, opened, scenario
+from tests.unit.services.stage import BACKENDS, Stage, a_task, job_id, opened, scenario
 from tests.unit.services.stage import task_id as id_of
 
 
@@ -56,7 +56,7 @@ async def test_what_runs_is_asked_to_end_and_the_job_waits_for_it(
         assert (await stage.task("b")).state is TaskState.CANCELLED
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_an_outcome_that_was_faster_stands(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as backend:
@@ -70,7 +70,7 @@ async def test_an_outcome_that_was_faster_stands(kind: str, tmp_path: Path) -> N
         assert (await stage.job()).state is JobState.CANCELLED
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_job_that_has_ended_cannot_be_cancelled(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as backend:
@@ -86,7 +86,7 @@ async def test_a_job_that_has_ended_cannot_be_cancelled(kind: str, tmp_path: Pat
         assert (await stage.job()).cancel is None
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_cancelling_twice_is_the_same_as_once(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as backend:
@@ -120,6 +120,22 @@ async def test_a_cancellation_that_was_left_half_way_is_finished_by_the_next(
         assert (await stage.job()).state is JobState.CANCELLED
         assert (await stage.job()).intents == ()
         assert (await stage.task("a")).cancel.by == "anna"
+
+
+@scenario
+async def test_a_job_that_is_half_created_is_cancelled_whole(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        dying = stage.with_ports(ledger=_DiesAfter(backend.ledger, commits=2))
+        with pytest.raises(_Died):
+            await dying.submit(a_task("a"), a_task("b", "a"), a_task("c"))
+        assert len(await stage.states()) < 3
+
+        await stage.cancelling.cancel(job_id(), by="anna")
+
+        assert list((await stage.states()).values()) == [TaskState.CANCELLED] * 3
+        assert (await stage.job()).state is JobState.CANCELLED
+        assert (await stage.job()).intents == ()
 
 
 @scenario

@@ -129,9 +129,10 @@ async def test_more_than_are_read_at_once_are_all_listed(
         assert (await dead.count(TENANT)).messages == 7
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_cursor_of_another_listing_is_refused(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_cursor_of_another_listing_is_refused(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         await stage.submit(a_task("a"), a_task("b"))
         foreign = (await backend.ledger.list_tasks(TENANT, limit=1)).cursor
@@ -264,9 +265,10 @@ async def test_a_replay_by_filter_takes_what_fits_and_leaves_messages(
         assert (await dead.count(TENANT)).messages == 1
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_replay_of_an_unknown_task_changes_nothing(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_replay_of_an_unknown_task_changes_nothing(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         await stage.submit(a_task())
         await stage.fail(A)
@@ -277,9 +279,12 @@ async def test_a_replay_of_an_unknown_task_changes_nothing(tmp_path: Path) -> No
         assert (await stage.task("a")).state is TaskState.FAILED
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_cancelled_task_is_no_dead_letter_and_is_not_replayed(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_cancelled_task_is_no_dead_letter_and_is_not_replayed(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         await stage.submit(a_task())
         await stage.transitions.task(A, RequestCancel(by="ann"))
@@ -329,9 +334,10 @@ async def test_nothing_is_forgotten_before_the_event_is_written(kind: str, tmp_p
         assert writing == ["events.append", "queue.drop_dead_letter"]
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_is_history_and_cannot_be_discarded(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_task_is_history_and_cannot_be_discarded(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         await stage.submit(a_task())
         await stage.fail(A)
@@ -340,9 +346,12 @@ async def test_a_task_is_history_and_cannot_be_discarded(tmp_path: Path) -> None
             await stage.dead_letters.discard(TENANT, A, by="ann")
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_message_that_speaks_for_a_task_cannot_be_discarded(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_message_that_speaks_for_a_task_cannot_be_discarded(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         await stage.submit(a_task())
         await wear_out(stage)
@@ -353,8 +362,9 @@ async def test_a_message_that_speaks_for_a_task_cannot_be_discarded(tmp_path: Pa
             await dead.discard(TENANT, letter.id, by="ann")
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_is_not_there_cannot_be_discarded(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_what_is_not_there_cannot_be_discarded(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
         with pytest.raises(NotFound):
             await Stage(backend).dead_letters.discard(TENANT, "msg-9", by="ann")

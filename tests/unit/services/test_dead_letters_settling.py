@@ -246,11 +246,12 @@ async def test_a_message_that_leads_nowhere_stays_listed_with_its_reason(
         assert await depth_of_dead(stage) == 2
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_message_that_stays_is_told_of_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         dead = stage.dead_letters
         told = []
@@ -266,9 +267,12 @@ async def test_a_message_that_stays_is_told_of_once(
         assert told == [1, 0, 1, 0]
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_many_that_stay_do_not_hide_one_that_can_be_settled(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_many_that_stay_do_not_hide_one_that_can_be_settled(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         await send(stage, *(f"poison {number}" for number in range(600)))
         await wear_out(stage)

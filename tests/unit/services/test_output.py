@@ -61,9 +61,10 @@ async def test_every_piece_is_kept_in_order_with_its_stream(kind: str, tmp_path:
         assert pump.last_sequence == 100
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_child_that_prints_nothing_has_no_last_sequence(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_child_that_prints_nothing_has_no_last_sequence(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         pump = a_pump(stage)
 
@@ -73,9 +74,10 @@ async def test_a_child_that_prints_nothing_has_no_last_sequence(tmp_path: Path) 
         assert await kept(stage) == []
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_piece_can_be_read_soon_after_it_was_printed(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_piece_can_be_read_soon_after_it_was_printed(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         pump = a_pump(stage, flush_after=timedelta(milliseconds=50))
 
@@ -93,9 +95,12 @@ async def test_a_piece_can_be_read_soon_after_it_was_printed(tmp_path: Path) -> 
         assert [entry.data for entry in await kept(stage)] == [b"a", b"b", b"c"]
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_full_batch_is_kept_at_once_and_many_pieces_share_a_call(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_full_batch_is_kept_at_once_and_many_pieces_share_a_call(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         log = Flaky(backend.output, "append", times=0)
         pump = a_pump(stage, log, batch_bytes=1000)
@@ -126,9 +131,10 @@ async def test_beyond_the_limit_one_marker_stands_for_all_that_is_too_much(
         assert pump.last_sequence == 25
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_output_survives_a_short_outage_of_the_log(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_output_survives_a_short_outage_of_the_log(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         log = Flaky(backend.output, "append", times=4)
         pump = a_pump(stage, log)
@@ -140,12 +146,13 @@ async def test_output_survives_a_short_outage_of_the_log(tmp_path: Path) -> None
         assert [entry.data for entry in await kept(stage)] == [b"a"]
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("error", [None, BackendRejected("denied")], ids=["down", "denied"])
 @scenario
 async def test_what_the_log_could_not_take_is_marked_when_it_is_back(
-    error: Exception | None, tmp_path: Path
+    kind: str, error: Exception | None, tmp_path: Path
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         log = Flaky(backend.output, "append", error, times=0)
         pump = a_pump(stage, log)
@@ -169,9 +176,12 @@ async def test_what_the_log_could_not_take_is_marked_when_it_is_back(
         assert [entry.stream is Stream.LOST for entry in entries] == [False, True, True, False]
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_log_that_fails_while_too_much_is_printed_leaves_no_gap(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_log_that_fails_while_too_much_is_printed_leaves_no_gap(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         log = Flaky(backend.output, "append", times=6)
         pump = a_pump(stage, log, limit_bytes=1000)
@@ -185,11 +195,13 @@ async def test_a_log_that_fails_while_too_much_is_printed_leaves_no_gap(tmp_path
         assert {entry.stream for entry in entries} == {Stream.LOST}
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_output_before_and_after_an_outage_stays_when_too_much_follows(
+    kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         log = Flaky(backend.output, "append", times=6)
         pump = a_pump(stage, log, limit_bytes=1000)
@@ -206,9 +218,10 @@ async def test_output_before_and_after_an_outage_stays_when_too_much_follows(
         assert [entry.data[:1] for entry in entries] == [b"", *[b"y"] * 7, b""]
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_lost_answer_is_no_lost_output(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_lost_answer_is_no_lost_output(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         log = Flaky(backend.output, "append", times=6, after_the_write=True)
         pump = a_pump(stage, log)
@@ -225,9 +238,12 @@ async def test_a_lost_answer_is_no_lost_output(tmp_path: Path) -> None:
         assert covered(entries) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_an_answer_that_was_lost_before_a_real_loss_leaves_no_gap(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_an_answer_that_was_lost_before_a_real_loss_leaves_no_gap(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         forgetful = Flaky(backend.output, "append", times=None, after_the_write=True)
         down = Flaky(forgetful, "append", times=0)
@@ -247,9 +263,12 @@ async def test_an_answer_that_was_lost_before_a_real_loss_leaves_no_gap(tmp_path
         assert [entry.data for entry in entries] == [b"1", b""]
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_log_that_stays_down_does_not_hold_up_the_attempt_for_ever(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_log_that_stays_down_does_not_hold_up_the_attempt_for_ever(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         pump = a_pump(stage, Flaky(backend.output, "append", times=None))
         began = stage.clock.elapsed()
@@ -306,9 +325,10 @@ def test_whatever_happens_to_the_log_every_sequence_is_covered_once(
     play()
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_attempts_of_a_task_keep_their_output_apart(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_attempts_of_a_task_keep_their_output_apart(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         stage.runner.plays(
             "a",
@@ -336,9 +356,10 @@ async def test_attempts_of_a_task_keep_their_output_apart(tmp_path: Path) -> Non
         ]
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_output_is_in_the_log_before_the_outcome_is_told(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_output_is_in_the_log_before_the_outcome_is_told(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         log = Flaky(backend.output, "append", times=5)
         stage.runner.plays("a", Script(says=[prints("last words")]))
@@ -354,16 +375,45 @@ async def test_output_is_in_the_log_before_the_outcome_is_told(tmp_path: Path) -
         assert (await stage.told("a"))[-1] == "Task Completed"
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_log_that_is_down_does_not_fail_the_task(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_log_that_is_down_for_a_while_holds_up_the_outcome_and_does_not_cost_it(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         log = Flaky(backend.output, "append", times=None)
         stage.runner.plays("a", Script(says=[prints("x"), SECOND, prints("y")]))
         await stage.submit(a_task())
 
         async with stage.with_ports(output=log).working():
-            await stage.passes(timedelta(seconds=20))
+            await stage.passes(timedelta(seconds=19))
+            log.mend()
+            await stage.passes(SECOND)
 
+        row = await stage.task("a")
         assert (await stage.told("a"))[-1] == "Task Completed"
-        assert (await stage.task("a")).last_output == 2
+        assert (row.attempt, row.last_output) == (1, 2)
+        assert covered(await kept(stage, task_id("a"))) == [1, 2]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("error", [None, BackendRejected("denied")], ids=["away", "denied"])
+@scenario
+async def test_a_log_that_stays_down_costs_no_outcome_and_less_output_is_named(
+    kind: str, error: BackendRejected | None, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        log = Flaky(backend.output, "append", error, times=None, skip=1)
+        says = [prints("x"), timedelta(seconds=2), prints("y")]
+        stage.runner.plays("a", Script(says=says))
+        await stage.submit(a_task())
+
+        async with stage.with_ports(output=log).working():
+            await stage.passes(timedelta(minutes=2))
+
+        row = await stage.task("a")
+        assert (await stage.told("a"))[-1] == "Task Completed"
+        assert (row.attempt, row.last_output) == (1, 1)
+        assert covered(await kept(stage, task_id("a"))) == [1]

@@ -12,10 +12,10 @@ from longshore.core.states import TaskState
 from longshore.errors import BackendUnavailable
 from longshore.services.sweeper import Repairs
 from longshore.testing.flaky import Flaky
+from tests.unit.services.dead import lose_messages
 from tests.unit.services.ports import Interposed
 from tests.unit.services.stage import (
     BACKENDS,
-    IN_MEMORY,
     LEASE,
     SECOND,
     Stage,
@@ -57,7 +57,7 @@ async def test_a_lease_is_ended_once_its_end_and_the_clocks_error_have_passed(
         assert len(await stage.messages()) == 1
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_silent_worker_uses_up_an_attempt_and_the_last_one_fails_the_task(
     kind: str, tmp_path: Path
@@ -79,7 +79,7 @@ async def test_a_silent_worker_uses_up_an_attempt_and_the_last_one_fails_the_tas
         assert last.body.retry_count == 2
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_cancelled_task_of_a_silent_worker_ends_as_cancelled(
     kind: str, tmp_path: Path
@@ -138,7 +138,7 @@ async def test_the_leases_of_a_dead_worker_end_at_once_after_its_children_were_k
         assert stage.presence.absent() == []
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_lease_held_elsewhere_does_not_end_because_a_name_is_missing_here(
     kind: str, tmp_path: Path
@@ -156,7 +156,7 @@ async def test_a_lease_held_elsewhere_does_not_end_because_a_name_is_missing_her
         assert await stage.task("a") == held
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_dead_worker_is_kept_in_mind_until_its_leases_have_been_ended(
     kind: str, tmp_path: Path
@@ -178,15 +178,15 @@ async def test_a_dead_worker_is_kept_in_mind_until_its_leases_have_been_ended(
         assert (await stage.task("a")).state is TaskState.PENDING
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_task_that_was_due_and_not_taken_is_rung_again_after_a_while(
     kind: str, tmp_path: Path
 ) -> None:
     async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
-        silent = stage.with_ports(queue=Flaky(backend.queue, "send", times=None))
-        await silent.submit(a_task())
+        await stage.submit(a_task())
+        await lose_messages(stage)
 
         stage.clock.advance(RUNG_AGAIN_AFTER)
         early = await stage.sweeper.sweep()
@@ -200,19 +200,19 @@ async def test_a_task_that_was_due_and_not_taken_is_rung_again_after_a_while(
         assert len(await stage.messages()) == 1
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_task_that_is_to_run_later_is_not_rung_before_it_is_due(
     kind: str, tmp_path: Path
 ) -> None:
     async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
-        silent = stage.with_ports(queue=Flaky(backend.queue, "send", times=None))
-        await silent.submit(a_task(delay=3600))
+        await stage.submit(a_task(delay=3600))
 
         stage.clock.advance(timedelta(seconds=3599))
         early = await stage.sweeper.sweep()
         stage.clock.advance(SECOND)
+        await lose_messages(stage)
         repairs = await stage.sweeper.sweep()
 
         assert not early
@@ -242,7 +242,7 @@ async def test_healthy_tasks_are_left_alone(kind: str, tmp_path: Path) -> None:
         assert [await stage.task(key) for key in keys] == before
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("method", ["held", "task", "commit"])
 @scenario
 async def test_two_sweepers_at_once_end_a_lease_once(
@@ -263,7 +263,7 @@ async def test_two_sweepers_at_once_end_a_lease_once(
         assert (await stage.task("a")).attempts_used == 1
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("method", ["unrung", "task", "commit"])
 @scenario
 async def test_two_sweepers_at_once_ring_for_a_task_once(
@@ -271,8 +271,8 @@ async def test_two_sweepers_at_once_ring_for_a_task_once(
 ) -> None:
     async with opened(kind, tmp_path) as backend:
         stage, other = Stage(backend), Stage(backend)
-        silent = stage.with_ports(queue=Flaky(backend.queue, "send", times=None))
-        await silent.submit(a_task())
+        await stage.submit(a_task())
+        await lose_messages(stage)
         stage.clock.advance(2 * RUNG_AGAIN_AFTER)
         ledger = Interposed(backend.ledger, method, before=other.sweeper.sweep)
         one = stage.with_ports(ledger=ledger)
@@ -283,7 +283,7 @@ async def test_two_sweepers_at_once_ring_for_a_task_once(
         assert len(await stage.messages()) == 1
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("method", ["task", "commit"])
 @scenario
 async def test_a_task_that_is_taken_while_the_sweeper_looks_is_not_rung(
@@ -292,6 +292,7 @@ async def test_a_task_that_is_taken_while_the_sweeper_looks_is_not_rung(
     async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         await stage.submit(a_task())
+        await lose_messages(stage)
         stage.clock.advance(2 * RUNG_AGAIN_AFTER)
 
         async def somebody_takes_it() -> None:
@@ -304,16 +305,18 @@ async def test_a_task_that_is_taken_while_the_sweeper_looks_is_not_rung(
         assert (await stage.task("a")).state is TaskState.PROCESSING
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_everything_that_is_left_behind_is_mended_in_one_sweep_however_much_it_is(
-    tmp_path: Path,
+    kind: str, tmp_path: Path
 ) -> None:
-    async with opened("atomic memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         keys = [f"t{number}" for number in range(1_200)]
         await stage.submit(*(a_task(key) for key in keys))
         for key in keys[:600]:
             await stage.claim(task_id(key))
+        await lose_messages(stage)
         stage.clock.advance(2 * RUNG_AGAIN_AFTER)
 
         repairs = await stage.sweeper.sweep()
@@ -321,11 +324,13 @@ async def test_everything_that_is_left_behind_is_mended_in_one_sweep_however_muc
         assert repairs == Repairs(leases_ended=600, rung_again=600)
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_dead_worker_is_noticed_at_once_and_a_silent_one_at_the_next_sweep(
+    kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         await stage.submit(a_task("a"), a_task("b"))
         running = asyncio.ensure_future(stage.sweeper.run())
@@ -348,9 +353,12 @@ async def test_a_dead_worker_is_noticed_at_once_and_a_silent_one_at_the_next_swe
         running.cancel()
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_sweeper_goes_on_after_the_store_was_out_of_reach(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_sweeper_goes_on_after_the_store_was_out_of_reach(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         await stage.submit(a_task())
         await stage.claim(task_id("a"))
@@ -364,9 +372,10 @@ async def test_a_sweeper_goes_on_after_the_store_was_out_of_reach(tmp_path: Path
         running.cancel()
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_was_mended_is_counted_over_all_sweeps(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_what_was_mended_is_counted_over_all_sweeps(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         await stage.submit(a_task("a"), a_task("b"))
         for key in "ab":

@@ -18,7 +18,6 @@ from tests.unit.services.ports import Interposed
 from tests.unit.services.samples import DIAMOND
 from tests.unit.services.stage import (
     BACKENDS,
-    IN_MEMORY,
     SECOND,
     Stage,
     a_task,
@@ -120,11 +119,13 @@ async def test_an_end_is_left_to_the_dispatcher_for_a_while(kind: str, tmp_path:
         assert late.ends_recorded == 1
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_dispatcher_that_begins_with_the_sweeper_gets_the_time_to_catch_up(
+    kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         await stage.submit(*DIAMOND)
         await stage.complete(task_id("a"))
@@ -166,7 +167,7 @@ async def test_whole_jobs_run_to_their_end_without_any_event_being_heard(
                 assert (await stage.told(key, request)).count("Task Pending") == 1
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("method", ["unrecorded_ends", "job", "tasks", "commit"])
 @scenario
 async def test_two_sweepers_at_once_record_an_end_once(
@@ -244,7 +245,7 @@ async def test_a_task_that_did_not_hear_of_its_parents_is_sent_on_by_what_its_jo
         assert (await stage.job()).state is JobState.COMPLETED
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("method", ["untold_parents", "task", "commit"])
 @scenario
 async def test_two_sweepers_at_once_send_a_task_on_once(

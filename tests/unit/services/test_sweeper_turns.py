@@ -14,11 +14,11 @@ from longshore.core.states import TaskState
 from longshore.services.sweeper import Repairs, SweeperPolicy
 from longshore.testing.flaky import Flaky
 from longshore.testing.presence import FakePresence
-from tests.unit.services.dead import wear_out
+from tests.unit.services.dead import lose_messages, wear_out
 from tests.unit.services.ports import recorded
+from tests.unit.services.samples import MINUTE
 from tests.unit.services.stage import (
     BACKENDS,
-    IN_MEMORY,
     LEASE,
     SECOND,
     Stage,
@@ -28,7 +28,6 @@ from tests.unit.services.stage import (
     task_id,
 )
 
-MINUTE = timedelta(minutes=1)
 TAKEN_OVER_AFTER = LEASE.lasts + LEASE.skew_margin
 SWEEP = "ledger.open_intents"  # asked for once a sweep
 
@@ -43,11 +42,13 @@ def sweeping(*stages: Stage) -> Iterator[list["asyncio.Task[None]"]]:
             one.cancel()
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_one_of_many_sweepers_sweeps_and_the_next_takes_over_at_once_when_it_ends(
+    kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         (first, of_first), (second, of_second) = recorded(backend), recorded(backend)
         with (
             closing(FilePresence(tmp_path)) as of_one_process,
@@ -67,9 +68,12 @@ async def test_one_of_many_sweepers_sweeps_and_the_next_takes_over_at_once_when_
         assert of_second.count(SWEEP) == 1
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_whoever_takes_over_finds_the_tasks_of_the_one_who_died(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_whoever_takes_over_finds_the_tasks_of_the_one_who_died(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
         presence = FakePresence(leading=False)
         stage = Stage(backend, presence=presence)
         await stage.submit(a_task())
@@ -85,11 +89,13 @@ async def test_whoever_takes_over_finds_the_tasks_of_the_one_who_died(tmp_path: 
         assert (await stage.task("a")).state is TaskState.PENDING
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_if_the_one_whose_turn_it_is_stands_still_the_others_sweep_all_the_same(
+    kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend, presence=FakePresence(leading=False))
         await stage.submit(a_task())
         await stage.claim(task_id("a"))
@@ -102,7 +108,7 @@ async def test_if_the_one_whose_turn_it_is_stands_still_the_others_sweep_all_the
         assert (await stage.task("a")).state is TaskState.PENDING
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_dead_worker_is_buried_with_all_its_tasks_however_many_there_are(
     kind: str, tmp_path: Path
@@ -128,7 +134,7 @@ async def test_a_dead_worker_is_buried_with_all_its_tasks_however_many_there_are
         assert stage.presence.absent() == []
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_backlog_is_rung_for_with_pauses_that_double(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as backend:
@@ -137,24 +143,28 @@ async def test_a_backlog_is_rung_for_with_pauses_that_double(kind: str, tmp_path
         rung = []
         for minute in range(1, 200):
             stage.clock.advance(MINUTE + timedelta(milliseconds=1))
+            await lose_messages(stage)
             if (await stage.sweeper.sweep()).rung_again:
                 rung.append(minute)
 
         assert rung == [1, 2, 4, 8, 16, 32, 64, 128]
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_task_that_is_due_again_is_rung_for_as_soon_as_the_first_time(
+    kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
-        silent = stage.with_ports(queue=Flaky(backend.queue, "send", times=None))
-        await silent.submit(a_task())
+        await stage.submit(a_task())
+        await lose_messages(stage)
         stage.clock.advance(timedelta(hours=3))
         await stage.claim(task_id("a"))
         stage.clock.advance(TAKEN_OVER_AFTER)
-        await silent.sweeper.sweep()
+        await stage.sweeper.sweep()
+        await lose_messages(stage)
 
         stage.clock.advance(MINUTE + SECOND)
         repairs = await stage.sweeper.sweep()
@@ -178,15 +188,17 @@ async def test_a_message_that_was_worn_out_has_its_effect_in_a_sweep(
         assert (await stage.task("a")).state is TaskState.FAILED
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_what_was_mended_is_told_by_kind(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         await stage.submit(a_task("a"), a_task("b"), a_task("c"))
         for key in "ab":
             await stage.claim(task_id(key))
+        await lose_messages(stage)
         stage.clock.advance(TAKEN_OVER_AFTER + MINUTE)
         with caplog.at_level(logging.WARNING, "longshore"):
             await stage.sweeper.sweep()
@@ -196,11 +208,12 @@ async def test_what_was_mended_is_told_by_kind(
         assert not hasattr(record, "sent_on")
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_sweep_that_finds_nothing_says_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         await stage.submit(a_task())
         with caplog.at_level(logging.DEBUG, "longshore.services.sweeper"):
@@ -209,11 +222,13 @@ async def test_a_sweep_that_finds_nothing_says_nothing(
         assert caplog.records == []
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_what_was_mended_before_the_store_was_out_of_reach_is_counted(
+    kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         await stage.submit(a_task())
         await stage.claim(task_id("a"))
@@ -227,11 +242,13 @@ async def test_what_was_mended_before_the_store_was_out_of_reach_is_counted(
         assert stage.sweeper.repairs.leases_ended == 1
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_bus_that_does_not_read_the_log_has_what_it_missed_published(
+    kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         unpublished = [3, 0]
 
         async def publish() -> int:

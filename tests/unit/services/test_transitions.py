@@ -126,7 +126,7 @@ async def test_a_commit_whose_answer_was_lost_is_known_as_one_s_own(
         assert (await stage.told("a")).count("Task Processing Started") == 1
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_claim_whose_answer_was_lost_is_known_also_when_the_row_changed_since(
     kind: str, tmp_path: Path
@@ -153,7 +153,7 @@ async def test_a_claim_whose_answer_was_lost_is_known_also_when_the_row_changed_
         assert claimed.attempt == 1
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_claim_that_somebody_else_won_is_not_taken_for_one_s_own(
     kind: str, tmp_path: Path
@@ -168,7 +168,7 @@ async def test_a_claim_that_somebody_else_won_is_not_taken_for_one_s_own(
             await stage.transitions.task(task_id("a"), a_claim("worker-1"), row=pending)
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_an_outcome_whose_answer_was_lost_is_told_once(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as backend:
@@ -235,6 +235,7 @@ class Full:
         return messages
 
 
+# Where the message is written together with the row there is no ring that could be lost.
 @pytest.mark.parametrize("kind", IN_MEMORY)
 @pytest.mark.parametrize("trouble", ["down", "full"])
 @scenario

@@ -18,7 +18,7 @@ from longshore.testing.presence import FakePresence
 from longshore.testing.runner import Script, fails, prints, succeeds
 from tests.unit.services.samples import HANGS, MINUTE, STUBBORN
 from tests.unit.services.stage import (
-    IN_MEMORY,
+    BACKENDS,
     RESULT_LIMIT_BYTES,
     SECOND,
     TENANT,
@@ -29,7 +29,7 @@ from tests.unit.services.stage import (
 )
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_result_is_kept_with_all_that_is_to_be_known_of_the_attempt(
     kind: str, tmp_path: Path
@@ -54,7 +54,7 @@ async def test_a_result_is_kept_with_all_that_is_to_be_known_of_the_attempt(
         assert stage.presence.children == {}
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_large_result_is_stored_before_the_outcome_and_comes_back_whole(
     kind: str, tmp_path: Path
@@ -74,12 +74,15 @@ async def test_a_large_result_is_stored_before_the_outcome_and_comes_back_whole(
         assert await stage.documents.load(row.result) == large
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize(
     "result", ["x" * RESULT_LIMIT_BYTES, float("nan"), "\ud800"], ids=["large", "nan", "surrogate"]
 )
 @scenario
-async def test_a_result_that_cannot_be_kept_fails_the_task(result: Any, tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_result_that_cannot_be_kept_fails_the_task(
+    kind: str, result: Any, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         stage.runner.plays("a", Script(ending=succeeds(result)))
         await stage.submit(a_task())
@@ -93,7 +96,7 @@ async def test_a_result_that_cannot_be_kept_fails_the_task(result: Any, tmp_path
         assert row.failure.category is ErrorCategory.PARSE
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_passing_failure_is_tried_again_when_it_is_due(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as backend:
@@ -123,9 +126,10 @@ async def test_a_passing_failure_is_tried_again_when_it_is_due(kind: str, tmp_pa
         assert (await backend.queue.depth("default")).hidden == 0
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_is_not_tried_before_the_server_said(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_task_is_not_tried_before_the_server_said(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         limited = fails(ErrorCategory.RATE_LIMIT, retry_after=MINUTE)
         stage.runner.plays("a", Script(ending=limited), Script())
@@ -141,7 +145,7 @@ async def test_a_task_is_not_tried_before_the_server_said(tmp_path: Path) -> Non
         assert (row.state, row.attempts_used) == (TaskState.COMPLETED, 0)
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_final_failure_ends_the_task(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as backend:
@@ -157,7 +161,59 @@ async def test_a_final_failure_ends_the_task(kind: str, tmp_path: Path) -> None:
         assert (await stage.told("a"))[-1] == "Task Failed"
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+FINAL = ("auth", "validation", "parse", "not-found", "programming", "exit-code", "unknown")
+MAY_PASS = ("timeout", "network", "rate-limit", "server-error", "crash", "out-of-memory")
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_the_category_of_a_failure_decides_whether_there_is_another_attempt(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        for category in ErrorCategory:
+            stage.runner.plays(category.value, Script(ending=fails(category)), Script())
+        await stage.submit(*(a_task(category.value) for category in ErrorCategory))
+
+        async with stage.working():
+            await stage.passes(MINUTE)
+
+        states = await stage.states()
+        assert sorted(states) == sorted((*FINAL, *MAY_PASS))
+        for category in FINAL:
+            assert states[category] is TaskState.FAILED
+            assert (await stage.told(category))[-1] == "Task Failed"
+        for category in MAY_PASS:
+            first = (await stage.history(category))[2]
+            assert states[category] is TaskState.COMPLETED
+            assert first.type == "Task Processing Failed"
+            assert first.body.error_category == category
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_task_may_decide_itself_whether_there_is_another_attempt(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        again = fails(ErrorCategory.VALIDATION, retry=True, retry_after=MINUTE)
+        stage.runner.plays("retry", Script(ending=again), Script())
+        stage.runner.plays("fail", Script(ending=fails(retry=False)), Script())
+        await stage.submit(a_task("retry"), a_task("fail"))
+
+        async with stage.working():
+            await stage.passes(timedelta(seconds=59))
+            early = await stage.states()
+            await stage.passes(timedelta(seconds=2))
+
+        assert early == {"retry": TaskState.PENDING, "fail": TaskState.FAILED}
+        assert (await stage.task("retry")).state is TaskState.COMPLETED
+        assert (await stage.task("fail")).attempt == 1
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_task_fails_when_its_attempts_are_used_up(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as backend:
@@ -174,7 +230,7 @@ async def test_a_task_fails_when_its_attempts_are_used_up(kind: str, tmp_path: P
         assert (last.retry_count, last.source, last.error_category) == (4, "worker", "network")
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize(
     ("script", "signal", "seconds"),
     [(HANGS, "SIGTERM", 60), (STUBBORN, "SIGKILL", 65)],
@@ -201,11 +257,13 @@ async def test_a_timeout_tells_which_signal_ended_the_attempt_and_how_long_it_ra
         assert stage.runner.alive == []
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_definition_has_its_own_timeout_and_may_ask_for_another_try(
+    kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         slow = Definition(
             name="slow", runner=RunnerKind.COMMAND, timeout=MINUTE, retry_on_timeout=True
@@ -225,7 +283,7 @@ async def test_a_definition_has_its_own_timeout_and_may_ask_for_another_try(
         assert "Task Processing Failed" in await stage.told("a")
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize(
     ("port", "method", "after"),
     [("ledger", "commit", False), ("ledger", "commit", True), ("blobs", "put", False)],
@@ -264,9 +322,12 @@ class NoRoom(FakePresence):
         raise OSError(28, "No space left on device")
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_child_that_cannot_be_noted_down_is_not_left_alive(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_child_that_cannot_be_noted_down_is_not_left_alive(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend, presence=NoRoom())
         stage.runner.plays("a", HANGS)
         await stage.submit(a_task())
@@ -278,9 +339,10 @@ async def test_a_child_that_cannot_be_noted_down_is_not_left_alive(tmp_path: Pat
         assert stage.runner.alive == []
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_worker_that_is_cancelled_kills_its_children(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_worker_that_is_cancelled_kills_its_children(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         stage.runner.plays("a", HANGS)
         stage.runner.plays("b", STUBBORN)

@@ -14,7 +14,7 @@ from longshore.testing.runner import Script, prints, succeeds
 from tests.unit.services.ports import Interposed
 from tests.unit.services.samples import HANGS, STUBBORN
 from tests.unit.services.stage import (
-    IN_MEMORY,
+    BACKENDS,
     LEASE,
     NO_WAIT,
     SECOND,
@@ -26,7 +26,7 @@ from tests.unit.services.stage import (
 )
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_cancelled_task_is_killed_at_once_and_its_end_confirmed(
     kind: str, tmp_path: Path
@@ -52,11 +52,13 @@ async def test_a_cancelled_task_is_killed_at_once_and_its_end_confirmed(
         assert (last.body.by, last.body.last_output) == ("ann", 1)
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_cancelled_task_that_ignores_the_request_is_killed_for_good(
+    kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         stage.runner.plays("a", STUBBORN)
         await stage.submit(a_task())
@@ -70,7 +72,7 @@ async def test_a_cancelled_task_that_ignores_the_request_is_killed_for_good(
             assert (await stage.task("a")).state is TaskState.CANCELLED
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_cancellation_that_comes_with_the_claim_is_not_missed(
     kind: str, tmp_path: Path
@@ -82,19 +84,24 @@ async def test_a_cancellation_that_comes_with_the_claim_is_not_missed(
 
         async def somebody_cancels() -> None:
             await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
-            await asyncio.sleep(0.01)  # the worker hears of it before it hears of its claim
+            # The worker hears of it before it hears of its claim.
+            await heard.wait()
 
-        ledger = Interposed(backend.ledger, "commit", after=somebody_cancels)
+        async def note() -> None:
+            heard.set()
+
+        heard = asyncio.Event()
+        nudging = Interposed(backend.ledger, "nudged", after=note)
+        ledger = Interposed(nudging, "commit", after=somebody_cancels)
         async with stage.with_ports(ledger=ledger).working():
             await stage.passes(NO_WAIT)
-            await asyncio.sleep(0.02)
-            await stage.passes(NO_WAIT)
 
+            assert heard.is_set()
             assert (await stage.task("a")).state is TaskState.CANCELLED
             assert stage.runner.alive == []
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_claim_whose_answer_was_lost_while_it_was_cancelled_is_not_run(
     kind: str, tmp_path: Path
@@ -117,11 +124,13 @@ async def test_a_claim_whose_answer_was_lost_while_it_was_cancelled_is_not_run(
             assert stage.runner.alive == []
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_an_attempt_whose_row_says_from_the_start_that_it_is_cancelled_ends_so(
+    kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         stage.runner.plays("a", HANGS)
         await stage.submit(a_task())
@@ -134,7 +143,7 @@ async def test_an_attempt_whose_row_says_from_the_start_that_it_is_cancelled_end
         assert stage.runner.alive == []
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_an_outcome_that_is_faster_than_the_cancellation_stands(
     kind: str, tmp_path: Path

@@ -1,8 +1,6 @@
 """A message says where to look, the row what to do: on every backend, by the worker itself."""
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from longshore.core.states import TaskState
 from longshore.ports.queue import Depth, Outgoing
 from longshore.testing.runner import Script, fails
 from tests.unit.services.ports import Interposed
+from tests.unit.services.samples import MINUTE
 from tests.unit.services.stage import (
     BACKENDS,
     LEASE,
@@ -35,26 +34,6 @@ TICK = timedelta(milliseconds=1)
 TAKEN_OVER_AFTER = LEASE.lasts + LEASE.skew_margin
 
 
-async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for something that needs no time on the clock; some stores have threads of their own."""
-    while not await true():
-        await asyncio.sleep(0.001)
-
-
-async def emptied(stage: Stage) -> None:
-    async def nothing_is_left() -> bool:
-        return await stage.backend.queue.depth("default") == EMPTY
-
-    await until(nothing_is_left)
-
-
-async def ended(stage: Stage, key: str = "a") -> None:
-    async def is_over() -> bool:
-        return (await stage.task(key)).state.terminal
-
-    await until(is_over)
-
-
 async def bring(stage: Stage, *keys: str) -> None:
     """One more message for each of these tasks, as a queue that delivers twice would have it."""
     messages = [Outgoing(queue="default", body=body_for(task_id(key))) for key in keys]
@@ -69,8 +48,8 @@ async def test_a_pending_task_is_claimed_and_run(kind: str, tmp_path: Path) -> N
         await stage.submit(a_task())
 
         async with stage.working():
-            await ended(stage)
-            await emptied(stage)
+            await stage.passes(NO_WAIT)
+            assert await backend.queue.depth("default") == EMPTY
 
         row = await stage.task("a")
         assert (row.state, row.attempt, row.fence > 0) == (TaskState.COMPLETED, 1, True)
@@ -79,6 +58,30 @@ async def test_a_pending_task_is_claimed_and_run(kind: str, tmp_path: Path) -> N
             "Task Processing Started",
             "Task Completed",
         ]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_of_two_who_claim_at_once_only_the_one_whose_commit_came_first_runs_the_task(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+
+        async def somebody_is_faster() -> None:
+            await stage.claim(A, "somebody else")
+
+        ledger = Interposed(backend.ledger, "commit", before=somebody_is_faster)
+        async with stage.with_ports(ledger=ledger).working():
+            await stage.passes(NO_WAIT)
+            depth = await backend.queue.depth("default")
+
+        row = await stage.task("a")
+        assert row.lease is not None
+        assert (row.lease.worker_id, row.attempt) == ("somebody else", 1)
+        assert stage.runner.orders == []
+        assert depth == Depth(ready=0, hidden=1, dead=0)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -97,7 +100,8 @@ async def test_a_message_of_a_task_that_has_ended_is_dropped_as_a_duplicate(
         await bring(stage, *keys)
 
         async with stage.working():
-            await emptied(stage)
+            await stage.passes(NO_WAIT)
+            assert await backend.queue.depth("default") == EMPTY
 
         assert [row.state.value for row in before] == list(keys)
         assert [await stage.task(key) for key in keys] == before
@@ -115,7 +119,8 @@ async def test_a_message_of_no_task_is_dropped_recorded_and_told_of(
 
         with caplog.at_level(logging.ERROR, "longshore"):
             async with stage.working():
-                await emptied(stage)
+                await stage.passes(NO_WAIT)
+                assert await backend.queue.depth("default") == EMPTY
 
         (event,) = (await backend.events.query(TENANT, event_type="Message Rejected")).items
         assert event.body.reason == "there is no task 'job-nobody_a'"
@@ -131,17 +136,9 @@ async def test_a_task_in_good_hands_is_put_off_until_its_lease_could_be_over(
         stage = Stage(backend)
         await stage.submit(a_task())
         held = await stage.claim(A, "somebody else")
-        put_off = asyncio.Event()
 
-        async def note() -> None:
-            put_off.set()
-
-        queue = Interposed(backend.queue, "put_off", after=note)
-        worker = stage.with_ports(queue=queue).worker()
-        working = asyncio.ensure_future(worker.run())
-        await put_off.wait()
-        worker.stop()
-        await working
+        async with stage.working():
+            await stage.passes(NO_WAIT)
 
         assert await stage.task("a") == held
         assert stage.runner.orders == []
@@ -172,7 +169,7 @@ async def test_a_task_whose_lease_is_over_is_taken_over_under_a_new_fence(
         stage.clock.advance(TAKEN_OVER_AFTER)
 
         async with stage.working():
-            await ended(stage)
+            await stage.passes(NO_WAIT)
 
         row = await stage.task("a")
         assert (row.state, row.attempt, row.attempts_used) == (TaskState.COMPLETED, 2, 1)
@@ -192,8 +189,8 @@ async def test_a_task_whose_lease_is_over_and_whose_attempts_are_used_up_fails_a
         stage.clock.advance(TAKEN_OVER_AFTER)
 
         async with stage.working():
-            await ended(stage)
-            await emptied(stage)
+            await stage.passes(NO_WAIT)
+            assert await backend.queue.depth("default") == EMPTY
 
         last = (await stage.history("a"))[-1]
         assert (last.type, last.body.retry_count) == ("Task Failed", 1)
@@ -208,14 +205,8 @@ async def test_a_task_has_three_attempts_if_nothing_else_is_said(kind: str, tmp_
         stage.runner.plays("a", Script(ending=fails()))
         await stage.submit(a_task())
 
-        async def is_over() -> bool:
-            row = await stage.task("a")
-            if row.state is TaskState.PENDING:
-                stage.clock.advance(SECOND)  # towards the next attempt
-            return row.state.terminal
-
         async with stage.working():
-            await until(is_over)
+            await stage.passes(MINUTE)
 
         row, last = await stage.task("a"), (await stage.history("a"))[-1]
         assert RetryPolicy().max_attempts == 3
@@ -239,7 +230,7 @@ async def test_attempts_are_counted_on_the_row_and_not_by_deliveries(
         stage.clock.advance(2 * SECOND)
 
         async with stage.working():
-            await ended(stage)
+            await stage.passes(NO_WAIT)
 
         row = await stage.task("a")
         assert 2 * RetryPolicy().max_attempts < RECEIVE_LIMIT

@@ -14,9 +14,9 @@ from longshore.ports.queue import Depth, Message, Outgoing
 from longshore.testing.flaky import Flaky
 from longshore.testing.runner import Script, succeeds
 from tests.unit.services.ports import recorded
-from tests.unit.services.samples import HANGS
+from tests.unit.services.samples import HANGS, MINUTE
 from tests.unit.services.stage import (
-    IN_MEMORY,
+    BACKENDS,
     LEASE,
     NO_WAIT,
     SECOND,
@@ -36,11 +36,12 @@ def takes(seconds: float, result: Any = None) -> Script:
 
 
 class Counted:
-    """A queue that notes how many messages were asked for, and how many came."""
+    """A queue that notes how many messages were asked for, how patiently, and how many came."""
 
     def __init__(self, queue: Any) -> None:
         self._queue = queue
         self.asked: list[int] = []
+        self.waits: list[timedelta] = []
         self.given = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -48,12 +49,45 @@ class Counted:
 
     async def receive(self, queues: Sequence[str], *, limit: int, **how: Any) -> list[Message]:
         self.asked.append(limit)
+        self.waits.append(how["wait"])
         messages = await self._queue.receive(queues, limit=limit, **how)
         self.given += len(messages)
         return messages
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_worker_with_nothing_to_do_asks_once_and_waits_twenty_seconds_for_an_answer(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        queue = Counted(backend.queue)
+        stage = Stage(backend).with_ports(queue=queue)
+
+        async with stage.working():
+            await stage.passes(timedelta(seconds=59))
+            waits = list(queue.waits)
+
+        assert waits == [timedelta(seconds=20)] * 3
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_three_tasks_run_at_once_if_no_other_number_is_set(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        for key in "abcde":
+            stage.runner.plays(key, HANGS)
+        await stage.submit(*(a_task(key) for key in "abcde"))
+
+        async with stage.working() as worker:
+            await stage.passes(MINUTE)
+            running = worker.running
+
+        assert len(running) == len(stage.runner.orders) == 3
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_no_more_messages_are_taken_than_there_are_free_slots(
     kind: str, tmp_path: Path
@@ -74,7 +108,7 @@ async def test_no_more_messages_are_taken_than_there_are_free_slots(
         assert (await backend.queue.depth("default")).ready == 5  # those two were given back
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_slot_is_filled_again_as_soon_as_it_is_free(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as backend:
@@ -92,7 +126,7 @@ async def test_a_slot_is_filled_again_as_soon_as_it_is_free(kind: str, tmp_path:
         assert ended["d"] == timedelta(seconds=8)
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_message_that_comes_while_the_worker_waits_is_taken_at_once(
     kind: str, tmp_path: Path
@@ -107,6 +141,7 @@ async def test_a_message_that_comes_while_the_worker_waits_is_taken_at_once(
             assert (await stage.task("a")).state is TaskState.COMPLETED
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -115,14 +150,15 @@ async def test_a_message_that_comes_while_the_worker_waits_is_taken_at_once(
         ("{}", "requestId must match"),
         ('{"requestId":"../etc"}', "requestId must match"),
         ('{"requestId":7}', "requestId must match"),
+        (body_for("x" * 257), "requestId must match"),
         (body_for("job-nobody_a"), "there is no task 'job-nobody_a'"),
     ],
 )
 @scenario
 async def test_a_message_that_names_no_task_is_recorded_and_removed(
-    body: str, reason: str, tmp_path: Path
+    kind: str, body: str, reason: str, tmp_path: Path
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         await backend.queue.send([Outgoing(queue="default", body=body)])
         await stage.submit(a_task())
@@ -139,7 +175,7 @@ async def test_a_message_that_names_no_task_is_recorded_and_removed(
         assert (await stage.task("a")).state is TaskState.COMPLETED
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_message_of_a_task_that_is_not_to_be_run_is_dropped(
     kind: str, tmp_path: Path
@@ -163,7 +199,7 @@ async def test_a_message_of_a_task_that_is_not_to_be_run_is_dropped(
         assert await backend.queue.depth("default") == EMPTY
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_task_that_somebody_else_runs_is_put_off_and_taken_over_when_its_lease_is_over(
     kind: str, tmp_path: Path
@@ -194,7 +230,7 @@ async def test_a_task_that_somebody_else_runs_is_put_off_and_taken_over_when_its
         ]
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_putting_a_message_off_again_and_again_never_makes_it_a_dead_letter(
     kind: str, tmp_path: Path
@@ -218,7 +254,7 @@ async def test_putting_a_message_off_again_and_again_never_makes_it_a_dead_lette
         assert await backend.queue.depth("default") == EMPTY
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_of_two_workers_with_two_messages_of_one_task_one_runs_it(
     kind: str, tmp_path: Path
@@ -237,7 +273,7 @@ async def test_of_two_workers_with_two_messages_of_one_task_one_runs_it(
         assert await backend.queue.depth("default") == EMPTY
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_message_that_comes_before_its_task_is_due_waits_for_it(
     kind: str, tmp_path: Path
@@ -255,7 +291,7 @@ async def test_a_message_that_comes_before_its_task_is_due_waits_for_it(
         assert (early, len(stage.runner.orders)) == (0, 1)
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_the_outcome_is_committed_before_the_message_is_deleted(
     kind: str, tmp_path: Path
@@ -273,7 +309,7 @@ async def test_the_outcome_is_committed_before_the_message_is_deleted(
         assert writes.count("queue.delete") == 1
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_message_that_outlives_the_outcome_is_dropped_when_it_comes_again(
     kind: str, tmp_path: Path

@@ -15,7 +15,7 @@ from longshore.testing.flaky import Flaky
 from longshore.testing.runner import Script
 from tests.unit.services.samples import HANGS
 from tests.unit.services.stage import (
-    IN_MEMORY,
+    BACKENDS,
     SECOND,
     TENANT,
     Stage,
@@ -26,7 +26,7 @@ from tests.unit.services.stage import (
 )
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_results_of_the_parents_reach_the_child(kind: str, tmp_path: Path) -> None:
     large = ["x" * INLINE_LIMIT_BYTES]
@@ -47,9 +47,10 @@ async def test_results_of_the_parents_reach_the_child(kind: str, tmp_path: Path)
         assert order.input == {"argv": ["x"]}
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_an_order_says_all_that_the_child_needs(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_an_order_says_all_that_the_child_needs(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         await stage.submit(a_task())
 
@@ -64,9 +65,12 @@ async def test_an_order_says_all_that_the_child_needs(tmp_path: Path) -> None:
         assert order.timeout == timedelta(minutes=5)
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_an_order_that_can_never_be_carried_out_fails_the_task(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_an_order_that_can_never_be_carried_out_fails_the_task(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         stage.runner.plays("a", Script(refused=UsageError("no such command")), HANGS)
         await stage.submit(a_task())
@@ -80,11 +84,13 @@ async def test_an_order_that_can_never_be_carried_out_fails_the_task(tmp_path: P
         assert row.failure.category is ErrorCategory.VALIDATION
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_what_a_task_needs_is_looked_for_again_when_the_store_is_out_of_reach(
+    kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         await stage.submit(a_task(input={"argv": ["x" * 5000]}))
         blobs = Flaky(backend.blobs, "get", times=3)
@@ -97,9 +103,12 @@ async def test_what_a_task_needs_is_looked_for_again_when_the_store_is_out_of_re
         assert (await stage.task("a")).state is TaskState.COMPLETED
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_whose_definition_is_lost_fails_with_a_reason(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_task_whose_definition_is_lost_fails_with_a_reason(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         await backend.definitions.put(TENANT, Definition(name="own", runner=RunnerKind.COMMAND))
         await stage.submit(a_task(name="own"))

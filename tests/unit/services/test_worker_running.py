@@ -10,10 +10,10 @@ from longshore.core.states import TaskState
 from longshore.errors import BackendRejected, UsageError
 from longshore.testing.flaky import Flaky
 from tests.unit.services.ports import Interposed
-from tests.unit.services.stage import IN_MEMORY, NO_WAIT, SECOND, Stage, a_task, opened, scenario
+from tests.unit.services.stage import BACKENDS, NO_WAIT, SECOND, Stage, a_task, opened, scenario
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_messages_that_arrive_with_the_order_to_stop_are_given_back_unharmed(
     kind: str, tmp_path: Path
@@ -34,7 +34,7 @@ async def test_messages_that_arrive_with_the_order_to_stop_are_given_back_unharm
         assert [message.receives for message in again] == [1, 1]
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_worker_that_waits_for_messages_stops_at_once(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as backend:
@@ -53,11 +53,13 @@ async def test_a_worker_that_waits_for_messages_stops_at_once(kind: str, tmp_pat
         assert stage.presence.calls == [("appear", "worker-1"), ("leave", "worker-1")]
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_worker_whose_run_is_cancelled_leaves_nothing_waiting_behind(
+    kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         running = asyncio.ensure_future(stage.worker().run())
         await stage.passes(NO_WAIT)
@@ -70,9 +72,10 @@ async def test_a_worker_whose_run_is_cancelled_leaves_nothing_waiting_behind(
         assert len(await stage.messages()) == 1
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_worker_goes_on_when_the_queue_comes_back(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_worker_goes_on_when_the_queue_comes_back(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
         queue = Flaky(backend.queue, "receive", times=4)
         stage = Stage(backend).with_ports(queue=queue)
         await stage.submit(a_task())
@@ -84,14 +87,15 @@ async def test_a_worker_goes_on_when_the_queue_comes_back(tmp_path: Path) -> Non
         assert (await stage.task("a")).state is TaskState.COMPLETED
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize(
     "error", [None, BackendRejected("denied"), ValueError("a bug")], ids=["down", "denied", "bug"]
 )
 @scenario
 async def test_trouble_with_one_message_leaves_it_for_later_and_the_worker_at_work(
-    error: Exception | None, tmp_path: Path
+    kind: str, error: Exception | None, tmp_path: Path
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         ledger = Flaky(backend.ledger, "task", error)
         stage = Stage(backend).with_ports(ledger=ledger)
         await stage.submit(a_task("a"), a_task("b"))
@@ -105,18 +109,20 @@ async def test_trouble_with_one_message_leaves_it_for_later_and_the_worker_at_wo
         assert set((await stage.states()).values()) == {TaskState.COMPLETED}
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_two_workers_cannot_have_one_name(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_two_workers_cannot_have_one_name(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         async with stage.working("twin"):
             with pytest.raises(UsageError):
                 await stage.worker("twin").run()
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_worker_serves_only_its_own_queues(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_worker_serves_only_its_own_queues(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         await stage.submit(a_task("a", queue="fast"), a_task("b", queue="slow"), a_task("c"))
 

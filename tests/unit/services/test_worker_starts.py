@@ -10,7 +10,7 @@ from longshore.core.states import TaskState
 from longshore.errors import BackendUnavailable
 from longshore.testing.runner import Script
 from tests.unit.services.stage import (
-    IN_MEMORY,
+    BACKENDS,
     NO_WAIT,
     SECOND,
     Stage,
@@ -24,7 +24,7 @@ NOT_NOW = Script(refused=BackendUnavailable("no child could be started: out of p
 MOMENT = timedelta(milliseconds=1)
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_task_that_no_child_could_be_started_for_is_given_back_and_costs_no_attempt(
     kind: str, tmp_path: Path
@@ -45,9 +45,12 @@ async def test_a_task_that_no_child_could_be_started_for_is_given_back_and_costs
         assert (await backend.queue.depth("default")).hidden == 0
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_the_pause_before_it_is_given_back_doubles_up_to_a_limit(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_the_pause_before_it_is_given_back_doubles_up_to_a_limit(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         stage.runner.plays("a", NOT_NOW)
         await stage.submit(a_task())
@@ -63,14 +66,16 @@ async def test_the_pause_before_it_is_given_back_doubles_up_to_a_limit(tmp_path:
         assert (await stage.task("a")).attempts_used == 0
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_counted_before_does_not_make_the_pause_longer(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_what_counted_before_does_not_make_the_pause_longer(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         await stage.submit(a_task())
         await stage.claim(task_id("a"))
-        gone = c.LeaseEnded(fence=1, margin=NO_WAIT, holder_gone=True)
-        await stage.transitions.task(task_id("a"), gone)
+        await stage.lost("a")
         stage.runner.plays("a", NOT_NOW)
 
         async with stage.working():
@@ -80,9 +85,12 @@ async def test_what_counted_before_does_not_make_the_pause_longer(tmp_path: Path
             assert (await stage.task("a")).attempts_used == 1
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_cancellation_does_not_wait_for_the_end_of_the_pause(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_cancellation_does_not_wait_for_the_end_of_the_pause(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         stage.runner.plays("a", NOT_NOW)
         await stage.submit(a_task())
@@ -95,9 +103,12 @@ async def test_a_cancellation_does_not_wait_for_the_end_of_the_pause(tmp_path: P
             assert (await stage.task("a")).state is TaskState.CANCELLED
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_worker_that_stops_does_not_wait_for_the_end_of_the_pause(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_worker_that_stops_does_not_wait_for_the_end_of_the_pause(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         stage.runner.plays("a", NOT_NOW)
         await stage.submit(a_task())
@@ -112,19 +123,20 @@ async def test_a_worker_that_stops_does_not_wait_for_the_end_of_the_pause(tmp_pa
             assert (await stage.told("a"))[-1] == "Task Released"
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_task_whose_lease_is_lost_in_the_pause_is_left_to_its_new_holder(
+    kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         stage.runner.plays("a", NOT_NOW)
         await stage.submit(a_task())
 
         async with stage.working():
             await stage.passes(MOMENT)
-            lost = c.LeaseEnded(fence=1, margin=NO_WAIT, holder_gone=True)
-            await stage.transitions.task(task_id("a"), lost)
+            await stage.lost("a")
             taken = await stage.claim(task_id("a"), "other")
             await stage.passes(SECOND)
 

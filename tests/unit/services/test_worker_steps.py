@@ -12,10 +12,10 @@ from longshore.testing.flaky import Flaky
 from longshore.testing.runner import Script, fails
 from tests.unit.services.ports import Interposed
 from tests.unit.services.samples import MINUTE
-from tests.unit.services.stage import IN_MEMORY, SECOND, Stage, a_task, opened, scenario
+from tests.unit.services.stage import BACKENDS, SECOND, Stage, a_task, opened, scenario
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_second_attempt_gets_the_steps_that_were_finished(
     kind: str, tmp_path: Path
@@ -45,12 +45,14 @@ async def test_a_second_attempt_gets_the_steps_that_were_finished(
         ]
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_steps_are_kept_through_renewals_and_cancellations_of_others(
+    kind: str,
     tmp_path: Path,
 ) -> None:
     steps = [item for n in range(5) for item in (StepDone(f"s{n}", n), timedelta(seconds=19))]
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         stage.runner.plays("a", Script(says=steps, ending=fails()), Script())
         await stage.submit(a_task())
@@ -61,12 +63,13 @@ async def test_steps_are_kept_through_renewals_and_cancellations_of_others(
         assert stage.runner.orders[1].checkpoints == {f"s{n}": n for n in range(5)}
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize(("port", "method"), [("blobs", "put"), ("ledger", "commit")])
 @scenario
 async def test_a_step_that_cannot_be_kept_ends_the_attempt_and_costs_none(
-    port: str, method: str, tmp_path: Path
+    kind: str, port: str, method: str, tmp_path: Path
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         stage.runner.plays("a", Script(says=[SECOND, StepDone("one", 1)]), Script())
         flaky = Flaky(getattr(backend, port), method, times=0)
@@ -89,9 +92,10 @@ async def test_a_step_that_cannot_be_kept_ends_the_attempt_and_costs_none(
         assert "Task Released" in await stage.told("a")
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_step_is_not_acknowledged_before_it_is_kept(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+async def test_a_step_is_not_acknowledged_before_it_is_kept(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         stage.runner.plays("a", Script(says=[StepDone("one", 1)]))
         await stage.submit(a_task())

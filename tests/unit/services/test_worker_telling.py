@@ -14,7 +14,7 @@ from longshore.ports.runner import Active, Ending, Progressed, Summarised, Used
 from longshore.testing.runner import Script, prints
 from tests.unit.services.samples import MINUTE
 from tests.unit.services.stage import (
-    IN_MEMORY,
+    BACKENDS,
     NO_WAIT,
     SECOND,
     Stage,
@@ -30,7 +30,7 @@ async def lines(stage: Stage) -> list[tuple[Stream, bytes]]:
     return [(entry.stream, entry.data) for entry in entries]
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_progress_and_summaries_are_lines_of_output_while_the_child_runs(
     kind: str, tmp_path: Path
@@ -53,8 +53,9 @@ async def test_progress_and_summaries_are_lines_of_output_while_the_child_runs(
         ]
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize(
-    ("said", "kind", "text"),
+    ("said", "activity", "text"),
     [
         (Progressed(2, 3, "pages"), "progress", "2 of 3 (66%), pages"),
         (Summarised("all fine"), "summary", "all fine"),
@@ -64,9 +65,9 @@ async def test_progress_and_summaries_are_lines_of_output_while_the_child_runs(
 )
 @scenario
 async def test_a_heartbeat_tells_what_was_last_said(
-    said: Any, kind: str, text: str, tmp_path: Path
+    kind: str, said: Any, activity: str, text: str, tmp_path: Path
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         began = stage.clock.now()
         step = Activity(type="step_running", step_name="one")
@@ -77,8 +78,9 @@ async def test_a_heartbeat_tells_what_was_last_said(
             await stage.passes(timedelta(seconds=21))
 
         beat = next(e for e in await stage.history("a") if e.type == "Task Heartbeat")
-        assert (beat.body.last_activity.type, beat.body.last_activity.step_name) == (kind, text)
-        assert beat.body.last_activity.timestamp == began + SECOND
+        last = beat.body.last_activity
+        assert (last.type, last.step_name) == (activity, text)
+        assert last.timestamp == began + SECOND
 
 
 @pytest.mark.parametrize(
@@ -99,10 +101,13 @@ def test_progress_reads_like_a_sentence(progress: Progressed, text: str) -> None
     assert str(progress) == text
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_a_given_back_attempt_has_used_is_not_forgotten(tmp_path: Path) -> None:
+async def test_what_a_given_back_attempt_has_used_is_not_forgotten(
+    kind: str, tmp_path: Path
+) -> None:
     usage = Usage(input_tokens=7, cost_usd=0.5)
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         stage.runner.plays("a", Script(says=[Used(usage)], ending=None))
         await stage.submit(a_task())
@@ -118,6 +123,7 @@ async def test_what_a_given_back_attempt_has_used_is_not_forgotten(tmp_path: Pat
         assert (await stage.history("a"))[-1].body.usage == usage
 
 
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize(
     ("category", "peak"),
     [
@@ -128,9 +134,9 @@ async def test_what_a_given_back_attempt_has_used_is_not_forgotten(tmp_path: Pat
 )
 @scenario
 async def test_how_much_memory_it_had_is_told_of_a_child_that_died(
-    category: ErrorCategory, peak: int | None, tmp_path: Path
+    kind: str, category: ErrorCategory, peak: int | None, tmp_path: Path
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         failure = Failure(category=category, message="gone")
         stage.runner.plays("a", Script(ending=Ending(failure=failure, peak_rss_bytes=123)))

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
 from typing import Any, TypeVar
@@ -21,7 +21,14 @@ from longshore.core.blob_keys import task_document
 from longshore.core.failures import ErrorCategory
 from longshore.core.lease import LeasePolicy
 from longshore.core.rows import TaskRow
-from longshore.errors import BackendUnavailable, CommandRefused, LeaseLost, NotFound, UsageError
+from longshore.errors import (
+    BackendError,
+    BackendUnavailable,
+    CommandRefused,
+    LeaseLost,
+    NotFound,
+    UsageError,
+)
 from longshore.ports.backend import Backend
 from longshore.ports.output import Stream
 from longshore.ports.presence import Presence
@@ -30,7 +37,7 @@ from longshore.services.artifacts import ArtifactPolicy, Artifacts, anything_in
 from longshore.services.documents import Documents
 from longshore.services.transitions import Transitions
 from longshore.services.worker.orders import order_for
-from longshore.services.worker.outcomes import Outcomes
+from longshore.services.worker.outcomes import Outcome, Outcomes
 from longshore.services.worker.output import OutputPolicy, OutputPump
 from longshore.services.worker.telling import Telling
 
@@ -150,6 +157,7 @@ class Attempt:
             logger.warning("attempt.fenced", extra={"task_id": self.task_id, "fence": self.fence})
             return
         try:
+            command = await self._with_output(command)
             await self._insistently(lambda: self._tell(command))
             logger.info("attempt.ended", extra={**about, "state": self.row.state.value})
         except (LeaseLost, NotFound) as error:
@@ -157,6 +165,19 @@ class Attempt:
         except CommandRefused:
             # Cancelled in the same moment and confirmed by somebody else.
             logger.exception("outcome.refused", extra={"task_id": self.task_id})
+
+    async def _with_output(self, command: Outcome) -> Outcome:
+        """The outcome, once the output that it names is stored.
+
+        A log that stays out of reach does not cost the work: then less is named.
+        """
+        try:
+            await self._insistently(self._pump.settle)
+        except BackendError as error:
+            extra = {"task_id": self.task_id, "error": str(error)}
+            logger.error("output.lost_for_good", extra=extra)  # noqa: TRY400 - the error says it
+            return replace(command, last_output=self._pump.last_stored)
+        return command
 
     async def _tell(self, command: c.Command) -> None:
         self._know(await self._tools.transitions.task(self.task_id, command, row=self.row))
@@ -180,7 +201,7 @@ class Attempt:
                 await clock.sleep(_AFTER_TROUBLE)
         return await call()
 
-    async def _outcome(self) -> c.Command | None:
+    async def _outcome(self) -> Outcome | None:
         """The command that reports the end; None if nothing may be reported."""
         tools = self._tools
         try:
@@ -197,6 +218,9 @@ class Attempt:
             return self._outcomes.failed_by(ErrorCategory.VALIDATION, error)
         except BackendUnavailable as error:
             return self._outcomes.failed_by(ErrorCategory.NETWORK, error)
+        if not self._trusted:
+            # It took too long to get here: somebody else may have begun.
+            return None
         try:
             child = self._child = await tools.runner.start(order)
         except UsageError as error:
@@ -216,7 +240,7 @@ class Attempt:
             finally:
                 await child.close()
 
-    async def _not_started(self, error: BackendUnavailable) -> c.Command | None:
+    async def _not_started(self, error: BackendUnavailable) -> Outcome | None:
         """Give the task back, but not at once: it would come round again and again."""
         logger.warning("child.unavailable", extra={"task_id": self.task_id, "error": str(error)})
         uncounted = max(self.row.attempt - 1 - self.row.attempts_used, 0)
@@ -232,7 +256,7 @@ class Attempt:
             return self._given_up(self._stop.result())
         return self._outcomes.released(str(error))
 
-    async def _supervise(self, child: RunningAttempt, timeout: timedelta) -> c.Command | None:
+    async def _supervise(self, child: RunningAttempt, timeout: timedelta) -> Outcome | None:
         reading = asyncio.ensure_future(self._read(child))
         late = asyncio.ensure_future(self._tools.backend.clock.sleep(timeout))
         fenced = asyncio.ensure_future(self._trust_ends())
@@ -261,6 +285,11 @@ class Attempt:
             await child.stop(grace=timedelta(0))
             await asyncio.gather(reading, return_exceptions=True)
             await self._pump.finish()
+
+    @property
+    def _trusted(self) -> bool:
+        """Whether nobody else can have taken the task over."""
+        return self._tools.backend.clock.elapsed() < self._trusted_until
 
     async def _trust_ends(self) -> None:
         clock = self._tools.backend.clock
@@ -321,7 +350,7 @@ class Attempt:
             return
         await child.step_kept(name)
 
-    async def _ended(self, ending: Ending) -> c.Command:
+    async def _ended(self, ending: Ending) -> Outcome:
         if ending.failure is not None:
             return self._outcomes.failed_so(ending.failure, ending)
         spec = self.row.spec
@@ -335,7 +364,7 @@ class Attempt:
             return self._outcomes.failed_by(ErrorCategory.PARSE, error)
         return self._outcomes.completed(result, ending.exit_code)
 
-    def _given_up(self, why: Stop) -> c.Command | None:
+    def _given_up(self, why: Stop) -> Outcome | None:
         match why:
             case Stop.CANCELLED:
                 return self._outcomes.cancelled()

@@ -14,6 +14,9 @@ from longshore.ports.runner import Ending
 from longshore.services.worker.output import OutputPump
 from longshore.services.worker.telling import Telling
 
+Outcome = c.Complete | c.AttemptFailed | c.TimeOut | c.ConfirmCancel | c.Release
+"""What can be reported of an attempt that is over."""
+
 _DIED = frozenset({ErrorCategory.CRASH, ErrorCategory.OUT_OF_MEMORY})
 
 

@@ -48,6 +48,7 @@ class OutputPump:
         self._attempt = attempt
         self._policy = policy
         self._sequence = 0
+        self._stored = 0  # the log has everything up to here
         self._bytes = 0
         self._waiting: list[OutputEntry] = []  # in order
         self._waiting_bytes = 0
@@ -59,6 +60,11 @@ class OutputPump:
     def last_sequence(self) -> int | None:
         """The sequence of the last piece so far; None if there was none."""
         return self._sequence or None
+
+    @property
+    def last_stored(self) -> int | None:
+        """The last sequence up to which the log has everything; None if it has nothing."""
+        return self._stored or None
 
     async def add(self, stream: Stream, data: bytes) -> None:
         """Take one piece; it is in the log soon, and at the latest when ``finish`` returns."""
@@ -95,6 +101,7 @@ class OutputPump:
                 return
             try:
                 await self._transitions.persistently(lambda: self._log.append(self._task_id, batch))
+                self._stored = batch[-1].end
             except BackendError as error:
                 logger.warning("output.lost", extra={"error": str(error)})
                 self._waiting[:0] = self._markers_for(batch)
@@ -122,7 +129,7 @@ class OutputPump:
         )
 
     async def finish(self) -> None:
-        """Bring the rest to the log, and markers for what could not be kept."""
+        """Bring the rest to the log, and markers for what could not be kept, if that can be now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -130,5 +137,16 @@ class OutputPump:
         if self._too_much_from is not None:
             self._waiting.append(self._marker(self._too_much_from, self._sequence))
         await self.flush()
-        if self._waiting:
-            logger.error("output.marker_lost", extra={"task_id": self._task_id})
+
+    async def settle(self) -> None:
+        """Store what is still missing after ``finish``: an outcome names the last sequence, so all
+        up to there must be in the log before it.
+
+        Raises:
+            BackendError: it is still out of reach, or will never take it.
+        """
+        async with self._turn:
+            if self._waiting:
+                await self._log.append(self._task_id, self._waiting)
+                self._stored = self._waiting[-1].end
+                self._waiting = []
