@@ -1,7 +1,8 @@
 """The body of ``longshore doctor``: looks at everything that has to be right, and changes nothing.
 
 Each check ends in *ok*, *warn* or *fail* with a sentence; only a fail makes the command fail. It
-must also answer when the store is damaged, so it does not open it for work.
+must also answer when the store is damaged, so it does not open it for work. With an audit it also
+reads all that is stored, which takes longer.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -21,6 +22,7 @@ from rich.text import Text
 
 from longshore.errors import ConfigurationError
 from longshore.interfaces.cli import words
+from longshore.interfaces.cli.auditing import Audit, audited
 from longshore.interfaces.cli.exits import ExitCode
 from longshore.interfaces.cli.options import Here
 from longshore.interfaces.cli.screen import Column, print_json, print_table
@@ -51,12 +53,16 @@ class Check:
     detail: str
 
 
-def doctor(here: Here) -> int:
+def doctor(here: Here, *, audit: bool = False) -> int:
     """Print what was found."""
-    checks = list(_checks(here))
+    audits: list[Audit] = []  # one at most: only a store that can be read has it
+    checks = list(_checks(here, audits.append if audit else None))
     failed = any(check.mark is Mark.FAIL for check in checks)
     if here.json:
-        print_json({"ok": not failed, "checks": [asdict(check) for check in checks]})
+        answer = {"ok": not failed, "checks": [asdict(check) for check in checks]}
+        print_json(
+            {**answer, "audit": audits[0].as_json() if audits else None} if audit else answer
+        )
     else:
         print_table(
             [Column("CHECK"), Column(""), Column("FOUND", flexible=True)],
@@ -65,10 +71,14 @@ def doctor(here: Here) -> int:
                 for check in checks
             ],
         )
+        for one in audits:
+            if one.findings:
+                print()
+                one.print()
     return ExitCode.FAILED if failed else ExitCode.OK
 
 
-def _checks(here: Here) -> Iterator[Check]:
+def _checks(here: Here, keep: Callable[[Audit], None] | None) -> Iterator[Check]:
     yield _versions()
     try:
         settings = settings_for(here)
@@ -79,7 +89,7 @@ def _checks(here: Here) -> Iterator[Check]:
     if settings.backend == "memory":
         yield Check("store", Mark.WARN, "memory: everything is forgotten when a process ends")
         return
-    yield from _of_store(settings)
+    yield from _of_store(settings, keep)
 
 
 def _versions() -> Check:
@@ -94,7 +104,7 @@ def _versions() -> Check:
     return Check("versions", Mark.WARN if known else Mark.FAIL, f"{detail}: {note}")
 
 
-def _of_store(settings: Settings) -> Iterator[Check]:
+def _of_store(settings: Settings, keep: Callable[[Audit], None] | None) -> Iterator[Check]:
     from longshore.wiring import examine
 
     facts = examine(settings)
@@ -120,6 +130,19 @@ def _of_store(settings: Settings) -> Iterator[Check]:
     )
     if facts.damage is None:
         yield from _at_work(settings, facts)
+        if keep is not None:
+            yield _history(facts, keep)
+
+
+def _history(facts: StoreFacts, keep: Callable[[Audit], None]) -> Check:
+    from longshore.wiring import system_clock
+
+    if facts.schema != facts.known_schema:
+        detail = f"not audited: only schema {facts.known_schema} can be, see above"
+        return Check("history", Mark.WARN, detail)
+    found = audited(facts.folder, system_clock())
+    keep(found)
+    return Check("history", Mark.OK if found.sound else Mark.FAIL, found.sentence())
 
 
 def _folder(facts: StoreFacts) -> Check:

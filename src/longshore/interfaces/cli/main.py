@@ -50,6 +50,7 @@ COMMANDS: dict[str, _Command] = {
     "dead discard": _Command(f"{_FOLDER}.dead", "discard", "Forget messages that lead nowhere"),
     "settings": _Command(f"{_FOLDER}.house", "settings", "Show every setting and its origin"),
     "doctor": _Command(f"{_FOLDER}.house", "doctor", "Check this installation and its data"),
+    "sim": _Command(f"{_FOLDER}.proof", "sim", "Simulate crashes and faults, and audit what comes"),
 }
 # First words of commands that have two.
 _GROUPS = {

@@ -1,0 +1,190 @@
+"""Invariants 4 and 7, for jobs: a job ends once a round, and its sets say what became of its tasks.
+
+A job's row hears of its tasks later than they end, and lets go of those that are resumed before
+they begin anew: so a bit that is set is always true, and one that is not set may be still to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from longshore.testing.auditing import vocabulary as v
+from longshore.testing.auditing.cases import Case
+from longshore.testing.auditing.evidence import Event, Job
+from longshore.testing.auditing.violation import Violation
+
+
+def endings(case: Case) -> Iterator[Violation]:
+    """All of it, for one job."""
+    job = case.job
+    if job is None:
+        return
+    told = _Told(case, job)
+    yield from told.violations
+    for name, said, kept in (
+        ("round", told.round, job.round),
+        ("number of tasks", told.total, job.total),
+        ("round of its last failure", told.failure_in, job.failure_told_in),
+        ("round of its last end", told.end_in, job.end_told_in),
+    ):
+        if said != kept:
+            text = f"its events add up to {name} {said}, its row says {kept}"
+            yield Violation(5, job.id, text)
+    if job.keys is None:
+        yield Violation(5, job.id, "its graph cannot be read")
+    elif len(job.keys) != job.total:
+        yield Violation(5, job.id, f"it has {job.total} tasks, and its graph {len(job.keys)}")
+    yield from _sets(case, job)
+    yield from _rounds_of_tasks(case, job, told)
+    over = v.job_state(job) != v.RUNNING
+    if over != (job.finished_us is not None):
+        text = f"it is {v.job_state(job)} and has {'no' if over else 'a'} time of its end"
+        yield Violation(7, job.id, text)
+    failed_since = any(
+        position > told.resumed_at
+        for task in case.tasks
+        if job.failed >> task.number & 1
+        for position in case.stories[task.id].failed_at[-1:]
+    )
+    if failed_since and job.failure_told_in != job.round:
+        yield Violation(7, job.id, f"a task failed in round {job.round}, and it has not told so")
+
+
+class _Told:
+    """What the events of the job itself say."""
+
+    def __init__(self, case: Case, job: Job) -> None:
+        self._case = case
+        self._job = job
+        self.violations: list[Violation] = []
+        self.round = 1
+        self.total = 0
+        self.failure_in = 0
+        self.end_in = 0
+        self.resumed: dict[int, Event] = {}  # by round
+        self.resumed_at = -1  # position
+        self._over: str | None = None  # how the job has ended in this round
+        for event in case.events:
+            self._tell(event, event.says)
+
+    def _wrong(self, invariant: int, text: str) -> None:
+        self.violations.append(Violation(invariant, self._job.id, text))
+
+    def _tell(self, event: Event, says: dict[str, Any]) -> None:
+        if (event.sequence == 1) != (event.type == v.JOB_CREATED):
+            self._wrong(5, f"event {event.sequence} is {event.type}")
+        if "round" in says and event.type != v.JOB_RESUMED and says["round"] != self.round:
+            text = f"{event.type} of round {says['round']} comes in round {self.round}"
+            self._wrong(7, text)
+        self._after_the_end(event)
+        match event.type:
+            case v.JOB_CREATED:
+                self.total = says["total_tasks"]
+            case v.JOB_ADDED:
+                if says["previous_total_tasks"] != self.total:
+                    self._wrong(5, f"event {event.sequence} adds tasks to another number of them")
+                self.total = says["total_tasks_now"]
+            case v.JOB_RESUMED:
+                self._resumed(event, says)
+            case v.JOB_FAILURE:
+                self._failure(event, says)
+            case v.JOB_COMPLETED:
+                self._completed(event, says)
+            case v.JOB_CANCELLED:
+                self._over, self.end_in = event.type, self.round
+
+    def _after_the_end(self, event: Event) -> None:
+        if self._over is None:
+            return
+        if event.type in (v.JOB_COMPLETED, v.JOB_CANCELLED):
+            self._wrong(7, f"{event.type} after {self._over} in round {self.round}")
+        elif event.type != v.JOB_RESUMED or self._over == v.JOB_COMPLETED:
+            self._wrong(4, f"{event.type} (event {event.sequence}) comes after {self._over}")
+
+    def _resumed(self, event: Event, says: dict[str, Any]) -> None:
+        if says["round"] != self.round + 1:
+            self._wrong(4, f"round {says['round']} begins after round {self.round}")
+        self.round, self.resumed_at, self._over = says["round"], event.position, None
+        self.resumed[self.round] = event
+
+    def _failure(self, event: Event, says: dict[str, Any]) -> None:
+        if self.failure_in >= self.round:
+            self._wrong(7, f"{event.type} is told twice in round {self.round}")
+        self.failure_in = self.round
+        story = self._case.story_of(says["failed_key"])
+        if story is None or not any(place < event.position for place in story.failed_at):
+            text = f"{event.type} tells of {says['failed_key']!r}, which had not failed"
+            self._wrong(7, text)
+
+    def _completed(self, event: Event, says: dict[str, Any]) -> None:
+        self._over, self.end_in = event.type, self.round
+        if says["total_tasks"] != self.total:
+            self._wrong(7, f"{event.type} tells of {says['total_tasks']} tasks of {self.total}")
+        for task in self._case.tasks:
+            completed_at = self._case.stories[task.id].completed_at
+            if completed_at is None or completed_at > event.position:
+                self._wrong(7, f"{event.type} came before {task.key!r} had completed")
+
+
+def _sets(case: Case, job: Job) -> Iterator[Violation]:
+    told = {v.COMPLETED: job.completed, v.FAILED: job.failed, v.CANCELLED: job.cancelled}
+    ended = job.completed | job.failed | job.cancelled
+    if ended.bit_count() != sum(numbers.bit_count() for numbers in told.values()):
+        yield Violation(7, job.id, "it has one task among those that ended in different ways")
+    if (ended | job.blocked) >> job.total:
+        yield Violation(7, job.id, "it has more tasks as ended or blocked than it has tasks")
+    for task in case.tasks:
+        for state, numbers in told.items():
+            if numbers >> task.number & 1 and task.state != state:
+                text = f"it has {task.key!r} as {state}, and that is {task.state}"
+                yield Violation(7, job.id, text)
+    if job.keys is not None:
+        behind = _behind(job, job.failed | job.cancelled) & ~ended
+        if behind != job.blocked:
+            wrong = sorted(v.bits(behind ^ job.blocked))
+            text = f"what is behind a failure and what it has as blocked differ in {wrong[:10]}"
+            yield Violation(7, job.id, text)
+
+
+def _behind(job: Job, numbers: int) -> int:
+    """Every task that directly or indirectly depends on one of these."""
+    if not numbers:
+        return 0
+    dependents: dict[int, list[int]] = {}
+    for child, parents in enumerate(job.parents):
+        for parent in parents:
+            dependents.setdefault(parent, []).append(child)
+    found: set[int] = set()
+    left = list(v.bits(numbers))
+    while left:
+        for child in dependents.get(left.pop(), ()):
+            if child not in found:
+                found.add(child)
+                left.append(child)
+    return sum(1 << number for number in found)
+
+
+def _named_by(resumed: Event) -> tuple[str, ...] | None:
+    """The tasks that a resume was for; None: there are too many of them to stand there."""
+    names = resumed.says["tasks"]
+    return names if isinstance(names, tuple) else None
+
+
+def _rounds_of_tasks(case: Case, job: Job, told: _Told) -> Iterator[Violation]:
+    """A resume of the job names the task and comes first; then the round of the task begins."""
+    for task in case.tasks:
+        for number, position in case.stories[task.id].rounds.items():
+            resumed = told.resumed.get(number)
+            names = _named_by(resumed) if resumed else ()
+            begun = resumed is not None and resumed.position < position
+            if not begun or (names is not None and task.key not in names):
+                text = f"round {number} begins, and no resume of its job has begun it"
+                yield Violation(4, task.id, text)
+    under_way = {intent.round for intent in job.intents if intent.kind == "resume"}
+    for number, resumed in told.resumed.items():
+        for key in () if number in under_way else _named_by(resumed) or ():
+            story = case.story_of(key)
+            if story is None or number not in story.rounds:
+                text = f"round {number} was accepted for {key!r} and has not begun"
+                yield Violation(1, job.id, text)

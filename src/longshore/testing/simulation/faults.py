@@ -1,0 +1,120 @@
+"""What can go wrong, how often it does in one run, and how often it did.
+
+Each run draws for each kind of fault whether it happens at all and how likely it is, so that some
+runs are calm, some have one trouble, and some are hell.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from enum import Enum
+from random import Random
+
+
+class Fault(Enum):
+    """A kind of trouble; the value says what it is."""
+
+    THROTTLE = "a call is turned away before it is carried out"
+    UNKNOWN = "a call is carried out and its answer is lost"
+    LATE_WRITE = "a call is given up and carried out later all the same"
+    SLOW = "a call takes seconds"
+    OUTAGE = "a process cannot reach anything for a while"
+    STALE_INDEX = "a listing shows what was true earlier"
+    MESSAGE_DOUBLED = "a message is on the queue twice"
+    MESSAGE_DELAYED = "a message is seen much later than it should be"
+    MESSAGE_DROPPED = "a message is lost"
+    POISON = "a message makes no sense, or names a task that does not exist"
+    EVENT_DOUBLED = "old events are brought again"
+    EVENT_LATE = "an event is brought long after those that followed it"
+    CRASH_BEFORE = "a process dies just before a call"
+    CRASH_AFTER = "a process dies just after a call"
+    CRASH = "a process dies at any moment"
+    DRAIN = "a process is asked to stop"
+    STOP_AT_ONCE = "a process is asked to stop twice"
+    PAUSE = "a machine stands still"
+    SKEW = "a machine's clock is wrong, as far as that is allowed"
+    CLOCK_SET = "a machine's clock is set while it runs"
+    NO_CHILD = "no process can be had for an attempt"
+    CHILD_DIES = "an attempt dies without a word"
+    CHILD_STUBBORN = "an attempt does not end when it is asked to"
+
+
+# How likely each is, at most: of a call, of a message or event, of a start; or how many there are
+# in a run, for those that come by the clock.
+_MOST: Mapping[Fault, float] = {
+    Fault.THROTTLE: 0.15,
+    Fault.UNKNOWN: 0.15,
+    Fault.LATE_WRITE: 0.05,
+    Fault.SLOW: 0.1,
+    Fault.STALE_INDEX: 0.5,
+    Fault.MESSAGE_DOUBLED: 0.5,
+    Fault.MESSAGE_DELAYED: 0.5,
+    Fault.MESSAGE_DROPPED: 0.3,
+    Fault.EVENT_DOUBLED: 0.5,
+    Fault.EVENT_LATE: 0.5,
+    Fault.CRASH_BEFORE: 0.03,
+    Fault.CRASH_AFTER: 0.03,
+    Fault.SKEW: 1.0,
+    Fault.NO_CHILD: 0.3,
+    Fault.CHILD_DIES: 0.4,
+    Fault.CHILD_STUBBORN: 0.5,
+}
+_MOST_TIMES: Mapping[Fault, int] = {
+    Fault.OUTAGE: 3,
+    Fault.POISON: 4,
+    Fault.CRASH: 6,
+    Fault.DRAIN: 4,
+    Fault.STOP_AT_ONCE: 3,
+    Fault.PAUSE: 3,
+    Fault.CLOCK_SET: 3,
+}
+_CALM_RUNS = 0.05
+_LEFT_OUT = 0.4
+_DECADES = 2.0
+
+
+class Faults:
+    """The faults of one run: drawn at its start, counted as they happen, ended before its end."""
+
+    def __init__(self, rng: Random, without: Collection[Fault] = ()) -> None:
+        self.happened: Counter[Fault] = Counter()
+        self._active = True
+        self._chance: dict[Fault, float] = {}
+        self._times: dict[Fault, int] = {}
+        calm = rng.random() < _CALM_RUNS
+        for fault in Fault:
+            # Drawn whether it counts or not: leaving one out must not change the others.
+            absent = rng.random() < _LEFT_OUT
+            strength, times = rng.random(), rng.random()
+            if calm or absent or fault in without:
+                continue
+            if fault in _MOST:
+                self._chance[fault] = _MOST[fault] * 10 ** (-_DECADES * strength)
+            else:
+                self._times[fault] = 1 + int(times * _MOST_TIMES[fault])
+
+    def happens(self, fault: Fault, rng: Random) -> bool:
+        """Whether it happens now; counted if it does."""
+        chance = self._chance.get(fault)
+        if chance is None or not self._active or rng.random() >= chance:
+            return False
+        self.happened[fault] += 1
+        return True
+
+    def times(self, fault: Fault) -> int:
+        """How often it is to happen, of those that come by the clock."""
+        return self._times.get(fault, 0)
+
+    def count(self, fault: Fault) -> None:
+        """One that comes by the clock has happened."""
+        self.happened[fault] += 1
+
+    def end(self) -> None:
+        """From now on nothing goes wrong."""
+        self._active = False
+
+    @property
+    def over(self) -> bool:
+        """Whether the time of faults has ended."""
+        return not self._active

@@ -1,0 +1,296 @@
+"""One run: a seed, what people do, what goes wrong, and what must be true in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from random import Random
+
+from longshore.core.lease import LeasePolicy
+from longshore.core.states import JobState, TaskState
+from longshore.errors import LongshoreError
+from longshore.settings import Settings
+from longshore.settings.sections import RetrySettings, WorkerSettings
+from longshore.testing.auditing.audit import audit
+from longshore.testing.auditing.from_memory import evidence_of
+from longshore.testing.simulation import witness
+from longshore.testing.simulation.faults import Fault
+from longshore.testing.simulation.loop import VirtualLoop
+from longshore.testing.simulation.processes import Fleet, Machine
+from longshore.testing.simulation.workload import QUEUES, Act, People, drawn
+from longshore.testing.simulation.world import TENANT, Breach, Entry, World
+
+# Longer than every backoff, delay, lease and late answer together.
+_PATIENCE = 3_600.0
+_AFTERWARDS = 35.0
+_LOOK_EVERY = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Which run: the seed, and what of it is left out."""
+
+    seed: int
+    acts: tuple[int, ...] | None = None  # places in what was drawn; None: all
+    without: frozenset[Fault] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What came of a run."""
+
+    scenario: Scenario
+    breaches: tuple[Breach, ...]
+    happened: Counter[Fault]
+    acts: int  # how many were carried out
+    tasks: int
+    attempts: int
+    virtual_seconds: float
+    task_seconds: float  # for how long tasks were under way, all together
+    cpu_seconds: float
+    digest: str
+    trace: tuple[Entry, ...]
+
+
+def run(scenario: Scenario, *, keep_trace: bool = False) -> Report:
+    """Carry out a run. The same scenario gives the same report, but for the time it took.
+
+    Args:
+        keep_trace: Whether to report all that happened; of a run that failed it always is.
+    """
+    began = time.process_time()
+    loop = VirtualLoop()
+    # Nothing may depend on when memory is collected; and it need not be, in so short a time.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with _only_errors_logged() as broken:
+            asyncio.set_event_loop(loop)
+            report = loop.run_until_complete(
+                _carried_out(scenario, broken, began, keep_trace=keep_trace)
+            )
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+        if collecting:
+            gc.enable()
+    return report
+
+
+async def _carried_out(
+    scenario: Scenario, broken: list[str], began: float, *, keep_trace: bool
+) -> Report:
+    return await _Run(scenario, broken).go(began, keep_trace=keep_trace)
+
+
+@contextmanager
+def _only_errors_logged() -> Iterator[list[str]]:
+    """What services log as errors that nobody raises on purpose."""
+    broken: list[str] = []
+    logger = logging.getLogger("longshore")
+    handler = _Broken(broken)
+    before = logger.level, logger.propagate
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    logger.addHandler(handler)
+    try:
+        yield broken
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+
+
+class _Broken(logging.Handler):
+    def __init__(self, broken: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._broken = broken
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, LongshoreError):
+            self._broken.append(f"{record.getMessage()}: {error!r}")
+
+
+class _Run:
+    def __init__(self, scenario: Scenario, broken: list[str]) -> None:
+        self._scenario = scenario
+        self._broken = broken
+        rng = Random(f"{scenario.seed}/shape")
+        one_machine = rng.random() < 0.4
+        self._length = rng.choice((30.0, 60.0, 120.0))
+        self._world = World(
+            scenario.seed,
+            _settings(rng),
+            atomic=one_machine or rng.random() < 0.3,
+            without=scenario.without,
+        )
+        self._machines = [
+            Machine(self._world, f"machine-{number}") for number in range(1 if one_machine else 3)
+        ]
+        size = 1 + rng.randrange(5)
+        self._fleet = Fleet(self._world, self._machines, size=size)
+        self._people = People(
+            self._world, lambda name: self._fleet.process(self._machines[-1], name)
+        )
+        acts = drawn(self._world.chance("people"), self._length)
+        wanted = range(len(acts)) if scenario.acts is None else scenario.acts
+        self._acts: Sequence[Act] = [acts[place] for place in wanted]
+
+    async def go(self, began: float, *, keep_trace: bool) -> Report:
+        world = self._world
+        await self._people.begin()
+        self._fleet.start()
+        acting = self._people.all_of(self._acts)
+        self._schedule()
+        await asyncio.sleep(self._length)
+        world.faults.end()
+        world.note("world", "faults end")
+        await asyncio.wait(acting, timeout=_PATIENCE) if acting else None
+        settled = await self._settled()
+        await self._judge(settled=settled, acting=acting)
+        report = await self._report(began, keep_trace=keep_trace)
+        await self._leave()
+        return report
+
+    def _schedule(self) -> None:
+        """What goes wrong by the clock."""
+        world, rng = self._world, self._world.chance("schedule")
+        by_the_clock: dict[Fault, Callable[[Random], None]] = {
+            Fault.CRASH: self._crash,
+            Fault.DRAIN: lambda rng: self._stop(rng, at_once=False),
+            Fault.STOP_AT_ONCE: lambda rng: self._stop(rng, at_once=True),
+            Fault.PAUSE: self._pause,
+            Fault.OUTAGE: self._cut_off,
+            Fault.CLOCK_SET: self._set_clock,
+            Fault.POISON: self._people.poison,
+        }
+        for fault, act in by_the_clock.items():
+            for number in range(world.faults.times(fault)):
+                own = world.chance(f"{fault.name} {number}")
+                world.at(rng.random() * self._length, partial(act, own))
+
+    def _crash(self, rng: Random) -> None:
+        if living := self._fleet.living:
+            self._world.faults.count(Fault.CRASH)
+            rng.choice(living).die()
+
+    def _stop(self, rng: Random, *, at_once: bool) -> None:
+        if living := self._fleet.living:
+            self._world.faults.count(Fault.STOP_AT_ONCE if at_once else Fault.DRAIN)
+            rng.choice(living).stop(at_once=at_once)
+
+    def _pause(self, rng: Random) -> None:
+        self._world.faults.count(Fault.PAUSE)
+        rng.choice(self._machines).pause(rng.random() * 60.0)
+
+    def _cut_off(self, rng: Random) -> None:
+        if living := self._fleet.living:
+            self._world.faults.count(Fault.OUTAGE)
+            process = rng.choice(living)
+            seconds = rng.random() * 60.0
+            process.cut_off_until = self._world.time() + seconds
+            self._world.note(process.name, "is cut off", f"{seconds:.1f} s")
+
+    def _set_clock(self, rng: Random) -> None:
+        self._world.faults.count(Fault.CLOCK_SET)
+        rng.choice(self._machines).set_clock()
+
+    async def _settled(self) -> bool:
+        """Whether everything came to rest, and stayed so."""
+        for machine in self._machines:
+            await machine.runs()
+        end = self._world.time() + _PATIENCE
+        while self._world.time() < end:
+            if await self._at_rest():
+                await asyncio.sleep(_AFTERWARDS)
+                return await self._at_rest()
+            await asyncio.sleep(_LOOK_EVERY)
+        return False
+
+    async def _at_rest(self) -> bool:
+        ledger = self._world.backend.ledger
+        for state in (TaskState.PENDING, TaskState.PROCESSING):
+            if (await ledger.list_tasks(TENANT, state=state, limit=1)).items:
+                return False
+        running = await ledger.list_jobs(TENANT, state=JobState.RUNNING, limit=1_000)
+        for job in running.items:
+            states = (await ledger.task_states(job.id)).values()
+            if TaskState.IN_REVIEW not in states:
+                return False
+        now = self._world.clock.now() + timedelta(days=1)
+        return not (
+            await ledger.open_intents(limit=1)
+            or await ledger.untold_ends(limit=1)
+            or await ledger.untold_parents(limit=1)
+            or await ledger.unrecorded_ends(ended_by=now, limit=1)
+        )
+
+    async def _judge(self, *, settled: bool, acting: Sequence[asyncio.Task[None]]) -> None:
+        world = self._world
+        if not settled:
+            world.breach(1, "the run", "did not come to rest, although nothing goes wrong any more")
+        if not all(task.done() for task in acting):
+            world.breach(1, "people", "still wait for an answer")
+        for text in self._broken:
+            world.breach(0, "a service", text)
+        for found in audit(evidence_of(world.backend, settled=settled)):
+            world.breach(found.invariant, found.subject, found.text)
+        await witness.judge(world, self._people.accepted, self._people.refused)
+
+    async def _report(self, began: float, *, keep_trace: bool) -> Report:
+        world = self._world
+        lives = world.lives.all
+        return Report(
+            scenario=self._scenario,
+            breaches=tuple(world.breaches),
+            happened=world.faults.happened,
+            acts=len(self._acts),
+            tasks=len({life.task_id for life in lives}),
+            attempts=len(lives),
+            virtual_seconds=world.time(),
+            task_seconds=await witness.task_seconds(world),
+            cpu_seconds=time.process_time() - began,
+            digest=world.digest(),
+            trace=tuple(world.trace) if world.breaches or keep_trace else (),
+        )
+
+    async def _leave(self) -> None:
+        """Let everybody go. All is judged: what still happens now is of no interest."""
+        self._world.over = True
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others, timeout=1.0)
+
+
+def _settings(rng: Random) -> Settings:
+    quick = {
+        "renew_every": timedelta(seconds=4),
+        "extend_by": timedelta(seconds=6),
+        "kill_grace": timedelta(seconds=1),
+        "skew_margin": timedelta(seconds=1),
+    }
+    lease = LeasePolicy(**(quick if rng.random() < 0.7 else {}))
+    worker = WorkerSettings(
+        renew_every=lease.renew_every,
+        extend_by=lease.extend_by,
+        kill_grace=lease.kill_grace,
+        skew_margin=lease.skew_margin,
+        concurrency=rng.choice((1, 2, 3)),
+        queues=QUEUES,
+        poll_wait=timedelta(seconds=5),
+        sweep_every=timedelta(seconds=15),
+        drain_grace=timedelta(seconds=rng.choice((1, 10))),
+        task_timeout=timedelta(seconds=40),
+    )
+    retry = RetrySettings(base=timedelta(seconds=1), cap=timedelta(seconds=10))
+    return Settings(backend="memory", tenant=TENANT, worker=worker, retry=retry)

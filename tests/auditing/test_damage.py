@@ -1,0 +1,61 @@
+"""Every single damage to a history is found, or it is one of those that change nothing.
+
+Not a sample: each record is dropped and doubled, each pair of events exchanged, each field changed
+to values of its kind and of none.
+"""
+
+import pytest
+
+from longshore.testing.auditing.audit import audit
+from longshore.testing.auditing.vocabulary import job_id_of
+from tests.auditing.conftest import Histories
+from tests.auditing.damage import damages_of, only
+from tests.auditing.workload import JOBS
+from tests.unit.services.stage import TENANT
+
+# What is not always found, and why no law can, or need.
+HARMLESS = {
+    "change Event.at_us": "clocks may be wrong: only the order of an entity's events counts",
+    "change Event.blobs": "naming a document twice; what the event says of it is compared",
+    "change Event.origin": "who told it; of consequence only where output is named",
+    "change Event.position": "a place in the order of commits that crosses nothing of the job's",
+    "change Job Resumed.tasks": "a name twice, or the list kept elsewhere",
+    "change Job.cancel_us": "when it was wished for; and a wish after the end changes nothing",
+    "change Job.finished_us": "clocks may be wrong: only whether there is an end counts",
+    "change Job.version": "counts commits, also those that tell nothing",
+    "change Output.stream": "what was printed where is not the auditor's to know",
+    "change Task Failed.error_category": "of a round that is over; its row has forgotten",
+    "change Task Failed.source": "says who ended it, and counts the same",
+    "change Task Heartbeat.effective_until_us": "how long a lease lasts is its worker's choice",
+    "change Task Processing Failed.due_at_us": "how long the pause was is chance",
+    "change Task Processing Failed.error_category": "of an attempt that another has followed",
+    "change Task Processing Started.effective_until_us": "as of a heartbeat",
+    "change Task Processing Started.worker_id": "if it never renewed, nobody else names it",
+    "change Task Submitted For Review.output": "of work that a reviewer sent back",
+    "change Task.blobs": "naming a document twice, or not, in the auditor's own list",
+    "change Task.cancel_us": "a wish that nobody had to follow any more",
+    "change Task.finished_us": "earlier than its event: so it is when a clock was set back",
+    "change Task.max_attempts": "a limit that was not reached; it stands nowhere else",
+    "change Task.not_before_us": "a wish that was over when it was sent on",
+    "change Task.parents": "a name twice",
+    "change Task.queue": "of a task without a message; it stands nowhere else",
+    "change Task.version": "counts commits, also those that tell nothing",
+    "drop Output": "the last that a lost attempt printed: nobody said how much it was",
+}
+
+
+@pytest.mark.parametrize("request_id", [*JOBS, "running"])
+def test_every_damage_in_one_place_is_found_or_harmless(
+    in_memory: Histories, request_id: str
+) -> None:
+    evidence = in_memory.at_work if request_id == "running" else in_memory.at_rest
+    whole = only(evidence, job_id_of(TENANT, request_id))
+    assert audit(whole) == []
+
+    missed = [
+        f"{damage.what} at {damage.where}"
+        for damage in damages_of(whole)
+        if damage.evidence != whole and not audit(damage.evidence) and damage.what not in HARMLESS
+    ]
+
+    assert missed == []

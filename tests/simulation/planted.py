@@ -1,0 +1,305 @@
+"""Bugs that a system of this kind has had somewhere, each planted in a copy and to be found.
+
+``python -m tests.simulation.planted`` (``make planted``) plants one after the other and lets the
+simulator look for it. One that it does not find within its seeds is a hole in the simulator or in
+the auditor.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """A piece of source, and what stands there instead."""
+
+    name: str
+    path: str  # below src/longshore
+    text: str
+    instead: str
+
+
+def _held(function: str, command: str) -> str:
+    return (
+        f"def {function}(step: Step, command: c.{command}) -> Decision:\n"
+        "    if isinstance(lease := step.held(command.fence), Refusal):\n"
+        "        return lease\n"
+    )
+
+
+BUGS = (
+    Bug(
+        "fence not checked on complete",
+        "core/task/attempts.py",
+        _held("complete", "Complete"),
+        "def complete(step: Step, command: c.Complete) -> Decision:\n",
+    ),
+    Bug(
+        "fence not checked on failure",
+        "core/task/attempts.py",
+        _held("attempt_failed", "AttemptFailed"),
+        "def attempt_failed(step: Step, command: c.AttemptFailed) -> Decision:\n",
+    ),
+    Bug(
+        "fence not checked on release",
+        "core/task/attempts.py",
+        _held("release", "Release"),
+        "def release(step: Step, command: c.Release) -> Decision:\n",
+    ),
+    Bug(
+        "fence not checked on a checkpoint",
+        "core/task/attempts.py",
+        _held("save_checkpoint", "SaveCheckpoint"),
+        "def save_checkpoint(step: Step, command: c.SaveCheckpoint) -> Decision:\n",
+    ),
+    Bug(
+        "event not committed with its row",
+        "adapters/memory/ledger.py",
+        "        self._store.record(events)\n",
+        "        self._store.record([e for e in events if e.type != 'Task Released'])\n",
+    ),
+    Bug(
+        "own lost answer taken for a conflict",
+        "adapters/memory/ledger.py",
+        "if row is not None and row.change_id == change.row.change_id:",
+        "if False:",
+    ),
+    Bug(
+        "row written over without looking at its version",
+        "adapters/memory/ledger.py",
+        "if change.expected_version != (row.version if row else 0):",
+        "if change.expected_version > (row.version if row else 0):",
+    ),
+    Bug(
+        "attempt number used twice after a resume",
+        "core/task/wishes.py",
+        '"attempts_used": 0,\n        "failure": None,',
+        '"attempts_used": 0,\n        "attempt": 0,\n        "failure": None,',
+    ),
+    Bug(
+        "fence used twice",
+        "core/lease.py",
+        "return max(last, epoch << EPOCH_BITS) + 1",
+        "return max(last, epoch << EPOCH_BITS, 1)",
+    ),
+    Bug(
+        "late event of an old round believed",
+        "core/job.py",
+        "and task.round < intent.round",
+        "and task.round > intent.round",
+    ),
+    Bug(
+        "message deleted before the claim is committed",
+        "services/worker/worker.py",
+        "        sent_at, nudges = self._backend.clock.elapsed(), self._nudges\n",
+        "        sent_at, nudges = self._backend.clock.elapsed(), self._nudges\n"
+        "        await self._backend.queue.delete([message.receipt])\n",
+    ),
+    Bug(
+        "message deleted before the outcome is committed",
+        "services/worker/worker.py",
+        "        attempt = Attempt(self._tools, claimed, sent_at)\n",
+        "        attempt = Attempt(self._tools, claimed, sent_at)\n"
+        "        await self._backend.queue.delete([message.receipt])\n",
+    ),
+    Bug(
+        "lease renewed after it ran out",
+        "core/task/attempts.py",
+        "    if not lease.live(step.now):\n",
+        "    if False:\n",
+    ),
+    Bug(
+        "dependents sent on before their parent completed",
+        "services/dispatcher.py",
+        "if row.state is TaskState.COMPLETED and row.spec.dependents is not None:",
+        "if row.spec.dependents is not None:",
+    ),
+    Bug(
+        "dead letter made of a live task",
+        "core/task/attempts.py",
+        "if row.lease is not None and not over(row.lease, now=step.now, margin=command.margin):",
+        "if False:",
+    ),
+    Bug(
+        "end of a job told twice",
+        "core/job.py",
+        "        if after.untold:\n",
+        "        if after.untold or fresh:\n",
+    ),
+    Bug(
+        "failure of a job told each time",
+        "core/job.py",
+        "    if fresh and row.failure_told_in < row.round:\n",
+        "    if fresh:\n",
+    ),
+    Bug(
+        "a release costs an attempt",
+        "core/task/attempts.py",
+        "        released,\n        effects=(step.ring(step.now),),\n",
+        "        released,\n        effects=(step.ring(step.now),),\n"
+        "        attempts_used=row.attempts_used + 1,\n",
+    ),
+    Bug(
+        "attempts are not counted",
+        "core/task/attempts.py",
+        "    used = row.attempts_used + counts\n",
+        "    used = row.attempts_used + (counts and step.context.origin == 'worker')\n",
+    ),
+    Bug(
+        "taken over before the lease is over",
+        "core/lease.py",
+        "    return now >= lease.expires_at + margin\n",
+        "    return now >= lease.expires_at - 4 * margin\n",
+    ),
+    Bug(
+        "worker does not fence itself",
+        "services/worker/attempt.py",
+        "        while (left := self._trusted_until - clock.elapsed()) > timedelta(0):\n"
+        "            await clock.sleep(left)\n",
+        "        while True:\n            await clock.sleep(timedelta(days=1))\n",
+    ),
+    Bug(
+        "child started after the lease can be trusted",
+        "services/worker/attempt.py",
+        "        if not self._trusted:\n",
+        "        if False:\n",
+    ),
+    Bug(
+        "earlier steps forgotten when one is kept",
+        "services/worker/attempt.py",
+        '"previous": self.row.checkpoint}',
+        '"previous": None}',
+    ),
+    Bug(
+        "child told that a step is kept before it is",
+        "services/worker/attempt.py",
+        "        try:\n            await self._tell(c.SaveCheckpoint(fence=self.fence, key=key))\n",
+        "        await child.step_kept(name)\n        try:\n"
+        "            await self._tell(c.SaveCheckpoint(fence=self.fence, key=key))\n",
+    ),
+    Bug(
+        "outcome told before its output is stored",
+        "services/worker/attempt.py",
+        "            command = await self._with_output(command)\n",
+        "",
+    ),
+    Bug(
+        "a task that runs is cancelled at once",
+        "core/task/wishes.py",
+        "    if row.lease is None:\n        return cancelled(step, request)\n",
+        "    if True:\n        return cancelled(step, request)\n",
+    ),
+    Bug(
+        "a resumed task does not wait for its parents",
+        "core/task/wishes.py",
+        "if left := row.awaits - command.completed:",
+        "if left := row.awaits - row.awaits:",
+    ),
+    Bug(
+        "a half-created job is forgotten",
+        "services/producer.py",
+        "            intent=intent,\n        )\n        await self._transitions.commit(",
+        "        )\n        await self._transitions.commit(",
+    ),
+    Bug(
+        "nobody finishes what is half done",
+        "services/sweeper.py",
+        "            await self._finish_intents()\n",
+        "",
+    ),
+    Bug(
+        "nobody rings again",
+        "services/sweeper.py",
+        "            await self._ring_again()\n",
+        "",
+    ),
+    Bug(
+        "a completed task is run again by its message",
+        "core/judgement.py",
+        "            TaskState.COMPLETED\n            | TaskState.FAILED\n",
+        "            TaskState.FAILED\n",
+    ),
+    Bug(
+        "the event log is believed, not the row",
+        "services/dispatcher.py",
+        "ended = [row for row in await self._rows(heard) if row.state.terminal]",
+        "ended = [row for row in await self._rows(heard)]",
+    ),
+)
+
+
+def found_at(bug: Bug, seeds: int) -> tuple[int | None, str]:
+    """How many runs it took to find the bug, and what was seen; None: it was not found."""
+    with tempfile.TemporaryDirectory(prefix="planted-") as folder:
+        source = Path(folder) / "longshore"
+        shutil.copytree(ROOT / "src" / "longshore", source, ignore=shutil.ignore_patterns("*.pyc"))
+        file = source / bug.path
+        before = file.read_text(encoding="utf-8")
+        if before.count(bug.text) != 1:
+            message = f"{bug.path} has {before.count(bug.text)} times what {bug.name!r} replaces"
+            raise SystemExit(message)
+        file.write_text(before.replace(bug.text, bug.instead), encoding="utf-8")
+        ended = subprocess.run(
+            [sys.executable, "-m", "tests.simulation.planted", "--look", str(seeds)],
+            env={"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    first, _, rest = ended.stdout.strip().partition("\n")
+    if ended.returncode == 1 and first.isdigit():
+        return int(first), rest
+    return None, rest or ended.stderr
+
+
+def _look(seeds: int) -> int:
+    """In the copy: run seeds until one fails; print how many it took, and what was wrong."""
+    from longshore.testing.simulation.campaign import run_some
+
+    for seed in range(seeds):
+        tally = run_some([seed])
+        for report in tally.failed:
+            _say(str(seed + 1))
+            _say(str(report.breaches[0]))
+            return 1
+    return 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--only", default="", help="part of a bug's name")
+    parser.add_argument("--look", type=int, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.look is not None:
+        return _look(asked.look)
+    chosen = [bug for bug in BUGS if asked.only in bug.name]
+    missed = 0
+    for bug in chosen:
+        began = time.monotonic()
+        runs, what = found_at(bug, asked.seeds)
+        missed += runs is None
+        after = f"after {runs:4} runs" if runs else "NOT FOUND      "
+        took = f"{time.monotonic() - began:6.1f} s"
+        _say(f"{after}  {took}  {bug.name}: {what.splitlines()[0] if what else ''}")
+    _say(f"{len(chosen) - missed} of {len(chosen)} planted bugs were found")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,66 @@
+"""The loop on which waiting takes no time."""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from longshore.testing.simulation.loop import Deadlock, VirtualLoop
+
+
+def played(work: Coroutine[Any, Any, Any]) -> Any:
+    loop = VirtualLoop()
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.close()
+
+
+def test_a_day_of_waiting_takes_no_time() -> None:
+    async def wait() -> float:
+        await asyncio.sleep(86_400)
+        return asyncio.get_running_loop().time()
+
+    before = time.process_time()
+    assert played(wait()) == 86_400
+    assert time.process_time() - before < 1  # of work, not of waiting
+
+
+def test_those_who_wait_are_woken_in_the_order_of_their_moments() -> None:
+    woken: list[str] = []
+
+    async def sleeper(name: str, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        woken.append(name)
+
+    async def all_of_them() -> None:
+        await asyncio.gather(sleeper("late", 3), sleeper("early", 1), sleeper("between", 2))
+
+    played(all_of_them())
+    assert woken == ["early", "between", "late"]
+
+
+def test_a_timeout_ends_what_would_never_end() -> None:
+    async def impatient() -> float:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5):
+                await asyncio.Event().wait()
+        return asyncio.get_running_loop().time()
+
+    assert played(impatient()) == 5
+
+
+def test_when_everybody_waits_for_ever_it_says_so() -> None:
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    loop = VirtualLoop()
+    waiting = loop.create_task(wait())
+    with pytest.raises(Deadlock):
+        loop.run_until_complete(waiting)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        loop.run_until_complete(waiting)
+    loop.close()

@@ -1,0 +1,22 @@
+"""Every planted bug can still be planted, and one of each kind is found here."""
+
+import pytest
+
+from tests.simulation.planted import BUGS, ROOT, Bug, found_at
+
+QUICKLY_FOUND = ("fence used twice", "attempt number used twice after a resume")
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_what_a_bug_replaces_is_there_once(bug: Bug) -> None:
+    source = (ROOT / "src" / "longshore" / bug.path).read_text(encoding="utf-8")
+    assert source.count(bug.text) == 1
+    assert bug.instead != bug.text
+
+
+@pytest.mark.parametrize("name", QUICKLY_FOUND)
+def test_a_planted_bug_is_found(name: str) -> None:
+    (bug,) = (bug for bug in BUGS if bug.name == name)
+    runs, what = found_at(bug, 100)
+    assert runs is not None, what
+    assert "invariant 2" in what

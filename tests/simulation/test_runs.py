@@ -1,0 +1,178 @@
+"""One seed is one run, bit for bit; what goes wrong in it is what was drawn; dead is dead."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from random import Random
+from typing import Any
+
+import pytest
+
+from longshore.errors import BackendUnavailable
+from longshore.settings import Settings
+from longshore.testing.simulation.campaign import ENOUGH_FOR_ALL_FAULTS, Tally, campaign
+from longshore.testing.simulation.faults import Fault, Faults
+from longshore.testing.simulation.line import Rumours
+from longshore.testing.simulation.loop import VirtualLoop
+from longshore.testing.simulation.processes import Machine, Process
+from longshore.testing.simulation.run import Scenario, run
+from longshore.testing.simulation.world import World
+
+ALL = frozenset(Fault)
+DIGEST = (
+    "from longshore.testing.simulation.run import Scenario, run;"
+    "print([run(Scenario(seed=seed)).digest for seed in (1, 2, 3)])"
+)
+
+
+def simulated(play: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test on the simulated clock."""
+
+    @wraps(play)
+    def test() -> None:
+        async def and_leave() -> None:
+            await play()
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+        loop = VirtualLoop()
+        try:
+            loop.run_until_complete(and_leave())
+        finally:
+            loop.close()
+
+    return test
+
+
+def a_process(world: World, name: str = "a") -> Process:
+    return Process(world, Machine(world, "m"), name, Rumours(Random(0)))
+
+
+def calm(seed: int = 1) -> World:
+    return World(seed, Settings(backend="memory"), atomic=True, without=ALL)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_same_seed_gives_the_same_run(seed: int) -> None:
+    first, second = run(Scenario(seed=seed)), run(Scenario(seed=seed))
+    assert first.digest == second.digest
+    assert first.happened == second.happened
+    assert first.virtual_seconds == second.virtual_seconds
+
+
+def test_two_seeds_give_two_runs() -> None:
+    assert run(Scenario(seed=1)).digest != run(Scenario(seed=2)).digest
+
+
+def test_a_run_does_not_depend_on_the_process_that_makes_it() -> None:
+    def digests(hash_seed: str) -> str:
+        ended = subprocess.run(
+            [sys.executable, "-c", DIGEST],
+            env={"PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return ended.stdout
+
+    assert digests("1") == digests("4711")
+
+
+def test_without_faults_nothing_goes_wrong_and_nothing_is_tried_twice_for_it() -> None:
+    for seed in range(5):
+        report = run(Scenario(seed=seed, without=ALL), keep_trace=True)
+        assert report.breaches == ()
+        assert report.happened.total() == 0
+        assert not any(entry.what in ("dies", "answer lost") for entry in report.trace)
+
+
+def test_leaving_a_fault_out_leaves_the_chances_of_the_others_as_they_are() -> None:
+    def chances(faults: Faults) -> list[bool]:
+        return [faults.happens(Fault.THROTTLE, Random(n)) for n in range(2_000)]
+
+    for seed in range(20):
+        whole = Faults(Random(seed))
+        less = Faults(Random(seed), without={Fault.UNKNOWN, Fault.CRASH})
+        assert chances(whole) == chances(less)
+        assert less.times(Fault.CRASH) == 0
+        assert less.times(Fault.PAUSE) == whole.times(Fault.PAUSE)
+
+
+def test_only_the_chosen_acts_are_carried_out() -> None:
+    whole = run(Scenario(seed=3))
+    some = run(Scenario(seed=3, acts=(0,)))
+    assert (whole.acts > 1, some.acts) == (True, 1)
+
+
+@simulated
+async def test_calls_of_a_dead_process_never_return_and_are_never_made() -> None:
+    world = calm()
+    process = a_process(world)
+    await process.services.backend.blobs.put("before", b"")
+    process.die()
+    putting = asyncio.ensure_future(process.services.backend.blobs.put("after", b""))
+    await asyncio.sleep(1_000)
+    assert not putting.done()
+    assert await world.backend.blobs.keys("") == ["before"]
+
+
+@simulated
+async def test_a_process_that_dies_does_not_run_its_finally_blocks() -> None:
+    world = calm()
+    process = a_process(world)
+    said: list[str] = []
+
+    async def work() -> None:
+        try:
+            await process.services.backend.clock.sleep(world.settings.worker.renew_every)
+            said.append("went on")
+        finally:
+            said.append("tidied up")
+
+    world.begin(work())
+    await asyncio.sleep(1)
+    process.die()
+    await asyncio.sleep(1_000)
+    assert said == []
+
+
+@simulated
+async def test_a_machine_that_stands_still_does_nothing_until_it_goes_on() -> None:
+    world = calm()
+    process = a_process(world)
+    process.machine.pause(60)
+    await process.services.backend.blobs.put("late", b"")
+    assert world.time() >= 60
+
+
+@simulated
+async def test_a_process_that_is_cut_off_hears_of_it() -> None:
+    world = calm()
+    process = a_process(world)
+    process.cut_off_until = 60
+    with pytest.raises(BackendUnavailable):
+        await process.services.backend.blobs.put("a", b"")
+    await asyncio.sleep(60)
+    await process.services.backend.blobs.put("a", b"")
+
+
+def test_a_fault_that_never_happens_makes_a_campaign_unclean() -> None:
+    tally = Tally(runs=ENOUGH_FOR_ALL_FAULTS)
+    tally.happened.update({fault: 1 for fault in Fault if fault is not Fault.PAUSE})
+    assert tally.never == [Fault.PAUSE]
+    assert not tally.clean
+    tally.happened[Fault.PAUSE] = 1
+    assert tally.clean
+
+
+def test_several_processes_find_what_one_finds() -> None:
+    one, two = campaign(range(30), jobs=1), campaign(range(30), jobs=2)
+    assert one.runs == two.runs == 30
+    assert one.happened == two.happened
+    assert one.virtual_seconds == pytest.approx(two.virtual_seconds)
+    assert one.twice == two.twice == 1
+    assert one.unequal == two.unequal == []

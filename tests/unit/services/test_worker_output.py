@@ -1,0 +1,125 @@
+"""The worker stores what its children print, and tells no outcome that names what is not stored."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from longshore.errors import BackendRejected
+from longshore.ports.output import OutputEntry, Stream
+from longshore.testing.flaky import Flaky
+from longshore.testing.runner import Script, fails, prints
+from tests.unit.services.stage import (
+    BACKENDS,
+    NO_WAIT,
+    SECOND,
+    Stage,
+    a_task,
+    opened,
+    scenario,
+    task_id,
+)
+
+
+async def kept(stage: Stage, task_id: str) -> list[OutputEntry]:
+    return await stage.backend.output.read(task_id, limit=10_000)
+
+
+def covered(entries: Sequence[OutputEntry]) -> list[int]:
+    """The sequences that the entries stand for, in order."""
+    return [number for entry in entries for number in range(entry.sequence, entry.end + 1)]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_attempts_of_a_task_keep_their_output_apart(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays(
+            "a",
+            Script(says=[prints("one"), prints("two", Stream.STDERR)], ending=fails()),
+            Script(says=[prints("three")]),
+        )
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await stage.passes(timedelta(seconds=5))
+
+        entries = await kept(stage, task_id("a"))
+        assert [(entry.attempt, entry.sequence, entry.data) for entry in entries] == [
+            (1, 1, b"one"),
+            (1, 2, b"two"),
+            (2, 1, b"three"),
+        ]
+        history = await stage.history("a")
+        assert [getattr(event.body, "last_output", None) for event in history] == [
+            None,
+            None,
+            2,
+            None,
+            1,
+        ]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_output_is_in_the_log_before_the_outcome_is_told(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        log = Flaky(backend.output, "append", times=5)
+        stage.runner.plays("a", Script(says=[prints("last words")]))
+        await stage.submit(a_task())
+
+        async with stage.with_ports(output=log).working():
+            await stage.passes(NO_WAIT)
+            early = await stage.told("a"), await kept(stage, task_id("a"))
+            await stage.passes(timedelta(seconds=3))
+
+        assert early == (["Task Pending", "Task Processing Started"], [])
+        assert [entry.data for entry in await kept(stage, task_id("a"))] == [b"last words"]
+        assert (await stage.told("a"))[-1] == "Task Completed"
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_log_that_is_down_for_a_while_holds_up_the_outcome_and_does_not_cost_it(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        log = Flaky(backend.output, "append", times=None)
+        stage.runner.plays("a", Script(says=[prints("x"), SECOND, prints("y")]))
+        await stage.submit(a_task())
+
+        async with stage.with_ports(output=log).working():
+            await stage.passes(timedelta(seconds=19))
+            log.mend()
+            await stage.passes(SECOND)
+
+        row = await stage.task("a")
+        assert (await stage.told("a"))[-1] == "Task Completed"
+        assert (row.attempt, row.last_output) == (1, 2)
+        assert covered(await kept(stage, task_id("a"))) == [1, 2]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("error", [None, BackendRejected("denied")], ids=["away", "denied"])
+@scenario
+async def test_a_log_that_stays_down_costs_no_outcome_and_less_output_is_named(
+    kind: str, error: BackendRejected | None, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        log = Flaky(backend.output, "append", error, times=None, skip=1)
+        says = [prints("x"), timedelta(seconds=2), prints("y")]
+        stage.runner.plays("a", Script(says=says))
+        await stage.submit(a_task())
+
+        async with stage.with_ports(output=log).working():
+            await stage.passes(timedelta(minutes=2))
+
+        row = await stage.task("a")
+        assert (await stage.told("a"))[-1] == "Task Completed"
+        assert (row.attempt, row.last_output) == (1, 1)
+        assert covered(await kept(stage, task_id("a"))) == [1]
