@@ -25,7 +25,7 @@ PYTHON ?= $(shell for candidate in python3.11 python3 python3.12 python3.13 pyth
 # Tests that must share one process carry an xdist_group mark.
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 
-.PHONY: help demo test check fix cover bench docs mutants lock
+.PHONY: help demo test check fix cover bench docs mutants planted crash lock
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,12 @@ docs: $(DEV) ## Write docs/reference anew from the code
 
 mutants: $(DEV) ## Plant faults in the code and see that the tests notice
 	$(BIN)/python -m tests.mutants
+
+planted: $(DEV) ## Plant protocol bugs and see that the simulator finds them
+	$(BIN)/python -m tests.simulation.planted
+
+crash: $(DEV) ## Kill real processes at each failpoint in turn and see that nothing is lost
+	$(BIN)/python -m longshore.testing.crashing
 
 lock: $(UV) ## Write requirements*.txt from pyproject.toml (LOCK_ARGS=--upgrade for newer versions)
 	$(LOCK) --group build -o requirements.txt

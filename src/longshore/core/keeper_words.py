@@ -1,13 +1,18 @@
-"""What a worker and its keeper say to each other: JSON lines on a private socket.
+"""What a worker and its keeper say to each other.
 
-The worker says ``start`` (with the child's ends of four pipes: output, errors, channel, replies)
-and ``signal``; the keeper says ``ready`` once, and answers with ``started``, ``refused`` and
-``ended``. Every attempt has a number that the worker chose.
+On a private socket, JSON lines: the worker says ``start`` (with the child's ends of four pipes:
+output, errors, channel, replies) and ``signal``; the keeper says ``ready`` once, and ``refused``
+when it cannot start. Every attempt has a number that the worker chose.
+
+On a pipe that the keeper shares with its guards, records: how attempts begin and end, told by
+whoever knows it first.
 """
 
 from __future__ import annotations
 
 import json
+import struct
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -22,9 +27,7 @@ class Word(StrEnum):
     START = "start"
     SIGNAL = "signal"
     READY = "ready"  # everything is loaded; number 0
-    STARTED = "started"
     REFUSED = "refused"
-    ENDED = "ended"
 
 
 class Cause(StrEnum):
@@ -50,3 +53,42 @@ class Lines:
         """The messages that are complete now."""
         *whole, self._rest = (self._rest + data).split(b"\n")
         return [json.loads(line) for line in whole]
+
+
+# Far below what a pipe takes in one piece: records of several writers do not mix.
+_TOLD = struct.Struct("<q?iiq8s")
+TOLD_AT_ONCE_BYTES = 64 * _TOLD.size
+"""How much to read of a pipe at once: whole records only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """The leader of an attempt began, or the attempt is over and nothing of it is left."""
+
+    number: int
+    over: bool
+    leader: int = 0
+    status: int = 0
+    peak_bytes: int = 0
+    cause: Cause = Cause.NONE
+
+    def record(self) -> bytes:
+        """For the pipe, in one write."""
+        return _TOLD.pack(
+            self.number, self.over, self.leader, self.status, self.peak_bytes, self.cause.encode()
+        )
+
+
+def told_in(records: bytes) -> list[Told]:
+    """What has been told."""
+    return [
+        Told(
+            number=number,
+            over=over,
+            leader=leader,
+            status=status,
+            peak_bytes=peak,
+            cause=Cause(cause.rstrip(b"\0").decode()),
+        )
+        for number, over, leader, status, peak, cause in _TOLD.iter_unpack(records)
+    ]

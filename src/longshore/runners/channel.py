@@ -11,10 +11,17 @@ from __future__ import annotations
 import json
 import os
 from threading import Lock
-from typing import Any
+from typing import Any, BinaryIO
 
 LINE_LIMIT_BYTES = 64 * 1024 * 1024
 """The worker reads no longer line, and would not answer one."""
+
+# Made once: a child would pay for it each time.
+_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
+
+class TooLong(ValueError):
+    """A message that nobody would read."""
 
 
 class Channel:
@@ -22,7 +29,8 @@ class Channel:
 
     def __init__(self, channel: int, replies: int) -> None:
         self._channel = channel
-        self._replies = os.fdopen(replies, "rb", closefd=False)
+        self._replies_number = replies
+        self._replies: BinaryIO | None = None
         self._writing = Lock()
         # Replies come in the order of the steps: one after another, each gets its own.
         self._stepping = Lock()
@@ -31,13 +39,12 @@ class Channel:
         """Send one message; whole, however long.
 
         Raises:
-            ValueError: it is longer than anybody would read.
+            TooLong: it is longer than anybody would read.
         """
-        line = json.dumps({"type": kind, **content}, separators=(",", ":"), allow_nan=False)
-        data = memoryview(line.encode() + b"\n")
+        data = memoryview(_JSON.encode({"type": kind, **content}).encode() + b"\n")
         if len(data) > LINE_LIMIT_BYTES:
             message = f"a {kind} of {len(data)} bytes, and at most {LINE_LIMIT_BYTES} can be sent"
-            raise ValueError(message)
+            raise TooLong(message)
         with self._writing:
             while data:
                 data = data[os.write(self._channel, data) :]
@@ -46,6 +53,8 @@ class Channel:
         """Report a finished step and wait until its result is kept."""
         with self._stepping:
             self.say("step", name=name, result=result)
+            # Opened for the first of them: most attempts take no step.
+            self._replies = self._replies or os.fdopen(self._replies_number, "rb", closefd=False)
             reply = self._replies.readline()
         if json.loads(reply or "null") != {"kept": name}:
             message = f"the worker did not keep step {name!r}"

@@ -6,7 +6,6 @@ without a word is told apart from one that failed by exactly that.
 
 from __future__ import annotations
 
-import json
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from typing import Any
 from longshore.core.failures import failure_of
 from longshore.core.sanitise import mask_secrets
 from longshore.runners import command, context, python
-from longshore.runners.channel import Channel
+from longshore.runners.channel import Channel, TooLong
 
 FAILED = 1
 DONE = 0
@@ -31,7 +30,7 @@ def carry_out(order: Mapping[str, Any], channel: Channel) -> int:
         entered = context.Context(order, channel)
         context.enter(entered)
         try:
-            channel.say("result", value=_checked(python.run(order)))
+            _say_result(channel, python.run(order))
         finally:
             # The next task of a pool's member must find the process as this one did.
             entered.close()
@@ -49,13 +48,14 @@ def reporting(channel: Channel, work: Callable[[], None], *, trace: bool = True)
     return DONE
 
 
-def _checked(result: Any) -> Any:
+def _say_result(channel: Channel, result: Any) -> None:
     try:
-        json.dumps(result, allow_nan=False).encode()
+        channel.say("result", value=result)
+    except TooLong:
+        raise
     except (TypeError, ValueError) as error:
         message = f"the result cannot be kept as JSON: {error}"
         raise TypeError(message) from error
-    return result
 
 
 def _report(channel: Channel, error: BaseException, *, trace: bool) -> None:

@@ -1,7 +1,6 @@
 """Functions that tests let children run."""
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -14,6 +13,10 @@ from longshore.runners.context import current
 
 def add(a: int, b: int = 0) -> int:
     return a + b
+
+
+def length(text: str) -> int:
+    return len(text)
 
 
 async def add_later(a: int, b: int) -> int:
@@ -55,13 +58,19 @@ def vanishes(code: int) -> None:
     os._exit(code)
 
 
+def waits() -> None:
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    signal.pause()
+
+
 def dies(number: int) -> None:
     os.kill(os.getpid(), number)
     signal.pause()
 
 
-def sees() -> dict[str, Any]:
-    """What a child can find out about itself."""
+def sees(note: str) -> dict[str, Any]:
+    """What a child can find out about itself, and the argument that it was given."""
     folder = Path.cwd()
     return {
         "argv": Path("/proc/self/cmdline").read_text().split("\0"),
@@ -70,7 +79,7 @@ def sees() -> dict[str, Any]:
         "folder_mode": folder.stat().st_mode & 0o777,
         "file_modes": sorted({path.stat().st_mode & 0o777 for path in folder.iterdir()}),
         "session": os.getsid(0) == os.getpid() == os.getpgid(0),
-        "input": json.loads(Path("order.json").read_text())["input"],
+        "note": note,
     }
 
 

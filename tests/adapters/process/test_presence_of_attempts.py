@@ -10,7 +10,7 @@ from longshore.adapters.process.table import alive
 from longshore.adapters.system.clock import SystemClock
 from longshore.runners.keeper.kernel import descendants
 from tests.adapters.process.attempts import started
-from tests.adapters.process.conftest import a_script, scenario, until
+from tests.adapters.process.conftest import a_command, scenario, until
 
 WORKER = "w1"
 
@@ -21,7 +21,7 @@ async def test_a_worker_is_not_gone_while_anything_of_its_attempt_lives(tmp_path
     ours.appear(WORKER)
     (lock,) = ours.held_by(WORKER)
     runner = ProcessRunner(tmp_path, {"PATH": "/usr/bin:/bin"}, SystemClock(), held=lambda: (lock,))
-    async with started(runner, a_script("sleep 1000")) as attempt:
+    async with started(runner, a_command("sleep", "1000")) as attempt:
         # As if the worker's own process had ended: its files are closed, and nothing else is done.
         os.close(lock)
 

@@ -9,6 +9,7 @@ import pytest
 
 from longshore.adapters.process.runner import ProcessRunner
 from longshore.adapters.system.clock import SystemClock
+from longshore.core.child_limits import Isolation
 from longshore.core.failures import ErrorCategory
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.ports.output import Stream
@@ -171,14 +172,29 @@ async def test_a_function_that_is_not_there_is_a_failure(runner: ProcessRunner) 
     assert ending.failure.category is ErrorCategory.PROGRAMMING
 
 
+@pytest.mark.parametrize(
+    # The order comes through a pipe; for an interpreter of its own it is written down.
+    ("isolation", "modes"),
+    [(Isolation.FORK, []), (Isolation.POOL, []), (Isolation.SPAWN, [0o600])],
+)
 @scenario
 async def test_a_child_sees_only_what_it_may_and_finds_its_input_in_a_private_file(
-    runner: ProcessRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    runner: ProcessRunner,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    isolation: Isolation,
+    modes: list[int],
 ) -> None:
     monkeypatch.setenv("SECRET_OF_THE_PARENT", "s3cr3t")
-    order = a_call("sees", input={"env": {"OWN": "1"}, "note": "a secret of the task"})
+    order = a_call(
+        "sees",
+        "a secret of the task",
+        input={"env": {"OWN": "1"}},
+        definition={"isolation": isolation},
+    )
 
     ending, _ = await run(runner, order)
+    _, of_a_command = await run(runner, a_script("stat -c %a * .", attempt=2))
 
     seen = ending.result
     assert "SECRET_OF_THE_PARENT" not in seen["environment"]
@@ -188,8 +204,9 @@ async def test_a_child_sees_only_what_it_may_and_finds_its_input_in_a_private_fi
     unexpected = set(seen["environment"]) - {"PATH", "PWD", "OWN", "LC_CTYPE"}
     assert all(name.startswith("LONGSHORE_ATTEMPT") for name in unexpected)
     assert not any("secret" in argument for argument in seen["argv"])
-    assert seen["input"]["note"] == "a secret of the task"
-    assert (seen["folder_mode"], seen["file_modes"]) == (0o700, [0o600])
+    assert seen["note"] == "a secret of the task"
+    assert (seen["folder_mode"], seen["file_modes"]) == (0o700, modes)
+    assert printed(of_a_command) == "600\n600\n700\n"
     assert seen["session"]
     assert Path(seen["folder"]).is_relative_to(tmp_path)
 
@@ -248,3 +265,4 @@ async def test_a_machine_that_cannot_start_a_child_now_is_out_of_reach(tmp_path:
 
     with pytest.raises(BackendUnavailable):
         await runner.start(a_command("true"))
+    await runner.close()

@@ -12,12 +12,13 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from longshore.adapters.process.cleaning import Cleaner
 from longshore.adapters.process.keeper import Child, Ended, Keeper
 from longshore.adapters.process.said import failure_in, message_in, report_in
 from longshore.adapters.process.table import rss_bytes_of
@@ -25,6 +26,7 @@ from longshore.core.child_limits import Limits
 from longshore.core.definition import RunnerKind
 from longshore.core.failures import ErrorCategory, Failure, failure_of_exit
 from longshore.core.keeper_words import Cause
+from longshore.failpoints import reach
 from longshore.ports.clock import Clock
 from longshore.ports.output import Stream
 from longshore.ports.runner import Ending, Printed, Report, WorkOrder
@@ -32,7 +34,6 @@ from longshore.ports.runner import Ending, Printed, Report, WorkOrder
 _PIECE_BYTES = 64 * 1024
 _WAITING_PIECES = 64
 _LINE_LIMIT_BYTES = 64 * 1024 * 1024
-_FILES_OF_OURS = 3
 _DRAIN = timedelta(seconds=1)
 _SLOWEST_READER = timedelta(seconds=30)
 # More than a pipe and a reader can hold: what comes after so many was not printed by the child.
@@ -68,7 +69,7 @@ class ProcessAttempt:
         pipes: Pipes,
         *,
         folder: Path,
-        clean: Callable[[], None],
+        cleaner: Cleaner,
         clock: Clock,
     ) -> None:
         self._clock = clock
@@ -77,11 +78,9 @@ class ProcessAttempt:
         self._child = child
         self._process_id = process_id
         self._pipes = pipes
-        # A child that never reads its replies must not block us.
-        os.set_blocking(pipes.replies, False)
         self._replies: int | None = pipes.replies
         self.folder = folder
-        self._clean = clean
+        self._cleaner = cleaner
         self._transports: list[asyncio.ReadTransport] = []
         self._reports: asyncio.Queue[Report | None] = asyncio.Queue(_WAITING_PIECES)
         self._pieces_read = 0
@@ -113,7 +112,6 @@ class ProcessAttempt:
             for number, _ in wanted[opened:]:
                 os.close(number)
             self._let_go()
-            self._clean()
             raise
         reading = [
             self._read_stream(readers[0], Stream.STDOUT),
@@ -178,6 +176,7 @@ class ProcessAttempt:
         await asyncio.wait((self._child.ended,))
         await self._drain()
         self._let_go()
+        reach("attempt.child_ended")
         self._over.set()
         if not self._unheard:
             await self._reports.put(None)
@@ -219,8 +218,10 @@ class ProcessAttempt:
     async def step_kept(self, name: str) -> None:
         if self._replies is not None:
             line = json.dumps({"kept": name}) + "\n"
+            reach("attempt.step_answering")
             with contextlib.suppress(BrokenPipeError, BlockingIOError):
                 os.write(self._replies, line.encode())
+            reach("attempt.step_answered")
 
     async def ending(self) -> Ending:
         await self._over.wait()
@@ -260,11 +261,13 @@ class ProcessAttempt:
         if not self._over.is_set():
             if self._stopped_by is None:
                 self._stopped_by = signal.SIGTERM.name
+                reach("attempt.child_stopping")
                 self._keeper.signal(self._child, kill=False)
             # A second caller may be less patient than the first.
             await asyncio.wait((self._child.ended,), timeout=grace.total_seconds())
             if not self._child.ended.done():
                 self._stopped_by = signal.SIGKILL.name
+                reach("attempt.child_killing")
                 self._keeper.signal(self._child, kill=True)
         await self._over.wait()
         return self._stopped_by or signal.SIGTERM.name
@@ -273,20 +276,11 @@ class ProcessAttempt:
         return rss_bytes_of(self.process_id)
 
     async def close(self) -> None:
-        # A task that has made nothing leaves only what we wrote: not worth a thread.
         with contextlib.suppress(OSError):
-            if len(os.listdir(self.folder)) <= _FILES_OF_OURS:
-                self._clean()
+            if not os.listdir(self.folder):
+                await self._cleaner.remove_soon(self.folder)
                 return
-        await _aside(self._clean)
-
-
-async def _aside(work: Callable[[], None]) -> None:
-    """Do what may block in a thread; if there is none to be had, it still has to be done."""
-    try:
-        await asyncio.to_thread(work)
-    except RuntimeError:
-        work()
+        await self._cleaner.remove(self.folder)
 
 
 def _failure_by_guard(ended: Ended, limits: Limits) -> Failure:

@@ -17,9 +17,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from longshore.adapters.process.pipes import writable
 from longshore.core.child_limits import Isolation
-from longshore.core.keeper_words import CANNOT_LOAD, Cause, Lines, Word, line_of
+from longshore.core.keeper_words import (
+    CANNOT_LOAD,
+    TOLD_AT_ONCE_BYTES,
+    Cause,
+    Lines,
+    Told,
+    Word,
+    line_of,
+    told_in,
+)
 from longshore.errors import BackendUnavailable, UsageError
+from longshore.failpoints import reach
 
 _RECEIVED_AT_ONCE = 64 * 1024
 _READY = 0
@@ -63,6 +74,7 @@ class Keeper:
         self._children: dict[int, Child] = {}
         self._lines = Lines()
         self._socket: socket.socket | None = None
+        self._reports = -1  # a pipe, while there is a socket
         self._process: asyncio.subprocess.Process | None = None
         self._opening: asyncio.Future[None] | None = None
 
@@ -91,20 +103,24 @@ class Keeper:
 
     async def _open(self) -> None:
         ours, theirs = socket.socketpair()
+        reports, telling = os.pipe()
         held = tuple(self._held())
         try:
-            with theirs:
+            with theirs, contextlib.ExitStack() as given:
+                given.callback(os.close, telling)
+                reach("keeper.starting")
                 self._process = await asyncio.create_subprocess_exec(
                     sys.executable,
                     "-m",
                     "longshore.runners.keeper",
                     str(theirs.fileno()),
+                    str(telling),
                     *self._modules,
                     "--",
                     *(str(number) for number in held),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(), *held),
+                    pass_fds=(theirs.fileno(), telling, *held),
                     # A Ctrl-C at the terminal is the worker's to deal with.
                     start_new_session=True,
                     env=self._environment,
@@ -112,15 +128,22 @@ class Keeper:
                 )
         except OSError as error:
             ours.close()
+            os.close(reports)
             message = f"the keeper could not be started: {error}"
             raise BackendUnavailable(message) from error
+        reach("keeper.started")
         ours.setblocking(False)
+        os.set_blocking(reports, False)
         self._lines = Lines()
         self._socket = ours
+        self._reports = reports
         self._ready = self._expect(_READY)
-        asyncio.get_running_loop().add_reader(ours, self._hear, ours)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ours, self._hear, ours)
+        loop.add_reader(reports, self._take_reports)
         try:
             await self._ready.started
+            reach("keeper.ready")
         except BackendUnavailable:
             code = await self._process.wait() if self._process else None
             if code == CANNOT_LOAD:
@@ -130,34 +153,33 @@ class Keeper:
 
     async def start(
         self,
-        order: Path,
         files: Sequence[int],
         *,
         isolation: Isolation,
         memory_bytes: int | None = None,
-    ) -> tuple[Child, int]:
-        """A child for the order, and its process id; the files are the child's ends of its pipes.
+    ) -> Child:
+        """Ask for a child; it waits for its order at the other end of its replies.
+
+        Args:
+            files: The child's ends of its pipes; the caller's copies may be closed after this.
 
         Raises:
-            BackendUnavailable: no child could be started now.
+            BackendUnavailable: no child can be started now. ``Child.started`` may say so too.
         """
         await self.open()
         child = self._expect(next(self._numbers))
-        line = line_of(
-            Word.START,
-            child.number,
-            order=str(order),
-            isolation=isolation,
-            memory=memory_bytes,
-        )
+        line = line_of(Word.START, child.number, isolation=isolation, memory=memory_bytes)
         try:
             await self._send(line, files)
-            return child, await child.started
         except BaseException:
-            # Whoever gave up does not want the child that may be on its way.
-            self.signal(child, kill=True)
-            self._children.pop(child.number, None)
+            self.give_up(child)
             raise
+        return child
+
+    def give_up(self, child: Child) -> None:
+        """Whoever wanted the child does not want it any more; it may be on its way."""
+        self.signal(child, kill=True)
+        self._children.pop(child.number, None)
 
     def _expect(self, number: int) -> Child:
         child = self._children[number] = Child(number, asyncio.get_running_loop().create_future())
@@ -168,7 +190,7 @@ class Keeper:
             try:
                 sent = socket.send_fds(self._socket, [line], list(files))
             except BlockingIOError:
-                await _writable(self._socket)
+                await writable(self._socket)
             except OSError:
                 break
             else:
@@ -205,32 +227,41 @@ class Keeper:
             case Word.READY:
                 del self._children[_READY]
                 child.started.set_result(0)
-            case Word.STARTED:
-                if not child.started.done():
-                    child.started.set_result(said["pid"])
             case Word.REFUSED:
                 del self._children[child.number]
                 message = f"no child could be started: {said['error']}"
                 _fail(child.started, BackendUnavailable(message))
-            case Word.ENDED:
-                del self._children[child.number]
-                cause = Cause(said["cause"])
-                code = os.waitstatus_to_exitcode(said["status"])
-                _fail(child.started, BackendUnavailable("the child ended before it had begun"))
-                child.ended.set_result(
-                    Ended(
-                        code=None if cause is Cause.LOST else code,
-                        peak_rss_bytes=said["peak"] or None,
-                        cause=cause,
-                    )
-                )
+
+    def _take_reports(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for told in told_in(os.read(self._reports, TOLD_AT_ONCE_BYTES)):
+                if (child := self._children.get(told.number)) is not None:
+                    self._told(child, told)
+
+    def _told(self, child: Child, told: Told) -> None:
+        if not told.over:
+            if not child.started.done():
+                child.started.set_result(told.leader)
+            return
+        del self._children[child.number]
+        _fail(child.started, BackendUnavailable("the child ended before it had begun"))
+        code = os.waitstatus_to_exitcode(told.status)
+        child.ended.set_result(
+            Ended(
+                code=None if told.cause is Cause.LOST else code,
+                peak_rss_bytes=told.peak_bytes or None,
+                cause=told.cause,
+            )
+        )
 
     def _lost(self, ours: socket.socket) -> None:
         """The keeper is gone: its guards are ending everything."""
-        asyncio.get_running_loop().remove_reader(ours)
+        self._take_reports()  # what was told before
+        self._socket = None
+        for file in (ours.fileno(), self._reports):
+            asyncio.get_running_loop().remove_reader(file)
         ours.close()
-        if self._socket is ours:
-            self._socket = None
+        os.close(self._reports)
         for child in self._children.values():
             _fail(child.started, BackendUnavailable("the keeper has ended"))
             child.ended.set_result(Ended(code=None, cause=Cause.LOST))
@@ -241,23 +272,15 @@ class Keeper:
         if self._opening is not None:
             await asyncio.gather(self._opening, return_exceptions=True)
             self._opening = None
+        reach("keeper.ending")
         if self._socket is not None:
             self._lost(self._socket)
         if self._process is not None:
             await self._process.wait()
             self._process = None
+        reach("keeper.ended")
 
 
 def _fail(future: asyncio.Future[int], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-
-
-async def _writable(ours: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_writer(ours, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_writer(ours)

@@ -19,6 +19,7 @@ from pathlib import Path
 from longshore.adapters.process.killing import kill_group
 from longshore.adapters.process.table import start_time_of
 from longshore.errors import UsageError
+from longshore.failpoints import reach
 
 _FOLDER_MODE = 0o700
 
@@ -41,7 +42,9 @@ class FilePresence:
         lock = os.open(draft, flags, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            reach("worker.locked")
             _give_name(draft, path)
+            reach("worker.named")
         except (FileExistsError, BlockingIOError):
             os.close(lock)
             message = f"a worker called {worker_id!r} was here before; choose another id"
@@ -50,9 +53,12 @@ class FilePresence:
             draft.unlink(missing_ok=True)
         self._locks[worker_id] = lock
         self._children[worker_id] = set()
+        reach("worker.here")
 
     def leave(self, worker_id: str) -> None:
+        reach("worker.leaving")
         self._lock_path(worker_id).unlink(missing_ok=True)
+        reach("worker.left")
         self._children.pop(worker_id, None)
         if (lock := self._locks.pop(worker_id, None)) is not None:
             os.close(lock)
@@ -64,13 +70,17 @@ class FilePresence:
     def note_child(self, worker_id: str, process_id: int) -> None:
         self._children[worker_id].add(process_id)
         note = f"+{process_id} {start_time_of(process_id) or ''}\n"
+        reach("worker.child_noting")
         os.write(self._locks[worker_id], note.encode())
+        reach("worker.child_noted")
 
     def forget_child(self, worker_id: str, process_id: int) -> None:
         self._children[worker_id].discard(process_id)
+        reach("worker.child_forgetting")
         os.write(self._locks[worker_id], f"-{process_id}\n".encode())
         if not self._children[worker_id]:
             os.ftruncate(self._locks[worker_id], 0)
+        reach("worker.child_forgotten")
 
     def gone(self, worker_id: str) -> bool:
         if worker_id in self._locks:
@@ -88,6 +98,7 @@ class FilePresence:
         return True
 
     def clear(self, worker_id: str) -> None:
+        reach("worker.dead_clearing")
         children: dict[str, str] = {}
         with contextlib.suppress(FileNotFoundError):
             for line in self._lock_path(worker_id).read_text().splitlines():
@@ -98,6 +109,7 @@ class FilePresence:
                     children.pop(process_id, None)
         for process_id, started in children.items():
             kill_group(int(process_id), started=started)
+        reach("worker.dead_cleared")
 
     def leads(self, role: str) -> bool:
         if role in self._roles:
@@ -111,6 +123,7 @@ class FilePresence:
             os.close(opened)
             return False
         self._roles[role] = opened
+        reach("worker.role_taken")
         return True
 
     def absent(self) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import termios
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -13,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from longshore.adapters.process.attempt import Pipes, ProcessAttempt
+from longshore.adapters.process.cleaning import Cleaner
 from longshore.adapters.process.keeper import Keeper
+from longshore.adapters.process.pipes import write_all
 from longshore.core.child_limits import Limits
 from longshore.core.child_places import (
     ATTEMPT_VARIABLE,
@@ -25,6 +26,7 @@ from longshore.core.child_places import (
 )
 from longshore.core.definition import RunnerKind
 from longshore.errors import BackendUnavailable, UsageError
+from longshore.failpoints import reach
 from longshore.ports.clock import Clock
 from longshore.ports.runner import WorkOrder
 
@@ -52,7 +54,7 @@ class ProcessRunner:
         self._clock = clock
         self._folder = folder / "work"
         self._environment = dict(environment)
-        self._keep_folders = keep_folders
+        self._cleaner = Cleaner(keep=keep_folders)
         self.keeper = Keeper(environment, modules=modules, held=held)
 
     async def open(self) -> None:
@@ -60,14 +62,16 @@ class ProcessRunner:
 
     async def close(self) -> None:
         await self.keeper.close()
+        await self._cleaner.close()
 
     async def start(self, order: WorkOrder) -> ProcessAttempt:
         settings = _checked(order)
         folder = self._folder / order.task_id / f"attempt-{order.attempt}"
+        await self._cleaner.spare(folder)
         try:
             return await self._started(order, settings, folder)
         except BaseException as error:
-            self._cleaner(folder)()
+            self._cleaner.remove_now(folder)
             if isinstance(error, OSError):
                 message = f"no child could be started: {error}"
                 raise BackendUnavailable(message) from error
@@ -83,13 +87,26 @@ class ProcessRunner:
             errors, to_errors = (None, to_output) if pty else _pipe(reads=ours, writes=theirs)
             channel, to_channel = _pipe(reads=ours, writes=theirs)
             from_replies, replies = _pipe(reads=theirs, writes=ours)
-            path = _write_order(order, folder, self._variables(order, settings, folder))
-            child, process_id = await self.keeper.start(
-                path,
+            # A child that never reads its replies must not block us.
+            os.set_blocking(replies, False)
+            reach("attempt.child_asked_for")
+            child = await self.keeper.start(
                 (to_output, to_errors, to_channel, from_replies),
                 isolation=definition.isolation,
                 memory_bytes=definition.limits.memory_bytes,
             )
+            try:
+                theirs.close()  # so that there is an end to what nobody is left to read
+                # While it is being forked.
+                _prepare(folder, order)
+                document = _document(order, folder, self._variables(order, settings, folder))
+                await write_all(replies, json.dumps(document).encode() + b"\n", reader=child.ended)
+                reach("attempt.order_written")
+                process_id = await child.started
+            except BaseException:
+                self.keeper.give_up(child)
+                raise
+            reach("attempt.child_started")
             ours.pop_all()  # they are the attempt's now
             attempt = ProcessAttempt(
                 order,
@@ -98,10 +115,11 @@ class ProcessRunner:
                 process_id,
                 Pipes(output=output, errors=errors, channel=channel, replies=replies),
                 folder=folder,
-                clean=self._cleaner(folder),
+                cleaner=self._cleaner,
                 clock=self._clock,
             )
         await attempt.listen()
+        reach("attempt.child_heard")
         return attempt
 
     def _variables(
@@ -116,15 +134,6 @@ class ProcessRunner:
             CHANNEL_VARIABLE: str(CHANNEL_NUMBER),
             **(_places(folder) if order.definition.runner is RunnerKind.COMMAND else {}),
         }
-
-    def _cleaner(self, folder: Path) -> Callable[[], None]:
-        def clean() -> None:
-            if not self._keep_folders:
-                shutil.rmtree(folder, ignore_errors=True)
-                with contextlib.suppress(OSError):
-                    folder.parent.rmdir()
-
-        return clean
 
 
 def _pipe(*, reads: contextlib.ExitStack, writes: contextlib.ExitStack) -> tuple[int, int]:
@@ -202,15 +211,19 @@ def _places(folder: Path) -> dict[str, str]:
     }
 
 
-def _write_order(order: WorkOrder, folder: Path, environment: Mapping[str, str]) -> Path:
-    """The order, in the attempt's folder, in files that only their owner can read."""
-    definition = order.definition
+def _prepare(folder: Path, order: WorkOrder) -> None:
+    """The attempt's folder, with what a command is to find in it; only its owner can read it."""
     _make(folder)
-    path = folder / "order.json"
-    if definition.runner is RunnerKind.COMMAND:
+    reach("attempt.folder_made")
+    if order.definition.runner is RunnerKind.COMMAND:
         _write_private(folder / _INPUT, order.input)
         _write_private(folder / _DEPENDENCIES, dict(order.dependency_outputs))
-    document = {
+
+
+def _document(order: WorkOrder, folder: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+    """The order as the child gets it."""
+    definition = order.definition
+    return {
         "runner": definition.runner.value,
         "isolation": definition.isolation.value,
         "limits": _limits_of(definition.limits),
@@ -227,17 +240,19 @@ def _write_order(order: WorkOrder, folder: Path, environment: Mapping[str, str])
         "feedback": order.feedback,
         "previous_output": order.previous_output,
     }
-    _write_private(path, document)
-    return path
 
 
 def _make(folder: Path) -> None:
     while True:
         try:
-            folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+            for place in (folder.parent, folder):
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(place, _FOLDER_MODE)
         except FileNotFoundError:
-            continue  # an earlier attempt's end has just removed the folder above
-        return
+            # The first of all; or an earlier attempt's end has just removed the folder above.
+            folder.parents[1].mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        else:
+            return
 
 
 def _write_private(path: Path, value: Any) -> None:

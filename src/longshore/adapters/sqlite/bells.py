@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 
+from longshore.failpoints import reach
+
 _FOLDER_MODE = 0o700
 _PIPE_MODE = 0o600
 
@@ -50,7 +52,9 @@ class Bells:
         path = self._folder / f".{self._name}"
         os.mkfifo(path, _PIPE_MODE)
         pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        reach("bell.made")
         path.rename(self._folder / self._name)
+        reach("bell.hung")
         return pipe
 
     @contextlib.contextmanager
@@ -107,6 +111,7 @@ class Bells:
         """Take the bell down."""
         self._loop.remove_reader(self._pipe)
         (self._folder / self._name).unlink(missing_ok=True)
+        reach("bell.taken_down")
         os.close(self._pipe)
         for rope in self._ropes.values():
             os.close(rope)

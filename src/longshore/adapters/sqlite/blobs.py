@@ -22,6 +22,7 @@ from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.statements import rows
 from longshore.core.blob_keys import checked_key
 from longshore.errors import BackendUnavailable, NotFound
+from longshore.failpoints import reach
 
 INSIDE_LIMIT_BYTES = 64 * 1024
 _PIECE_BYTES = 256 * 1024
@@ -132,7 +133,9 @@ class SqliteBlobStore:
 
     def _remove(self, file: str | None) -> None:
         if file is not None:
+            reach("blob.replaced")
             self._path(file).unlink(missing_ok=True)
+            reach("blob.removed")
 
 
 class _Draft:
@@ -155,6 +158,7 @@ class _Draft:
             self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE)
             self._file = os.fdopen(descriptor, "wb")
+            reach("blob.draft_opened")
             self._file.write(self._small)
         self._file.write(piece)
 
@@ -166,10 +170,14 @@ class _Draft:
         if self._file is None:
             return
         self._file.flush()
+        reach("blob.draft_written")
         os.fsync(self._file.fileno())
+        reach("blob.draft_synced")
         self._path.rename(self._folder / self.name)
+        reach("blob.named")
         for folder in (self._folder, self._folder.parent, self._folder.parent.parent):
             _sync_folder(folder)
+        reach("blob.synced")
 
     def discard(self) -> None:
         if self._file is not None:

@@ -23,6 +23,7 @@ from longshore.core.changes import Ring
 from longshore.core.messages import body_for
 from longshore.core.rows import JobRow, TaskRow
 from longshore.errors import VersionConflict
+from longshore.failpoints import reach
 from longshore.ports.ledger import AnyChange
 
 _INSERT_TASK = (
@@ -79,6 +80,7 @@ class Commit:
         self.spell = self._turnstile.quiet_spell
         execute = connection.cursor().execute
         if self._write_rows(connection, execute):
+            reach("write.rows_written")
             for sql, values in self._beside:
                 execute(sql, values)
 

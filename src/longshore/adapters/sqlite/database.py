@@ -23,6 +23,7 @@ from longshore.adapters.sqlite.failures import translated
 from longshore.adapters.sqlite.statements import Row, rows
 from longshore.adapters.sqlite.turnstile import Turnstile
 from longshore.adapters.sqlite.writer import Told, Work, Writer
+from longshore.failpoints import reach
 from longshore.ports.clock import Clock
 
 ResultT = TypeVar("ResultT")
@@ -49,6 +50,7 @@ class Database:
         self.options = options
         self._closed = False
         folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        reach("store.folder_made")
         self.turnstile = Turnstile(folder)
         try:
             with self.turnstile:
@@ -153,3 +155,4 @@ class Database:
         self._scan.close()
         self._bells.close()
         self.turnstile.close()
+        reach("store.closed")

@@ -7,8 +7,10 @@ forgotten, and a fence that was handed out under one of them must never be hande
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+from collections.abc import Iterator
 from datetime import timedelta
 from importlib import resources
 from pathlib import Path
@@ -17,6 +19,7 @@ import apsw
 
 from longshore.adapters.sqlite.statements import rows
 from longshore.errors import BackendRejected, BackendUnavailable, StoreCorrupt, StoreTooNew
+from longshore.failpoints import reach
 
 APPLICATION_ID = 0x4C4E4753  # "LNGS"
 FILE_NAME = "longshore.db"
@@ -51,6 +54,8 @@ def prepare(folder: Path, *, busy_timeout: timedelta) -> int:
         connection = connect(path, busy_timeout=busy_timeout)
         try:
             _check(connection, path)
+            # A power loss while the file was made leaves it empty, and in another mode.
+            connection.execute("PRAGMA journal_mode=WAL")
             _migrate(connection)
             return _epoch(connection)
         finally:
@@ -99,12 +104,29 @@ def file_system_of(folder: Path) -> str | None:
 def _create(folder: Path, path: Path) -> None:
     if path.exists() and any((folder / "blobs").glob("*/*")):
         raise StoreCorrupt(str(path), "the file is empty, but the folder has been used")
+    for above in _made_with(folder):
+        # SQLite syncs the folder, but not the folder's own name in the one above.
+        descriptor = os.open(above, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(descriptor)
+        os.close(descriptor)
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     connection = apsw.Connection(str(path), flags=flags)
     path.chmod(0o600)
+    reach("store.begun")
     connection.execute("PRAGMA journal_mode=WAL")
+    reach("store.logs")
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
     connection.close()
+    reach("store.made")
+
+
+def _made_with(folder: Path) -> Iterator[Path]:
+    """The folders above one that may be as new as it is: of its file system, and open to us."""
+    device = folder.stat().st_dev
+    for above in folder.resolve().parents:
+        if above.stat().st_dev != device or not os.access(above, os.R_OK):
+            return
+        yield above
 
 
 def _check(connection: apsw.Connection, path: Path) -> None:
@@ -129,6 +151,8 @@ def _migrate(connection: apsw.Connection) -> None:
                 connection.execute(sql)
                 connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version={number}")
+                reach("store.migrating")
+            reach("store.migrated")
 
 
 def pragma(connection: apsw.Connection, name: str) -> int:
@@ -145,6 +169,8 @@ def _epoch(connection: apsw.Connection) -> int:
         with connection:
             for pair in (("boot_id", boot), ("epoch", str(epoch))):
                 connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", pair)
+            reach("store.epoch_counting")
+        reach("store.epoch_counted")
     return epoch
 
 

@@ -27,6 +27,7 @@ from longshore.adapters.sqlite.bells import Bells, Topic
 from longshore.adapters.sqlite.failures import not_done, translated
 from longshore.adapters.sqlite.turnstile import Turnstile
 from longshore.errors import BackendUnavailable, OutcomeUnknown
+from longshore.failpoints import reach
 
 Work = Callable[[apsw.Connection], Any]
 Told = Callable[[BaseException | None], None]
@@ -129,9 +130,11 @@ class Writer:
     def _commit(self, group: list[_Item]) -> None:
         try:
             with self._turnstile:
+                reach("write.turn_taken")
                 connection = self._connection = self._connection or self._connect()
                 self._set_synchronous(connection, full=any(item.promised for item in group))
                 connection.execute("BEGIN IMMEDIATE")
+                reach("write.group_begun")
                 if not all(self._tried(connection, item) for item in group):
                     connection.execute("ROLLBACK")
                     connection.execute("BEGIN IMMEDIATE")
@@ -164,6 +167,7 @@ class Writer:
             if connection.total_changes() != before:
                 return False
             item.error = translated(error)
+        reach("write.item_written")
         return True
 
     def _try_alone(self, connection: apsw.Connection, item: _Item) -> None:
@@ -181,7 +185,9 @@ class Writer:
 
     def _end(self, connection: apsw.Connection, group: list[_Item]) -> None:
         try:
+            reach("write.committing")
             connection.execute("COMMIT")
+            reach("write.committed")
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody knows what was written
             unknown = OutcomeUnknown("the commit failed; what was written must be read again")
             unknown.__cause__ = error
@@ -203,7 +209,9 @@ class Writer:
     def _deliver(self, group: list[_Item]) -> None:
         topics = tuple({topic: None for item in group if not item.error for topic in item.topics})
         if topics:
+            reach("write.ringing")
             self._bells.ring_elsewhere(topics)
+            reach("write.rung")
         # The loop may be gone when a program ends without closing: then nobody waits.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._answer, group, topics)

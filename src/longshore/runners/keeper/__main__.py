@@ -1,4 +1,4 @@
-"""Start of the keeper: ``python -m longshore.runners.keeper SOCKET MODULE… -- HELD…``."""
+"""Start of the keeper: ``python -m longshore.runners.keeper SOCKET PIPE MODULE… -- HELD…``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _prepare(module: ModuleType) -> None:
 
 def main(arguments: list[str]) -> int:
     """Load what children will need, then serve the worker at the other end of the socket."""
-    number, *rest = arguments
+    number, to_worker, *rest = arguments
     divide = rest.index("--")
     modules, held = rest[:divide], rest[divide + 1 :]
     sys.path.insert(0, "")
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
         )
         return CANNOT_LOAD
     with socket.socket(fileno=int(number)) as worker:
-        Keeper(worker, tuple(int(one) for one in held)).run()
+        Keeper(worker, int(to_worker), tuple(int(one) for one in held)).run()
     return 0
 
 

@@ -16,19 +16,19 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from longshore.core.keeper_words import FILES_PER_START, Cause
+from longshore.core.keeper_words import FILES_PER_START, Cause, Told
 from longshore.runners.keeper import leader, pool
 from longshore.runners.keeper.kernel import adopt_orphans, close_all_but, descendants
-from longshore.runners.keeper.reports import Told, tell
 
 _WORD_BYTES = 8192
 _LOOK_AT_MEMORY_S = 0.25
 # How long to wait for those who hang in the kernel before the attempt is said to be over.
-_PATIENCE_S = 5.0
-_TICK_S = 0.005
+PATIENCE_S = 5.0
+TICK_S = 0.005
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
@@ -39,9 +39,9 @@ class Guard:
         # Packets: each word arrives whole, with its files.
         self.near, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
-    def start(self, number: int, files: Sequence[int], **order: Any) -> None:
-        """Let it start a leader: with a path as ``order``, or with none as a member of the pool."""
-        word = json.dumps({"number": number, "start": order})
+    def start(self, number: int, files: Sequence[int], *, memory: int | None = None) -> None:
+        """Let it start a leader with its four pipes; or, with one socket, a member of the pool."""
+        word = json.dumps({"number": number, "start": {"memory": memory}})
         socket.send_fds(self.near, [word.encode()], list(files))
 
     def signal(self, number: int, *, kill: bool) -> None:
@@ -49,19 +49,21 @@ class Guard:
         with contextlib.suppress(OSError):
             self.near.send(json.dumps({"number": number, "kill": kill}).encode())
 
-    def live(self, *, reports: int, held: Sequence[int]) -> NoReturn:
+    def live(self, to_keeper: int, to_worker: int, *, held: Sequence[int]) -> NoReturn:
         """The guard's own life; never returns.
 
         Args:
+            to_keeper: The pipe by which the keeper knows who is free.
+            to_worker: The pipe by which the worker knows what becomes of its attempts.
             held: To be kept open as long as anything below lives, and not by the leaders.
         """
         adopt_orphans()
-        close_all_but({self.far.fileno(), reports, *held})
+        close_all_but({self.far.fileno(), to_keeper, to_worker, *held})
+        post = _Post(self, to_keeper, to_worker, leader.prepare())
         while True:
             word, files = self._listen()
             if "start" in word:
-                started = _Attempt(word, files, keeper=self, reports=reports)
-                started.see_through()
+                _Attempt(word, files, post).see_through()
 
     def _listen(self) -> tuple[dict[str, Any], list[int]]:
         """The keeper's next word; if it is gone, this is the end."""
@@ -79,18 +81,25 @@ class Guard:
         return said["kill"] if said["number"] == number else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Post:
+    """What a guard has for all its attempts."""
+
+    keeper: Guard
+    to_keeper: int
+    to_worker: int
+    environment: Mapping[str, str]
+
+
 class _Attempt:
     """One leader and all that comes of it."""
 
-    def __init__(
-        self, word: dict[str, Any], files: Sequence[int], *, keeper: Guard, reports: int
-    ) -> None:
+    def __init__(self, word: dict[str, Any], files: Sequence[int], post: _Post) -> None:
         self._number: int = word["number"]
-        self._order: str | None = word["start"]["order"]
         self._memory_bytes: int | None = word["start"]["memory"]
         self._files = files
-        self._keeper = keeper
-        self._reports = reports
+        self._in_pool = len(files) < FILES_PER_START
+        self._post = post
         self._leader = 0
         self._status: int | None = None
         self._peak_bytes = 0
@@ -108,18 +117,18 @@ class _Attempt:
         for number in self._files:
             os.close(number)
         if self._leader:
-            tell(self._reports, Told(number=self._number, over=False, leader=self._leader))
+            self._tell(Told(number=self._number, over=False, leader=self._leader))
             self._watch()
         self._clear()
 
     def _lead(self) -> NoReturn:
-        if self._order is None:
-            pool.serve(os.getppid(), self._files[0])
-        leader.lead(os.getppid(), self._order, self._files)
+        if self._in_pool:
+            pool.serve(os.getppid(), *self._files)
+        leader.lead(os.getppid(), self._files, self._post.environment)
 
     def _watch(self) -> None:
         """Until the leader has ended or everything has to."""
-        control = self._keeper.far.fileno()
+        control = self._post.keeper.far.fileno()
         waiting = select.poll()
         waiting.register(control, select.POLLIN)
         pause = _LOOK_AT_MEMORY_S * 1000 if self._memory_bytes else None
@@ -129,7 +138,7 @@ class _Attempt:
                 opened.callback(os.close, end)
                 waiting.register(end, select.POLLIN)
             else:
-                pause = _TICK_S * 1000
+                pause = TICK_S * 1000
             while self._status is None:
                 ready = {number for number, _ in waiting.poll(pause)}
                 if control in ready and self._has_to_die():
@@ -140,7 +149,7 @@ class _Attempt:
                     return
 
     def _has_to_die(self) -> bool:
-        kill = self._keeper.heard(self._number)
+        kill = self._post.keeper.heard(self._number)
         if kill is False:
             self._signal_group(signal.SIGTERM)
         return bool(kill)
@@ -175,7 +184,7 @@ class _Attempt:
 
     def _clear(self) -> None:
         """Kill until the kernel says that there is nobody; then, and not before, say so."""
-        patient_until = time.monotonic() + _PATIENCE_S
+        patient_until = time.monotonic() + PATIENCE_S
         while self._reap():
             if self._status is None:
                 self._signal_group(signal.SIGKILL)
@@ -184,14 +193,13 @@ class _Attempt:
                     os.kill(process_id, signal.SIGKILL)
             if time.monotonic() > patient_until:
                 self._say_over()
-            time.sleep(_TICK_S)  # noqa: TID251 - no loop here, and nobody who would wake us
+            time.sleep(TICK_S)  # noqa: TID251 - no loop here, and nobody who would wake us
         self._say_over()
 
     def _say_over(self) -> None:
         if not self._told:
             self._told = True
-            tell(
-                self._reports,
+            self._tell(
                 Told(
                     number=self._number,
                     over=True,
@@ -199,5 +207,18 @@ class _Attempt:
                     status=signal.SIGKILL if self._status is None else self._status,
                     peak_bytes=self._peak_bytes,
                     cause=self._cause,
-                ),
+                )
             )
+
+    def _tell(self, told: Told) -> None:
+        # First the keeper: what the worker answers may be the next order, and here is who is free.
+        if told.over or self._in_pool:
+            tell(self._post.to_keeper, told)
+        if not self._in_pool:
+            tell(self._post.to_worker, told)
+
+
+def tell(pipe: int, told: Told) -> None:
+    """Write it; if nobody is there to read it, nobody asks any more."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(pipe, told.record())

@@ -15,17 +15,28 @@ import os
 import selectors
 import signal
 import socket
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from longshore.core.child_limits import Isolation
-from longshore.core.keeper_words import FILES_PER_START, Cause, Lines, Word, line_of
-from longshore.runners.keeper import pool, reports
-from longshore.runners.keeper.guard import Guard
+from longshore.core.keeper_words import (
+    FILES_PER_START,
+    TOLD_AT_ONCE_BYTES,
+    Cause,
+    Lines,
+    Told,
+    Word,
+    line_of,
+    told_in,
+)
+from longshore.runners.keeper import pool
+from longshore.runners.keeper.guard import PATIENCE_S, TICK_S, Guard, tell
 from longshore.runners.keeper.kernel import adopt_orphans, descendants
+from longshore.runners.keeper.rehearsal import rehearse
 
 _RECEIVED_AT_ONCE = 64 * 1024
 _FILES_AT_ONCE = 64
@@ -37,25 +48,30 @@ class _Guarded:
 
     guard: Guard
     name: int | None = None  # what it was told to start; None: it is free
-    number: int | None = None  # the attempt; None: it is free, or its member of the pool is
+    number: int | None = None  # the attempt, or the last one; None: its member of the pool is free
     leader: int = 0
     member: pool.Member | None = None
 
+    @property
+    def in_pool(self) -> bool:
+        return self.name is not None and self.name < 0
+
     def set_free(self) -> None:
-        self.name = self.number = self.member = None
+        self.name = self.member = None
         self.leader = 0
 
 
 class Keeper:
     """One worker's."""
 
-    def __init__(self, worker: socket.socket, held: tuple[int, ...]) -> None:
+    def __init__(self, worker: socket.socket, to_worker: int, held: tuple[int, ...]) -> None:
         self._worker = worker
+        self._to_worker = to_worker  # where guards tell it what becomes of their attempts
         self._held = held  # as long as anything of an attempt lives
         self._lines = Lines()
         self._files: deque[int] = deque()
-        self._reports, self._telling = os.pipe()
-        os.set_blocking(self._reports, False)
+        self._from_guards, self._to_keeper = os.pipe()
+        os.set_blocking(self._from_guards, False)
         self._guards: dict[int, _Guarded] = {}  # by process id
         self._names_in_pool = itertools.count(-1, -1)
         self._selector = selectors.DefaultSelector()
@@ -66,10 +82,11 @@ class Keeper:
         woken = self._woken_by_children()
         for file, act in (
             (self._worker, self._hear),
-            (self._reports, self._take_reports),
+            (self._from_guards, self._hear_guards),
             (woken, lambda: self._bury(woken)),
         ):
             self._selector.register(file, selectors.EVENT_READ, act)
+        rehearse()
         # Nothing that was loaded is ever freed: a collection would only make children copy pages.
         gc.collect()
         gc.freeze()
@@ -109,14 +126,14 @@ class Keeper:
             self._worker.sendall(line_of(word, number, **content))
 
     def _start(self, said: dict[str, Any], files: list[int]) -> None:
-        number, order = said["number"], said["order"]
+        number = said["number"]
         try:
             if said["isolation"] == Isolation.POOL:
-                self._start_in_pool(number, order, files)
+                self._start_in_pool(number, files)
             else:
                 guarded = self._free_guard()
                 guarded.name = guarded.number = number
-                guarded.guard.start(number, files, order=order, memory=said["memory"])
+                guarded.guard.start(number, files, memory=said["memory"])
         except OSError as error:
             self._say(Word.REFUSED, number, error=str(error))
         finally:
@@ -124,6 +141,8 @@ class Keeper:
                 os.close(file)
 
     def _free_guard(self) -> _Guarded:
+        # The worker may have heard of an end that is still waiting here to be read.
+        self._hear_guards()
         for guarded in self._guards.values():
             if guarded.name is None:
                 return guarded
@@ -131,24 +150,24 @@ class Keeper:
         with guard.far:
             process_id = os.fork()
             if process_id == 0:
-                _become(lambda: guard.live(reports=self._telling, held=self._held))
+                _become(lambda: guard.live(self._to_keeper, self._to_worker, held=self._held))
         guarded = self._guards[process_id] = _Guarded(guard)
         return guarded
 
-    def _start_in_pool(self, number: int, order: str, files: list[int]) -> None:
+    def _start_in_pool(self, number: int, files: list[int]) -> None:
         free = (one for one in self._guards.values() if one.member and one.number is None)
         guarded = next(free, None) or self._new_member()
         guarded.number = number
         if guarded.member is not None:
-            guarded.member.give(order, files)
+            guarded.member.give(files)
         if guarded.leader:
-            self._say(Word.STARTED, number, pid=guarded.leader)
+            self._tell(Told(number=number, over=False, leader=guarded.leader))
 
     def _new_member(self) -> _Guarded:
         guarded, member = self._free_guard(), pool.Member()
         guarded.name, guarded.member = next(self._names_in_pool), member
         with member.far:
-            guarded.guard.start(guarded.name, [member.far.fileno()], order=None, memory=None)
+            guarded.guard.start(guarded.name, [member.far.fileno()])
         self._selector.register(
             member.near, selectors.EVENT_READ, lambda: self._take_member(guarded, member)
         )
@@ -156,40 +175,42 @@ class Keeper:
 
     def _take_member(self, guarded: _Guarded, member: pool.Member) -> None:
         """A member of the pool has done its task, or is gone."""
+        if guarded.member is not member:
+            return  # it was looked after when its guard told of its end
         code, stays = member.take()
         if code is not None and not guarded.leader and guarded.number is not None:
             # It was quicker than its guard's word that it has begun.
             guarded.leader = member.process_id
-            self._say(Word.STARTED, guarded.number, pid=guarded.leader)
+            self._tell(Told(number=guarded.number, over=False, leader=guarded.leader))
         if not stays:
             self._selector.unregister(member.near)
             member.near.close()
             guarded.member = None
         if code is not None and guarded.number is not None:
-            self._say(Word.ENDED, guarded.number, status=code << 8, peak=0, cause=Cause.NONE)
+            self._tell(Told(number=guarded.number, over=True, status=code << 8))
             guarded.number = None
 
-    def _take_reports(self) -> None:
-        for told in reports.read(self._reports):
-            for guarded in self._guards.values():
-                if guarded.name == told.number:
-                    self._heard_of(guarded, told)
+    def _tell(self, told: Told) -> None:
+        tell(self._to_worker, told)
 
-    def _heard_of(self, guarded: _Guarded, told: reports.Told) -> None:
-        known, number, guarded.leader = guarded.leader, guarded.number, told.leader
+    def _hear_guards(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for told in told_in(os.read(self._from_guards, TOLD_AT_ONCE_BYTES)):
+                for guarded in self._guards.values():
+                    if guarded.name == told.number:
+                        self._heard_of(guarded, told)
+
+    def _heard_of(self, guarded: _Guarded, told: Told) -> None:
+        while told.over and guarded.member is not None:
+            # What a member said last comes before its end.
+            self._take_member(guarded, guarded.member)
+        known, in_pool, guarded.leader = guarded.leader, guarded.in_pool, told.leader
         if told.over:
             # Free before it is told: the answer may be the next order.
             guarded.set_free()
-        if number is not None and (told.over or not known):
-            self._tell(number, told)
-
-    def _tell(self, number: int, told: reports.Told) -> None:
-        if told.over:
-            self._say(
-                Word.ENDED, number, status=told.status, peak=told.peak_bytes, cause=told.cause
-            )
-        else:
-            self._say(Word.STARTED, number, pid=told.leader)
+        if in_pool and guarded.number is not None and (told.over or not known):
+            # Its guard does not know by which numbers the tasks of a member go.
+            self._tell(replace(told, number=guarded.number))
 
     def _bury(self, woken: int) -> None:
         """Wait for guards that have ended; those whom one left behind have come to us."""
@@ -203,7 +224,7 @@ class Keeper:
             if process_id == 0:
                 return
             if process_id in self._guards:
-                self._take_reports()
+                self._hear_guards()
                 self._lose(self._guards.pop(process_id))
 
     def _lose(self, guarded: _Guarded) -> None:
@@ -211,16 +232,24 @@ class Keeper:
         self._kill_orphans()
         guarded.guard.near.close()
         if guarded.number is not None:
-            self._say(Word.ENDED, guarded.number, status=signal.SIGKILL, peak=0, cause=Cause.LOST)
+            # Also if it was over: the guard may not have come to say so. Nobody hears it twice.
+            lost = Told(number=guarded.number, over=True, status=signal.SIGKILL, cause=Cause.LOST)
+            self._tell(lost)
 
     def _kill_orphans(self) -> None:
-        """Whoever is below us and below none of our guards."""
+        """Whoever is below us and below none of our guards, until nobody is."""
+        patient_until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < patient_until and (orphans := self._orphans()):
+            for process_id in orphans:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process_id, signal.SIGKILL)
+            time.sleep(TICK_S)  # noqa: TID251 - no loop here, and nobody who would wake us
+
+    def _orphans(self) -> set[int]:
         below_guards = {
             process_id for one in self._guards for process_id in (one, *descendants(one))
         }
-        for process_id in descendants(os.getpid()).keys() - below_guards:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process_id, signal.SIGKILL)
+        return descendants(os.getpid()).keys() - below_guards
 
 
 def _become(live: Callable[[], NoReturn]) -> NoReturn:
@@ -228,7 +257,6 @@ def _become(live: Callable[[], NoReturn]) -> NoReturn:
     try:
         # The keeper's wake-ups are not ours.
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         live()
     except BaseException:  # noqa: BLE001 - nobody is above us to be told, but for the log
         traceback.print_exc()

@@ -14,20 +14,20 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PROC = "/proc"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-# Loaded before any fork: a child would pay for it each time.
-_libc = ctypes.CDLL(None) if _LINUX else None
+# Found before any fork: a child would pay for it each time.
+_prctl = ctypes.CDLL(None).prctl if _LINUX else None
 
 
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends."""
-    if _libc is not None:
-        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    if _prctl is not None:
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with(parent: int) -> None:
     """Ask the kernel for SIGKILL when the parent ends; also if it has ended already."""
-    if _libc is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if _prctl is not None:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 

@@ -27,7 +27,9 @@ from longshore.runners.keeper.kernel import close_all_but, die_with
 from longshore.runners.work import carry_out, reporting
 
 _OUTPUT, _ERRORS = 1, 2
+_PLACES = (_OUTPUT, _ERRORS, CHANNEL_NUMBER, REPLIES_NUMBER)
 _FIRST_OTHER = REPLIES_NUMBER + 1
+_PIECE_BYTES = 64 * 1024
 _LIMITS = {
     "cpu_s": resource.RLIMIT_CPU,
     "memory_bytes": resource.RLIMIT_DATA,
@@ -40,63 +42,108 @@ _CPU_GRACE_S = 5
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-def lead(guard: int, order_path: str, files: Sequence[int]) -> NoReturn:
-    """Never returns: the process ends as the attempt does."""
+def lead(guard: int, files: Sequence[int], environment: Mapping[str, str]) -> NoReturn:
+    """Never returns: the process ends as the attempt does.
+
+    Args:
+        environment: What ``prepare`` returned.
+    """
     set_apart(guard)
     put_in_place(files)
     close_all_but(range(_FIRST_OTHER))
     channel = Channel(CHANNEL_NUMBER, REPLIES_NUMBER)
-    code = reporting(channel, lambda: _obey(order_path, channel))
+    code = reporting(channel, lambda: _obey(accept(environment), channel))
     end(code)
 
 
-def _obey(order_path: str, channel: Channel) -> None:
-    order = read(order_path)
+def _obey(order: dict[str, Any], channel: Channel) -> None:
     if order["pty"]:
         fcntl.ioctl(_OUTPUT, termios.TIOCSCTTY, 0)
         os.dup2(_OUTPUT, 0)
         if isinstance(sys.stdout, io.TextIOWrapper):
             # As Python does when it finds a terminal; this one had been started without.
             sys.stdout.reconfigure(line_buffering=True)
+    command = order["runner"] == "command"
+    cold = order["isolation"] == Isolation.SPAWN and not command
+    path = _written_down(order) if cold else ""
     hold_to(order["limits"])
-    if order["isolation"] == Isolation.SPAWN and order["runner"] != "command":
+    if command or cold:
         _restore_signals()
-        program = [sys.executable, "-m", "longshore.runners", order_path]
+    if cold:
+        program = [sys.executable, "-m", "longshore.runners", path]
         os.execve(sys.executable, program, order["environment"])  # noqa: S606
-    if order["runner"] == "command":
-        _restore_signals()
     end(carry_out(order, channel))
 
 
-def set_apart(guard: int) -> None:
-    """A session of its own, no signal handler of anybody else, and an end with the guard's."""
-    os.setsid()
-    die_with(guard)
+def prepare() -> dict[str, str]:
+    """What a guard does once for all the leaders that it will fork.
+
+    Drops what the modules that were loaded have set up for signals and for the end of the process,
+    and lets no pipe that arrives get a number to which another will be moved.
+
+    Returns:
+        The environment that a leader will find.
+    """
     atexit._clear()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+    for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    while os.open(os.devnull, os.O_RDWR) < _FIRST_OTHER:
+        pass
+    return surroundings()
+
+
+def set_apart(guard: int) -> None:
+    """A session of its own, and an end with the guard's."""
+    os.setsid()
+    die_with(guard)
 
 
 def put_in_place(files: Sequence[int]) -> None:
     """The four pipes under the numbers where a child expects them, whatever stood there."""
-    # First out of the way: a pipe may have the very number that another is to get.
-    aside = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 2 * _FIRST_OTHER) for number in files]
-    for number, place in zip(
-        aside, (_OUTPUT, _ERRORS, CHANNEL_NUMBER, REPLIES_NUMBER), strict=True
-    ):
+    for number, place in zip(files, _PLACES, strict=True):
         os.dup2(number, place)
-        os.close(number)
 
 
-def read(order_path: str) -> dict[str, Any]:
-    """The order, with folder and environment made this process's own."""
-    with open(order_path, encoding="utf-8") as file:
-        order: dict[str, Any] = json.load(file)
+def accept(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Wait for the order, the first line of the replies; make its folder and variables our own.
+
+    Args:
+        environment: What this process has now.
+    """
+    pieces = [os.read(REPLIES_NUMBER, _PIECE_BYTES)]
+    # Nobody is answered before there is a question, so nothing follows the line yet.
+    while pieces[-1] and not pieces[-1].endswith(b"\n"):
+        pieces.append(os.read(REPLIES_NUMBER, _PIECE_BYTES))
+    if not pieces[-1]:
+        os._exit(os.EX_NOINPUT)  # whoever wanted this has given up, or is gone
+    order: dict[str, Any] = json.loads(b"".join(pieces).decode())
     os.chdir(order["folder"])
-    os.environ.clear()  # noqa: TID251 - not read: made what the task is to find
-    os.environ.update(order["environment"])  # noqa: TID251
+    _surround_with(order["environment"], environment)
     return order
+
+
+def surroundings() -> dict[str, str]:
+    """The variables of this process, as they are now."""
+    return dict(os.environ)  # noqa: TID251 - not to use them, but to make them the task's own
+
+
+def _surround_with(wanted: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Have exactly the wanted variables; most are there, and to leave them alone costs nothing."""
+    for name in found.keys() - wanted.keys():
+        del os.environ[name]  # noqa: TID251
+    for name, value in wanted.items():
+        if found.get(name) != value:
+            os.environ[name] = value  # noqa: TID251
+
+
+def _written_down(order: Mapping[str, Any]) -> str:
+    """The path of a file with the order, for the interpreter that takes our place."""
+    path = os.path.join(order["folder"], "order.json")
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(opened, "w", encoding="utf-8") as file:
+        json.dump(order, file)
+    return path
 
 
 def hold_to(limits: Mapping[str, int | None]) -> None:

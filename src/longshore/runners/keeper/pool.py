@@ -19,11 +19,11 @@ from longshore.core.child_places import CHANNEL_NUMBER, REPLIES_NUMBER
 from longshore.core.keeper_words import FILES_PER_START
 from longshore.runners.channel import Channel
 from longshore.runners.keeper.kernel import adopt_orphans, close_all_but
-from longshore.runners.keeper.leader import end, put_in_place, read, set_apart
+from longshore.runners.keeper.leader import accept, end, put_in_place, set_apart, surroundings
 from longshore.runners.work import carry_out, reporting
 
 _TASKS = 1000
-_ORDER_BYTES = 8192
+_A_TASK = b"\n"
 _ANSWER = struct.Struct("<B?i")  # exit code, whether it stays, its process id
 _SOCKET_NUMBER = REPLIES_NUMBER + 1
 _OUT_OF_THE_WAY = 64
@@ -35,17 +35,18 @@ class Member:
     def __init__(self) -> None:
         # Packets: a task is given whole, with its files.
         self.near, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.near.setblocking(False)
         self.process_id = 0  # until it has answered once
 
-    def give(self, order: str, files: Sequence[int]) -> None:
-        """Hand it a task."""
-        socket.send_fds(self.near, [order.encode()], list(files))
+    def give(self, files: Sequence[int]) -> None:
+        """Hand it the pipes of a task; the order is in one of them."""
+        socket.send_fds(self.near, [_A_TASK], list(files))
 
     def take(self) -> tuple[int | None, bool]:
         """The exit code that its task would have had, and whether the member stays for more."""
         try:
             answer = self.near.recv(_ANSWER.size)
-        except ConnectionError:
+        except (BlockingIOError, ConnectionError):
             answer = b""
         if not answer:
             return None, False
@@ -66,13 +67,13 @@ def serve(guard: int, far: int) -> NoReturn:
     nothing = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
     put_in_place([nothing] * FILES_PER_START)
     for left in reversed(range(_TASKS)):
-        order, files, _, _ = socket.recv_fds(keeper, _ORDER_BYTES, FILES_PER_START)
-        if not order:
+        task, files, _, _ = socket.recv_fds(keeper, len(_A_TASK), FILES_PER_START)
+        if not task:
             break
         put_in_place(files)
         for file in files:
             os.close(file)
-        code = _carry_out(order.decode())
+        code = _carry_out()
         # Closes the pipes: whoever reads them sees that this was all.
         put_in_place([nothing] * FILES_PER_START)
         stays = left > 0 and not _left_somebody()
@@ -82,10 +83,10 @@ def serve(guard: int, far: int) -> NoReturn:
     end(0)
 
 
-def _carry_out(order_path: str) -> int:
+def _carry_out() -> int:
     channel = Channel(CHANNEL_NUMBER, REPLIES_NUMBER)
     codes: list[int] = []
-    failed = reporting(channel, lambda: codes.append(carry_out(read(order_path), channel)))
+    failed = reporting(channel, lambda: codes.append(carry_out(accept(surroundings()), channel)))
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     return failed or codes[0]

@@ -1,13 +1,22 @@
 """An event loop on which waiting takes no time.
 
 When nobody has anything to do, time leaps to the next moment that somebody waits for. There are no
-threads, sockets or signals, so what happens depends on nothing but the program and its seed.
+threads, sockets or signals, so what happens depends on nothing but the program and its seed; and
+nearly all that asyncio's own loops do can be left out, which makes a run several times as quick.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextvars
+import heapq
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from itertools import count
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Deadlock(RuntimeError):
@@ -19,24 +28,126 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
-        self._elapsed = 0.0
-        self._selector = self
-        # Far below a microsecond, which is what the clocks here count in.
-        self._clock_resolution = 1e-9
+        self._time = 0.0
+        self._ready: deque[_Call] = deque()
+        self._order = count()
+        # The number keeps those of one moment in the order in which they asked for it.
+        self._later: list[tuple[float, int, _Call]] = []
 
     def time(self) -> float:
-        return self._elapsed
+        return self._time
 
-    def select(self, timeout: float | None) -> Sequence[object]:
-        """What the loop asks when it has nothing to do for ``timeout`` seconds."""
-        if timeout is None:
-            message = "everybody waits, and nobody for the clock"
-            raise Deadlock(message)
-        self._elapsed += max(timeout, 0.0)
-        return ()
+    def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
+        """What comes of a coroutine or future."""
+        asyncio._set_running_loop(self)  # made for those who write loops
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(finalizer=self._finish)
+        try:
+            task: asyncio.Future[T] = asyncio.ensure_future(future, loop=self)  # type: ignore[arg-type]
+            while not task.done():
+                self._run_once()
+            return task.result()
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+            asyncio._set_running_loop(None)
 
-    def _process_events(self, events: Sequence[object]) -> None:
-        """Nothing comes from outside."""
+    def _finish(self, generator: AsyncGenerator[Any, Any]) -> None:
+        if not self.is_closed():
+            self.create_task(generator.aclose())
 
-    def _write_to_self(self) -> None:
-        """Nobody is elsewhere who would have to wake it."""
+    def _run_once(self) -> None:
+        ready, later = self._ready, self._later
+        if not ready:
+            while later and later[0][2].callback is None:
+                heapq.heappop(later)
+            if not later:
+                message = "everybody waits, and nobody for the clock"
+                raise Deadlock(message)
+            self._time = later[0][0]
+        while later and later[0][0] <= self._time:
+            ready.append(heapq.heappop(later)[2])
+        # Only those that are ready now: what they make ready has to wait its turn.
+        for _ in range(len(ready)):
+            call = ready.popleft()
+            if call.callback is not None:
+                call.context.run(call.callback, *call.args)
+
+    def call_soon(  # type: ignore[override]
+        self,
+        callback: Callable[..., Any],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> _Call:
+        call = _Call(callback, args, context or contextvars.copy_context(), self._time)
+        self._ready.append(call)
+        return call
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., Any],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> _Call:
+        return self.call_at(self._time + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., Any],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> _Call:
+        call = _Call(callback, args, context or contextvars.copy_context(), when)
+        heapq.heappush(self._later, (when, next(self._order), call))
+        return call
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, T], **named: Any
+    ) -> asyncio.Task[T]:
+        return asyncio.Task(coro, loop=self, **named)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """What nobody waited for and went wrong all the same is a fault of the run."""
+        error = context.get("exception")
+        if isinstance(error, Exception):
+            raise error
+
+    def is_running(self) -> bool:
+        return asyncio._get_running_loop() is self
+
+    def close(self) -> None:
+        self._ready.clear()
+        self._later.clear()
+        super().close()
+
+
+class _Call:
+    """See ``asyncio.TimerHandle``."""
+
+    __slots__ = ("args", "callback", "context", "moment")
+
+    def __init__(
+        self,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        context: contextvars.Context,
+        moment: float,
+    ) -> None:
+        self.callback: Callable[..., Any] | None = callback
+        self.args = args
+        self.context = context
+        self.moment = moment
+
+    def cancel(self) -> None:
+        self.callback = None
+        self.args = ()
+
+    def cancelled(self) -> bool:
+        return self.callback is None
+
+    def when(self) -> float:
+        return self.moment

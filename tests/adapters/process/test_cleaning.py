@@ -1,0 +1,151 @@
+"""Folders of attempts go: at once if something is in them, in a moment if they are empty."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from longshore.adapters.process import cleaning
+from longshore.adapters.process.cleaning import Cleaner
+from tests.adapters.process.conftest import scenario, until
+
+
+def folders(work: Path, number: int) -> list[Path]:
+    made = [work / f"task-{one}" / "attempt-1" for one in range(number)]
+    for folder in made:
+        folder.mkdir(parents=True)
+    return made
+
+
+def left_in(work: Path) -> list[str]:
+    return sorted(str(path.relative_to(work)) for path in work.rglob("*"))
+
+
+@scenario
+async def test_a_folder_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
+    (folder,) = folders(tmp_path, 1)
+    (folder / "deep").mkdir()
+    (folder / "deep" / "file").write_text("x")
+
+    await Cleaner(keep=False).remove(folder)
+
+    assert left_in(tmp_path) == []
+
+
+@scenario
+async def test_another_attempt_of_the_task_keeps_its_folder(tmp_path: Path) -> None:
+    (folder,) = folders(tmp_path, 1)
+    other = folder.with_name("attempt-2")
+    other.mkdir()
+
+    await Cleaner(keep=False).remove(folder)
+
+    assert left_in(tmp_path) == ["task-0", "task-0/attempt-2"]
+
+
+@scenario
+async def test_empty_folders_go_in_a_moment(tmp_path: Path) -> None:
+    cleaner = Cleaner(keep=False)
+    for folder in folders(tmp_path, 3):
+        await cleaner.remove_soon(folder)
+
+    await until(lambda: not any(tmp_path.iterdir()))
+
+
+@scenario
+async def test_one_that_is_used_again_does_not_go(tmp_path: Path) -> None:
+    cleaner = Cleaner(keep=False)
+    one, another = folders(tmp_path, 2)
+    await cleaner.remove_soon(one)
+    await cleaner.remove_soon(another)
+
+    await cleaner.spare(one)
+    await cleaner.close()
+
+    assert left_in(tmp_path) == ["task-0", "task-0/attempt-1"]
+
+
+@scenario
+async def test_one_that_is_just_going_is_gone_before_it_is_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleaning, "_TOGETHER_S", 0)
+    going, go = threading.Event(), threading.Event()
+
+    def removed_slowly(folders: set[Path]) -> None:
+        going.set()
+        go.wait()
+        remove(folders)
+
+    remove = cleaning._remove
+    monkeypatch.setattr(cleaning, "_remove", removed_slowly)
+    cleaner = Cleaner(keep=False)
+    (folder,) = folders(tmp_path, 1)
+    await cleaner.remove_soon(folder)
+    await until(going.is_set)
+
+    sparing = asyncio.ensure_future(cleaner.spare(folder))
+    await asyncio.sleep(0)
+    assert not sparing.done()
+    go.set()
+    await sparing
+
+    assert not folder.exists()
+
+
+@scenario
+async def test_what_was_to_go_is_gone_when_the_cleaner_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleaning, "_TOGETHER_S", 1000)
+    cleaner = Cleaner(keep=False)
+    for folder in folders(tmp_path, 3):
+        await cleaner.remove_soon(folder)
+
+    await cleaner.close()
+
+    assert left_in(tmp_path) == []
+    await cleaner.close()
+
+
+@scenario
+async def test_who_comes_when_too_many_are_in_line_waits_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleaning, "_MOST_IN_LINE", 2)
+    cleaner = Cleaner(keep=False)
+
+    for folder in folders(tmp_path, 3):
+        await cleaner.remove_soon(folder)
+
+    assert left_in(tmp_path) == []
+
+
+@scenario
+async def test_folders_that_are_kept_are_left_alone(tmp_path: Path) -> None:
+    cleaner = Cleaner(keep=True)
+    one, another, third = folders(tmp_path, 3)
+
+    await cleaner.remove(one)
+    await cleaner.remove_soon(another)
+    cleaner.remove_now(third)
+    await cleaner.close()
+
+    assert len(left_in(tmp_path)) == 6
+
+
+@scenario
+async def test_without_a_thread_folders_go_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_thread(*_: object) -> None:
+        message = "can't start new thread"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(asyncio, "to_thread", no_thread)
+    (folder,) = folders(tmp_path, 1)
+
+    await Cleaner(keep=False).remove(folder)
+
+    assert left_in(tmp_path) == []

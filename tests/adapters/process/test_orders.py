@@ -1,0 +1,153 @@
+"""How a child gets its order: whole, however long, and nothing of others with it."""
+
+import asyncio
+import os
+import signal
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from longshore.adapters.process.runner import ProcessRunner
+from longshore.adapters.process.table import alive
+from longshore.adapters.system.clock import SystemClock
+from longshore.core.child_limits import Isolation, Limits
+from longshore.errors import BackendUnavailable
+from longshore.runners.keeper.kernel import descendants
+from tests.adapters.process.attempts import started
+from tests.adapters.process.conftest import (
+    a_call,
+    a_command,
+    a_script,
+    printed,
+    run,
+    scenario,
+    until,
+)
+
+# Many times what a pipe holds.
+LONG = "long " * 600_000
+PATIENT = timedelta(seconds=20)
+
+
+@pytest.mark.parametrize("isolation", list(Isolation))
+@scenario
+async def test_an_order_of_any_length_arrives_whole(
+    runner: ProcessRunner, isolation: Isolation
+) -> None:
+    definition = {"isolation": isolation}
+    long, short = await asyncio.gather(
+        run(runner, a_call("length", LONG, task_id="job-a_a", definition=definition)),
+        run(runner, a_call("length", "short", task_id="job-a_b", definition=definition)),
+    )
+
+    assert (long[0].result, short[0].result) == (len(LONG), len("short"))
+
+
+@scenario
+async def test_a_command_finds_a_long_input_in_its_file(runner: ProcessRunner) -> None:
+    ending, reports = await run(
+        runner, a_script("wc -c < $LONGSHORE_ATTEMPT_INPUT", input={"text": LONG})
+    )
+
+    assert ending.failure is None
+    assert int(printed(reports)) > len(LONG)
+
+
+@scenario
+async def test_a_limit_on_files_does_not_cut_the_order(runner: ProcessRunner) -> None:
+    definition = {"isolation": Isolation.SPAWN, "limits": Limits(file_bytes=1000)}
+
+    ending, _ = await run(runner, a_call("length", LONG, definition=definition))
+
+    assert ending.result == len(LONG)
+
+
+@scenario
+async def test_a_child_finds_nothing_that_a_loaded_module_has_set_up(tmp_path: Path) -> None:
+    runner = ProcessRunner(
+        tmp_path,
+        {"PATH": "/usr/bin:/bin"},
+        SystemClock(),
+        modules=("tests.adapters.process.meddling",),
+    )
+    _, of_a_command = await run(runner, a_command("env"))
+    ending, of_a_function = await run(runner, a_call("sees", ""))
+    async with started(runner, a_call("waits")) as attempt:
+        await anext(attempt.reports())
+        ended_by = await attempt.stop(grace=PATIENT)
+    await runner.close()
+
+    found = {line.partition("=")[0]: line for line in printed(of_a_command).splitlines()}
+    assert found["PATH"] == "PATH=/usr/bin:/bin"
+    for names in (set(found), set(ending.result["environment"])):
+        others = {name for name in names if not name.startswith("LONGSHORE_ATTEMPT")}
+        assert others == {"PATH", "PWD"}
+    assert printed(of_a_function) == ""
+    assert ended_by == "SIGTERM"
+
+
+@scenario
+async def test_a_task_of_the_pool_finds_no_variable_of_the_one_before(
+    runner: ProcessRunner,
+) -> None:
+    definition = {"isolation": Isolation.POOL}
+    first = a_call("sees", "", definition=definition, input={"env": {"PATH": "/", "MINE": "1"}})
+    await run(runner, first)
+
+    ending, _ = await run(runner, a_call("sees", "", definition=definition, attempt=2))
+
+    seen = ending.result["environment"]
+    assert "MINE" not in seen
+    assert (seen["PATH"], seen["LONGSHORE_ATTEMPT"]) == ("/usr/bin:/bin", "2")
+
+
+async def an_order_that_nobody_reads(
+    runner: ProcessRunner, work: Path
+) -> tuple[asyncio.Future[object], int]:
+    """Its start, which waits for a reader; and the guard that does not come to it."""
+    await run(runner, a_command("true"))
+    (guard,) = descendants(runner.keeper.process_id or 0)
+    os.kill(guard, signal.SIGSTOP)
+    starting = asyncio.ensure_future(runner.start(a_call("length", LONG)))
+    # The folder is made just before the order is written.
+    await until(lambda: any(work.glob("*/*")))
+    return starting, guard
+
+
+@scenario
+async def test_a_long_order_is_given_up_when_the_keeper_dies(
+    runner: ProcessRunner, tmp_path: Path
+) -> None:
+    starting, guard = await an_order_that_nobody_reads(runner, tmp_path / "work")
+    os.kill(runner.keeper.process_id or 0, signal.SIGKILL)
+
+    with pytest.raises(BackendUnavailable):
+        await starting
+    assert list((tmp_path / "work").iterdir()) == []
+    os.kill(guard, signal.SIGCONT)
+    await until(lambda: not alive(guard))
+
+
+@scenario
+async def test_a_start_that_is_cancelled_before_its_order_is_read_leaves_nothing(
+    runner: ProcessRunner, tmp_path: Path
+) -> None:
+    starting, guard = await an_order_that_nobody_reads(runner, tmp_path / "work")
+
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    os.kill(guard, signal.SIGCONT)
+
+    assert starting.cancelled()
+    assert list((tmp_path / "work").iterdir()) == []
+    # The guard comes to it, and finds that nobody wants it any more.
+    await until(lambda: idle(guard))
+    ending, _ = await run(runner, a_command("true"))
+    assert ending.failure is None
+
+
+def idle(guard: int) -> bool:
+    """Whether it has read all that it was told, and nothing is below it."""
+    asleep = Path(f"/proc/{guard}/stat").read_text().rpartition(") ")[2][0] == "S"
+    return asleep and not descendants(guard)
