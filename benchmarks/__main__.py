@@ -15,9 +15,11 @@ from benchmarks import (
     fsyncs,
     isolation,
     latency,
+    memory,
     noops,
     profiling,
     report,
+    simulator,
     takeover,
     transitions,
 )
@@ -35,6 +37,8 @@ ITEMS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
     "fsyncs": fsyncs.measure,
     "takeover": takeover.measure,
     "footprint": footprint.measure,
+    "memory": memory.measure,
+    "simulator": simulator.measure,
 }
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.scale import QUICK
+
 # One process for all of them: the run that they look at is made once.
 pytestmark = pytest.mark.xdist_group("benchmarks")
 
@@ -70,3 +72,15 @@ def test_the_table_has_a_line_for_each_figure_and_one_for_the_machine() -> None:
     assert [line.split()[0] for line in lines if line.startswith("transitions.")] == COMPARED[:4]
     assert "cores" in lines[-1]
     assert "sqlite" in lines[-1]
+
+
+def test_memory_is_told_of_a_worker_that_has_done_its_tasks_and_of_all_below_it() -> None:
+    figures = json.loads(_output("--json", "--only=memory"))["figures"]
+
+    parts = ("worker", "keeper", "guard", "fork_keeper", "fork_guard")
+    assert list(figures) == [f"memory.{part}" for part in parts]
+    worker = figures["memory.worker"]
+    assert worker["target"]["verdict"] in {"PASS", "above"}
+    assert worker["details"]["tasks"] == 20 * QUICK.noops
+    # The worker, its keeper, and at least one guard with a member of the pool.
+    assert worker["details"]["processes"] >= 4

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from time import monotonic
 
 from tests.mutants.catalogue import FAULTS
-from tests.mutants.fault import SOURCE, Fault, Port
+from tests.mutants.fault import SOURCE, Fault, Part
 from tests.mutants.trial import Copy, Outcome, Verdict, copy_of_the_sources
 
 
@@ -23,7 +23,7 @@ def main() -> int:
     faults = [
         fault
         for fault in FAULTS
-        if chosen.port in (None, fault.port) and chosen.only in (None, fault.name)
+        if chosen.part in (None, fault.part) and chosen.only in (None, fault.name)
     ]
     with ExitStack() as stack:
         copies = [stack.enter_context(copy_of_the_sources()) for _ in range(chosen.jobs)]
@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--port", choices=[port.value for port in Port], help="only its faults")
+    parser.add_argument("--part", choices=[part.value for part in Part], help="only its faults")
     parser.add_argument("--only", metavar="NAME", help="only this fault")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="how many at a time")
     parser.add_argument("--why", action="store_true", help="tell what each test saw")
@@ -89,7 +89,7 @@ def _outcomes(faults: Sequence[Fault], copies: Sequence[Copy]) -> Iterator[Outco
 
 def _line(outcome: Outcome, *, why: bool) -> str:
     fault = outcome.fault
-    line = f"{outcome.verdict:9} {fault.port:12} {fault.name:45} {outcome.seconds:5.1f} s"
+    line = f"{outcome.verdict:9} {fault.part:12} {fault.name:45} {outcome.seconds:5.1f} s"
     if outcome.verdict is Verdict.BROKEN:
         return f"{line}\n{outcome.output}"
     if outcome.verdict is Verdict.SURVIVED:

@@ -2,14 +2,14 @@
 
 from functools import partial
 
-from tests.mutants.fault import Fault, Port
+from tests.mutants.fault import Fault, Part
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteBlobStore"
 _FOUR = "contract/test_sqlite_processes.py::TestSqliteBlobStoreInFour"
 _MEMORY = "contract/test_memory.py::TestMemoryBlobStore"
 
-_in_sqlite = partial(Fault, port=Port.BLOBS, file="adapters/sqlite/blobs.py")
-_in_memory = partial(Fault, port=Port.BLOBS, file="adapters/memory/blobs.py")
+_in_sqlite = partial(Fault, part=Part.BLOBS, file="adapters/sqlite/blobs.py")
+_in_memory = partial(Fault, part=Part.BLOBS, file="adapters/memory/blobs.py")
 
 BLOB_FAULTS = (
     _in_sqlite(

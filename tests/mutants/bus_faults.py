@@ -2,13 +2,13 @@
 
 from functools import partial
 
-from tests.mutants.fault import Fault, Port
+from tests.mutants.fault import Fault, Part
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteEventBus"
 _FOUR = "contract/test_sqlite_processes.py::TestSqliteEventBusInFour"
 _MEMORY = "contract/test_memory.py::TestMemoryEventBus"
 
-_fault = partial(Fault, port=Port.BUS)
+_fault = partial(Fault, part=Part.BUS)
 _in_sqlite = partial(_fault, file="adapters/sqlite/events.py")
 _in_memory = partial(_fault, file="adapters/memory/events.py")
 

@@ -1,18 +1,28 @@
 """Every planted fault there is."""
 
+from tests.mutants.artifact_faults import ARTIFACT_FAULTS
 from tests.mutants.blob_faults import BLOB_FAULTS
 from tests.mutants.bus_faults import BUS_FAULTS
+from tests.mutants.child_faults import CHILD_FAULTS
 from tests.mutants.clock_faults import CLOCK_FAULTS
+from tests.mutants.dead_letter_faults import DEAD_LETTER_FAULTS
 from tests.mutants.definition_faults import DEFINITION_FAULTS
 from tests.mutants.event_faults import EVENT_FAULTS
 from tests.mutants.fault import Fault
 from tests.mutants.key_faults import KEY_FAULTS
 from tests.mutants.ledger_faults import LEDGER_FAULTS
 from tests.mutants.output_faults import OUTPUT_FAULTS
+from tests.mutants.overlooked_faults import OVERLOOKED_FAULTS
+from tests.mutants.presence_faults import PRESENCE_FAULTS
 from tests.mutants.queue_faults import QUEUE_FAULTS
+from tests.mutants.supervision_faults import SUPERVISION_FAULTS
+from tests.mutants.sweeper_faults import SWEEPER_FAULTS
+from tests.mutants.wish_faults import WISH_FAULTS
+from tests.mutants.worker_faults import WORKER_FAULTS
 
 FAULTS: tuple[Fault, ...] = (
     *LEDGER_FAULTS,
+    *OVERLOOKED_FAULTS,
     *QUEUE_FAULTS,
     *EVENT_FAULTS,
     *BUS_FAULTS,
@@ -21,4 +31,12 @@ FAULTS: tuple[Fault, ...] = (
     *DEFINITION_FAULTS,
     *KEY_FAULTS,
     *CLOCK_FAULTS,
+    *SWEEPER_FAULTS,
+    *DEAD_LETTER_FAULTS,
+    *WISH_FAULTS,
+    *WORKER_FAULTS,
+    *ARTIFACT_FAULTS,
+    *SUPERVISION_FAULTS,
+    *PRESENCE_FAULTS,
+    *CHILD_FAULTS,
 )

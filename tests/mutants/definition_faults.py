@@ -2,14 +2,14 @@
 
 from functools import partial
 
-from tests.mutants.fault import Fault, Port
+from tests.mutants.fault import Fault, Part
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteDefinitions"
 _FOUR = "contract/test_sqlite_processes.py::TestSqliteDefinitionsInFour"
 _MEMORY = "contract/test_memory.py::TestMemoryDefinitions"
 
-_in_sqlite = partial(Fault, port=Port.DEFINITIONS, file="adapters/sqlite/definitions.py")
-_in_memory = partial(Fault, port=Port.DEFINITIONS, file="adapters/memory/definitions.py")
+_in_sqlite = partial(Fault, part=Part.DEFINITIONS, file="adapters/sqlite/definitions.py")
+_in_memory = partial(Fault, part=Part.DEFINITIONS, file="adapters/memory/definitions.py")
 
 DEFINITION_FAULTS = (
     _in_sqlite(

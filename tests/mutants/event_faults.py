@@ -2,14 +2,14 @@
 
 from functools import partial
 
-from tests.mutants.fault import Fault, Port
+from tests.mutants.fault import Fault, Part
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteEventLog"
 _MEMORY = "contract/test_memory.py::TestMemoryEventLog"
 
-_in_sqlite = partial(Fault, port=Port.EVENTS, file="adapters/sqlite/events.py")
-_in_memory = partial(Fault, port=Port.EVENTS, file="adapters/memory/events.py")
-_in_store = partial(Fault, port=Port.EVENTS, file="adapters/memory/store.py")
+_in_sqlite = partial(Fault, part=Part.EVENTS, file="adapters/sqlite/events.py")
+_in_memory = partial(Fault, part=Part.EVENTS, file="adapters/memory/events.py")
+_in_store = partial(Fault, part=Part.EVENTS, file="adapters/memory/store.py")
 
 EVENT_FAULTS = (
     _in_sqlite(

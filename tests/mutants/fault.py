@@ -1,7 +1,7 @@
-"""A planted fault: a small change of the code that a clause of a contract must notice.
+"""A planted fault: a small change of the code that a test must notice.
 
-A suite that stays green whatever the adapter does proves nothing, so each fault names the test that
-has to go red. One that nobody notices means that a clause is missing.
+A suite that stays green whatever the code does proves nothing, so each fault names the test that
+has to go red. One that nobody notices means that a test is missing.
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 
 
-class Port(StrEnum):
-    """Whose contract must notice."""
+class Part(StrEnum):
+    """Whose tests must notice: the contract of a port, or what holds a service to its word."""
 
     LEDGER = "ledger"
     QUEUE = "queue"
@@ -24,6 +24,22 @@ class Port(StrEnum):
     DEFINITIONS = "definitions"
     KEYS = "keys"
     CLOCK = "clock"
+    SWEEPER = "sweeper"
+    DEAD_LETTERS = "dead letters"
+    WISHES = "wishes"  # to cancel a job, to resume it
+    WORKER = "worker"
+    ARTIFACTS = "artifacts"
+    SUPERVISION = "supervision"
+    PRESENCE = "presence"
+    CHILDREN = "children"
+
+
+IN_EACH_BACKEND = frozenset(
+    {
+        *(Part.LEDGER, Part.QUEUE, Part.EVENTS, Part.BUS, Part.OUTPUT),
+        *(Part.BLOBS, Part.DEFINITIONS, Part.KEYS),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +47,7 @@ class Fault:
     """One text in one file, and what is put in its place."""
 
     name: str
-    port: Port
+    part: Part
     file: str  # below src/longshore
     old: str  # stands in the file exactly once
     new: str

@@ -2,12 +2,12 @@
 
 from functools import partial
 
-from tests.mutants.fault import Fault, Port
+from tests.mutants.fault import Fault, Part
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteKeys"
 _MEMORY = "contract/test_memory.py::TestMemoryKeys"
 
-_fault = partial(Fault, port=Port.KEYS)
+_fault = partial(Fault, part=Part.KEYS)
 _in_sqlite = partial(_fault, file="adapters/sqlite/keys.py")
 _in_memory = partial(_fault, file="adapters/memory/keys.py")
 

@@ -2,14 +2,14 @@
 
 from functools import partial
 
-from tests.mutants.fault import Fault, Port
+from tests.mutants.fault import Fault, Part
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteLedger"
 _FOUR = "contract/test_sqlite_processes.py::TestSqliteLedgerInFour"
 _MEMORY = "contract/test_memory.py::TestMemoryLedger"
 _ATOMIC_MEMORY = "contract/test_memory.py::TestAtomicMemoryLedger"
 
-_fault = partial(Fault, port=Port.LEDGER)
+_fault = partial(Fault, part=Part.LEDGER)
 _in_commit = partial(_fault, file="adapters/sqlite/commit.py")
 _in_ledger = partial(_fault, file="adapters/sqlite/ledger.py")
 _in_writer = partial(_fault, file="adapters/sqlite/writer.py")
@@ -89,7 +89,8 @@ LEDGER_FAULTS = (
         name="answered before it is committed",
         old="                self._commit(group)\n                self._deliver(group)\n",
         new="                self._deliver(group)\n                self._commit(group)\n",
-        caught_by=f"{_SQLITE}::test_every_field_of_a_task_is_kept",
+        caught_by="adapters/sqlite/test_writer.py::"
+        "test_an_error_at_the_commit_makes_the_whole_group_unknown",
     ),
     _in_ledger(
         name="a row that is remembered is never read again",

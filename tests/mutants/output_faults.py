@@ -2,13 +2,13 @@
 
 from functools import partial
 
-from tests.mutants.fault import Fault, Port
+from tests.mutants.fault import Fault, Part
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteOutputLog"
 _FOUR = "contract/test_sqlite_processes.py::TestSqliteOutputLogInFour"
 _MEMORY = "contract/test_memory.py::TestMemoryOutputLog"
 
-_fault = partial(Fault, port=Port.OUTPUT)
+_fault = partial(Fault, part=Part.OUTPUT)
 _in_sqlite = partial(_fault, file="adapters/sqlite/output.py")
 _in_memory = partial(_fault, file="adapters/memory/output.py")
 

@@ -2,13 +2,13 @@
 
 from functools import partial
 
-from tests.mutants.fault import Fault, Port
+from tests.mutants.fault import Fault, Part
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteTaskQueue"
 _FOUR = "contract/test_sqlite_processes.py::TestSqliteTaskQueueInFour"
 _MEMORY = "contract/test_memory.py::TestMemoryTaskQueue"
 
-_fault = partial(Fault, port=Port.QUEUE)
+_fault = partial(Fault, part=Part.QUEUE)
 _in_sqlite = partial(_fault, file="adapters/sqlite/queue.py")
 _in_memory = partial(_fault, file="adapters/memory/queue.py")
 

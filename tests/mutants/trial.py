@@ -1,10 +1,16 @@
-"""Trying a fault: a copy of the sources, the fault in it, and the test that must go red."""
+"""Trying a fault: a copy of the sources, the fault in it, and the test that must go red.
+
+The keeper and all that comes of it start with a clean environment, so no variable can tell them
+where the copy is: each copy has an interpreter in which it is what is installed.
+"""
 
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
+import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,9 +18,11 @@ from enum import StrEnum
 from pathlib import Path
 from time import monotonic
 
+from tests.mutants import contained
 from tests.mutants.fault import ROOT, SOURCE, Fault
 
 _LIMIT_S = 180
+_GREEN_LIMIT_S = 1200  # for all tests of all faults, one after the other
 _TEST_LIMIT_S = 60
 _PASSED, _FAILED = 0, 1
 """How pytest ends when every test passed, and when one failed; it has other ways to end."""
@@ -50,14 +58,36 @@ def copy_of_the_sources() -> Iterator["Copy"]:
     with tempfile.TemporaryDirectory(prefix="longshore-mutants-") as folder:
         source = Path(folder).resolve() / "src"
         shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
-        yield Copy(source)
+        yield Copy(source, _interpreter_with(source))
+
+
+def _interpreter_with(source: Path) -> Path:
+    """One in whose environment ``source`` is installed, with all else that is installed here."""
+    folder = source.with_name("venv")
+    venv.create(folder, symlinks=True)
+    places = {"base": str(folder), "platbase": str(folder)}
+    packages = Path(sysconfig.get_path("purelib", "venv", vars=places))
+    # In this order. That the sources themselves are installed here does no harm: the file that says
+    # so is read only in an environment's own folder.
+    lines = f"{source}\n{sysconfig.get_path('purelib')}\n"
+    (packages / "longshore.pth").write_text(lines)
+    programs = Path(sysconfig.get_path("scripts", "venv", vars=places))
+    python = programs / "python"
+    program = programs / "longshore"
+    program.write_text(
+        f"#!{python}\nimport sys\n"
+        "from longshore.interfaces.cli.main import main\nsys.exit(main())\n"
+    )
+    program.chmod(0o755)
+    return python
 
 
 class Copy:
-    """Sources into which one fault at a time is planted."""
+    """Sources into which one fault at a time is planted, and an interpreter that has them."""
 
-    def __init__(self, source: Path) -> None:
+    def __init__(self, source: Path, python: Path) -> None:
         self._source = source
+        self._python = str(python)
 
     def try_out(self, fault: Fault) -> Outcome:
         """Plant the fault, run its test, and take the fault out again."""
@@ -75,11 +105,10 @@ class Copy:
     def problem_without_faults(self, tests: list[str]) -> str | None:
         """Why trials would prove nothing, if so: the tests must be green as long as there is no
         fault, and it must be this copy that they import."""
-        command = [sys.executable, "-c", "import longshore; print(longshore.__file__)"]
-        imported = self._run(command)[1].strip()
+        imported = self._run("-c", "import longshore; print(longshore.__file__)")[1].strip()
         if not Path(imported).is_relative_to(self._source):
             return f"the tests would import {imported}, not the copy in {self._source}"
-        code, output = self._run_tests(tests)
+        code, output = self._run_tests(tests, limit_s=_GREEN_LIMIT_S)
         return None if code == _PASSED else f"the tests are not green without any fault:\n{output}"
 
     @contextmanager
@@ -98,21 +127,22 @@ class Copy:
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
             compiled.unlink()
 
-    def _run_tests(self, tests: list[str]) -> tuple[int, str]:
+    def _run_tests(self, tests: list[str], limit_s: int = _LIMIT_S) -> tuple[int, str]:
         nodes = [f"tests/{test}" for test in tests]
         options = ["-x", "-q", "-p", "no:cacheprovider", f"--timeout={_TEST_LIMIT_S}"]
-        return self._run([sys.executable, "-m", "pytest", *options, *nodes])
+        return self._run("-m", "pytest", *options, *nodes, limit_s=limit_s)
 
-    def _run(self, command: list[str]) -> tuple[int, str]:
-        # The path goes before what is installed, in the children of a test too. Compiled files are
-        # kept from one trial to the next.
-        changed = {"PYTHONPATH": str(self._source), "PYTHONDONTWRITEBYTECODE": ""}
+    def _run(self, *arguments: str, limit_s: int = _LIMIT_S) -> tuple[int, str]:
+        # No path goes before what is installed; compiled files are kept from trial to trial.
+        changed = {"PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": ""}
         # The rest must be as it is: where the shell finds things, where temporary files go.
         environment = os.environ | changed  # noqa: TID251
-        try:
-            ended = subprocess.run(
-                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=_LIMIT_S
-            )
-        except subprocess.TimeoutExpired:
-            return -1, f"no end after {_LIMIT_S} s"
+        ended = subprocess.run(
+            [sys.executable, "-m", contained.__name__, str(limit_s), self._python, *arguments],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         return ended.returncode, ended.stdout + ended.stderr

@@ -1,0 +1,193 @@
+"""Memory over many tasks: what a worker and its children hold must not grow with what was done.
+
+A real worker works off a folder full of tasks that do nothing. Whatever is kept of a task after its
+end shows as a slope: the least-squares line through the resident memory over the tasks done, from
+the end of the first quarter on. In that quarter caches fill and the pool gets its members.
+
+What is flat is not level: Python takes memory from the system in pieces of 1 MiB and gives it back
+when a full collection has emptied one. One such piece in the middle of the run is a slope of up to
+100 KiB for every thousand tasks, and it comes and goes. So "flat" is 128 KiB: 131 bytes a task,
+less than an id takes that is kept in a dictionary. And no process may have grown by 5 % from the
+first samples to the last, which for the small ones is the narrower bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, linear_regression, median
+
+from benchmarks import worker_process
+from benchmarks.figures import Figure, Target
+from benchmarks.harness import scratch
+from benchmarks.scale import Scale
+from benchmarks.system import TENANT, all_ended, submit, system
+from longshore.core.child_limits import Isolation
+from longshore.core.definition import Definition, RunnerKind
+from longshore.wiring import Services
+
+FLAT_KIB = 128.0  # for every thousand tasks
+GROWTH_PERCENT = 5.0
+
+_NOOP = "noop"
+_UNIT = "KiB/1,000 tasks"
+_POOL_JOBS, _FORK_JOBS = 20, 2
+_WARM_UP = 0.25
+_ENDS = 0.1  # of the samples, at each end, whose medians tell the growth
+_LOOK_S = 0.25
+_LIMIT_S = 900.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Resident memory after so many tasks, in KiB.
+
+    What is below the guards comes and goes: a fork with its task, a member of the pool after many.
+    """
+
+    done: int
+    worker: float
+    keeper: float
+    guard: float  # on average: one more of them may come at any time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One worker and its tasks, from the first to the last."""
+
+    samples: Sequence[Sample]
+    seconds: float
+    processes: int  # in the end
+    together_kib: float  # all of them in the end, what they share counted once
+
+
+def measure(scale: Scale) -> Iterator[Figure]:
+    """Many tasks in children that are used again; then fewer, with a fork for each."""
+    if not Path("/proc/self/smaps_rollup").exists():
+        yield Figure(name="memory.worker", unit=_UNIT, value=None, note="needs Linux's /proc")
+        return
+    pool = _watched(Isolation.POOL, _POOL_JOBS, scale.noops)
+    yield slope("memory.worker", pool, lambda sample: sample.worker)
+    yield slope("memory.keeper", pool, lambda sample: sample.keeper)
+    yield slope("memory.guard", pool, lambda sample: sample.guard)
+    # The worker does the same for both, and over so few tasks one piece of memory would be a slope.
+    fork = _watched(Isolation.FORK, _FORK_JOBS, scale.noops)
+    yield slope("memory.fork_keeper", fork, lambda sample: sample.keeper)
+    yield slope("memory.fork_guard", fork, lambda sample: sample.guard)
+
+
+def _watched(isolation: Isolation, jobs: int, tasks: int) -> Run:
+    with scratch() as folder:
+        return asyncio.run(_work_off(folder, isolation, jobs, tasks))
+
+
+async def _work_off(folder: Path, isolation: Isolation, jobs: int, tasks: int) -> Run:
+    definition = Definition(
+        name=_NOOP,
+        runner=RunnerKind.PYTHON,
+        isolation=isolation,
+        options={"function": "time:monotonic"},
+    )
+    async with asyncio.timeout(_LIMIT_S), system(folder) as services:
+        await services.backend.definitions.put(TENANT, definition)
+        for number in range(jobs):
+            await submit(services, f"memory-{number}", *[{"name": _NOOP, "input": {}}] * tasks)
+        starting = worker_process.started(folder)
+        worker = await asyncio.to_thread(starting.__enter__)
+        try:
+            return await _watch(services, worker, jobs, jobs * tasks)
+        finally:
+            await asyncio.to_thread(starting.__exit__, None, None, None)
+
+
+async def _watch(services: Services, worker: int, jobs: int, total: int) -> Run:
+    samples: list[Sample] = []
+    began = time.monotonic()
+    done = 0
+    while done < total:
+        await asyncio.sleep(_LOOK_S)
+        page = await services.backend.ledger.list_jobs(TENANT, limit=jobs)
+        done = sum(len(job.ended) for job in page.items)
+        if done == 0:
+            continue  # not all of the processes are there yet
+        children = _children()
+        (keeper,) = children[worker]
+        samples.append(
+            Sample(
+                done=done,
+                worker=_rss_kib(worker),
+                keeper=_rss_kib(keeper),
+                guard=fmean(_rss_kib(guard) for guard in children[keeper]),
+            )
+        )
+    seconds = time.monotonic() - began
+    await all_ended(services)
+    everybody = _tree(worker)
+    return Run(
+        samples=samples,
+        seconds=seconds,
+        processes=len(everybody),
+        together_kib=sum(_rollup_kib(one, "Pss") for one in everybody),
+    )
+
+
+def _children() -> dict[int, list[int]]:
+    """The children of every process of the machine that has any."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has gone since
+            parent = entry.read_text().rpartition(")")[2].split()[1]
+            found[int(parent)].append(int(entry.parent.name))
+    return found
+
+
+def _tree(top: int) -> list[int]:
+    children = _children()
+    found = [top]
+    for one in found:
+        found += children[one]
+    return found
+
+
+def _rss_kib(process_id: int) -> float:
+    return _rollup_kib(process_id, "Rss")
+
+
+def _rollup_kib(process_id: int, name: str) -> float:
+    lines = Path(f"/proc/{process_id}/smaps_rollup").read_text().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def slope(name: str, run: Run, of: Callable[[Sample], float]) -> Figure:
+    """How the memory of one part of it goes with the tasks done."""
+    total = run.samples[-1].done
+    warm = [sample for sample in run.samples if sample.done >= _WARM_UP * total]
+    if warm[0].done == total:
+        return Figure(name=name, unit=_UNIT, value=None, note="too short to tell")
+    sizes = [of(sample) for sample in warm]
+    some = max(1, round(_ENDS * len(sizes)))
+    first, last = median(sizes[:some]), median(sizes[-some:])
+    rise = linear_regression([sample.done / 1000 for sample in warm], sizes).slope
+    growth = 100 * (last - first) / first
+    flat = rise < FLAT_KIB and growth < GROWTH_PERCENT
+    text = f"under {FLAT_KIB:g} KiB, and under {GROWTH_PERCENT:g} % in all: {growth:.1f} %"
+    return Figure(
+        name=name,
+        unit=_UNIT,
+        value=rise,
+        target=Target(text, "PASS" if flat else "above"),
+        details={
+            "tasks": total,
+            "samples": len(warm),
+            "first_mb": first / 1024,
+            "last_mb": last / 1024,
+            "tasks_per_s": total / run.seconds,
+            "processes": run.processes,
+            "together_mb": run.together_kib / 1024,
+        },
+    )

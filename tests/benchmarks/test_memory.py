@@ -1,0 +1,62 @@
+"""What the benchmark of memory takes for flat, and what for a slope."""
+
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks.figures import Figure
+from benchmarks.memory import Run, Sample, slope
+
+TASKS = 20_000
+WORKER_KIB = 50 * 1024
+
+
+def _figure(size_kib: Callable[[int], float], *, every: int = 50) -> Figure:
+    samples = [
+        Sample(done=done, worker=size_kib(done), keeper=0, guard=0)
+        for done in range(every, TASKS + 1, every)
+    ]
+    run = Run(samples=samples, seconds=40, processes=8, together_kib=0)
+    return slope("memory.worker", run, lambda sample: sample.worker)
+
+
+def _verdict(figure: Figure) -> str:
+    assert figure.target is not None
+    return figure.target.verdict
+
+
+def test_a_few_bytes_that_are_kept_of_each_task_are_a_slope() -> None:
+    kept_bytes = 200
+
+    figure = _figure(lambda done: WORKER_KIB + done * kept_bytes / 1024)
+
+    assert figure.value == pytest.approx(1000 * kept_bytes / 1024)
+    assert _verdict(figure) == "above"
+
+
+@pytest.mark.parametrize("came_at", [6_000, 12_500, 19_000])
+def test_one_piece_of_memory_whenever_it_comes_is_no_slope(came_at: int) -> None:
+    figure = _figure(lambda done: WORKER_KIB + (1024 if done >= came_at else 0))
+
+    assert _verdict(figure) == "PASS"
+
+
+def test_what_fills_up_in_the_first_quarter_does_not_count() -> None:
+    figure = _figure(lambda done: WORKER_KIB + min(done, TASKS // 4))
+
+    assert figure.value == pytest.approx(0)
+    assert _verdict(figure) == "PASS"
+
+
+def test_a_small_process_may_grow_by_less() -> None:
+    figure = _figure(lambda done: 10 * 1024 + done * 100 / 1024)
+
+    assert figure.value == pytest.approx(1000 * 100 / 1024)
+    assert _verdict(figure) == "above"
+
+
+def test_a_run_with_nothing_to_look_at_after_the_first_quarter_tells_nothing() -> None:
+    figure = _figure(lambda _done: WORKER_KIB, every=TASKS)
+
+    assert figure.value is None
+    assert figure.note

@@ -1,0 +1,157 @@
+"""Faults that the tests of dead letters must notice."""
+
+from functools import partial
+
+from tests.mutants.fault import Fault, Part
+
+_LETTERS = "unit/services/test_dead_letters.py"
+_SETTLING = "unit/services/test_dead_letters_settling.py"
+_POST_MORTEM = "unit/services/test_post_mortem.py"
+_CORE = "unit/core/test_dead_letters.py"
+
+_fault = partial(Fault, part=Part.DEAD_LETTERS)
+_in_service = partial(_fault, file="services/dead_letters.py")
+_in_core = partial(_fault, file="core/dead_letters.py")
+_in_post_mortem = partial(_fault, file="services/post_mortem.py")
+
+DEAD_LETTER_FAULTS = (
+    _in_service(
+        name="the message goes before its task has failed",
+        old="            if isinstance(fate, Change):\n                try:\n",
+        new="            if isinstance(fate, Change):\n"
+        "                await self._backend.queue.drop_dead_letter(message.id)\n"
+        "                try:\n",
+        caught_by=f"{_SETTLING}::test_the_task_is_failed_before_its_message_is_removed",
+    ),
+    _in_service(
+        name="what was true of a task is believed although it has changed",
+        old="continue  # it has changed",
+        new="pass  # it has changed",
+        caught_by=f"{_SETTLING}::"
+        "test_a_task_that_is_taken_at_the_last_moment_is_left_to_its_worker",
+    ),
+    _in_service(
+        name="a message that stays is told of at every sweep",
+        old="            self._told.add(message.id)\n",
+        new="",
+        caught_by=f"{_SETTLING}::test_a_message_that_stays_is_told_of_once",
+    ),
+    _in_service(
+        name="many that stay hide the others",
+        old="            if len(found) < limit:\n                return\n",
+        new="            return\n",
+        caught_by=f"{_SETTLING}::test_many_that_stay_do_not_hide_one_that_can_be_settled",
+    ),
+    _in_service(
+        name="a message is forgotten before the event is written",
+        old="        message = letter.message\n",
+        new="        message = letter.message\n"
+        "        await self._backend.queue.drop_dead_letter(message.id)\n",
+        caught_by=f"{_LETTERS}::test_nothing_is_forgotten_before_the_event_is_written",
+    ),
+    _in_service(
+        name="a message that speaks for a task can be discarded",
+        old="        if letter.row is not None:\n            reason",
+        new="        if False:\n            reason",
+        caught_by=f"{_LETTERS}::test_a_message_that_speaks_for_a_task_cannot_be_discarded",
+    ),
+    _in_service(
+        name="dead letters of every tenant are replayed",
+        old="if row is None or row.spec.tenant != tenant:\n                raise",
+        new="if row is None:\n                raise",
+        caught_by=f"{_LETTERS}::test_another_tenant_neither_sees_nor_replays_them",
+    ),
+    _in_service(
+        name="a task that moved on is replayed",
+        old="            if row.state is TaskState.FAILED:\n                by_job",
+        new="            if row.state:\n                by_job",
+        caught_by=f"{_LETTERS}::test_a_task_that_moved_on_is_told_and_left_as_it_is",
+    ),
+    _in_service(
+        name="a replay by filter takes everything",
+        old="letters = [letter async for letter in self.matching(tenant, wanted)]",
+        new="letters = [letter async for letter in self.matching(tenant)]",
+        caught_by=f"{_LETTERS}::test_a_replay_by_filter_takes_what_fits_and_leaves_messages",
+    ),
+    _in_service(
+        name="what stands between two pages is lost",
+        old="cursor_to(_LISTING, *_place(items[-1]))",
+        new="cursor_to(_LISTING, *_place(newest[limit]))",
+        caught_by=f"{_LETTERS}::test_pages_show_everything_once_while_more_is_added",
+    ),
+    _in_service(
+        name="only the first failed tasks are listed",
+        old="            cursor = page.cursor\n",
+        new="            cursor = None\n",
+        caught_by=f"{_LETTERS}::test_more_than_are_read_at_once_are_all_listed",
+    ),
+    _in_core(
+        name="a message from before a replay ends the new round",
+        old="row.rung_at > message.sent_at + margin",
+        new="False",
+        caught_by=f"{_SETTLING}::test_a_message_from_before_a_replay_does_not_end_the_new_round",
+    ),
+    _in_core(
+        name="a task that is only a little late has another message",
+        old="row.rung_at > message.sent_at + margin",
+        new="row.rung_at > message.sent_at",
+        caught_by=f"{_CORE}::TestFate::"
+        "test_a_task_that_was_rung_for_since_has_another_message_to_speak_for_it",
+    ),
+    _in_core(
+        name="a message of no task goes without a word",
+        old='return Stays(f"there is no task {named!r}")',
+        new="return Goes()",
+        caught_by=f"{_SETTLING}::test_a_message_that_leads_nowhere_stays_listed_with_its_reason",
+    ),
+    _in_core(
+        name="a cancelled task is a dead letter",
+        old="    if row.state is not TaskState.FAILED:\n",
+        new="    if row.state not in (TaskState.FAILED, TaskState.CANCELLED):\n",
+        caught_by=f"{_CORE}::TestLetters::test_any_other_task_is_none",
+    ),
+    _in_core(
+        name="one wish that is met is enough",
+        old="and self.category in (None, letter.category)",
+        new="or self.category in (None, letter.category)",
+        caught_by=f"{_CORE}::TestFilter::test_every_wish_must_be_met",
+    ),
+    _in_core(
+        name="letters from before are meant too",
+        old="letter.at >= self.since",
+        new="letter.at <= self.since",
+        caught_by=f"{_CORE}::TestFilter::test_each_wish_chooses",
+    ),
+    _in_post_mortem(
+        name="of a long history only the beginning is read",
+        old="        seen = page[-1].sequence\n",
+        new="        return\n",
+        caught_by=f"{_POST_MORTEM}::test_a_long_history_is_read_to_its_end",
+    ),
+    _in_post_mortem(
+        name="last lines are shown with their secrets",
+        old="safe_excerpt(text, limit=_LINE_CHARACTERS)",
+        new="text[:_LINE_CHARACTERS]",
+        caught_by=f"{_POST_MORTEM}::"
+        "test_the_last_lines_of_the_last_attempt_are_there_whole_and_masked",
+    ),
+    _in_post_mortem(
+        name="a line in two pieces is two lines",
+        old='(begun.pop(entry.stream, b"") + entry.data)',
+        new="entry.data",
+        caught_by=f"{_POST_MORTEM}::"
+        "test_the_last_lines_of_the_last_attempt_are_there_whole_and_masked",
+    ),
+    _in_post_mortem(
+        name="all of a great deal of output is read",
+        old="max((row.last_output or 0) - _PIECES, 0)",
+        new="0",
+        caught_by=f"{_POST_MORTEM}::test_of_a_great_deal_of_output_only_the_end_is_read",
+    ),
+    _in_post_mortem(
+        name="who ended it is that of the first round",
+        old="for event in reversed(history):",
+        new="for event in history:",
+        caught_by=f"{_POST_MORTEM}::test_who_ended_it_is_that_of_the_last_round",
+    ),
+)

@@ -1,0 +1,120 @@
+"""Faults that the tests of cancelling and resuming must notice."""
+
+from functools import partial
+
+from tests.mutants.fault import Fault, Part
+
+_RESUMING = "unit/services/test_resuming.py"
+_CANCELLING = "unit/services/test_cancelling.py"
+_INTENTS = "unit/services/test_sweeper_intents.py"
+
+_fault = partial(Fault, part=Part.WISHES)
+_in_resuming = partial(_fault, file="services/resuming.py")
+_in_cancelling = partial(_fault, file="services/cancelling.py")
+
+WISH_FAULTS = (
+    _in_resuming(
+        name="a failure that the job has not heard of is not resumed",
+        old="        await self._dispatcher.settle(task_ids)\n",
+        new="",
+        caught_by=f"{_RESUMING}::test_a_failure_that_the_job_has_not_heard_of_can_be_resumed",
+    ),
+    _in_resuming(
+        name="two who resume one task give it two rounds",
+        old="elif row.spec.number not in job.failed | job.cancelled:",
+        new="elif False:",
+        caught_by=f"{_RESUMING}::"
+        "test_one_who_comes_between_the_job_and_its_tasks_leaves_them_to_the_first",
+    ),
+    _in_resuming(
+        name="what is behind another failure goes on",
+        old="blocked=graph.behind((job.failed | job.cancelled) - numbers),",
+        new="blocked=NumberSet(),",
+        caught_by=f"{_RESUMING}::test_what_is_behind_another_failure_stays_behind_it",
+    ),
+    _in_resuming(
+        name="a resume whose answer was lost is made again",
+        old="return job.change_id == ours or any(intent.id == ours for intent in job.intents)",
+        new="return False",
+        caught_by=f"{_RESUMING}::"
+        "test_a_resume_whose_answer_was_lost_and_whose_task_was_taken_is_told_as_done",
+    ),
+    _in_resuming(
+        name="a resume that somebody went on from is made again",
+        old="return job.change_id == ours or any(intent.id == ours for intent in job.intents)",
+        new="return job.change_id == ours",
+        caught_by=f"{_RESUMING}::"
+        "test_a_resume_whose_answer_was_lost_and_whose_job_went_on_is_told_as_done",
+    ),
+    _in_resuming(
+        name="a resume that is under way is left to the sweeper for ever",
+        old="                await self.finish(plan.job.row, intent)\n",
+        new="                pass\n",
+        caught_by=f"{_RESUMING}::test_a_failed_task_runs_again_and_what_waited_behind_it_goes_on",
+    ),
+    _in_resuming(
+        name="a resume takes back a newer failure",
+        old="command = c.Resume(round=intent.round, by=intent.by, completed=job.completed)",
+        new="command = c.Resume(round=job.round + 1, by=intent.by, completed=job.completed)",
+        caught_by=f"{_RESUMING}::"
+        "test_a_task_that_failed_again_before_the_resume_was_closed_is_not_taken_back",
+    ),
+    _in_resuming(
+        name="a resume is closed before its tasks are resumed",
+        old="        graph = await self._graph(job)\n        command = c.Resume(",
+        new="        await self._close(job.id, intent)\n"
+        "        graph = await self._graph(job)\n        command = c.Resume(",
+        caught_by=f"{_RESUMING}::test_a_resume_that_dies_at_any_call_is_finished_or_never_was",
+    ),
+    _in_cancelling(
+        name="what runs is not asked to end",
+        old="if not isinstance(one, Refusal)]",
+        new="if not isinstance(one, Refusal) and not one.row.lease]",
+        caught_by=f"{_CANCELLING}::test_what_runs_is_asked_to_end_and_the_job_waits_for_it",
+    ),
+    _in_cancelling(
+        name="a cancellation that was left half way stays so",
+        old="            if intent.kind is IntentKind.CANCEL:\n",
+        new="            if False:\n",
+        caught_by=f"{_CANCELLING}::"
+        "test_a_cancellation_that_was_left_half_way_is_finished_by_the_next",
+    ),
+    _in_cancelling(
+        name="the job does not hear of what was cancelled",
+        old="        await self._dispatcher.settle(await self._open_tasks(begun))\n",
+        new="",
+        caught_by=f"{_CANCELLING}::test_what_waits_is_cancelled_at_once",
+    ),
+    _in_cancelling(
+        name="a cancellation that met a change is told as done",
+        old="        except VersionConflict:\n            return None\n",
+        new="        except VersionConflict:\n            return change.row\n",
+        caught_by=f"{_CANCELLING}::test_a_job_that_changes_all_the_time_is_cancelled_task_by_task",
+    ),
+    _in_cancelling(
+        name="cancelling twice is refused",
+        old="change.reason is Reason.NOTHING_TO_DO",
+        new="False",
+        caught_by=f"{_CANCELLING}::test_cancelling_twice_is_the_same_as_once",
+    ),
+    _in_cancelling(
+        name="a job that has ended is cancelled without a word",
+        old="            raise refused(job_id, change)\n",
+        new="            return job\n",
+        caught_by=f"{_CANCELLING}::test_a_job_that_has_ended_cannot_be_cancelled",
+    ),
+    _in_cancelling(
+        name="a cancellation is closed before its tasks are",
+        old="        reason = job.cancel.reason if job.cancel else None\n",
+        new="        reason = job.cancel.reason if job.cancel else None\n"
+        "        await self._close(job.id, intent)\n",
+        caught_by=f"{_INTENTS}::"
+        "test_a_cancellation_that_dies_at_any_call_is_finished_by_the_sweeper_or_never_was",
+    ),
+    _in_cancelling(
+        name="a cancellation is counted by everybody who met it",
+        old="        except CommandRefused:\n            return False\n",
+        new="        except CommandRefused:\n            return True\n",
+        caught_by=f"{_INTENTS}::test_two_sweepers_that_finish_one_cancellation_count_it_once",
+    ),
+)
