@@ -25,7 +25,7 @@ PYTHON ?= $(shell for candidate in python3.11 python3 python3.12 python3.13 pyth
 # Tests that must share one process carry an xdist_group mark.
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 
-.PHONY: help demo test check fix cover bench docs mutants planted crash lock
+.PHONY: help demo test check fix cover bench docs mutants planted crash power lock
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,10 @@ planted: $(DEV) ## Plant protocol bugs and see that the simulator finds them
 
 crash: $(DEV) ## Kill real processes at each failpoint in turn and see that nothing is lost
 	$(BIN)/python -m longshore.testing.crashing
+
+power: $(DEV) ## Cut the power at any write and see that what was promised is there
+	$(BIN)/python -m longshore.testing.power --cuts 5000
+	$(BIN)/python -m tests.power.planted
 
 lock: $(UV) ## Write requirements*.txt from pyproject.toml (LOCK_ARGS=--upgrade for newer versions)
 	$(LOCK) --group build -o requirements.txt

@@ -214,13 +214,13 @@ BUGS = (
     Bug(
         "nobody finishes what is half done",
         "services/sweeper.py",
-        "            await self._finish_intents()\n",
+        "                self._finish_intents,\n",
         "",
     ),
     Bug(
         "nobody rings again",
         "services/sweeper.py",
-        "            await self._ring_again()\n",
+        "                self._ring_again,\n",
         "",
     ),
     Bug(

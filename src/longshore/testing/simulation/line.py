@@ -74,6 +74,7 @@ class Rumours:
     def __init__(self, rng: Random) -> None:
         self.listings: dict[tuple[Any, ...], Any] = {}
         self.deliveries: dict[str, _Delivered] = {}  # by receipt
+        self.latest: dict[tuple[str, str], str] = {}  # receipts by task and process
         self.late_events = LateEvents(rng)
 
 
@@ -217,11 +218,14 @@ class Line:
             if row:
                 delivered = _Delivered(row.id, row.attempt, self._world.clock.now())
                 self._rumours.deliveries[message.receipt] = delivered
+                self._rumours.latest[row.id, self._process.name] = message.receipt
         return messages
 
     async def _delete(self, receipts: list[str]) -> list[str]:
         for receipt in receipts:
-            if delivered := self._rumours.deliveries.get(receipt):
+            delivered = self._rumours.deliveries.get(receipt)
+            # It may hold the task by a later message, and be done with this one.
+            if delivered and self._rumours.latest[delivered.task_id, self._process.name] == receipt:
                 await self._may_be_deleted(delivered)
         stale: list[str] = await self._port.delete(receipts)
         return stale

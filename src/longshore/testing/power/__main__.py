@@ -1,0 +1,43 @@
+"""``python -m longshore.testing.power``: cut the power, many times, and print what was found."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+
+from longshore.testing.power.campaign import Tally, campaign, cut_all, record
+
+
+def main(arguments: list[str]) -> int:
+    """Run; 1 if something that was promised was not kept."""
+    parser = argparse.ArgumentParser(prog="python -m longshore.testing.power", description=__doc__)
+    parser.add_argument("--cuts", type=int, default=600, help="how often to cut the power")
+    parser.add_argument("--seed", type=int, default=0, help="of the first recording")
+    parser.add_argument("--cut", type=int, help="only at this operation of that recording")
+    parser.add_argument("--fate", type=int, default=0, help="what becomes of what was not synced")
+    asked = parser.parse_args(arguments)
+    logging.disable()  # what the services say of their repairs
+    tally = Tally()
+    began = time.monotonic()
+    if asked.cut is not None:
+        cut_all(record(asked.seed), [(asked.cut, asked.fate)], tally)
+    else:
+        for tally in campaign(asked.cuts, seed=asked.seed):
+            if tally.failures:
+                break
+    _print(tally, time.monotonic() - began)
+    return 1 if tally.failures else 0
+
+
+def _print(tally: Tally, seconds: float) -> None:
+    lines = [f"{name:>24}: {number:,}" for name, number in tally.counts.items()]
+    lines += [f"{'seconds':>24}: {seconds:.1f}", f"{'failures':>24}: {len(tally.failures)}"]
+    for failure in tally.failures:
+        lines += [failure.command, *(f"  {breach}" for breach in failure.breaches[:5])]
+    sys.stdout.write("\n".join([*lines, ""]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

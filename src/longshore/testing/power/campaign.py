@@ -1,0 +1,206 @@
+"""Record a workload, cut the power at many of its operations, and look at what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import count
+from pathlib import Path
+from random import Random
+
+from longshore.adapters.sqlite.database import SqliteOptions
+from longshore.services.dispatcher import Dispatcher
+from longshore.testing.clock import FakeClock
+from longshore.testing.power.disk import Disk, Fate
+from longshore.testing.power.operations import (
+    Made,
+    Operation,
+    Removed,
+    Renamed,
+    ShutDown,
+    Synced,
+)
+from longshore.testing.power.recording import Recorder, recorded_calls, replaced
+from longshore.testing.power.verdict import booted, verdict_on
+from longshore.testing.power.vfs import recorded_sqlite
+from longshore.testing.power.witness import Witness
+from longshore.testing.power.workload import Workload
+from longshore.wiring import services_on
+
+DATA = "data"
+ACTS = (60, 25, 15)  # in each boot of the machine
+CUTS_OF_ONE = 60  # of each recording
+_IN_MEMORY = Path("/dev/shm")  # noqa: S108 - what is made there has a name of its own
+_SOON = 8  # operations
+_FINISHED = 3  # one cut in so many is worked to the end
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What was asked of the machine, and what was promised meanwhile."""
+
+    seed: int
+    log: tuple[Operation, ...]
+    witness: Witness
+    ended: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A cut after which something was wrong."""
+
+    seed: int
+    cut: int
+    fate: int
+    breaches: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        """What repeats it."""
+        where = f"--seed {self.seed} --cut {self.cut} --fate {self.fate}"
+        return f"python -m longshore.testing.power {where}"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a campaign did and found."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[Failure] = field(default_factory=list)
+
+
+def record(seed: int) -> Recording:
+    """Let a workload run on a store whose every operation is noted."""
+    with _folder() as folder:
+        recorder = Recorder(folder)
+        witness = Witness(lambda: recorder.position)
+        clock = FakeClock()
+        rng = Random(seed)
+        # The name of a blob's file decides which folder is made for it.
+        names = Random(seed)
+        with (
+            replaced(secrets, "token_hex", lambda size: names.randbytes(size).hex()),
+            replaced(Dispatcher, "_settle", _one_by_one(Dispatcher._settle)),
+            recorded_sqlite(recorder),
+            recorded_calls(recorder),
+        ):
+            asyncio.run(_boots(rng, clock, recorder, witness))
+        return Recording(seed, tuple(recorder.log), witness, clock.now())
+
+
+def _one_by_one(settle: Callable[..., Awaitable[int]]) -> Callable[..., Awaitable[int]]:
+    """Jobs are settled together, and which of them come into one commit is a matter of moments."""
+
+    async def settled(dispatcher: Dispatcher, heard: Mapping[str, int]) -> int:
+        return sum([await settle(dispatcher, {one: heard[one]}) for one in heard])
+
+    return settled
+
+
+async def _boots(rng: Random, clock: FakeClock, recorder: Recorder, witness: Witness) -> None:
+    workload = Workload(rng, clock)
+    change_ids = count(1)
+    for boot, acts in enumerate(ACTS):
+        options = SqliteOptions(wal_pages=rng.choice((10, 60, 1000)))
+        folder = recorder.root / DATA
+        async with booted(folder, clock, f"boot {boot}", options) as plain:
+            services = services_on(
+                plain.settings,
+                witness.watched(plain.backend),
+                plain.presence,
+                new_id=lambda: f"change-{next(change_ids)}",
+            )
+            if boot == 0:
+                await workload.first_boot(services, acts)
+            else:
+                await workload.next_boot(services, acts)
+        recorder.note(ShutDown())
+        clock.advance(timedelta(minutes=1))
+
+
+def cut_all(recording: Recording, cuts: list[tuple[int, int]], tally: Tally) -> None:
+    """Cut the power at each of these operations, with each of these fates, and look."""
+    disk, done = Disk(), 0
+    for cut, fate_seed in sorted(cuts):
+        for operation in recording.log[done:cut]:
+            disk.apply(operation)
+        done = cut
+        rng = Random(f"{recording.seed} {cut} {fate_seed}")
+        left = disk.cut(Fate.drawn(rng), rng)
+        tally.counts["power cuts"] += 1
+        tally.counts["writes torn"] += left.torn
+        tally.counts["writes and names lost"] += left.lost
+        tally.counts["files left"] += len(left.files)
+        with _folder() as folder:
+            left.put_into(folder)
+            verdict = asyncio.run(
+                verdict_on(
+                    folder / DATA,
+                    recording.witness,
+                    cut,
+                    now=recording.ended,
+                    finish=fate_seed % _FINISHED == 0,
+                )
+            )
+        tally.counts["promises looked for"] += verdict.promises
+        tally.counts["claims made afterwards"] += verdict.claims
+        if verdict.breaches:
+            breaches = tuple(verdict.breaches)
+            tally.failures.append(Failure(recording.seed, cut, fate_seed, breaches))
+
+
+def drawn_cuts(recording: Recording, number: int) -> list[tuple[int, int]]:
+    """Where to cut, and a fate for each.
+
+    Right after something was promised, or soon after a name was changed, or anywhere.
+    """
+    rng = Random(recording.seed)
+    answers = recording.witness.answers
+    # Few are removed, and that is where most can go wrong: each kind is as likely as the others.
+    names = [
+        [place for place, one in enumerate(recording.log, start=1) if isinstance(one, kind)]
+        for kind in (Made, Renamed, Removed)
+    ]
+    cuts = []
+    for fate in range(number):
+        cut = rng.choice(answers)
+        if fate % 2 == 0:
+            cut = rng.randrange(len(recording.log) + 1)
+        if fate % 4 == 2:
+            cut = min(rng.choice(rng.choice(names)) + rng.randrange(_SOON), len(recording.log))
+        cuts.append((cut, fate))
+    return cuts
+
+
+def campaign(cuts: int, *, seed: int = 0) -> Iterator[Tally]:
+    """Recordings from this seed on, until there were so many cuts; the tally after each."""
+    tally = Tally()
+    while cuts > 0:
+        recording = record(seed)
+        tally.counts["recordings"] += 1
+        tally.counts["operations"] += len(recording.log)
+        tally.counts["syncs"] += sum(isinstance(one, Synced) for one in recording.log)
+        tally.counts["answers"] += len(recording.witness.answers)
+        number = min(CUTS_OF_ONE, cuts)
+        cut_all(recording, drawn_cuts(recording, number), tally)
+        cuts -= number
+        seed += 1
+        yield tally
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    # How the machine's own disk syncs is of no interest here: in memory it is quick.
+    place = _IN_MEMORY if _IN_MEMORY.is_dir() else None
+    folder = Path(tempfile.mkdtemp(prefix="longshore-power-", dir=place))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)

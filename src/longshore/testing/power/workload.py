@@ -1,0 +1,281 @@
+"""What goes on until the power goes: the services at work, drawn by a seed, over several boots.
+
+There are no children and no waiting. One act follows the other, so a seed gives the same operations
+each time; some acts are done at once, which the writer commits together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from itertools import count
+from random import Random
+from typing import Any
+
+from longshore.core import commands as c
+from longshore.core.backoff import RetryPolicy
+from longshore.core.blob_keys import task_document
+from longshore.core.definition import Definition, RunnerKind
+from longshore.core.failures import ErrorCategory, Failure
+from longshore.core.ids import job_id_of
+from longshore.core.keys import KeyRecord, Scope, hash_of
+from longshore.core.rows import TaskRow
+from longshore.core.states import TaskState
+from longshore.errors import CommandRefused
+from longshore.ports.output import OutputEntry, Stream
+from longshore.testing.clock import FakeClock
+from longshore.wiring import Services
+
+TENANT = "acme"
+_LASTS = timedelta(seconds=45)
+_MANY = 10_000
+_NO_TIME = timedelta(0)
+# In a row, inside the database, and in files of their own.
+_SIZES = (100, 100, 3_000, 3_000, 40_000, 70_000, 300_000)
+
+
+class Workload:
+    """Somebody who does a bit of everything."""
+
+    def __init__(self, rng: Random, clock: FakeClock) -> None:
+        self._rng = rng
+        self._clock = clock
+        self._numbers = count(1)
+        self._jobs: list[str] = []
+        self._keys: list[str] = []
+        self._blobs: list[str] = []
+        self._held: dict[str, TaskRow] = {}
+        self._printed: dict[tuple[str, int], int] = {}
+        self._services: Services
+
+    async def first_boot(self, services: Services, acts: int) -> None:
+        """On an empty store."""
+        self._services = services
+        for name in ("plain", "reviewed"):
+            await self._define(name)
+        await self._submit()
+        await self._act(acts)
+
+    async def next_boot(self, services: Services, acts: int) -> None:
+        """On what was left: what was held is forgotten, and the first thing is to claim."""
+        self._services = services
+        self._held.clear()
+        for _ in range(3):
+            await self._claim()
+        await self._act(acts)
+
+    async def _act(self, acts: int) -> None:
+        weighed: dict[Callable[[], Awaitable[None]], int] = {
+            self._submit: 4,
+            self._claim: 14,
+            self._renew: 8,
+            self._print: 6,
+            self._checkpoint: 6,
+            self._end: 12,
+            self._at_once: 4,
+            self._dispatch: 6,
+            self._sweep: 2,
+            self._cancel: 1,
+            self._resume: 2,
+            self._review: 4,
+            self._change_definitions: 2,
+            self._change_keys: 3,
+            self._change_blobs: 6,
+        }
+        chosen = self._rng.choices(list(weighed), list(weighed.values()), k=acts)
+        for act in chosen:
+            self._clock.advance(timedelta(milliseconds=self._rng.randrange(1, 3_000)))
+            with contextlib.suppress(CommandRefused):
+                await act()
+
+    def _document(self) -> str:
+        size = self._rng.choice(_SIZES)
+        return f"{next(self._numbers)}:{self._rng.randbytes(size // 2).hex()}"
+
+    async def _define(self, name: str) -> None:
+        definition = Definition(
+            name=name,
+            runner=RunnerKind.PYTHON,
+            requires_review=name == "reviewed",
+            timeout=timedelta(seconds=self._rng.randrange(60, 600)),
+            retry=RetryPolicy(max_attempts=3),
+        )
+        await self._services.backend.definitions.put(TENANT, definition)
+
+    async def _submit(self) -> None:
+        request_id = f"request-{next(self._numbers)}"
+        size = self._rng.choice((1, 2, 3, 6))
+        tasks: list[dict[str, Any]] = []
+        for number in range(size):
+            parents = [task["taskId"] for task in tasks if self._rng.random() < 0.4]
+            name = self._rng.choice(("plain", "plain", "reviewed"))
+            task = {"taskId": f"t{number}", "name": name, "input": self._document()}
+            tasks.append(task | ({"dependsOn": parents} if parents else {}))
+        await self._services.producer.submit(TENANT, request_id, {"tasks": tasks})
+        self._jobs.append(job_id_of(TENANT, request_id))
+
+    async def _some(self, state: TaskState) -> TaskRow | None:
+        ledger = self._services.backend.ledger
+        rows = (await ledger.list_tasks(TENANT, state=state, limit=_MANY)).items
+        now = self._clock.now()
+        due = [row for row in rows if row.due_at is None or row.due_at <= now]
+        return self._rng.choice(due) if due else None
+
+    async def _claim(self) -> None:
+        await self._services.backend.queue.receive(
+            ("default",), limit=1, hidden_for=_LASTS, wait=_NO_TIME
+        )
+        if (row := await self._some(TaskState.PENDING)) is not None:
+            await self._take(row.id)
+
+    async def _take(self, task_id: str) -> None:
+        local = self._rng.random() < 0.8
+        claimed = await self._tell(task_id, claim(self._services, local=local))
+        self._held[claimed.id] = claimed
+
+    async def _tell(self, task_id: str, command: c.Command) -> TaskRow:
+        return await self._services.transitions.task(task_id, command)
+
+    def _mine(self) -> TaskRow | None:
+        return self._rng.choice(list(self._held.values())) if self._held else None
+
+    async def _renew(self) -> None:
+        if (row := self._mine()) is not None:
+            await self._tell(row.id, c.Renew(fence=row.fence, lasts=_LASTS))
+
+    async def _print(self) -> None:
+        if (row := self._mine()) is None:
+            return
+        last = self._printed.get((row.id, row.attempt), 0)
+        entries = [
+            OutputEntry(
+                attempt=row.attempt,
+                sequence=sequence,
+                at=self._clock.now(),
+                stream=Stream.STDOUT,
+                data=self._rng.randbytes(self._rng.choice((20, 2_000))),
+            )
+            for sequence in range(last + 1, last + 1 + self._rng.randrange(1, 4))
+        ]
+        await self._services.backend.output.append(row.id, entries)
+        self._printed[row.id, row.attempt] = entries[-1].sequence
+
+    async def _checkpoint(self) -> None:
+        if (row := self._mine()) is None:
+            return
+        key = task_document(row.spec.job_id, row.spec.key, f"steps/{next(self._numbers)}")
+        await self._services.documents.keep_key(key, {"step": "one", "result": self._document()})
+        await self._tell(row.id, c.SaveCheckpoint(fence=row.fence, key=key))
+
+    async def _end(self) -> None:
+        if (row := self._mine()) is not None:
+            command = await self._outcome(row)
+            del self._held[row.id]
+            await self._tell(row.id, command)
+
+    async def _outcome(self, row: TaskRow) -> c.Command:
+        last_output = self._printed.get((row.id, row.attempt))
+        current = await self._services.backend.ledger.task(row.id)
+        if current is not None and current.cancel is not None:
+            return c.ConfirmCancel(fence=row.fence, last_output=last_output)
+        way = self._rng.choices(("completes", "fails", "released"), (8, 3, 1))[0]
+        if way == "completes":
+            return await completion(self._services, row, self._document(), last_output)
+        if way == "released":
+            return c.Release(fence=row.fence, reason="a drill", last_output=last_output)
+        category = self._rng.choice((ErrorCategory.NETWORK, ErrorCategory.VALIDATION))
+        return c.AttemptFailed(
+            fence=row.fence,
+            failure=Failure(category=category, message="it broke"),
+            roll=self._rng.random(),
+            duration=timedelta(seconds=1),
+            last_output=last_output,
+        )
+
+    async def _at_once(self) -> None:
+        """Some of it promised and some not, in one group of the writer."""
+        acts: list[Awaitable[Any]] = [
+            self._tell(row.id, c.Renew(fence=row.fence, lasts=_LASTS))
+            for row in list(self._held.values())[:3]
+        ]
+        if (pending := await self._some(TaskState.PENDING)) is not None:
+            acts.append(self._take(pending.id))
+        if self._rng.random() < 0.5:
+            acts.append(self._add_key())
+        await asyncio.gather(*acts, return_exceptions=True)
+
+    async def _dispatch(self) -> None:
+        while await self._services.dispatcher.step(_NO_TIME):
+            pass
+
+    async def _sweep(self) -> None:
+        self._clock.advance(timedelta(seconds=self._rng.choice((1, 60))))
+        await self._services.sweeper.sweep()
+
+    async def _cancel(self) -> None:
+        await self._services.cancelling.cancel(self._rng.choice(self._jobs), by="somebody")
+
+    async def _resume(self) -> None:
+        for state in (TaskState.FAILED, TaskState.CANCELLED):
+            if (row := await self._some(state)) is not None:
+                await self._services.resuming.resume(row.spec.job_id, [row.id], by="somebody")
+
+    async def _review(self) -> None:
+        if (row := await self._some(TaskState.IN_REVIEW)) is not None:
+            approves = self._rng.random() < 0.7
+            again = c.RequestRevision(feedback="once more", by="somebody")
+            await self._tell(row.id, c.Approve(by="somebody") if approves else again)
+
+    async def _change_definitions(self) -> None:
+        if self._rng.random() < 0.3:
+            await self._services.backend.definitions.delete(TENANT, "spare")
+        else:
+            await self._define(self._rng.choice(("plain", "reviewed", "spare")))
+
+    async def _change_keys(self) -> None:
+        if self._keys and self._rng.random() < 0.4:
+            key_id = self._keys.pop()
+            await self._services.backend.keys.revoke(TENANT, key_id, now=self._clock.now())
+        else:
+            await self._add_key()
+
+    async def _add_key(self) -> None:
+        key_id = f"key-{next(self._numbers)}"
+        record = KeyRecord(
+            id=key_id,
+            tenant=TENANT,
+            name="a key",
+            scopes=frozenset({Scope.READ}),
+            hash=hash_of(key_id),
+            created_at=self._clock.now(),
+        )
+        await self._services.backend.keys.add(record)
+        self._keys.append(key_id)
+
+    async def _change_blobs(self) -> None:
+        """Some that nobody refers to, written over and over and taken away."""
+        blobs = self._services.backend.blobs
+        key = f"spare/{self._rng.randrange(3)}"
+        if self._rng.random() < 0.3:
+            await blobs.delete(key)
+        else:
+            await blobs.put(key, self._rng.randbytes(self._rng.choice((3_000, 70_000))))
+
+
+def claim(services: Services, *, local: bool = True) -> c.Claim:
+    """The claim of a worker, on this machine or on another."""
+    epoch = services.backend.ledger.epoch
+    return c.Claim(worker_id="worker", process_id=1, lasts=_LASTS, epoch=epoch, local=local)
+
+
+async def completion(
+    services: Services, row: TaskRow, result: str, last_output: int | None
+) -> c.Complete:
+    """The outcome of an attempt that succeeded; its result is stored first."""
+    key = task_document(row.spec.job_id, row.spec.key, f"result-{row.attempt}")
+    document = await services.documents.keep(result, key)
+    return c.Complete(
+        fence=row.fence, result=document, duration=timedelta(seconds=1), last_output=last_output
+    )
