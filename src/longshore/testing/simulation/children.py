@@ -66,6 +66,10 @@ class Children:
         if order.input == "impossible":
             message = "nobody can do this"
             raise UsageError(message)
+        row = await self._world.backend.ledger.task(order.task_id)
+        if row is None or row.fence != order.fence:
+            text = f"a child of attempt {order.attempt} is started after another took over"
+            self._world.breach(10, order.task_id, text)
         child = Child(self._process, order, self._plan(order))
         self._running[child] = None
         child.begin(lambda: self._running.pop(child, None))

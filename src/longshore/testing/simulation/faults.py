@@ -24,6 +24,7 @@ class Fault(Enum):
     MESSAGE_DOUBLED = "a message is on the queue twice"
     MESSAGE_DELAYED = "a message is seen much later than it should be"
     MESSAGE_DROPPED = "a message is lost"
+    WORN_OUT = "a message was received too often and is a dead letter"
     POISON = "a message makes no sense, or names a task that does not exist"
     EVENT_DOUBLED = "old events are brought again"
     EVENT_LATE = "an event is brought long after those that followed it"
@@ -62,6 +63,7 @@ _MOST: Mapping[Fault, float] = {
 }
 _MOST_TIMES: Mapping[Fault, int] = {
     Fault.OUTAGE: 3,
+    Fault.WORN_OUT: 3,
     Fault.POISON: 4,
     Fault.CRASH: 6,
     Fault.DRAIN: 4,

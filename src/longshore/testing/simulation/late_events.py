@@ -11,7 +11,7 @@ from longshore.testing.simulation.faults import Fault, Faults
 from longshore.testing.simulation.world import World
 
 _LATEST = 60.0
-_MOST_OLD = 3
+_MOST_OLD = 8
 
 
 class LateEvents:

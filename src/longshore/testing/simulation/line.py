@@ -7,19 +7,24 @@ process that is killed does not run its ``finally`` blocks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
 from random import Random
 from typing import Any, Protocol
 
+from longshore.core.changes import Effect
+from longshore.core.events import types as e
+from longshore.core.events.event import Event
 from longshore.core.messages import task_named_in
+from longshore.core.rows import JobRow, TaskRow
 from longshore.core.states import TaskState
 from longshore.errors import BackendUnavailable, LongshoreError, OutcomeUnknown
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 from longshore.ports.events import Delivery
+from longshore.ports.ledger import AnyChange
 from longshore.ports.queue import Message, Outgoing
 from longshore.testing.simulation.faults import Fault
 from longshore.testing.simulation.late_events import LateEvents
@@ -32,6 +37,13 @@ _LISTINGS = frozenset(
         *("ledger.untold_parents", "ledger.untold_ends", "ledger.list_tasks", "ledger.list_jobs"),
         "ledger.find",
     }
+)
+_REPORTS = frozenset(
+    event.TYPE
+    for event in (
+        *(e.TaskHeartbeat, e.TaskProcessingFailed, e.TaskReleased, e.TaskCompleted, e.TaskFailed),
+        *(e.TaskTimeout, e.TaskSubmittedForReview),
+    )
 )
 # These wait by themselves: what comes of them late is no sign of a slow line.
 _WAITING = frozenset({"queue.receive", "bus.receive", "ledger.nudged", "output.wait"})
@@ -114,6 +126,7 @@ class Line:
     ) -> Callable[..., Awaitable[Any]]:
         process, faults, rng, world = self._process, self._faults, self._rng, self._world
         special: dict[str, Callable[..., Awaitable[Any]]] = {
+            "ledger.commit": self._commit,
             "queue.send": self._send,
             "queue.receive": self._receive,
             "queue.delete": self._delete,
@@ -190,6 +203,36 @@ class Line:
             return old
         self._rumours.listings[key] = answer
         return answer
+
+    async def _commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
+        before = {change.row.id: await self._task(change.row) for change in changes}
+        effects = await self._world.backend.ledger.commit(*changes)
+        for change in changes:
+            old = before[change.row.id]
+            if old is not None and isinstance(change.row, TaskRow):
+                self._look_at(old, change.row, change.events)
+        return effects
+
+    async def _task(self, row: TaskRow | JobRow) -> TaskRow | None:
+        return await self._world.backend.ledger.task(row.id) if isinstance(row, TaskRow) else None
+
+    def _look_at(self, old: TaskRow, new: TaskRow, events: Sequence[Event]) -> None:
+        """Only the holder reports, whatever the fence says that comes with it."""
+        holder = old.lease.worker_id if old.lease else None
+        if holder == self._process.name or old.change_id == new.change_id:
+            return
+        early = old.lease is not None and self._world.clock.now() < old.lease.expires_at
+        if early and new.lease is None and holder in self._world.alive:
+            text = f"{self._process.name} ends the lease of {holder}, who is alive and may use it"
+            self._world.breach(2, new.id, text)
+        reports = [event.type for event in events if event.type in _REPORTS]
+        by_a_worker = [event.type for event in events if event.context.origin == "worker"]
+        said = [name for name in reports if name in by_a_worker]
+        if new.checkpoint not in (old.checkpoint, None):
+            said.append("a checkpoint")
+        for what in said:
+            text = f"{self._process.name} commits {what}, and {holder or 'nobody'} holds the task"
+            self._world.breach(3, new.id, text)
 
     def _true(self, moment: datetime) -> datetime:
         """A moment by the process's clock as the queue has it, which is told only how long."""

@@ -135,6 +135,7 @@ class Process:
         self.dead = False
         self.ended = False  # in good order
         self.over = asyncio.Event()  # one or the other
+        world.alive[name] = None
         self.cut_off_until = 0.0
         self.children = Children(self)
         clock = MachineClock(self)
@@ -164,7 +165,7 @@ class Process:
         if self.dead or self.ended:
             return
         self.dead = True
-        self.over.set()
+        self._is_over()
         self.world.note(self.name, "dies")
         rng = self.world.chance(f"end of {self.name}")
         self.world.at(self.world.time() + rng.random() * _KEEPER_TICK, self.children.kill_all)
@@ -196,7 +197,11 @@ class Process:
     def end(self) -> None:
         """It has nothing left to do."""
         self.ended = True
+        self._is_over()
+
+    def _is_over(self) -> None:
         self.over.set()
+        self.world.alive.pop(self.name, None)
 
     def stop(self, *, at_once: bool) -> None:
         """SIGTERM, or two of them."""

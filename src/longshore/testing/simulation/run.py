@@ -172,6 +172,7 @@ class _Run:
             Fault.OUTAGE: self._cut_off,
             Fault.CLOCK_SET: self._set_clock,
             Fault.POISON: self._people.poison,
+            Fault.WORN_OUT: self._people.wear_out,
         }
         for fault, act in by_the_clock.items():
             for number in range(world.faults.times(fault)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,6 +19,8 @@ from longshore.core import commands as c
 from longshore.core.backoff import RetryPolicy
 from longshore.core.definition import Definition, RunnerKind
 from longshore.core.ids import job_id_of, task_id_of
+from longshore.core.limits import RECEIVE_LIMIT
+from longshore.core.messages import body_for
 from longshore.core.states import TaskState
 from longshore.errors import BackendUnavailable, Conflict, NotFound
 from longshore.ports.queue import Outgoing
@@ -43,11 +46,12 @@ _MOST_JOBS = 5
 _MOST_TASKS = 7
 _MOST_WISHES = 10
 _CLIENT_TRIES = 8
+_WORN_OUT = "worn-out"
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Somebody submits a job; with ``twice``, two do at once."""
+    """Somebody submits a job; with ``twice``, as with wishes, two do at once."""
 
     at: float
     request_id: str
@@ -63,6 +67,7 @@ class Wish:
     kind: str
     request_id: str
     seed: str
+    twice: bool = False
 
 
 Act = Submit | Wish
@@ -90,6 +95,7 @@ def drawn(rng: Random, length: float) -> list[Act]:
             kind=rng.choice(kinds),
             request_id=rng.choice(requests),
             seed=f"wish {number}",
+            twice=rng.random() < 0.3,
         )
         for number in range(rng.randrange(_MOST_WISHES))
     ]
@@ -103,7 +109,7 @@ def _tasks(rng: Random) -> list[dict[str, Any]]:
         parents = [task["taskId"] for task in tasks if rng.random() < 0.35]
         task: dict[str, Any] = {
             "taskId": f"t{number}",
-            "name": rng.choice(("plain", "plain", *(one.name for one in DEFINITIONS))),
+            "name": rng.choice(("plain", "plain", "reviewed", *(one.name for one in DEFINITIONS))),
             "input": rng.choices(("work", "fails", "impossible"), (20, 4, 1), k=1)[0],
         }
         if parents:
@@ -124,6 +130,7 @@ class People:
     def __init__(self, world: World, process: Callable[[str], Process]) -> None:
         self.accepted: dict[str, dict[str, Any]] = {}  # by request id: what was answered to
         self.refused: dict[str, str] = {}  # by client: why
+        self._calls: Counter[str] = Counter()  # by request id: how often it was submitted
         self._world = world
         self._process = process
 
@@ -137,7 +144,7 @@ class People:
         return [
             self._world.begin(self._act(act, f"client-{number}.{copy}"))
             for number, act in enumerate(acts)
-            for copy in range(2 if isinstance(act, Submit) and act.twice else 1)
+            for copy in range(2 if act.twice else 1)
         ]
 
     async def _act(self, act: Act, name: str) -> None:
@@ -171,10 +178,13 @@ class People:
 
     def _submit(self, act: Submit) -> Callable[[Process], Awaitable[None]]:
         async def submit(process: Process) -> None:
+            self._calls[act.request_id] += 1
             accepted = await process.services.producer.submit(TENANT, act.request_id, act.document)
             self._world.note(process.name, "submitted", act.request_id)
             if accepted.job.id != job_id_of(TENANT, act.request_id):
                 self._world.breach(9, act.request_id, f"became job {accepted.job.id}")
+            if not accepted.created and self._calls[act.request_id] == 1:
+                self._world.breach(9, act.request_id, "was new, and yet is said to be known")
             self.accepted[act.request_id] = act.document
 
         return submit
@@ -212,6 +222,24 @@ class People:
         self._world.note("somebody", "poison", body)
         message = Outgoing(queue=rng.choice(QUEUES), body=body)
         self._world.begin(self._world.backend.queue.send([message]))
+
+    def wear_out(self, rng: Random) -> None:
+        """Let a message of a task become a dead letter, whatever the task is doing."""
+        self._world.begin(self._wear_out(rng))
+
+    async def _wear_out(self, rng: Random) -> None:
+        page = await self._world.backend.ledger.list_tasks(TENANT, limit=_MOST_JOBS * _MOST_TASKS)
+        open_ = [row for row in page.items if not row.state.terminal]
+        if not open_:
+            return
+        task_id = rng.choice(open_).id
+        self._world.faults.count(Fault.WORN_OUT)
+        self._world.note("somebody", "message worn out", task_id)
+        # On a queue of its own, so that nobody else's messages wear out with it.
+        queue, at_once = self._world.backend.queue, timedelta(0)
+        await queue.send([Outgoing(queue=_WORN_OUT, body=body_for(task_id))])
+        for _ in range(RECEIVE_LIMIT + 1):
+            await queue.receive([_WORN_OUT], limit=1, hidden_for=at_once, wait=at_once)
 
 
 async def _states(process: Process, job_id: str, *states: TaskState) -> list[str]:

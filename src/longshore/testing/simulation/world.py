@@ -75,6 +75,7 @@ class World:
         self.trace: list[Entry] = []
         self.breaches: list[Breach] = []
         self.lives = Lives()
+        self.alive: dict[str, None] = {}  # names of the processes that run
         self.over = False
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[Any], None] = {}
