@@ -19,7 +19,7 @@ from longshore.core.commands import RequestCancel
 from longshore.core.graph import Graph
 from longshore.core.ids import task_id_of
 from longshore.core.numbers import NumberSet
-from longshore.core.rows import Intent, IntentKind, JobRow
+from longshore.core.rows import CancelRequest, Intent, IntentKind, JobRow
 from longshore.errors import CommandRefused, NotFound, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.services.dispatcher import Dispatcher
@@ -63,16 +63,23 @@ class Cancelling:
         """
         change_id = self._transitions.new_id()
         command = jobs.CancelJob(by=by, reason=reason)
+        asked: list[CancelRequest | None] = []  # what the row says if a try of ours was committed
         begun, tries = None, 0
         while begun is None:
             at_once = self._ledger.atomic and tries < _TRIES_AT_ONCE
-            begun = await self._begin(job_id, command, change_id, at_once=at_once)
+            begun = await self._begin(job_id, command, change_id, asked, at_once=at_once)
             tries += 1
         await self._finish_all(begun)
         await self._dispatcher.settle(await self._open_tasks(begun))
 
     async def _begin(
-        self, job_id: str, command: jobs.CancelJob, change_id: str, *, at_once: bool
+        self,
+        job_id: str,
+        command: jobs.CancelJob,
+        change_id: str,
+        asked: list[CancelRequest | None],
+        *,
+        at_once: bool,
     ) -> JobRow | None:
         """The job's row when it says that it is being cancelled; None: it changed meanwhile."""
         job = await self._job(job_id)
@@ -80,9 +87,11 @@ class Cancelling:
             command = replace(command, intent=_intent(job, change_id, command.by))
         change = jobs.apply(job, command, now=self._clock.now(), change_id=change_id)
         if isinstance(change, Refusal):
-            if change.reason is Reason.NOTHING_TO_DO:
+            # Ours all the same, if its answer was lost and somebody has gone on from there.
+            if change.reason is Reason.NOTHING_TO_DO or job.cancel in asked:
                 return job
             raise refused(job_id, change)
+        asked.append(change.row.cancel)
         others = await self._of_tasks(job, command, change_id) if at_once else ()
         try:
             await self._transitions.commit(await self._documents.spill(change), *others)

@@ -37,6 +37,7 @@ from longshore.core.sanitise import safe_excerpt
 from longshore.core.states import TaskState
 from longshore.errors import CommandRefused, NotFound, VersionConflict
 from longshore.ports.backend import Backend
+from longshore.services.edges import stepped_over
 from longshore.services.resuming import Resuming
 from longshore.services.transitions import Transitions
 
@@ -299,13 +300,14 @@ class DeadLetters:
         settled = Settled()
         staying: set[str] = set()
         async for message in self._messages(None):
-            fate = await self._settle(message)
-            if isinstance(fate, Stays):
-                staying.add(message.id)
-                self._tell(message, fate)
-            else:
-                settled.failed += isinstance(fate, Change)
-                settled.dropped += not isinstance(fate, Change)
+            with stepped_over(logger, "dead_letter.stuck", message_id=message.id):
+                fate = await self._settle(message)
+                if isinstance(fate, Stays):
+                    staying.add(message.id)
+                    self._tell(message, fate)
+                else:
+                    settled.failed += isinstance(fate, Change)
+                    settled.dropped += not isinstance(fate, Change)
         self._told &= staying
         settled.staying = len(staying)
         return settled

@@ -28,6 +28,7 @@ from longshore.errors import BackendUnavailable, CommandRefused, NotFound, Versi
 from longshore.ports.backend import Backend
 from longshore.ports.presence import Presence
 from longshore.services.documents import Documents
+from longshore.services.edges import stepped_over
 from longshore.services.transitions import Transitions
 
 logger = logging.getLogger(__name__)
@@ -67,22 +68,25 @@ class Dispatcher:
         case it is there and yet stands still.
         """
         while True:
-            if self._presence.leads(CONSUMER):
-                await self._safely(self._wait)
-                continue
-            for _ in range(_LOOKS):
-                await self._backend.clock.sleep(_LOOK_EVERY)
-                if self._presence.leads(CONSUMER):
-                    break
+            try:
+                await self._turn()
+            except BackendUnavailable as error:
+                logger.warning("dispatch.unavailable", extra={"error": str(error)})
+            except Exception:  # the edge: without this loop no job goes on
+                logger.exception("dispatch.broken")
             else:
-                await self._safely(timedelta(0))
-
-    async def _safely(self, wait: timedelta) -> None:
-        try:
-            await self.step(wait)
-        except BackendUnavailable as error:
-            logger.warning("dispatch.unavailable", extra={"error": str(error)})
+                continue
             await self._backend.clock.sleep(_LOOK_EVERY)
+
+    async def _turn(self) -> None:
+        if self._presence.leads(CONSUMER):
+            await self.step(self._wait)
+            return
+        for _ in range(_LOOKS):
+            await self._backend.clock.sleep(_LOOK_EVERY)
+            if self._presence.leads(CONSUMER):
+                return
+        await self.step(timedelta(0))
 
     async def step(self, wait: timedelta) -> bool:
         """Deal with one delivery; whether there was one."""
@@ -93,7 +97,8 @@ class Dispatcher:
         heard: dict[str, int] = {}
         for event in delivery.events:
             heard[event.entity_id] = max(event.sequence, heard.get(event.entity_id, 0))
-        await self._settle(heard)
+        with stepped_over(logger, "dispatch.left_to_sweeper", tasks=list(heard)):
+            await self._settle(heard)
         await bus.acknowledge(CONSUMER, delivery.receipt)
         return True
 
@@ -112,13 +117,17 @@ class Dispatcher:
         """
         heard = 0
         for job_id in dict.fromkeys(split_task_id(task_id)[0] for task_id in task_ids):
-            job = await self._backend.ledger.job(job_id)
-            # What has completed stays so, however much later this is.
-            done = ParentsDone(numbers=job.completed if job is not None else NO_NUMBERS)
             of_job = [task_id for task_id in task_ids if split_task_id(task_id)[0] == job_id]
-            rows = await self._backend.ledger.tasks(of_job)
-            heard += sum([await self._told(row.id, done) for row in rows])
+            with stepped_over(logger, "dispatch.stuck", job_id=job_id):
+                heard += await self._sent_on(job_id, of_job)
         return heard
+
+    async def _sent_on(self, job_id: str, task_ids: Sequence[str]) -> int:
+        job = await self._backend.ledger.job(job_id)
+        # What has completed stays so, however much later this is.
+        done = ParentsDone(numbers=job.completed if job is not None else NO_NUMBERS)
+        rows = await self._backend.ledger.tasks(task_ids)
+        return sum([await self._told(row.id, done) for row in rows])
 
     async def tell_end(self, job_id: str) -> bool:
         """Tell the end of a job that is over and has not told so; whether there was need to."""
@@ -129,8 +138,13 @@ class Dispatcher:
         by_job: dict[str, dict[str, int]] = {}
         for task_id, sequence in heard.items():
             by_job.setdefault(split_task_id(task_id)[0], {})[task_id] = sequence
-        # Together, so that their commits share an fsync.
-        moved = await asyncio.gather(*(self._moved(*one) for one in by_job.items()))
+        # Together, so that their commits share an fsync; and whichever breaks, the others go on.
+        settling = [asyncio.ensure_future(self._moved(*one)) for one in by_job.items()]
+        await asyncio.gather(*settling, return_exceptions=True)
+        errors = [error for one in settling if (error := one.exception()) is not None]
+        if errors:
+            raise _gravest(errors)
+        moved = [one.result() for one in settling]
         return sum(len(after.ended - before.ended) for before, after in filter(None, moved))
 
     async def _moved(self, job_id: str, heard: Mapping[str, int]) -> tuple[JobRow, JobRow] | None:
@@ -242,3 +256,15 @@ class Dispatcher:
             return NO_NUMBERS
         graph = Graph.from_json(await self._documents.load(job.graph))
         return graph.behind([row.spec.number])
+
+
+def _gravest(errors: Sequence[BaseException]) -> BaseException:
+    """The one to raise of several; the others are only told.
+
+    That something is out of reach comes first: then all of it is to be done again.
+    """
+    first = next((error for error in errors if isinstance(error, BackendUnavailable)), errors[0])
+    for error in errors:
+        if error is not first:
+            logger.error("dispatch.stuck", exc_info=error)
+    return first

@@ -7,6 +7,7 @@ nothing. Whatever is found is counted and told, because a repair that nobody see
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -21,7 +22,6 @@ from longshore.errors import (
     BackendUnavailable,
     CommandRefused,
     NotFound,
-    UsageError,
     VersionConflict,
 )
 from longshore.ports.backend import Backend
@@ -29,6 +29,7 @@ from longshore.ports.ledger import HeldTask
 from longshore.ports.presence import Presence
 from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
+from longshore.services.edges import stepped_over
 from longshore.services.transitions import Transitions
 
 logger = logging.getLogger(__name__)
@@ -118,11 +119,11 @@ class Sweeper:
         clock, every = self._backend.clock, self._policy.every
         leads, next_sweep = False, clock.elapsed() + _STANDS_IN * every
         while True:
-            if not leads and self._presence.leads(ROLE):
-                leads, next_sweep = True, clock.elapsed()
-                # Whoever dispatches has just begun as well, and has its own way of catching up.
-                self._settles_from = clock.elapsed() + self._policy.settle_after
             try:
+                if not leads and self._presence.leads(ROLE):
+                    leads, next_sweep = True, clock.elapsed()
+                    # Whoever dispatches has just begun as well, and has its own way of catching up.
+                    self._settles_from = clock.elapsed() + self._policy.settle_after
                 if clock.elapsed() >= next_sweep:
                     await self.sweep()
                     next_sweep = clock.elapsed() + (every if leads else _STANDS_IN * every)
@@ -130,19 +131,28 @@ class Sweeper:
                     await self.bury_the_dead()
             except BackendUnavailable as error:
                 logger.warning("sweep.unavailable", extra={"error": str(error)})
+            except Exception:  # the edge: without this loop nothing is ever mended
+                logger.exception("sweep.broken")
             await clock.sleep(min(self._policy.look_for_dead_every, every))
 
     async def sweep(self) -> Repairs:
         """Mend everything that can be found now; returns what this call mended."""
         before, self.repairs = self.repairs, Repairs()
         try:
-            await self.bury_the_dead()
-            await self._end_silent_leases()
-            await self._finish_intents()
-            await self._settle()
-            await self._ring_again()
-            if self._publish is not None:
-                self.repairs.events_published += await self._publish()
+            # In this order; one that breaks must not keep those after it from being made.
+            for mend in (
+                self.bury_the_dead,
+                self._end_silent_leases,
+                self._finish_intents,
+                self._settle_dead_letters,
+                self._record_ends,
+                self._send_on,
+                self._tell_ends,
+                self._ring_again,
+                self._publish_the_rest,
+            ):
+                with stepped_over(logger, "sweep.broken", repair=mend.__name__):
+                    await mend()
         finally:
             done, self.repairs = self.repairs, before + self.repairs
             if done:
@@ -151,17 +161,22 @@ class Sweeper:
 
     async def bury_the_dead(self) -> None:
         """End the leases of workers on this machine whose process is known to be gone."""
-        absent = self._presence.absent()
+        absent = [worker_id for worker_id in self._presence.absent() if self._cleared(worker_id)]
         if not absent:
             return
-        for worker_id in absent:
-            # What is left of its attempts must be dead before anybody else may start them.
-            self._presence.clear(worker_id)
         for task in await self._all_held():
             if task.worker_id in absent:
                 await self._end(task, holder_gone=True)
         for worker_id in absent:
-            self._presence.leave(worker_id)
+            with stepped_over(logger, "worker.not_buried", worker_id=worker_id):
+                self._presence.leave(worker_id)
+
+    def _cleared(self, worker_id: str) -> bool:
+        """Whether what is left of its attempts is dead: before that nobody may start them."""
+        with stepped_over(logger, "worker.not_cleared", worker_id=worker_id):
+            self._presence.clear(worker_id)
+            return True
+        return False
 
     async def _all_held(self) -> list[HeldTask]:
         """All of them in one reading: between two, leases move on and might be passed over."""
@@ -181,10 +196,15 @@ class Sweeper:
         command = LeaseEnded(
             fence=task.fence, margin=self._policy.skew_margin, holder_gone=holder_gone
         )
-        try:
+        ended = False
+        with (
+            stepped_over(logger, "lease.stuck", task_id=task.task_id),
+            contextlib.suppress(CommandRefused, NotFound),  # it moved on by itself
+        ):
             await self._transitions.task(task.task_id, command)
-        except (CommandRefused, NotFound):
-            return False  # it moved on by itself
+            ended = True
+        if not ended:
+            return False
         self.repairs.leases_ended += 1
         extra = {"task_id": task.task_id, "worker_id": task.worker_id, "gone": holder_gone}
         logger.warning("lease.ended_for_silent_worker", extra=extra)
@@ -193,36 +213,39 @@ class Sweeper:
     async def _finish_intents(self) -> None:
         async for page in _pages(self._backend.ledger.open_intents):
             for job_id in page:
-                job = await self._backend.ledger.job(job_id)
-                if job is not None:
-                    await self._finish_intents_of(job)
+                # One job that cannot be mended must not keep all others from it.
+                with stepped_over(logger, "intent.stuck", job_id=job_id):
+                    job = await self._backend.ledger.job(job_id)
+                    if job is not None:
+                        await self._finish_intents_of(job)
 
     async def _finish_intents_of(self, job: JobRow) -> None:
         """In their order: tasks must be there before they can be cancelled."""
         for intent in job.intents:
-            try:
-                finished = await self._finishers[intent.kind](job, intent)
-            except (UsageError, NotFound):
-                # One job that cannot be mended must not keep all others from it.
-                extra = {"job_id": job.id, "intent": intent.kind.value}
-                logger.exception("intent.stuck", extra=extra)
-                return
-            self.repairs.intents_finished += finished
+            self.repairs.intents_finished += await self._finishers[intent.kind](job, intent)
 
-    async def _settle(self) -> None:
-        """Whatever follows from ends of which nobody took note."""
+    async def _settle_dead_letters(self) -> None:
         settled = await self._dead_letters.settle()
         self.repairs.dead_letters += settled.failed + settled.dropped
+
+    async def _record_ends(self) -> None:
         ledger, clock = self._backend.ledger, self._backend.clock
-        if clock.elapsed() >= self._settles_from:
-            ended_by = clock.now() - self._policy.settle_after
-            async for page in _pages(partial(ledger.unrecorded_ends, ended_by=ended_by)):
+        if clock.elapsed() < self._settles_from:
+            return
+        ended_by = clock.now() - self._policy.settle_after
+        async for page in _pages(partial(ledger.unrecorded_ends, ended_by=ended_by)):
+            with stepped_over(logger, "dispatch.stuck"):
                 self.repairs.ends_recorded += await self._dispatcher.settle(page)
-        async for page in _pages(ledger.untold_parents):
+
+    async def _send_on(self) -> None:
+        async for page in _pages(self._backend.ledger.untold_parents):
             self.repairs.sent_on += await self._dispatcher.send_on(page)
-        async for page in _pages(ledger.untold_ends):
-            told = [await self._dispatcher.tell_end(job_id) for job_id in page]
-            self.repairs.jobs_ended += sum(told)
+
+    async def _tell_ends(self) -> None:
+        async for page in _pages(self._backend.ledger.untold_ends):
+            for job_id in page:
+                with stepped_over(logger, "dispatch.stuck", job_id=job_id):
+                    self.repairs.jobs_ended += await self._dispatcher.tell_end(job_id)
 
     async def _ring_again(self) -> None:
         mended = True
@@ -232,7 +255,12 @@ class Sweeper:
             unrung = await self._backend.ledger.unrung(
                 due_by=now, rung_before=rung_before, limit=_AT_ONCE
             )
-            mended = any([await self._ring(task_id, rung_before) for task_id in unrung])
+            mended = any([await self._rung(task_id, rung_before) for task_id in unrung])
+
+    async def _rung(self, task_id: str, rung_before: datetime) -> bool:
+        with stepped_over(logger, "ring.stuck", task_id=task_id):
+            return await self._ring(task_id, rung_before)
+        return False
 
     async def _ring(self, task_id: str, rung_before: datetime) -> bool:
         row = await self._backend.ledger.task(task_id)
@@ -248,6 +276,10 @@ class Sweeper:
             return False  # it was taken, or somebody else has rung
         self.repairs.rung_again += 1
         return True
+
+    async def _publish_the_rest(self) -> None:
+        if self._publish is not None:
+            self.repairs.events_published += await self._publish()
 
 
 async def _pages(ask: Callable[..., Awaitable[list[str]]]) -> AsyncIterator[list[str]]:

@@ -22,7 +22,6 @@ from longshore.core.failures import ErrorCategory
 from longshore.core.lease import LeasePolicy
 from longshore.core.rows import TaskRow
 from longshore.errors import (
-    BackendError,
     BackendUnavailable,
     CommandRefused,
     LeaseLost,
@@ -35,6 +34,7 @@ from longshore.ports.presence import Presence
 from longshore.ports.runner import Ending, Runner, RunningAttempt, StepDone
 from longshore.services.artifacts import ArtifactPolicy, Artifacts, anything_in
 from longshore.services.documents import Documents
+from longshore.services.edges import stepped_over
 from longshore.services.transitions import Transitions
 from longshore.services.worker.orders import order_for
 from longshore.services.worker.outcomes import Outcome, Outcomes
@@ -93,6 +93,7 @@ class Attempt:
         self._stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
         self._hurry = asyncio.Event()  # there is no time for anything but the outcome
         self._child: RunningAttempt | None = None
+        self._may_live = False  # a child was started and not seen dead
         self._pump = OutputPump(
             tools.backend.output,
             tools.transitions,
@@ -152,7 +153,7 @@ class Attempt:
             self.end(Stop.CANCELLED)
         about = {"task_id": self.task_id, "attempt": self.row.attempt}
         logger.info("attempt.started", extra=about)
-        command = await self._outcome()
+        command = await self._outcome_whatever_breaks()
         if command is None:
             logger.warning("attempt.fenced", extra={"task_id": self.task_id, "fence": self.fence})
             return
@@ -173,9 +174,9 @@ class Attempt:
         """
         try:
             await self._insistently(self._pump.settle)
-        except BackendError as error:
+        except Exception as error:  # whatever it is, it is the log's
             extra = {"task_id": self.task_id, "error": str(error)}
-            logger.error("output.lost_for_good", extra=extra)  # noqa: TRY400 - the error says it
+            logger.exception("output.lost_for_good", extra=extra)
             return replace(command, last_output=self._pump.last_stored)
         return command
 
@@ -201,6 +202,16 @@ class Attempt:
                 await clock.sleep(_AFTER_TROUBLE)
         return await call()
 
+    async def _outcome_whatever_breaks(self) -> Outcome | None:
+        """The same; a fault of ours costs the task this attempt, and says so."""
+        try:
+            command = await self._outcome()
+        except Exception as error:
+            logger.exception("attempt.broken", extra={"task_id": self.task_id})
+            command = self._outcomes.broken(error)
+        # Whoever is told of an end may start the next: not while something may be left of this.
+        return None if self._may_live else command
+
     async def _outcome(self) -> Outcome | None:
         """The command that reports the end; None if nothing may be reported."""
         tools = self._tools
@@ -223,6 +234,7 @@ class Attempt:
             return None
         try:
             child = self._child = await tools.runner.start(order)
+            self._may_live = True
         except UsageError as error:
             return self._outcomes.failed_by(ErrorCategory.VALIDATION, error)
         except BackendUnavailable as error:
@@ -234,9 +246,15 @@ class Attempt:
             # Not the task's fault: it costs none of its attempts.
             return self._outcomes.released(f"the worker could not reach its store: {error}")
         finally:
+            await self._let_go(child)
+
+    async def _let_go(self, child: RunningAttempt) -> None:
+        """End what is left of a child; what cannot be tidied up does not cost the work."""
+        with stepped_over(logger, "child.left", task_id=self.task_id):
             try:
                 await child.stop(grace=timedelta(0))
-                tools.presence.forget_child(tools.worker_id, child.process_id)
+                self._may_live = False
+                self._tools.presence.forget_child(self._tools.worker_id, child.process_id)
             finally:
                 await child.close()
 
@@ -273,7 +291,10 @@ class Attempt:
             if fenced.done():
                 self.end(Stop.FENCED)
             signal = await child.stop(grace=self._tools.lease.kill_grace)
-            with contextlib.suppress(BackendUnavailable):
+            with (
+                contextlib.suppress(BackendUnavailable),
+                stepped_over(logger, "child.unheard", task_id=self.task_id),
+            ):
                 await reading
             why = self._stop.result() if self._stop.done() else None
             await self._keep_files(child)
@@ -327,13 +348,15 @@ class Attempt:
     async def _files_kept(self, child: RunningAttempt) -> str | None:
         # The outcome matters more: it must not come too late for the sake of these.
         patience = self._tools.lease.lasts / 3
-        return await Artifacts(self._tools.backend.blobs, self._tools.artifacts).keep(
-            self.task_id,
-            self.row.attempt,
-            child.folder,
-            summaries=self._told.summaries,
-            insistently=lambda put: self._insistently(put, patience=patience),
-        )
+        with stepped_over(logger, "artifacts.broken", task_id=self.task_id):
+            return await Artifacts(self._tools.backend.blobs, self._tools.artifacts).keep(
+                self.task_id,
+                self.row.attempt,
+                child.folder,
+                summaries=self._told.summaries,
+                insistently=lambda put: self._insistently(put, patience=patience),
+            )
+        return "files that are not kept: some, or all, the worker could not store them"
 
     async def _keep_step(self, child: RunningAttempt, name: str, result: Any) -> None:
         spec = self.row.spec

@@ -17,6 +17,8 @@ from longshore.services.worker.telling import Telling
 Outcome = c.Complete | c.AttemptFailed | c.TimeOut | c.ConfirmCancel | c.Release
 """What can be reported of an attempt that is over."""
 
+# Long enough for another worker to be found, if it is this one that is not well.
+_AFTER_A_FAULT = timedelta(seconds=10)
 _DIED = frozenset({ErrorCategory.CRASH, ErrorCategory.OUT_OF_MEMORY})
 
 
@@ -74,6 +76,13 @@ class Outcomes:
     def failed_by(self, category: ErrorCategory, error: Exception) -> c.AttemptFailed:
         """It could not begin, or its result could not be kept."""
         return self.failed(Failure(category=category, message=error_text(str(error))))
+
+    def broken(self, error: Exception) -> c.AttemptFailed:
+        """Something broke in the worker that carried it out: another one may fare better."""
+        message = error_text(f"the worker broke: {type(error).__name__}: {error}")
+        return self.failed(
+            Failure(category=ErrorCategory.CRASH, message=message, retry_after=_AFTER_A_FAULT)
+        )
 
     def failed_so(self, failure: Failure, ending: Ending) -> c.AttemptFailed:
         """Its child ended so. Of those who died, the memory they had may be why."""

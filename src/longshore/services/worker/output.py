@@ -102,8 +102,9 @@ class OutputPump:
             try:
                 await self._transitions.persistently(lambda: self._log.append(self._task_id, batch))
                 self._stored = batch[-1].end
-            except BackendError as error:
-                logger.warning("output.lost", extra={"error": str(error)})
+            except Exception as error:  # whatever it is, it is the log's, and must leave no gap
+                unforeseen = not isinstance(error, BackendError)
+                logger.warning("output.lost", extra={"error": str(error)}, exc_info=unforeseen)
                 self._waiting[:0] = self._markers_for(batch)
 
     def _markers_for(self, batch: list[OutputEntry]) -> list[OutputEntry]:

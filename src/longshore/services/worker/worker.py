@@ -26,9 +26,9 @@ from longshore.errors import (
     LongshoreError,
     NotFound,
     ReceiptExpired,
-    UsageError,
 )
 from longshore.ports.queue import Message
+from longshore.services.edges import stepped_over
 from longshore.services.worker.attempt import Attempt, Stop, Tools
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Worker:
         except BackendUnavailable as error:
             # The first child to be started tries again.
             logger.warning("runner.unavailable", extra={"error": str(error)})
-        except UsageError:
+        except Exception:
             # It never took anything: nobody has to bury it.
             self._tools.presence.leave(self.id)
             raise
@@ -126,6 +126,10 @@ class Worker:
                 messages = await self._receive(free)
             except BackendUnavailable as error:
                 logger.warning("queue.unavailable", extra={"error": str(error)})
+                await self._backend.clock.sleep(_AFTER_TROUBLE)
+                continue
+            except Exception:  # the edge: what runs here must not end for it
+                logger.exception("queue.broken")
                 await self._backend.clock.sleep(_AFTER_TROUBLE)
                 continue
             for message in messages:
@@ -157,7 +161,11 @@ class Worker:
         return []
 
     async def _give_back(self, message: Message) -> None:
-        with contextlib.suppress(ReceiptExpired, BackendUnavailable):
+        # If it cannot be given back, it is seen again all the same, only later.
+        with (
+            stepped_over(logger, "message.kept", message_id=message.id),
+            contextlib.suppress(ReceiptExpired, BackendUnavailable),
+        ):
             await self._backend.queue.put_off(message.receipt, until=self._backend.clock.now())
 
     def _begin(self, message: Message) -> None:
@@ -300,6 +308,9 @@ class Worker:
             extra = {"task_id": attempt.task_id, "error": str(error)}
             logger.warning("renewal.failed", extra=extra)
             return False
+        except Exception:  # the edge: one task must not cost all others their leases
+            logger.exception("renewal.broken", extra={"task_id": attempt.task_id})
+            return False
         else:
             attempt.renewed(row, sent_at)
         return True
@@ -314,6 +325,9 @@ class Worker:
             except BackendUnavailable as error:
                 # The next renewal brings the same news.
                 logger.warning("nudge.unavailable", extra={"error": str(error)})
+                await self._backend.clock.sleep(_AFTER_TROUBLE)
+            except Exception:  # the edge: without this loop nobody hears of a cancel at once
+                logger.exception("nudge.broken")
                 await self._backend.clock.sleep(_AFTER_TROUBLE)
 
     async def _look_for_cancel(self, attempt: Attempt) -> None:

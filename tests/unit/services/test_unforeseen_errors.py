@@ -1,0 +1,285 @@
+"""What nobody thought of: a fault in an adapter is told, costs one task at most, ends no worker."""
+
+import logging
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.core.failures import ErrorCategory
+from longshore.core.numbers import NumberSet
+from longshore.core.states import JobState, TaskState
+from longshore.errors import BackendRejected, BackendUnavailable
+from longshore.ports.output import Stream
+from longshore.services.edges import stepped_over
+from longshore.services.sweeper import Repairs
+from longshore.testing.flaky import Flaky
+from longshore.testing.presence import FakePresence
+from longshore.testing.runner import FakeRunner, Script, prints, succeeds
+from tests.unit.services.dead import lose_messages
+from tests.unit.services.stage import (
+    IN_MEMORY,
+    NO_WAIT,
+    SECOND,
+    Stage,
+    a_task,
+    job_id,
+    opened,
+    scenario,
+    task_id,
+)
+
+MINUTE = timedelta(minutes=1)
+SETTLED_AFTER = timedelta(seconds=30)
+FAULT = RuntimeError("a fault in an adapter")
+
+
+class BrokenFor:
+    """A port that breaks whenever it is asked about one thing, for ever."""
+
+    def __init__(self, port: Any, method: str, about: str) -> None:
+        self._port = port
+        self._method = method
+        self._about = about
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._port, name)
+        if name != self._method:
+            return found
+
+        async def call(about: Any, *arguments: Any, **named: Any) -> Any:
+            if about == self._about or self._about in about:
+                raise FAULT
+            return await found(about, *arguments, **named)
+
+        return call
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_job_that_cannot_be_moved_keeps_no_other_from_moving(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        for request in ("cursed", "well"):
+            await stage.submit(a_task("a"), a_task("b", "a"), request_id=request)
+            await stage.complete(task_id("a", request))
+        ledger = BrokenFor(backend.ledger, "job", job_id("cursed"))
+        dispatcher = stage.with_ports(ledger=ledger).dispatcher
+
+        assert await dispatcher.step(NO_WAIT)
+        assert not await dispatcher.step(NO_WAIT)
+
+        assert (await stage.job("well")).completed == NumberSet([0])
+        assert (await stage.task("b", "well")).state is TaskState.PENDING
+        assert (await stage.task("b", "cursed")).state is TaskState.WAITING
+        # What was passed over is found by the sweeper, once it can be dealt with.
+        stage.clock.advance(SETTLED_AFTER)
+        assert (await stage.sweeper.sweep()).ends_recorded == 1
+        assert (await stage.task("b", "cursed")).state is TaskState.PENDING
+
+
+@scenario
+async def test_a_store_out_of_reach_is_told_before_any_fault_so_that_all_is_done_again() -> None:
+    async with opened("memory", Path()) as backend:
+        stage = Stage(backend)
+        for request in ("cursed", "far"):
+            await stage.submit(a_task("a"), request_id=request)
+            await stage.complete(task_id("a", request))
+        ledger = BrokenFor(backend.ledger, "job", job_id("cursed"))
+        far = Flaky(ledger, "tasks", BackendUnavailable("far"), None)
+        dispatcher = stage.with_ports(ledger=far).dispatcher
+
+        with pytest.raises(BackendUnavailable):
+            await stage.in_time(dispatcher.step(NO_WAIT))
+
+        assert await stage.dispatch() == 1
+        assert (await stage.job("far")).state is JobState.COMPLETED
+
+
+@pytest.mark.parametrize(
+    "listing",
+    ["held", "open_intents", "unrecorded_ends", "untold_parents", "untold_ends"],
+)
+@scenario
+async def test_a_repair_that_breaks_keeps_no_other_from_being_made(listing: str) -> None:
+    async with opened("memory", Path()) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        await lose_messages(stage)
+        stage.clock.advance(2 * MINUTE)
+        broken = Flaky(backend.ledger, listing, FAULT, None)
+
+        repairs = await stage.with_ports(ledger=broken).sweeper.sweep()
+
+        assert broken.failures
+        assert repairs == Repairs(rung_again=1)
+
+
+@scenario
+async def test_a_task_that_cannot_be_rung_for_keeps_no_other_from_it() -> None:
+    async with opened("memory", Path()) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task("a"), a_task("b"), a_task("c"))
+        await lose_messages(stage)
+        stage.clock.advance(2 * MINUTE)
+        ledger = BrokenFor(backend.ledger, "task", task_id("b"))
+
+        repairs = await stage.with_ports(ledger=ledger).sweeper.sweep()
+
+        assert repairs == Repairs(rung_again=2)
+
+
+class NotCleared(FakePresence):
+    """A machine on which one worker's processes cannot be killed."""
+
+    def clear(self, worker_id: str) -> None:
+        if worker_id == "stubborn":
+            raise FAULT
+        super().clear(worker_id)
+
+
+@scenario
+async def test_tasks_of_a_worker_that_cannot_be_cleared_away_are_not_given_to_others() -> None:
+    async with opened("memory", Path()) as backend:
+        stage = Stage(backend, presence=NotCleared())
+        for key in ("stubborn", "other"):
+            await stage.submit(a_task(key), request_id=key)
+            await stage.claim(task_id(key, key), key)
+            stage.presence.dies(key)
+
+        await stage.sweeper.bury_the_dead()
+
+        assert (await stage.task("other", "other")).state is TaskState.PENDING
+        assert (await stage.task("stubborn", "stubborn")).state is TaskState.PROCESSING
+        assert stage.presence.absent() == ["stubborn"]
+
+
+@pytest.mark.parametrize("error", [FAULT, BackendRejected("denied")])
+@scenario
+async def test_a_worker_outlasts_a_queue_that_breaks(error: Exception) -> None:
+    async with opened("memory", Path()) as backend:
+        queue = Flaky(backend.queue, "receive", error, 3)
+        stage = Stage(backend).with_ports(queue=queue)
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await stage.passes(timedelta(seconds=5))
+
+        assert queue.failures == 3
+        assert (await stage.task("a")).state is TaskState.COMPLETED
+
+
+class Unruly(FakeRunner):
+    """Children of which one method breaks, a number of times."""
+
+    method = "ending"
+    times = 1
+
+    async def start(self, order: Any) -> Any:
+        child = await super().start(order)
+        broken = Flaky(child, self.method, FAULT, self.times)
+        self.times = 0
+        return broken
+
+
+def unruly(stage: Stage, method: str, *, times: int = 1) -> Stage:
+    runner = Unruly(stage.clock)
+    runner.method, runner.times = method, times
+    stage.runner = runner
+    return stage
+
+
+@scenario
+async def test_a_fault_in_the_worker_costs_one_attempt_and_the_history_says_so() -> None:
+    async with opened("memory", Path()) as backend:
+        stage = unruly(Stage(backend), "ending")
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await stage.passes(SECOND)
+            broken = await stage.task("a")
+            await stage.passes(MINUTE)
+
+        assert broken.state is TaskState.PENDING
+        assert broken.attempts_used == 1
+        assert broken.failure is not None
+        assert broken.failure.category is ErrorCategory.CRASH
+        assert broken.failure.message == "the worker broke: RuntimeError: a fault in an adapter"
+        row = await stage.task("a")
+        assert (row.state, row.attempt) == (TaskState.COMPLETED, 2)
+
+
+@scenario
+async def test_a_folder_that_cannot_be_tidied_up_does_not_cost_the_work() -> None:
+    async with opened("memory", Path()) as backend:
+        stage = unruly(Stage(backend), "close")
+        stage.runner.plays("a", Script(ending=succeeds(7)))
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await stage.passes(SECOND)
+
+        row = await stage.task("a")
+        assert (row.state, row.attempt) == (TaskState.COMPLETED, 1)
+        assert await stage.documents.load(row.result) == 7
+
+
+@scenario
+async def test_nothing_is_told_of_an_attempt_whose_child_may_still_be_alive() -> None:
+    async with opened("memory", Path()) as backend:
+        stage = unruly(Stage(backend), "stop", times=100)
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await stage.passes(SECOND)
+            held = await stage.task("a")
+
+        assert held.state is TaskState.PROCESSING
+        assert "Task Completed" not in await stage.told("a")
+
+
+@scenario
+async def test_output_that_a_fault_swallows_has_a_marker_in_its_place() -> None:
+    async with opened("memory", Path()) as backend:
+        output = Flaky(backend.output, "append", FAULT, 1)
+        stage = Stage(backend).with_ports(output=output)
+        stage.runner.plays("a", Script(says=[prints("gone"), SECOND, prints("there")]))
+        await stage.submit(a_task())
+
+        async with stage.working():
+            await stage.passes(timedelta(seconds=3))
+
+        entries = await backend.output.read(task_id("a"))
+        assert [(one.stream, one.sequence, one.end) for one in entries] == [
+            (Stream.LOST, 1, 1),
+            (Stream.STDOUT, 2, 2),
+        ]
+        row = await stage.task("a")
+        assert (row.state, row.last_output) == (TaskState.COMPLETED, 2)
+
+
+def test_what_is_stepped_over_is_told_with_its_trace(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("longshore.edges")
+    logger.propagate = True
+    with (
+        caplog.at_level(logging.ERROR, "longshore"),
+        stepped_over(logger, "job.stuck", job_id="job-1"),
+    ):
+        raise FAULT
+
+    (record,) = caplog.records
+    assert record.getMessage() == "job.stuck"
+    assert record.exc_info is not None
+    assert record.exc_info[1] is FAULT
+    assert record.job_id == "job-1"
+
+
+def test_what_is_out_of_reach_is_not_stepped_over() -> None:
+    with (
+        pytest.raises(BackendUnavailable),
+        stepped_over(logging.getLogger("longshore.edges"), "job.stuck"),
+    ):
+        raise BackendUnavailable
