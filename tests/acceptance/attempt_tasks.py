@@ -1,6 +1,5 @@
 """Functions that end in every way there is, for whole stories with real children."""
 
-import json
 import os
 import signal
 import sys
@@ -46,15 +45,16 @@ def is_killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def looks_around() -> dict[str, Any]:
+def looks_around(note: str) -> dict[str, Any]:
     folder = Path.cwd()
     return {
+        "note": note,
+        "files": [path.name for path in folder.rglob("*") if path.is_file()],
         "session": os.getsid(0) == os.getpgid(0) == os.getpid(),
         "mode": folder.stat().st_mode & 0o777,
         "folder": str(folder),
         "argv": Path("/proc/self/cmdline").read_text(),
         "environment": dict(os.environ),  # noqa: TID251 - what a child has of it
-        "note": json.loads((folder / "order.json").read_text())["input"]["note"],
     }
 
 

@@ -173,8 +173,7 @@ async def test_a_child_has_a_session_a_private_folder_and_no_more_of_the_worker_
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEPLOY_TOKEN", SECRET)
-    task = a_call("looks_around")
-    task["input"]["note"] = "for the child alone"
+    task = a_call("looks_around", note="for the child alone")
     async with at_work(backend, tmp_path, task) as house:
         await house.over()
         seen = await house.result("looks_around")
@@ -183,6 +182,7 @@ async def test_a_child_has_a_session_a_private_folder_and_no_more_of_the_worker_
     assert seen["mode"] == 0o700
     assert seen["note"] == "for the child alone"
     assert "for the child alone" not in seen["argv"]
+    assert seen["files"] == []
     assert SECRET not in seen["environment"].values()
     assert not Path(seen["folder"]).exists()
 

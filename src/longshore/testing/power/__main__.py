@@ -18,17 +18,25 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--cut", type=int, help="only at this operation of that recording")
     parser.add_argument("--fate", type=int, default=0, help="what becomes of what was not synced")
     asked = parser.parse_args(arguments)
-    logging.disable()  # what the services say of their repairs
-    tally = Tally()
     began = time.monotonic()
-    if asked.cut is not None:
-        cut_all(record(asked.seed), [(asked.cut, asked.fate)], tally)
-    else:
-        for tally in campaign(asked.cuts, seed=asked.seed):
-            if tally.failures:
-                break
+    logging.disable()  # what the services say of their repairs
+    try:
+        tally = _tried(asked)
+    finally:
+        logging.disable(logging.NOTSET)
     _print(tally, time.monotonic() - began)
     return 1 if tally.failures else 0
+
+
+def _tried(asked: argparse.Namespace) -> Tally:
+    tally = Tally()
+    if asked.cut is not None:
+        cut_all(record(asked.seed), [(asked.cut, asked.fate)], tally)
+        return tally
+    for tally in campaign(asked.cuts, seed=asked.seed):
+        if tally.failures:
+            break
+    return tally
 
 
 def _print(tally: Tally, seconds: float) -> None:

@@ -17,13 +17,15 @@ _ALL = 100_000
 
 
 async def judge(
-    world: World, accepted: Mapping[str, Mapping[str, Any]], refused: Mapping[str, str]
+    world: World,
+    accepted: Mapping[str, Mapping[str, Any]],
+    refused: Mapping[tuple[str, str], str],
 ) -> None:
     """Add what is wrong to the world's breaches.
 
     Args:
         accepted: What was submitted and answered, by request id.
-        refused: Who was told that nothing was done, and why.
+        refused: Who was told that nothing was done to which job or task, and why.
     """
     rows = await _rows(world)
     _accepted_is_there(world, accepted, rows)
@@ -64,14 +66,14 @@ def _accepted_is_there(
                 world.breach(1, task_id, "was accepted, and is not there")
 
 
-async def _refused_did_nothing(world: World, refused: Mapping[str, str]) -> None:
-    """A refusal changes nothing: whoever got one is not named in the history."""
+async def _refused_did_nothing(world: World, refused: Mapping[tuple[str, str], str]) -> None:
+    """A refusal changes nothing: whoever got one is not named in that history."""
     page = await world.backend.events.query(TENANT, limit=_ALL)
     for event in page.items:
         by = str(getattr(event.body, "by", ""))
-        if by in refused:
-            text = f"was refused ({refused[by]}), and yet there is its {event.type}"
-            world.breach(14, by, text)
+        if (why := refused.get((by, event.entity_id))) is not None:
+            text = f"{by} was refused ({why}), and yet there is its {event.type}"
+            world.breach(14, event.entity_id, text)
 
 
 def _one_at_a_time(world: World, task_id: str, lives: list[Life]) -> None:

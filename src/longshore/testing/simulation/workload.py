@@ -22,7 +22,7 @@ from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.limits import RECEIVE_LIMIT
 from longshore.core.messages import body_for
 from longshore.core.states import TaskState
-from longshore.errors import BackendUnavailable, Conflict, NotFound
+from longshore.errors import BackendUnavailable, CommandRefused, Conflict, NotFound
 from longshore.ports.queue import Outgoing
 from longshore.testing.simulation.faults import Fault
 from longshore.testing.simulation.processes import Process
@@ -129,7 +129,7 @@ class People:
 
     def __init__(self, world: World, process: Callable[[str], Process]) -> None:
         self.accepted: dict[str, dict[str, Any]] = {}  # by request id: what was answered to
-        self.refused: dict[str, str] = {}  # by client: why
+        self.refused: dict[tuple[str, str], str] = {}  # by client, and job or task: why
         self._calls: Counter[str] = Counter()  # by request id: how often it was submitted
         self._world = world
         self._process = process
@@ -167,7 +167,8 @@ class People:
             return False
         except (Conflict, NotFound) as error:
             self._world.note(process.name, "refused", str(error))
-            self.refused[process.name] = str(error)
+            if isinstance(error, CommandRefused):
+                self.refused[process.name, error.row_id] = error.reason
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody was meant to see it
             if not process.dead:
                 self._world.breach(0, process.name, f"a client was answered with {error!r}")
@@ -183,7 +184,8 @@ class People:
             self._world.note(process.name, "submitted", act.request_id)
             if accepted.job.id != job_id_of(TENANT, act.request_id):
                 self._world.breach(9, act.request_id, f"became job {accepted.job.id}")
-            if not accepted.created and self._calls[act.request_id] == 1:
+            alone = self._calls[act.request_id] == 1 and accepted.job.version == 1
+            if alone and not accepted.created:
                 self._world.breach(9, act.request_id, "was new, and yet is said to be known")
             self.accepted[act.request_id] = act.document
 
@@ -212,7 +214,7 @@ class People:
         if ended:
             resumed = await process.services.resuming.resume(job_id, ended, by=process.name)
             if not resumed.tasks:
-                self.refused[process.name] = "; ".join(resumed.refused.values())
+                self.refused[process.name, job_id] = "; ".join(resumed.refused.values())
 
     def poison(self, rng: Random) -> None:
         """Put something on the queue that makes no sense."""
