@@ -173,6 +173,7 @@ def services_on(
         documents=documents,
         presence=presence,
         wait=settings.worker.poll_wait,
+        look_every=settings.worker.look_every,
     )
     cancelling = Cancelling(
         backend=backend,
@@ -210,7 +211,9 @@ def services_on(
             },
             presence=presence,
             policy=SweeperPolicy(
-                every=settings.worker.sweep_every, skew_margin=settings.worker.skew_margin
+                every=settings.worker.sweep_every,
+                look_for_dead_every=settings.worker.look_every,
+                skew_margin=settings.worker.skew_margin,
             ),
         ),
         dead_letters=dead_letters,

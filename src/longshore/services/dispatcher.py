@@ -38,7 +38,6 @@ ENDING_EVENTS = tuple(
     name for name in EVENT_TYPES if name in EVENT_TO_STATE and EVENT_TO_STATE[name].terminal
 )
 _AT_ONCE = 256
-_LOOK_EVERY = timedelta(milliseconds=500)
 _LOOKS = 20
 _AS_IT_IS = -1  # no event was heard: the row need not be newer than it is
 
@@ -54,12 +53,14 @@ class Dispatcher:
         documents: Documents,
         presence: Presence,
         wait: timedelta,
+        look_every: timedelta = timedelta(milliseconds=500),
     ) -> None:
         self._presence = presence
         self._backend = backend
         self._transitions = transitions
         self._documents = documents
         self._wait = wait
+        self._look_every = look_every
 
     async def run(self) -> None:
         """Follow the events until cancelled.
@@ -76,14 +77,14 @@ class Dispatcher:
                 logger.exception("dispatch.broken")
             else:
                 continue
-            await self._backend.clock.sleep(_LOOK_EVERY)
+            await self._backend.clock.sleep(self._look_every)
 
     async def _turn(self) -> None:
         if self._presence.leads(CONSUMER):
             await self.step(self._wait)
             return
         for _ in range(_LOOKS):
-            await self._backend.clock.sleep(_LOOK_EVERY)
+            await self._backend.clock.sleep(self._look_every)
             if self._presence.leads(CONSUMER):
                 return
         await self.step(timedelta(0))
@@ -174,7 +175,7 @@ class Dispatcher:
             known = {row.id: row.last_sequence for row in rows}
             if all(known.get(task_id, _AS_IT_IS) >= heard[task_id] for task_id in heard):
                 return rows
-            await self._backend.clock.sleep(_LOOK_EVERY)
+            await self._backend.clock.sleep(self._look_every)
         logger.error("dispatch.row_missing", extra={"tasks": list(heard)})
         return rows
 

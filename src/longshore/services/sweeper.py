@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -70,14 +70,16 @@ class Repairs:
 
     def by_kind(self) -> dict[str, int]:
         """What there was of each kind of which there was something."""
-        return {kind: count for kind, count in asdict(self).items() if count}
+        counts = ((kind, getattr(self, kind)) for kind in self.__slots__)
+        return {kind: count for kind, count in counts if count}
 
     def __bool__(self) -> bool:
         return bool(self.by_kind())
 
     def __add__(self, other: Repairs) -> Repairs:
-        ours, theirs = asdict(self), asdict(other)
-        return Repairs(**{kind: count + theirs[kind] for kind, count in ours.items()})
+        return Repairs(
+            **{kind: getattr(self, kind) + getattr(other, kind) for kind in self.__slots__}
+        )
 
 
 class Sweeper:

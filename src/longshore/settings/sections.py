@@ -227,6 +227,9 @@ class WorkerSettings(Section):
     sweep_every: Duration = _bounded(
         "Time between two sweeps that mend what crashes left behind.", _MINUTE, _TICK, _MINUTE
     )
+    look_every: Duration = _bounded(
+        "Time between two looks for workers of this machine that died.", 500 * _TICK, _TICK, _MINUTE
+    )
     output_flush: Duration = _bounded(
         "Time output may be held back to be stored in one go.", 50 * _TICK, _ZERO, _MINUTE
     )

@@ -121,8 +121,11 @@ class MemoryTaskQueue:
     def _in_order(self, queues: Sequence[str]) -> Iterator[_Kept]:
         """Lane by lane as this turn has it, older first within one."""
         for priority in lanes_for(self._turns):
-            lanes = (self._lanes.get((queue, priority), {}).values() for queue in queues)
-            yield from merge(*lanes, key=lambda kept: kept.number)
+            lanes = [lane for queue in queues if (lane := self._lanes.get((queue, priority)))]
+            if len(lanes) == 1:
+                yield from lanes[0].values()
+            else:
+                yield from merge(*(lane.values() for lane in lanes), key=lambda kept: kept.number)
 
     def _deliver(self, kept: _Kept, hidden_until: datetime) -> Message:
         self._forget_receipt(kept)

@@ -16,6 +16,8 @@ from longshore.testing.simulation.run import Report, Scenario, run
 _CHUNK = 20
 # One run in so many is made twice.
 _TWICE = 100
+# No run collects its own memory.
+_COLLECT_EVERY = 5
 # From so many runs on, a fault that never happened is a fault of the simulator.
 ENOUGH_FOR_ALL_FAULTS = 200
 
@@ -128,7 +130,7 @@ def run_some(seeds: Sequence[int]) -> Tally:
     tally = Tally()
     # What is there already need not be looked at each time that memory is collected.
     gc.freeze()
-    for seed in seeds:
+    for number, seed in enumerate(seeds, start=1):
         report = run(Scenario(seed=seed))
         tally.add(report)
         if seed % _TWICE == 0:
@@ -136,5 +138,6 @@ def run_some(seeds: Sequence[int]) -> Tally:
             again = run(Scenario(seed=seed))
             if again.digest != report.digest:
                 tally.unequal.append(seed)
-        gc.collect()
+        if number % _COLLECT_EVERY == 0:
+            gc.collect()
     return tally

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from enum import Enum
+from enum import StrEnum
 from random import Random
 
 
-class Fault(Enum):
+class Fault(StrEnum):
     """A kind of trouble; the value says what it is."""
 
     THROTTLE = "a call is turned away before it is carried out"

@@ -290,6 +290,7 @@ def _settings(rng: Random) -> Settings:
         queues=QUEUES,
         poll_wait=timedelta(seconds=5),
         sweep_every=timedelta(seconds=15),
+        look_every=timedelta(seconds=rng.choice((0.5, 3.0, 3.0, 3.0))),
         drain_grace=timedelta(seconds=rng.choice((1, 10))),
         task_timeout=timedelta(seconds=40),
     )
