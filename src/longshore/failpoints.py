@@ -67,7 +67,6 @@ Failpoint = Literal[
     "attempt.order_written",
     "attempt.child_asked_for",
     "attempt.child_started",
-    "attempt.child_heard",
     "attempt.step_answering",
     "attempt.step_answered",
     "attempt.child_stopping",

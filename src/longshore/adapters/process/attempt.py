@@ -20,6 +20,7 @@ from typing import Any
 
 from longshore.adapters.process.cleaning import Cleaner
 from longshore.adapters.process.keeper import Child, Ended, Keeper
+from longshore.adapters.process.pipes import ReadingEnd, write_all
 from longshore.adapters.process.said import failure_in, message_in, report_in
 from longshore.adapters.process.table import rss_bytes_of
 from longshore.core.child_limits import Limits
@@ -31,7 +32,6 @@ from longshore.ports.clock import Clock
 from longshore.ports.output import Stream
 from longshore.ports.runner import Ending, Printed, Report, WorkOrder
 
-_PIECE_BYTES = 64 * 1024
 _WAITING_PIECES = 64
 _LINE_LIMIT_BYTES = 64 * 1024 * 1024
 _DRAIN = timedelta(seconds=1)
@@ -50,13 +50,6 @@ class Pipes:
     replies: int
 
 
-class _ToItsEnd(asyncio.StreamReaderProtocol):
-    """A terminal ends with an error when its last user has gone: what came before counts."""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(None if isinstance(exc, OSError) else exc)
-
-
 class ProcessAttempt:
     """See ``ports.runner.RunningAttempt``. The pipes are closed here."""
 
@@ -65,7 +58,6 @@ class ProcessAttempt:
         order: WorkOrder,
         keeper: Keeper,
         child: Child,
-        process_id: int,
         pipes: Pipes,
         *,
         folder: Path,
@@ -76,12 +68,13 @@ class ProcessAttempt:
         self._order = order
         self._keeper = keeper
         self._child = child
-        self._process_id = process_id
-        self._pipes = pipes
+        self._output = ReadingEnd(pipes.output)
+        self._errors = None if pipes.errors is None else ReadingEnd(pipes.errors)
+        self._channel = ReadingEnd(pipes.channel)
         self._replies: int | None = pipes.replies
         self.folder = folder
         self._cleaner = cleaner
-        self._transports: list[asyncio.ReadTransport] = []
+        self._reading: list[asyncio.Task[None]] = []
         self._reports: asyncio.Queue[Report | None] = asyncio.Queue(_WAITING_PIECES)
         self._pieces_read = 0
         self._held_up = False  # a report has had to wait for its reader
@@ -93,67 +86,43 @@ class ProcessAttempt:
 
     @property
     def process_id(self) -> int:
-        return self._process_id
+        return self._child.started.result()
 
-    async def listen(self) -> None:
-        """Begin to read what the child says."""
-        pipes = self._pipes
-        wanted = [(pipes.output, _PIECE_BYTES), (pipes.channel, _LINE_LIMIT_BYTES)]
-        if pipes.errors is not None:
-            wanted.append((pipes.errors, _PIECE_BYTES))
-        opened = 0
-        try:
-            readers = []
-            for number, limit in wanted:
-                opened += 1
-                readers.append(await self._open(number, limit))
-        except BaseException:
-            self._keeper.signal(self._child, kill=True)
-            for number, _ in wanted[opened:]:
-                os.close(number)
-            self._let_go()
-            raise
-        reading = [
-            self._read_stream(readers[0], Stream.STDOUT),
-            self._read_channel(readers[1]),
-            *(self._read_stream(reader, Stream.STDERR) for reader in readers[2:]),
-        ]
-        self._reading = [asyncio.ensure_future(one) for one in reading]
+    def listen(self) -> None:
+        """Begin to read what the child says, though it may not be there yet."""
+        wanted = [self._read_stream(self._output, Stream.STDOUT), self._read_channel()]
+        if self._errors is not None:
+            wanted.append(self._read_stream(self._errors, Stream.STDERR))
+        self._reading = [asyncio.ensure_future(one) for one in wanted]
         self._watching = asyncio.ensure_future(self._watch())
 
-    async def _open(self, number: int, limit: int) -> asyncio.StreamReader:
-        reader = asyncio.StreamReader(limit=limit)
-        file = os.fdopen(number, "rb", 0)
-        try:
-            transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-                lambda: _ToItsEnd(reader), file
-            )
-        except BaseException:
-            file.close()
-            raise
-        self._transports.append(transport)
-        return reader
+    async def write(self, order: bytes) -> None:
+        """Tell the child what to do; once."""
+        if self._replies is not None:
+            await write_all(self._replies, order, reader=self._child.ended)
 
-    async def _read_stream(self, reader: asyncio.StreamReader, stream: Stream) -> None:
+    def give_up(self) -> None:
+        """Instead of all the rest: the child is not wanted any more, or never came."""
+        self._keeper.give_up(self._child)
+        for task in (*self._reading, self._watching):
+            task.cancel()
+        self._let_go()
+
+    async def _read_stream(self, end: ReadingEnd, stream: Stream) -> None:
         left = _PIECES_LEFT_AT_THE_END
         while left > 0:
-            if not (piece := await reader.read(_PIECE_BYTES)):
+            if not (piece := await end.read()):
                 return
             self._pieces_read += 1
             left -= self._child.ended.done()
             await self._report(Printed(stream, piece))
 
-    async def _read_channel(self, reader: asyncio.StreamReader) -> None:
-        while True:
-            try:
-                line = await reader.readline()
-            except ValueError:
+    async def _read_channel(self) -> None:
+        async for line in self._channel.lines(longest=_LINE_LIMIT_BYTES):
+            if line is None:
                 message = f"a message of more than {_LINE_LIMIT_BYTES} bytes on the channel"
                 self._failure = Failure(category=ErrorCategory.PARSE, message=message)
-                continue
-            if not line:
-                return
-            if (said := message_in(line)) is not None:
+            elif (said := message_in(line)) is not None:
                 await self._heard(said)
 
     async def _heard(self, said: dict[str, Any]) -> None:
@@ -199,8 +168,9 @@ class ProcessAttempt:
         await asyncio.gather(*self._reading, return_exceptions=True)
 
     def _let_go(self) -> None:
-        for transport in self._transports:
-            transport.close()
+        for end in (self._output, self._errors, self._channel):
+            if end is not None:
+                end.close()
         if self._replies is not None:
             os.close(self._replies)
             # Its number may belong to another file from now on.

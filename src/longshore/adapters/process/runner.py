@@ -14,7 +14,6 @@ from typing import Any
 from longshore.adapters.process.attempt import Pipes, ProcessAttempt
 from longshore.adapters.process.cleaning import Cleaner
 from longshore.adapters.process.keeper import Keeper
-from longshore.adapters.process.pipes import write_all
 from longshore.core.child_limits import Limits
 from longshore.core.child_places import (
     ATTEMPT_VARIABLE,
@@ -95,31 +94,29 @@ class ProcessRunner:
                 isolation=definition.isolation,
                 memory_bytes=definition.limits.memory_bytes,
             )
-            try:
-                theirs.close()  # so that there is an end to what nobody is left to read
-                # While it is being forked.
-                _prepare(folder, order)
-                document = _document(order, folder, self._variables(order, settings, folder))
-                await write_all(replies, json.dumps(document).encode() + b"\n", reader=child.ended)
-                reach("attempt.order_written")
-                process_id = await child.started
-            except BaseException:
-                self.keeper.give_up(child)
-                raise
-            reach("attempt.child_started")
+            theirs.close()  # so that there is an end to what nobody is left to read
             ours.pop_all()  # they are the attempt's now
-            attempt = ProcessAttempt(
-                order,
-                self.keeper,
-                child,
-                process_id,
-                Pipes(output=output, errors=errors, channel=channel, replies=replies),
-                folder=folder,
-                cleaner=self._cleaner,
-                clock=self._clock,
-            )
-        await attempt.listen()
-        reach("attempt.child_heard")
+        attempt = ProcessAttempt(
+            order,
+            self.keeper,
+            child,
+            Pipes(output=output, errors=errors, channel=channel, replies=replies),
+            folder=folder,
+            cleaner=self._cleaner,
+            clock=self._clock,
+        )
+        # All this while it is being forked.
+        attempt.listen()
+        try:
+            _prepare(folder, order)
+            document = _document(order, folder, self._variables(order, settings, folder))
+            await attempt.write(json.dumps(document).encode() + b"\n")
+            reach("attempt.order_written")
+            await child.started
+        except BaseException:
+            attempt.give_up()
+            raise
+        reach("attempt.child_started")
         return attempt
 
     def _variables(
