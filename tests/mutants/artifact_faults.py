@@ -20,6 +20,12 @@ ARTIFACT_FAULTS = (
         caught_by=f"{_ARTIFACTS}::test_a_link_is_followed_only_within_its_part_of_the_folder",
     ),
     _in_service(
+        name="a link may lead to a folder whose name begins alike",
+        old='real.startswith(os.path.join(top, ""))',
+        new="real.startswith(top)",
+        caught_by=f"{_ARTIFACTS}::test_a_link_to_a_folder_whose_name_only_begins_alike_leads_out",
+    ),
+    _in_service(
         name="what became a link meanwhile is followed",
         old="os.O_RDONLY | os.O_NOFOLLOW |",
         new="os.O_RDONLY |",

@@ -62,6 +62,12 @@ DEAD_LETTER_FAULTS = (
         caught_by=f"{_LETTERS}::test_another_tenant_neither_sees_nor_replays_them",
     ),
     _in_service(
+        name="dead messages are shown to every tenant",
+        old="if row is not None and row.spec.tenant != tenant:",
+        new="if False:",
+        caught_by=f"{_LETTERS}::test_a_dead_message_is_shown_to_nobody_but_the_tenant_of_its_task",
+    ),
+    _in_service(
         name="a task that moved on is replayed",
         old="            if row.state is TaskState.FAILED:\n                by_job",
         new="            if row.state:\n                by_job",

@@ -5,6 +5,7 @@ from functools import partial
 from tests.mutants.fault import Fault, Part
 
 _SWEEPER = "unit/services/test_sweeper.py"
+_LEASES = "unit/services/test_sweeper_leases.py"
 _ENDS = "unit/services/test_sweeper_ends.py"
 _TURNS = "unit/services/test_sweeper_turns.py"
 _INTENTS = "unit/services/test_sweeper_intents.py"
@@ -47,6 +48,32 @@ SWEEPER_FAULTS = (
         new="mended = [await self._end(task, holder_gone=False) for task in found] == 0",
         caught_by=f"{_SWEEPER}::"
         "test_everything_that_is_left_behind_is_mended_in_one_sweep_however_much_it_is",
+    ),
+    _fault(
+        name="a lease that was renewed meanwhile is ended",
+        old="margin=self._policy.skew_margin, holder_gone=holder_gone\n",
+        new="margin=self._policy.skew_margin, holder_gone=True\n",
+        caught_by=f"{_LEASES}::test_a_lease_that_is_renewed_while_the_sweeper_looks_stays",
+    ),
+    _fault(
+        name="whoever holds the lease by now loses it",
+        old="fence=task.fence,",
+        new="fence=(await self._backend.ledger.task(task.task_id)).fence,",
+        caught_by=f"{_LEASES}::"
+        "test_a_task_of_a_dead_worker_that_another_takes_while_the_sweeper_looks_is_the_other_s",
+    ),
+    _fault(
+        name="of what was overlooked only the first are mended",
+        old="        after = page[-1]",
+        new="        return",
+        caught_by=f"{_ENDS}::test_more_than_are_read_at_once_are_all_mended_in_one_sweep",
+    ),
+    _fault(
+        name="of the intents only the first are carried out",
+        old="        async for page in _pages(self._backend.ledger.open_intents):\n",
+        new="        for page in [await self._backend.ledger.open_intents(limit=_AT_ONCE)]:\n",
+        caught_by=f"{_INTENTS}::"
+        "test_more_intents_than_are_read_at_once_are_all_finished_in_one_sweep",
     ),
     _fault(
         name="two sweepers ring for one task",
@@ -112,6 +139,12 @@ SWEEPER_FAULTS = (
         new="leads, next_sweep = False, clock.elapsed() + 1000 * every",
         caught_by=f"{_TURNS}::"
         "test_if_the_one_whose_turn_it_is_stands_still_the_others_sweep_all_the_same",
+    ),
+    _fault(
+        name="whoever stands in does so once",
+        old="(every if leads else _STANDS_IN * every)",
+        new="(every if leads else 1000 * every)",
+        caught_by=f"{_TURNS}::test_whoever_stands_in_does_so_again_and_again",
     ),
     _fault(
         name="the dead are found only in a sweep",

@@ -66,6 +66,19 @@ WISH_FAULTS = (
         "        graph = await self._graph(job)\n        command = c.Resume(",
         caught_by=f"{_RESUMING}::test_a_resume_that_dies_at_any_call_is_finished_or_never_was",
     ),
+    _in_resuming(
+        name="a resume is counted by everybody who met it",
+        old="return await self._transitions.close(job.id, intent) is not None",
+        new="return await self._transitions.close(job.id, intent) is not job",
+        caught_by=f"{_RESUMING}::test_two_who_finish_one_resume_count_it_once",
+    ),
+    _fault(
+        name="a resume that is closed is closed again",
+        file="core/job.py",
+        old="    if left == step.row.intents:\n",
+        new="    if False:\n",
+        caught_by=f"{_RESUMING}::test_two_who_finish_one_resume_count_it_once",
+    ),
     _in_cancelling(
         name="what runs is not asked to end",
         old="if not isinstance(one, Refusal)]",
@@ -113,8 +126,8 @@ WISH_FAULTS = (
     ),
     _in_cancelling(
         name="a cancellation is counted by everybody who met it",
-        old="        except CommandRefused:\n            return False\n",
-        new="        except CommandRefused:\n            return True\n",
+        old="return await self._transitions.close(job.id, intent) is not None",
+        new="return await self._transitions.close(job.id, intent) is not job",
         caught_by=f"{_INTENTS}::test_two_sweepers_that_finish_one_cancellation_count_it_once",
     ),
 )

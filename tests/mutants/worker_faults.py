@@ -153,6 +153,40 @@ WORKER_FAULTS = (
         caught_by=f"{_LEASES}::test_a_short_outage_costs_nothing",
     ),
     _in_worker(
+        name="a claim is trusted from when its answer came",
+        old="attempt = Attempt(self._tools, claimed, sent_at)",
+        new="attempt = Attempt(self._tools, claimed, self._backend.clock.elapsed())",
+        caught_by=f"{_LEASES}::"
+        "test_a_lease_is_trusted_from_when_it_was_asked_for_however_late_the_answer_comes",
+    ),
+    _in_worker(
+        name="a renewal is trusted from when its answer came",
+        old="attempt.renewed(row, sent_at)",
+        new="attempt.renewed(row, self._backend.clock.elapsed())",
+        caught_by=f"{_LEASES}::"
+        "test_a_lease_is_trusted_from_when_it_was_asked_for_however_late_the_answer_comes",
+    ),
+    _in_worker(
+        name="one who lost its lease takes the message away",
+        old="            return False  # fenced off",
+        new="            pass  # fenced off",
+        caught_by=f"{_LEASES}::"
+        "test_a_worker_that_lost_its_lease_leaves_the_message_to_whoever_is_next",
+    ),
+    _in_worker(
+        name="one who could not renew takes the message away",
+        old="if not attempt.row.state.terminal and attempt.row.lease is not None:",
+        new="if False:",
+        caught_by=f"{_LEASES}::"
+        "test_a_task_whose_worker_could_not_renew_comes_to_another_by_its_message",
+    ),
+    _in_worker(
+        name="the message of what runs is seen again",
+        old="            await self._backend.queue.extend(receipts,",
+        new="            dict(receipts=receipts,",
+        caught_by=f"{_LEASES}::test_what_runs_is_renewed_and_its_message_kept_hidden",
+    ),
+    _in_worker(
         name="leases are not kept while a worker drains",
         old="            await self._drain()\n",
         new="            keeping[0].cancel()\n            await self._drain()\n",
@@ -215,5 +249,12 @@ WORKER_FAULTS = (
         old='        key = kept["previous"]\n',
         new="        key = None\n",
         caught_by=f"{_STEPS}::test_a_second_attempt_gets_the_steps_that_were_finished",
+    ),
+    _in_orders(
+        name="a task runs by the newest version of its definition",
+        old="spec.tenant, spec.definition, version=spec.definition_version",
+        new="spec.tenant, spec.definition",
+        caught_by="unit/services/test_worker_orders.py::"
+        "test_a_task_runs_by_the_version_of_its_definition_that_was_there_when_it_was_submitted",
     ),
 )

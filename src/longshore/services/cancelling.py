@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
 
 from longshore.core import job as jobs
 from longshore.core import task as tasks
@@ -139,18 +138,7 @@ class Cancelling:
                 await self._transitions.task(task_id, wish)
             except CommandRefused:
                 logger.debug("task.ended_before", extra={"task_id": task_id})
-        return await self._close(job.id, intent)
-
-    async def _close(self, job_id: str, intent: Intent) -> bool:
-        async def decide(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
-            done = jobs.IntentDone(intent_id=intent.id)
-            return jobs.apply(row, done, now=now, change_id=change_id)
-
-        try:
-            await self._transitions.job(job_id, decide)
-        except CommandRefused:
-            return False
-        return True
+        return await self._transitions.close(job.id, intent) is not None
 
 
 def _intent(job: JobRow, change_id: str, by: str) -> Intent:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from longshore.core import job as jobs
@@ -33,7 +33,6 @@ from longshore.core.submission import (
 )
 from longshore.errors import (
     AlreadyExists,
-    CommandRefused,
     InvalidJob,
     UsageError,
     VersionConflict,
@@ -182,7 +181,7 @@ class Producer:
         await self._transitions.commit(await self._documents.spill(change))
         await self._create_tasks(intent, planned)
         # If a sweeper took this for left behind and closed it, the job is created all the same.
-        return await self._close(change.row, intent) or change.row
+        return await self._transitions.close(change.row.id, intent) or change.row
 
     async def _write_at_once(self, spec: JobSpec, planned: Plan, graph: Any) -> JobRow:
         change_id = self._transitions.new_id()
@@ -229,7 +228,7 @@ class Producer:
         for key, data in planned.blobs:
             await self._backend.blobs.put(key, data)
         await self._create_tasks(intent, planned)
-        return await self._close(job, intent) is not None
+        return await self._transitions.close(job.id, intent) is not None
 
     async def _versions(self, tenant: str, versions: dict[str, int]) -> dict[str, Definition]:
         found = {}
@@ -259,18 +258,6 @@ class Producer:
                 await self._transitions.commit(change)
             except VersionConflict:
                 continue  # it is there already, and may have moved on
-
-    async def _close(self, job: JobRow, intent: Intent) -> JobRow | None:
-        """The job's row without the intent; None if somebody else has closed it."""
-
-        async def decide(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
-            done = jobs.IntentDone(intent_id=intent.id)
-            return jobs.apply(row, done, now=now, change_id=change_id)
-
-        try:
-            return await self._transitions.job(job.id, decide)
-        except CommandRefused:
-            return None
 
 
 def _retry_document(retry: RetryPolicy) -> dict[str, int]:

@@ -171,15 +171,4 @@ class Resuming:
                 await self._transitions.task(task_id, command)
             except CommandRefused:
                 logger.debug("task.resumed_before", extra={"task_id": task_id})
-        return await self._close(job.id, intent)
-
-    async def _close(self, job_id: str, intent: Intent) -> bool:
-        async def decide(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
-            done = jobs.IntentDone(intent_id=intent.id)
-            return jobs.apply(row, done, now=now, change_id=change_id)
-
-        try:
-            await self._transitions.job(job_id, decide)
-        except CommandRefused:
-            return False
-        return True
+        return await self._transitions.close(job.id, intent) is not None

@@ -16,7 +16,7 @@ from longshore.core import task as tasks
 from longshore.core.changes import Effect, Reason, Refusal, Ring
 from longshore.core.commands import Command
 from longshore.core.messages import body_for
-from longshore.core.rows import JobRow, TaskRow
+from longshore.core.rows import Intent, JobRow, TaskRow
 from longshore.errors import (
     BackendUnavailable,
     CommandRefused,
@@ -123,6 +123,18 @@ class Transitions:
             except VersionConflict:
                 continue
             return decision.row
+
+    async def close(self, job_id: str, intent: Intent) -> JobRow | None:
+        """Say in the job's row that an intent is carried out; None: somebody else has said so."""
+
+        async def decide(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
+            done = jobs.IntentDone(intent_id=intent.id)
+            return jobs.apply(row, done, now=now, change_id=change_id)
+
+        try:
+            return await self.job(job_id, decide)
+        except CommandRefused:
+            return None
 
     async def commit(self, *changes: AnyChange) -> None:
         """Commit and carry out what is left of the effects.

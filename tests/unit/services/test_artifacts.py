@@ -223,6 +223,19 @@ async def test_a_link_is_followed_only_within_its_part_of_the_folder(
 
 
 @scenario
+async def test_a_link_to_a_folder_whose_name_only_begins_alike_leads_out(
+    blobs: BlobStore, folder: Path
+) -> None:
+    write(folder, "artifacts/a", "artifacts2/b")
+    (folder / "artifacts" / "near").symlink_to(Path("../artifacts2/b"))
+
+    note = await keep(blobs, folder)
+
+    assert await kept(blobs) == ["artifacts/a"]
+    assert note == "files that are not kept: artifacts/near (a link that leads out of artifacts)"
+
+
+@scenario
 async def test_a_folder_that_links_back_to_itself_ends(blobs: BlobStore, folder: Path) -> None:
     write(folder, "artifacts/deep/a")
     (folder / "artifacts" / "deep" / "again").symlink_to(folder / "artifacts")

@@ -185,6 +185,24 @@ async def test_another_tenant_neither_sees_nor_replays_them(kind: str, tmp_path:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
+async def test_a_dead_message_is_shown_to_nobody_but_the_tenant_of_its_task(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        await wear_out(stage)
+        dead = stage.dead_letters
+        (mine,) = (await dead.page(TENANT)).items
+
+        assert (await dead.page(OTHER)).items == ()
+        assert (await dead.count(OTHER)).total == 0
+        with pytest.raises(NotFound):
+            await dead.find(OTHER, mine.id)
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
 async def test_a_replayed_task_has_another_round_and_is_no_dead_letter_any_more(
     kind: str, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from longshore.core import commands as c
 from longshore.core import job as jobs
 from longshore.core.job import CancelJob
 from longshore.core.messages import body_for
-from longshore.core.numbers import NO_NUMBERS
+from longshore.core.numbers import NO_NUMBERS, NumberSet
 from longshore.core.rows import JobRow
 from longshore.core.states import JobState, TaskState
 from longshore.errors import NotFound
@@ -307,20 +307,38 @@ async def test_a_resume_whose_answer_was_lost_and_whose_job_went_on_is_told_as_d
         assert (await stage.job()).intents == ()
 
 
+@pytest.mark.parametrize(
+    ("method", "at"), [("job", 1), ("task", 1), ("commit", 1), ("job", 2), ("commit", 2)]
+)
 @scenario
-async def test_two_who_finish_one_resume_count_it_once(tmp_path: Path) -> None:
+async def test_two_who_finish_one_resume_count_it_once(
+    method: str, at: int, tmp_path: Path
+) -> None:
     async with opened("memory", tmp_path) as backend:
         stage, other = Stage(backend), Stage(backend)
-        await stage.submit(a_task())
+        await stage.submit(a_task("a"), a_task("b", "a"))
         await stage.fail(A)
         await stage.dispatch()
-        ledger = Interposed(backend.ledger, "commit", after=_die)
+        dying = Interposed(backend.ledger, "commit", after=_die)
         with pytest.raises(Crash):
-            await resume(stage.with_ports(ledger=ledger), "a")
+            await resume(stage.with_ports(ledger=dying), "a")
+        left: list[JobRow] = []
 
-        repairs = await asyncio.gather(stage.sweeper.sweep(), other.sweeper.sweep())
+        async def another_is_faster() -> None:
+            await other.sweeper.sweep()
+            await other.fail(A)
+            await other.dispatch()
+            left.append(await other.job())
 
-        assert sum(one.intents_finished for one in repairs) == 1
+        ledger = Interposed(backend.ledger, method, before=another_is_faster, at=at)
+        one = stage.with_ports(ledger=ledger)
+        await one.sweeper.sweep()
+
+        finished = [each.sweeper.repairs.intents_finished for each in (one, other)]
+        assert finished == [0, 1]
+        (job,) = left
+        assert await stage.job() == job
+        assert (job.round, job.failed, job.blocked) == (2, NumberSet([0]), NumberSet([1]))
         assert await rounds_of(stage, "a") == [1, 2]
 
 

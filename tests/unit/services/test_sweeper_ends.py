@@ -1,6 +1,7 @@
 """Ends of which nobody took note: what was to follow from them follows, once, from rows alone."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -13,11 +14,13 @@ from longshore.core.messages import body_for
 from longshore.core.numbers import NumberSet
 from longshore.core.rows import JobRow
 from longshore.core.states import JobState, TaskState
+from longshore.services import sweeper as module
 from longshore.services.sweeper import Repairs, SweeperPolicy
 from tests.unit.services.ports import Interposed
 from tests.unit.services.samples import DIAMOND
 from tests.unit.services.stage import (
     BACKENDS,
+    REQUEST,
     SECOND,
     Stage,
     a_task,
@@ -212,16 +215,17 @@ async def test_a_job_that_cannot_be_settled_does_not_keep_others_from_it(
         assert (await stage.job("stuck")).completed == NumberSet()
 
 
-async def resumed_too_early(stage: Stage) -> None:
+async def resumed_too_early(stage: Stage, request_id: str = REQUEST) -> None:
     """A waiting task that its parent's end was told of while it was cancelled."""
-    await stage.submit(a_task("a"), a_task("b", "a"))
-    await stage.transitions.task(task_id("b"), c.RequestCancel(by="ann"))
-    await stage.complete(task_id("a"))
+    parent, child = task_id("a", request_id), task_id("b", request_id)
+    await stage.submit(a_task("a"), a_task("b", "a"), request_id=request_id)
+    await stage.transitions.task(child, c.RequestCancel(by="ann"))
+    await stage.complete(parent)
     await stage.dispatch()
-    job = await stage.job()
+    job = await stage.job(request_id)
     await rewritten(stage, job, cancelled=NumberSet(), round=2, finished_at=None)
     # Decided before the parent had completed.
-    await stage.transitions.task(task_id("b"), c.Resume(round=2, by="ann"))
+    await stage.transitions.task(child, c.Resume(round=2, by="ann"))
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -302,3 +306,44 @@ async def test_a_job_that_goes_its_way_is_left_alone(kind: str, tmp_path: Path) 
         assert not repairs
         after = [await backend.ledger.job(job_id(request)) for request in ("request-1", "fails")]
         assert after == before
+
+
+async def ended_unheard(stage: Stage, request_id: str) -> None:
+    """A task of whose end its job has not heard."""
+    await stage.submit(a_task(), request_id=request_id)
+    await stage.complete(task_id("a", request_id))
+
+
+async def finished_untold(stage: Stage, request_id: str) -> None:
+    """A job that is over and has not told so."""
+    await ended_unheard(stage, request_id)
+    await rewritten(stage, await stage.job(request_id), completed=NumberSet([0]))
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize(
+    ("leave", "repair"),
+    [
+        (ended_unheard, "ends_recorded"),
+        (resumed_too_early, "sent_on"),
+        (finished_untold, "jobs_ended"),
+    ],
+)
+@scenario
+async def test_more_than_are_read_at_once_are_all_mended_in_one_sweep(
+    kind: str,
+    leave: Callable[[Stage, str], Awaitable[None]],
+    repair: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_AT_ONCE", 2)
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        for number in range(5):
+            await leave(stage, f"request-{number}")
+
+        stage.clock.advance(SETTLED_AFTER)
+        repairs = await stage.sweeper.sweep()
+
+        assert repairs == Repairs(**{repair: 5})

@@ -11,6 +11,7 @@ from longshore.core.commands import RequestCancel
 from longshore.core.numbers import NumberSet
 from longshore.core.rows import Intent, IntentKind, JobRow
 from longshore.core.states import JobState, TaskState
+from longshore.services import sweeper as module
 from longshore.services.sweeper import Repairs
 from tests.unit.services.ports import Crash, Interposed, crashing
 from tests.unit.services.samples import DIAMOND
@@ -208,3 +209,23 @@ async def test_a_submit_is_finished_with_the_retries_it_was_accepted_with(tmp_pa
         rows = [await stage.task(key) for key in "abcd"]
         assert 0 < half < 4
         assert {row.spec.retry for row in rows} == {accepted_with}
+
+
+@scenario
+async def test_more_intents_than_are_read_at_once_are_all_finished_in_one_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_AT_ONCE", 2)
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        requests = [f"request-{number}" for number in range(5)]
+        for request_id in requests:
+            with pytest.raises(Crash):
+                await Stage(crashing(backend, 5, after_the_call=True)).submit(
+                    *DIAMOND, request_id=request_id
+                )
+
+        repairs = await stage.sweeper.sweep()
+
+        assert repairs == Repairs(intents_finished=5)
+        assert [len(await stage.states(request_id)) for request_id in requests] == [4] * 5

@@ -110,6 +110,21 @@ async def test_if_the_one_whose_turn_it_is_stands_still_the_others_sweep_all_the
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
+async def test_whoever_stands_in_does_so_again_and_again(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        watched, calls = recorded(backend)
+        stage = Stage(watched, presence=FakePresence(leading=False))
+        swept = []
+        with sweeping(stage):
+            for _ in range(4):
+                await stage.passes(5 * MINUTE)
+                swept.append(calls.count(SWEEP))
+
+        assert swept == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
 async def test_a_dead_worker_is_buried_with_all_its_tasks_however_many_there_are(
     kind: str, tmp_path: Path
 ) -> None:

@@ -14,10 +14,12 @@ from longshore.ports.queue import Depth
 from longshore.services.worker.attempt import Attempt
 from longshore.testing.flaky import Flaky
 from longshore.testing.runner import Script, succeeds
+from tests.unit.services.dead import lose_messages
 from tests.unit.services.ports import Interposed, recorded
 from tests.unit.services.samples import HANGS, MINUTE, STUBBORN
 from tests.unit.services.stage import (
     BACKENDS,
+    IN_MEMORY,
     LEASE,
     NO_WAIT,
     SECOND,
@@ -84,6 +86,55 @@ async def test_a_worker_whose_lease_went_to_another_kills_the_child_and_says_not
         assert await stage.task("a") == taken
         assert await stage.told("a") == told
         assert len(stage.runner.orders) == 1
+
+
+# In SQLite a ring makes the receipt of the message in hand void: that cannot be deleted any more.
+@pytest.mark.parametrize("kind", IN_MEMORY)
+@scenario
+async def test_a_worker_that_lost_its_lease_leaves_the_message_to_whoever_is_next(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays("a", HANGS, Script())
+        await stage.submit(a_task())
+
+        async with stage.working(concurrency=1):
+            await stage.passes(SECOND)
+            await stage.lost("a")
+            # The ring for its end is lost on its way: there is only the message that is in hand.
+            await lose_messages(stage)
+            await stage.claim(task_id("a"), "worker-2")
+            await stage.passes(LEASE.renew_every)
+            alive = stage.runner.alive
+            # The other one is never heard of again, and nobody sweeps.
+            await stage.passes(MINUTE)
+
+        assert alive == []
+        assert [order.attempt for order in stage.runner.orders] == [1, 3]
+        assert (await stage.task("a")).state is TaskState.COMPLETED
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_task_whose_worker_could_not_renew_comes_to_another_by_its_message(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays("a", HANGS, Script())
+        ledger = Flaky(backend.ledger, "commit", times=None, skip=1)
+        await stage.submit(a_task())
+
+        async with stage.with_ports(ledger=ledger).working():
+            await stage.passes(LEASE.lasts)
+            alive = stage.runner.alive
+        async with stage.working("worker-2"):
+            await stage.passes(MINUTE)
+
+        assert alive == []
+        assert [order.attempt for order in stage.runner.orders] == [1, 2]
+        assert (await stage.task("a")).state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -154,6 +205,34 @@ async def test_a_worker_fences_itself_as_early_when_the_time_of_day_was_set_back
 
             (child,) = stage.runner.children
             assert child.ended_at == LEASE.lasts - LEASE.kill_grace - LEASE.skew_margin
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("slow", [1, 2], ids=["claim", "renewal"])
+@scenario
+async def test_a_lease_is_trusted_from_when_it_was_asked_for_however_late_the_answer_comes(
+    kind: str, slow: int, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        stage.runner.plays("a", STUBBORN)
+        await stage.submit(a_task())
+
+        async def the_answer_takes_its_time() -> None:
+            await stage.clock.sleep(10 * SECOND)
+
+        # The slow one is the last that is written: from then on the child's time runs out.
+        written = Flaky(backend.ledger, "commit", times=None, skip=slow)
+        ledger = Interposed(written, "commit", after=the_answer_takes_its_time, at=slow)
+        async with stage.with_ports(ledger=ledger).working():
+            await stage.passes(2 * MINUTE)
+            held = await stage.task("a")
+            lease_ends = end_of_lease(stage, held)
+
+            (child,) = stage.runner.children
+            assert held.lease is not None
+            assert held.lease.heartbeats == slow - 1
+            assert child.ended_at == lease_ends - LEASE.skew_margin
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

@@ -1,5 +1,6 @@
 """What a child is told to do, and what happens when it cannot be told or started."""
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from longshore.core.values import INLINE_LIMIT_BYTES
 from longshore.errors import UsageError
 from longshore.testing.flaky import Flaky
 from longshore.testing.runner import Script
-from tests.unit.services.samples import HANGS
+from tests.unit.services.samples import HANGS, MINUTE
 from tests.unit.services.stage import (
     BACKENDS,
     SECOND,
@@ -121,3 +122,25 @@ async def test_a_task_whose_definition_is_lost_fails_with_a_reason(
         assert row.state is TaskState.FAILED
         assert row.failure is not None
         assert "own" in row.failure.message
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_task_runs_by_the_version_of_its_definition_that_was_there_when_it_was_submitted(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        first = Definition(name="own", runner=RunnerKind.COMMAND, timeout=MINUTE)
+        await backend.definitions.put(TENANT, first)
+        await stage.submit(a_task(name="own"), request_id="before")
+        await backend.definitions.put(TENANT, replace(first, timeout=2 * MINUTE))
+        await stage.submit(a_task(name="own"), request_id="after")
+
+        async with stage.working():
+            await stage.passes(SECOND)
+
+        orders = {order.task_id: order for order in stage.runner.orders}
+        told = [orders[task_id("a", request)] for request in ("before", "after")]
+        assert [order.definition.version for order in told] == [1, 2]
+        assert [order.timeout for order in told] == [MINUTE, 2 * MINUTE]
