@@ -125,7 +125,7 @@ def test_folders_stay_where_the_setting_says_so(anywhere: Settings) -> None:
         async with wired(keeping) as services, AtWork(services, a_call("tells")) as task:
             await task.ends()
 
-            work = anywhere.data_dir / "work" / task.task_id / "attempt-1"
+            work = anywhere.data_dir / "work" / f"{task.task_id}.1"
             assert (work / "logs" / "summary.log").read_text() == "one half is done\n"
             assert (work / "artifacts" / "report.csv").exists()
 

@@ -17,12 +17,14 @@ from tests.mutants.presence_faults import PRESENCE_FAULTS
 from tests.mutants.queue_faults import QUEUE_FAULTS
 from tests.mutants.supervision_faults import SUPERVISION_FAULTS
 from tests.mutants.sweeper_faults import SWEEPER_FAULTS
+from tests.mutants.turn_faults import TURN_FAULTS
 from tests.mutants.wish_faults import WISH_FAULTS
 from tests.mutants.worker_faults import WORKER_FAULTS
 
 FAULTS: tuple[Fault, ...] = (
     *LEDGER_FAULTS,
     *OVERLOOKED_FAULTS,
+    *TURN_FAULTS,
     *QUEUE_FAULTS,
     *EVENT_FAULTS,
     *BUS_FAULTS,

@@ -12,6 +12,9 @@ _NASTY = "adapters/process/test_nasty_children.py"
 _STOPPING = "adapters/process/test_runner_stopping.py"
 _RUNNER = "adapters/process/test_runner.py"
 _REPORTS = "adapters/process/test_runner_reports.py"
+_ORDERS = "adapters/process/test_orders.py"
+_GUARDS = "adapters/process/test_guards.py"
+_OUTSIDERS = "adapters/process/test_outsiders.py"
 _PRESENCE = "adapters/process/test_presence_of_attempts.py"
 _SECRETS = "acceptance/test_secrets.py"
 
@@ -63,6 +66,18 @@ CHILD_FAULTS = (
         new="        return kill is not None\n",
         caught_by=f"{_STOPPING}::test_stopping_asks_the_whole_group_first",
     ),
+    _in_guard(
+        name="only the leader is asked to end",
+        old="os.killpg(self._leader, number)",
+        new="os.kill(self._leader, number)",
+        caught_by=f"{_STOPPING}::test_stopping_asks_a_grandchild_that_its_parent_waits_for",
+    ),
+    _in_keeper(
+        name="the keeper adopts no orphans",
+        old="        adopt_orphans()\n",
+        new="",
+        caught_by=f"{_GUARDS}::test_a_daemon_does_not_outlive_its_attempt_whose_guard_was_killed",
+    ),
     _in_keeper(
         name="orphans of a killed guard live on",
         old="        self._kill_orphans()\n",
@@ -94,6 +109,22 @@ CHILD_FAULTS = (
         caught_by=f"{_RUNNER}::"
         "test_a_child_sees_only_what_it_may_and_finds_its_input_in_a_private_file",
     ),
+    _in_leader(
+        name="only the first task of a member begins in its folder",
+        old='    os.chdir(order["folder"])\n',
+        new='    if "_begun" not in globals():\n        os.chdir(order["folder"])\n'
+        '    globals()["_begun"] = True\n',
+        caught_by=f"{_ORDERS}::"
+        "test_a_task_of_the_pool_finds_its_own_surroundings_whatever_the_one_before_did",
+    ),
+    _in_leader(
+        name="a task is believed to have left its variables alone",
+        old='    _surround_with(order["environment"], environment)\n',
+        new='    _surround_with(order["environment"], globals().get("_last", environment))\n'
+        '    globals()["_last"] = order["environment"]\n',
+        caught_by=f"{_ORDERS}::"
+        "test_a_task_of_the_pool_finds_its_own_surroundings_whatever_the_one_before_did",
+    ),
     _in_pool(
         name="a member that left somebody behind stays",
         old="stays = left > 0 and not _left_somebody()",
@@ -118,6 +149,19 @@ CHILD_FAULTS = (
         old="        await self._drain()\n",
         new="        for reading in self._reading:\n            reading.cancel()\n",
         caught_by=f"{_REPORTS}::test_output_waits_for_a_slow_store_also_after_the_child_has_ended",
+    ),
+    _in_attempt(
+        name="whoever holds the pipes is waited for",
+        old="timeout=_DRAIN.total_seconds()",
+        new="timeout=None",
+        caught_by=f"{_OUTSIDERS}::test_an_attempt_ends_although_an_outsider_holds_its_pipes",
+    ),
+    _in_attempt(
+        name="whoever prints after the end is listened to",
+        old="left -= self._child.ended.done()",
+        new="left -= 0",
+        caught_by=f"{_OUTSIDERS}::"
+        "test_an_outsider_that_prints_on_and_on_is_not_listened_to_for_ever",
     ),
     _in_attempt(
         name="one that had to be killed is told to have ended by itself",

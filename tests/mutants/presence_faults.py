@@ -9,6 +9,7 @@ _PRESENCE = "adapters/process/test_presence.py"
 _fault = partial(Fault, part=Part.PRESENCE)
 _in_presence = partial(_fault, file="adapters/process/presence.py")
 _in_killing = partial(_fault, file="adapters/process/killing.py")
+_in_table = partial(_fault, file="adapters/process/table.py")
 
 PRESENCE_FAULTS = (
     _in_presence(
@@ -36,6 +37,13 @@ PRESENCE_FAULTS = (
         new="            pass\n",
         caught_by=f"{_PRESENCE}::"
         "test_clearing_kills_the_children_of_a_dead_worker_and_their_children",
+    ),
+    _in_table(
+        name="only a group is killed and not the session",
+        old="leader in (group, session)",
+        new="leader == group",
+        caught_by=f"{_PRESENCE}::"
+        "test_clearing_kills_those_of_a_child_s_session_who_have_a_group_of_their_own",
     ),
     _in_presence(
         name="children that were forgotten are killed",

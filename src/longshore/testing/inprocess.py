@@ -73,7 +73,7 @@ class InProcessRunner:
         """Nothing is left."""
 
     async def start(self, order: WorkOrder) -> InProcessAttempt:
-        folder = self._folder / order.task_id / f"attempt-{order.attempt}"
+        folder = self._folder / f"{order.task_id}.{order.attempt}"
         folder.mkdir(parents=True)
         self._at_work += 1
         self._idle.clear()

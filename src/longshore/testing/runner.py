@@ -85,7 +85,7 @@ class FakeRunner:
         script = scripts.pop(0) if len(scripts) > 1 else scripts[0]
         if script.refused is not None:
             raise script.refused
-        folder = self._folder and self._folder / order.task_id / f"attempt-{order.attempt}"
+        folder = self._folder and self._folder / f"{order.task_id}.{order.attempt}"
         child = FakeChild(
             order, script, self._clock, process_id=next(self._process_ids), folder=folder
         )

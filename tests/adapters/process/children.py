@@ -79,8 +79,18 @@ def sees(note: str) -> dict[str, Any]:
         "folder_mode": folder.stat().st_mode & 0o777,
         "file_modes": sorted({path.stat().st_mode & 0o777 for path in folder.iterdir()}),
         "session": os.getsid(0) == os.getpid() == os.getpgid(0),
+        "process_id": os.getpid(),
         "note": note,
     }
+
+
+def changes_its_surroundings() -> int:
+    """Another folder, a variable more, one that is changed and one that is gone."""
+    os.chdir("/")
+    os.environ["LEFT"] = "1"  # noqa: TID251
+    os.environ["PATH"] = "/nowhere"  # noqa: TID251
+    del os.environ["PWD"]  # noqa: TID251
+    return os.getpid()
 
 
 def steps(fail: bool = False) -> list[Any]:

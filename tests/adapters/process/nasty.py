@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 import time
 
@@ -118,6 +119,15 @@ def counts_calls() -> tuple[int, int]:
     """How often this very process was called, and its id."""
     counts_calls.calls = getattr(counts_calls, "calls", 0) + 1  # type: ignore[attr-defined]
     return counts_calls.calls, os.getpid()  # type: ignore[attr-defined]
+
+
+def hands_on_its_pipes(address: str) -> str:
+    """To whoever listens there: output, errors and channel. Ends when they have arrived."""
+    with socket.socket(socket.AF_UNIX) as outsider:
+        outsider.connect(address)
+        socket.send_fds(outsider, [b"pipes"], [1, 2, 3])
+        outsider.recv(1)
+    return "done"
 
 
 def is_a_terminal() -> list[bool]:

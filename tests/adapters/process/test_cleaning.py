@@ -12,7 +12,7 @@ from tests.adapters.process.conftest import scenario, until
 
 
 def folders(work: Path, number: int) -> list[Path]:
-    made = [work / f"task-{one}" / "attempt-1" for one in range(number)]
+    made = [work / f"task-{one}.1" for one in range(number)]
     for folder in made:
         folder.mkdir(parents=True)
     return made
@@ -36,12 +36,12 @@ async def test_a_folder_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
 @scenario
 async def test_another_attempt_of_the_task_keeps_its_folder(tmp_path: Path) -> None:
     (folder,) = folders(tmp_path, 1)
-    other = folder.with_name("attempt-2")
+    other = folder.with_name("task-0.2")
     other.mkdir()
 
     await Cleaner(keep=False).remove(folder)
 
-    assert left_in(tmp_path) == ["task-0", "task-0/attempt-2"]
+    assert left_in(tmp_path) == ["task-0.2"]
 
 
 @scenario
@@ -63,7 +63,7 @@ async def test_one_that_is_used_again_does_not_go(tmp_path: Path) -> None:
     await cleaner.spare(one)
     await cleaner.close()
 
-    assert left_in(tmp_path) == ["task-0", "task-0/attempt-1"]
+    assert left_in(tmp_path) == ["task-0.1"]
 
 
 @scenario
@@ -132,7 +132,7 @@ async def test_folders_that_are_kept_are_left_alone(tmp_path: Path) -> None:
     cleaner.remove_now(third)
     await cleaner.close()
 
-    assert len(left_in(tmp_path)) == 6
+    assert len(left_in(tmp_path)) == 3
 
 
 @scenario

@@ -6,14 +6,20 @@ import signal
 from pathlib import Path
 
 from longshore.adapters.process.runner import ProcessRunner
+from longshore.adapters.process.table import alive
 from longshore.ports.runner import WorkOrder
 from longshore.runners.keeper.kernel import descendants
-from tests.adapters.process.conftest import a_call, a_command, run, scenario, until
-
-
-def guards_of(runner: ProcessRunner) -> list[int]:
-    """Of a keeper whose attempts are all over."""
-    return sorted(descendants(runner.keeper.process_id or 0))
+from tests.adapters.process.attempts import started
+from tests.adapters.process.conftest import (
+    a_call,
+    a_command,
+    a_script,
+    printed,
+    run,
+    scenario,
+    until,
+)
+from tests.adapters.process.household import at_rest, guards_of
 
 
 def a_sum(number: int) -> WorkOrder:
@@ -21,30 +27,87 @@ def a_sum(number: int) -> WorkOrder:
 
 
 @scenario
-async def test_one_attempt_after_another_needs_one_guard(runner: ProcessRunner) -> None:
+async def test_one_attempt_after_another_needs_two_guards(runner: ProcessRunner) -> None:
     results = [(await run(runner, a_sum(number)))[0].result for number in range(30)]
 
     assert results == list(range(1, 31))
-    assert len(guards_of(runner)) == 1
+    # While one is at work, the other gets its next leader ready.
+    assert len(guards_of(runner)) == 2
 
 
 @scenario
-async def test_as_many_guards_are_kept_as_attempts_ran_at_a_time(runner: ProcessRunner) -> None:
+async def test_one_guard_more_is_kept_than_attempts_ran_at_a_time(runner: ProcessRunner) -> None:
     for _ in range(5):
         await asyncio.gather(*(run(runner, a_sum(number)) for number in range(4)))
 
-    assert len(guards_of(runner)) == 4
+    assert len(guards_of(runner)) == 5
 
 
 @scenario
 async def test_a_guard_that_is_killed_while_it_is_free_is_replaced(runner: ProcessRunner) -> None:
     await run(runner, a_command("true"))
-    (guard,) = guards_of(runner)
-    os.kill(guard, signal.SIGKILL)
+    guards = guards_of(runner)
+    for guard in guards:
+        os.kill(guard, signal.SIGKILL)
     # Until the keeper has noticed it.
-    await until(lambda: not Path(f"/proc/{guard}").exists())
+    await until(lambda: not any(Path(f"/proc/{guard}").exists() for guard in guards))
 
     ending, _ = await run(runner, a_command("true"))
 
     assert ending.failure is None
-    assert guard not in guards_of(runner)
+    assert not set(guards) & set(guards_of(runner))
+
+
+@scenario
+async def test_a_leader_that_is_killed_while_it_waits_is_replaced(runner: ProcessRunner) -> None:
+    await run(runner, a_command("true"))
+    await until(lambda: at_rest(runner))
+    for guard in guards_of(runner):
+        (spare,) = descendants(guard)
+        os.kill(spare, signal.SIGKILL)
+
+    endings = [(await run(runner, a_sum(number)))[0] for number in range(4)]
+
+    assert [ending.result for ending in endings] == [1, 2, 3, 4]
+    await until(lambda: at_rest(runner))
+
+
+@scenario
+async def test_a_leader_that_waits_holds_nothing_but_its_line_to_its_guard(
+    runner: ProcessRunner,
+) -> None:
+    await run(runner, a_command("true"))
+    await until(lambda: at_rest(runner))
+
+    for guard in guards_of(runner):
+        (spare,) = descendants(guard)
+        held = [os.readlink(file) for file in Path(f"/proc/{spare}/fd").iterdir()]
+        others = [name for name in held if name != os.devnull]
+        # Its errors are the worker's until it has an attempt's.
+        assert sum(name.startswith("socket:") for name in others) == 1
+        assert len(others) <= 2
+
+
+@scenario
+async def test_a_daemon_does_not_outlive_its_attempt_whose_guard_was_killed(
+    runner: ProcessRunner,
+) -> None:
+    # In a session of its own, with none of the pipes, and its parent has ended.
+    script = """
+    setsid sh -c 'sleep 1000 >/dev/null 2>&1 3>&- 4<&- & echo $!'
+    exec sleep 1000
+    """
+    async with started(runner, a_script(script)) as attempt:
+        daemon = int(printed([await anext(attempt.reports())]))
+        below = descendants(runner.keeper.process_id or 0)
+        (guard,) = (one for one in below if attempt.process_id in descendants(one))
+
+        os.kill(guard, signal.SIGKILL)
+        ending = await attempt.ending()
+        outlived = alive(daemon)
+        if outlived:
+            os.kill(daemon, signal.SIGKILL)
+
+    assert daemon in below
+    assert ending.failure is not None
+    assert not outlived

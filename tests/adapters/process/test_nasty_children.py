@@ -27,6 +27,7 @@ from tests.adapters.process.conftest import (
     scenario,
     until,
 )
+from tests.adapters.process.household import at_rest, guards_of
 
 NASTY = "tests.adapters.process.nasty"
 GRACE = timedelta(milliseconds=200)
@@ -38,20 +39,12 @@ def nasty(name: str, *args: Any, **fields: Any) -> WorkOrder:
     return a_call(name, *args, input=function, definition=fields)
 
 
-def below(runner: ProcessRunner) -> list[int]:
-    """Whoever lives below the keeper."""
-    keeper = runner.keeper.process_id
-    assert keeper is not None
-    return sorted(descendants(keeper))
-
-
 @asynccontextmanager
 async def leaving_nothing(runner: ProcessRunner) -> AsyncIterator[None]:
     await run(runner, a_command("true"))
-    guards = below(runner)
     yield
-    # Nothing lives but the guards that there were: no leader, and nobody whom one has left.
-    assert [one for one in below(runner) if one not in guards or descendants(one)] == []
+    # Nothing lives but guards and leaders that wait for theirs: nobody whom one has left.
+    await until(lambda: at_rest(runner))
     ending, reports = await run(runner, a_command("echo", "healthy"))
     assert ending.failure is None
     assert printed(reports) == "healthy\n"
@@ -289,7 +282,7 @@ async def test_when_a_guard_is_killed_nothing_of_its_attempt_is_left(
     order = nasty("hides_a_daemon_and_stays")
     async with leaving_nothing(runner), started(runner, order) as attempt:
         await ready(attempt)
-        (guard,) = (one for one in below(runner) if attempt.process_id in descendants(one))
+        (guard,) = (one for one in guards_of(runner) if attempt.process_id in descendants(one))
         os.kill(guard, 9)
         ending = await attempt.ending()
 

@@ -13,7 +13,6 @@ from longshore.adapters.process.table import alive
 from longshore.adapters.system.clock import SystemClock
 from longshore.core.child_limits import Isolation, Limits
 from longshore.errors import BackendUnavailable
-from longshore.runners.keeper.kernel import descendants
 from tests.adapters.process.attempts import started
 from tests.adapters.process.conftest import (
     a_call,
@@ -24,6 +23,7 @@ from tests.adapters.process.conftest import (
     scenario,
     until,
 )
+from tests.adapters.process.household import guards_of, resting
 
 # Many times what a pipe holds.
 LONG = "long " * 600_000
@@ -102,52 +102,73 @@ async def test_a_task_of_the_pool_finds_no_variable_of_the_one_before(
     assert (seen["PATH"], seen["LONGSHORE_ATTEMPT"]) == ("/usr/bin:/bin", "2")
 
 
+@scenario
+async def test_a_task_of_the_pool_finds_its_own_surroundings_whatever_the_one_before_did(
+    runner: ProcessRunner, tmp_path: Path
+) -> None:
+    pool = {"isolation": Isolation.POOL}
+    with_variables = {**pool, "options": {"env": {"OF_THE_DEFINITION": "1"}}}
+    before, _ = await run(runner, a_call("changes_its_surroundings", definition=with_variables))
+
+    ending, _ = await run(runner, a_call("sees", "", definition=pool))
+
+    seen = ending.result
+    folder = str(tmp_path / "work" / "job-a_a.1")
+    ours = {name: text for name, text in seen["environment"].items() if "LONGSHORE" not in name}
+    assert seen["process_id"] == before.result
+    assert seen["folder"] == folder
+    assert ours == {"PATH": "/usr/bin:/bin", "PWD": folder}
+
+
 async def an_order_that_nobody_reads(
     runner: ProcessRunner, work: Path
-) -> tuple[asyncio.Future[object], int]:
-    """Its start, which waits for a reader; and the guard that does not come to it."""
+) -> tuple[asyncio.Future[object], list[int]]:
+    """Its start, which waits for a reader; and the guards, of whom none comes to it."""
     await run(runner, a_command("true"))
-    (guard,) = descendants(runner.keeper.process_id or 0)
-    os.kill(guard, signal.SIGSTOP)
+    guards = guards_of(runner)
+    for guard in guards:
+        os.kill(guard, signal.SIGSTOP)
     starting = asyncio.ensure_future(runner.start(a_call("length", LONG)))
     # The folder is made just before the order is written.
-    await until(lambda: any(work.glob("*/*")))
-    return starting, guard
+    await until(lambda: any(work.iterdir()))
+    return starting, guards
 
 
 @scenario
 async def test_a_long_order_is_given_up_when_the_keeper_dies(
     runner: ProcessRunner, tmp_path: Path
 ) -> None:
-    starting, guard = await an_order_that_nobody_reads(runner, tmp_path / "work")
+    starting, guards = await an_order_that_nobody_reads(runner, tmp_path / "work")
     os.kill(runner.keeper.process_id or 0, signal.SIGKILL)
 
     with pytest.raises(BackendUnavailable):
         await starting
     assert list((tmp_path / "work").iterdir()) == []
-    os.kill(guard, signal.SIGCONT)
-    await until(lambda: not alive(guard))
+    for guard in guards:
+        os.kill(guard, signal.SIGCONT)
+    await until(lambda: not any(alive(guard) for guard in guards))
 
 
 @scenario
 async def test_a_start_that_is_cancelled_before_its_order_is_read_leaves_nothing(
     runner: ProcessRunner, tmp_path: Path
 ) -> None:
-    starting, guard = await an_order_that_nobody_reads(runner, tmp_path / "work")
+    starting, guards = await an_order_that_nobody_reads(runner, tmp_path / "work")
 
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
-    os.kill(guard, signal.SIGCONT)
+    for guard in guards:
+        os.kill(guard, signal.SIGCONT)
 
     assert starting.cancelled()
     assert list((tmp_path / "work").iterdir()) == []
-    # The guard comes to it, and finds that nobody wants it any more.
-    await until(lambda: idle(guard))
+    # A guard comes to it, and finds that nobody wants it any more.
+    await until(lambda: all(idle(guard) for guard in guards))
     ending, _ = await run(runner, a_command("true"))
     assert ending.failure is None
 
 
 def idle(guard: int) -> bool:
-    """Whether it has read all that it was told, and nothing is below it."""
+    """Whether it has read all that it was told, and nothing of an attempt is below it."""
     asleep = Path(f"/proc/{guard}/stat").read_text().rpartition(") ")[2][0] == "S"
-    return asleep and not descendants(guard)
+    return asleep and resting(guard)

@@ -207,6 +207,40 @@ def test_clearing_kills_what_a_dead_child_has_left(
     assert not alive(orphan)
 
 
+@pytest.mark.parametrize("leader_lives", [True, False])
+def test_clearing_kills_those_of_a_child_s_session_who_have_a_group_of_their_own(
+    presence: FilePresence, another: Callable[[], Process], leader_lives: bool
+) -> None:
+    process = another()
+    process.does("appear", "w")
+    # With job control each one in the background gets a group, and all stay in the session.
+    child = process.starts("exec bash -c 'set -m; sleep 1000 & echo ready; wait'")
+    process.does("note_child", "w", child)
+    (apart,) = [
+        int(pid)
+        for pid in os.listdir("/proc")
+        if pid.isdigit() and _in_session(pid, child) and not _in_group(pid, child)
+    ]
+    if not leader_lives:
+        os.kill(child, signal.SIGKILL)
+    process.dies()
+
+    before = alive(apart)
+    presence.clear("w")
+    after = alive(apart)
+    if after:
+        os.kill(apart, signal.SIGKILL)
+
+    assert (before, after) == (True, False)
+
+
+def _in_session(process_id: str, session: int) -> bool:
+    try:
+        return os.getsid(int(process_id)) == session
+    except ProcessLookupError:
+        return False
+
+
 def test_a_child_that_was_forgotten_is_left_alone(
     presence: FilePresence, another: Callable[[], Process]
 ) -> None:

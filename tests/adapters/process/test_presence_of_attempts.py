@@ -11,6 +11,7 @@ from longshore.adapters.system.clock import SystemClock
 from longshore.runners.keeper.kernel import descendants
 from tests.adapters.process.attempts import started
 from tests.adapters.process.conftest import a_command, scenario, until
+from tests.adapters.process.household import guards_of
 
 WORKER = "w1"
 
@@ -25,7 +26,8 @@ async def test_a_worker_is_not_gone_while_anything_of_its_attempt_lives(tmp_path
         # As if the worker's own process had ended: its files are closed, and nothing else is done.
         os.close(lock)
 
-        (guard,) = descendants(runner.keeper.process_id or 0).keys() - {attempt.process_id}
+        below = guards_of(runner)
+        (guard,) = (one for one in below if attempt.process_id in descendants(one))
         os.kill(guard, signal.SIGSTOP)
         await runner.close()
 

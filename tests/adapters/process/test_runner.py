@@ -228,7 +228,7 @@ async def test_the_work_folder_can_be_kept(tmp_path: Path) -> None:
     await run(runner, a_script("echo x > kept"))
     await runner.close()
 
-    assert (tmp_path / "work" / "job-a_a" / "attempt-1" / "kept").read_text() == "x\n"
+    assert (tmp_path / "work" / "job-a_a.1" / "kept").read_text() == "x\n"
 
 
 WRONG: list[tuple[str, WorkOrder]] = [

@@ -79,6 +79,26 @@ async def test_stopping_asks_the_whole_group_first(runner: ProcessRunner) -> Non
 
 
 @scenario
+async def test_stopping_asks_a_grandchild_that_its_parent_waits_for(runner: ProcessRunner) -> None:
+    # The parent hears the request and says nothing of it to anybody.
+    script = """
+    trap : TERM
+    sh -c 'trap "echo told; exit" TERM; echo ready; sleep 1000 & wait' &
+    wait; wait; exit 0
+    """
+    async with started(runner, a_script(script)) as attempt:
+        reports = attempt.reports()
+        ready = printed([await anext(reports)])
+
+        ended_by = await attempt.stop(grace=PATIENT)
+        rest = [report async for report in reports]
+
+    assert ready == "ready\n"
+    assert printed(rest) == "told\n"
+    assert ended_by == "SIGTERM"
+
+
+@scenario
 async def test_one_that_ignores_the_request_is_killed_after_the_grace(
     runner: ProcessRunner,
 ) -> None:

@@ -18,7 +18,7 @@ _MOST_IN_LINE = 256
 
 
 class Cleaner:
-    """Removes folders, and the folder above each if nothing else is in there.
+    """Removes folders.
 
     Args:
         keep: Remove nothing.
@@ -88,6 +88,4 @@ def _remove(folders: Collection[Path]) -> None:
             os.rmdir(folder)
         except OSError:
             shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            os.rmdir(folder.parent)
         reach("attempt.folder_removed")

@@ -65,7 +65,7 @@ class ProcessRunner:
 
     async def start(self, order: WorkOrder) -> ProcessAttempt:
         settings = _checked(order)
-        folder = self._folder / order.task_id / f"attempt-{order.attempt}"
+        folder = self._folder / f"{order.task_id}.{order.attempt}"
         await self._cleaner.spare(folder)
         try:
             return await self._started(order, settings, folder)
@@ -240,16 +240,13 @@ def _document(order: WorkOrder, folder: Path, environment: Mapping[str, str]) ->
 
 
 def _make(folder: Path) -> None:
-    while True:
-        try:
-            for place in (folder.parent, folder):
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(place, _FOLDER_MODE)
-        except FileNotFoundError:
-            # The first of all; or an earlier attempt's end has just removed the folder above.
-            folder.parents[1].mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-        else:
-            return
+    try:
+        os.mkdir(folder, _FOLDER_MODE)
+    except FileNotFoundError:
+        folder.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        os.mkdir(folder, _FOLDER_MODE)
+    except FileExistsError:
+        pass
 
 
 def _write_private(path: Path, value: Any) -> None:

@@ -22,7 +22,12 @@ from typing import Any, NoReturn
 
 from longshore.core.keeper_words import FILES_PER_START, Cause, Told
 from longshore.runners.keeper import leader, pool
-from longshore.runners.keeper.kernel import adopt_orphans, close_all_but, descendants
+from longshore.runners.keeper.kernel import (
+    adopt_orphans,
+    be_called,
+    close_all_but,
+    descendants,
+)
 
 _WORD_BYTES = 8192
 _LOOK_AT_MEMORY_S = 0.25
@@ -58,12 +63,19 @@ class Guard:
             held: To be kept open as long as anything below lives, and not by the leaders.
         """
         adopt_orphans()
+        be_called(b"longshore-guard")
         close_all_but({self.far.fileno(), to_keeper, to_worker, *held})
         post = _Post(self, to_keeper, to_worker, leader.prepare())
+        spare: leader.Spare | None = None
         while True:
+            if spare is None:
+                # Now, while nobody waits for it.
+                with contextlib.suppress(OSError):
+                    spare = post.new_leader()
             word, files = self._listen()
             if "start" in word:
-                _Attempt(word, files, post).see_through()
+                _Attempt(word, files, post).see_through(spare)
+                spare = None
 
     def _listen(self) -> tuple[dict[str, Any], list[int]]:
         """The keeper's next word; if it is gone, this is the end."""
@@ -90,6 +102,15 @@ class _Post:
     to_worker: int
     environment: Mapping[str, str]
 
+    def new_leader(self) -> leader.Spare:
+        """One that waits for its attempt, or for its place in the pool."""
+        return leader.Spare(self._begin)
+
+    def _begin(self, files: list[int]) -> NoReturn:
+        if len(files) < FILES_PER_START:
+            pool.serve(*files)
+        leader.lead(files, self.environment)
+
 
 class _Attempt:
     """One leader and all that comes of it."""
@@ -106,14 +127,9 @@ class _Attempt:
         self._cause = Cause.NONE
         self._told = False
 
-    def see_through(self) -> None:
-        """Start the leader and stay until nothing of it is left."""
-        try:
-            self._leader = os.fork()
-        except OSError:
-            self._status = os.EX_OSERR << 8
-        if self._leader == 0 and self._status is None:
-            self._lead()
+    def see_through(self, spare: leader.Spare | None) -> None:
+        """Let the leader begin and stay until nothing of it is left."""
+        self._begin(spare)
         for number in self._files:
             os.close(number)
         if self._leader:
@@ -121,10 +137,15 @@ class _Attempt:
             self._watch()
         self._clear()
 
-    def _lead(self) -> NoReturn:
-        if self._in_pool:
-            pool.serve(os.getppid(), *self._files)
-        leader.lead(os.getppid(), self._files, self._post.environment)
+    def _begin(self, spare: leader.Spare | None) -> None:
+        # The one that waited may have been killed meanwhile.
+        for waiting in (spare, None):
+            with contextlib.suppress(OSError):
+                chosen = waiting or self._post.new_leader()
+                chosen.give(self._files)
+                self._leader = chosen.process_id
+                return
+        self._status = os.EX_OSERR << 8
 
     def _watch(self) -> None:
         """Until the leader has ended or everything has to."""

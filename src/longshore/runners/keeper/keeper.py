@@ -36,7 +36,7 @@ from longshore.core.keeper_words import (
 from longshore.runners.keeper import pool
 from longshore.runners.keeper.guard import PATIENCE_S, TICK_S, Guard, tell
 from longshore.runners.keeper.kernel import adopt_orphans, descendants
-from longshore.runners.keeper.rehearsal import rehearse
+from longshore.runners.keeper.rehearsal import OFTEN, rehearse
 
 _RECEIVED_AT_ONCE = 64 * 1024
 _FILES_AT_ONCE = 64
@@ -50,15 +50,17 @@ class _Guarded:
     name: int | None = None  # what it was told to start; None: it is free
     number: int | None = None  # the attempt, or the last one; None: its member of the pool is free
     leader: int = 0
+    idle_since: int = 0  # in ends of attempts
     member: pool.Member | None = None
 
     @property
     def in_pool(self) -> bool:
         return self.name is not None and self.name < 0
 
-    def set_free(self) -> None:
+    def set_free(self, now: int) -> None:
         self.name = self.member = None
         self.leader = 0
+        self.idle_since = now
 
 
 class Keeper:
@@ -73,6 +75,7 @@ class Keeper:
         self._from_guards, self._to_keeper = os.pipe()
         os.set_blocking(self._from_guards, False)
         self._guards: dict[int, _Guarded] = {}  # by process id
+        self._ends = itertools.count(1)
         self._names_in_pool = itertools.count(-1, -1)
         self._selector = selectors.DefaultSelector()
 
@@ -86,7 +89,7 @@ class Keeper:
             (woken, lambda: self._bury(woken)),
         ):
             self._selector.register(file, selectors.EVENT_READ, act)
-        rehearse()
+        rehearse(OFTEN)
         # Nothing that was loaded is ever freed: a collection would only make children copy pages.
         gc.collect()
         gc.freeze()
@@ -134,6 +137,7 @@ class Keeper:
                 guarded = self._free_guard()
                 guarded.name = guarded.number = number
                 guarded.guard.start(number, files, memory=said["memory"])
+                self._have_one_more()
         except OSError as error:
             self._say(Word.REFUSED, number, error=str(error))
         finally:
@@ -143,9 +147,17 @@ class Keeper:
     def _free_guard(self) -> _Guarded:
         # The worker may have heard of an end that is still waiting here to be read.
         self._hear_guards()
-        for guarded in self._guards.values():
-            if guarded.name is None:
-                return guarded
+        free = [guarded for guarded in self._guards.values() if guarded.name is None]
+        # Whoever has rested longest has had the time to get its next leader ready.
+        return min(free, key=lambda guarded: guarded.idle_since) if free else self._new_guard()
+
+    def _have_one_more(self) -> None:
+        """A guard that is free, for whoever comes next; without it they only wait a little."""
+        if all(guarded.name is not None for guarded in self._guards.values()):
+            with contextlib.suppress(OSError):
+                self._new_guard()
+
+    def _new_guard(self) -> _Guarded:
         guard = Guard()
         with guard.far:
             process_id = os.fork()
@@ -207,7 +219,7 @@ class Keeper:
         known, in_pool, guarded.leader = guarded.leader, guarded.in_pool, told.leader
         if told.over:
             # Free before it is told: the answer may be the next order.
-            guarded.set_free()
+            guarded.set_free(next(self._ends))
         if in_pool and guarded.number is not None and (told.over or not known):
             # Its guard does not know by which numbers the tasks of a member go.
             self._tell(replace(told, number=guarded.number))

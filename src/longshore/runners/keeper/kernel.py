@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 _LINUX = sys.platform == "linux"
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _PROC = "/proc"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -30,6 +31,12 @@ def die_with(parent: int) -> None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def be_called(name: bytes) -> None:
+    """What ``top`` and ``pgrep`` show; at most 15 bytes."""
+    if _prctl is not None:
+        _prctl(_PR_SET_NAME, name)
 
 
 def close_all_but(kept: Iterable[int]) -> None:

@@ -1,7 +1,8 @@
 """The leader: the process that carries out an attempt, from the fork to its end.
 
-It leads a session of its own and dies with its guard. Before the order is read everything that
-belongs to somebody else is closed, so nothing that the task runs can reach it.
+It leads a session of its own and dies with its guard. It is forked before there is an attempt for
+it, and waits. Before the order is read everything that belongs to somebody else is closed, so
+nothing that the task runs can reach it.
 """
 
 from __future__ import annotations
@@ -14,22 +15,27 @@ import json
 import os
 import resource
 import signal
+import socket
 import sys
 import termios
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from longshore.core.child_limits import Isolation
 from longshore.core.child_places import CHANNEL_NUMBER, REPLIES_NUMBER
+from longshore.core.keeper_words import FILES_PER_START
 from longshore.runners.channel import Channel
-from longshore.runners.keeper.kernel import close_all_but, die_with
+from longshore.runners.keeper.kernel import be_called, close_all_but, die_with
+from longshore.runners.keeper.rehearsal import rehearse
 from longshore.runners.work import carry_out, reporting
 
 _OUTPUT, _ERRORS = 1, 2
 _PLACES = (_OUTPUT, _ERRORS, CHANNEL_NUMBER, REPLIES_NUMBER)
 _FIRST_OTHER = REPLIES_NUMBER + 1
 _PIECE_BYTES = 64 * 1024
+_BEGIN = b"\n"
+SPARE, _AT_WORK = b"longshore-spare", b"longshore-task"
 _LIMITS = {
     "cpu_s": resource.RLIMIT_CPU,
     "memory_bytes": resource.RLIMIT_DATA,
@@ -42,13 +48,60 @@ _CPU_GRACE_S = 5
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-def lead(guard: int, files: Sequence[int], environment: Mapping[str, str]) -> NoReturn:
+class Spare:
+    """A guard's end of a leader that waits for its attempt.
+
+    A copy of a process costs most when it first touches its memory, so all that is alike for every
+    attempt is done before there is one.
+
+    Raises:
+        OSError: no process is to be had.
+    """
+
+    def __init__(self, begin: Callable[[list[int]], NoReturn]) -> None:
+        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        guard = os.getpid()
+        with far, contextlib.ExitStack() as unless_forked:
+            unless_forked.enter_context(near)
+            self.process_id = os.fork()
+            if self.process_id == 0:
+                _stand_by(guard, far, begin)
+            unless_forked.pop_all()
+        self._near = near
+
+    def give(self, files: Sequence[int]) -> None:
+        """Hand it its files, with which it begins.
+
+        Raises:
+            OSError: it has died while it waited.
+        """
+        with self._near:
+            socket.send_fds(self._near, [_BEGIN], list(files))
+
+
+def _stand_by(guard: int, far: socket.socket, begin: Callable[[list[int]], NoReturn]) -> NoReturn:
+    os.setsid()
+    die_with(guard)
+    be_called(SPARE)
+    # What arrives must not get a number that it is to be moved to.
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for place in (CHANNEL_NUMBER, REPLIES_NUMBER):
+        os.dup2(nothing, place)
+    close_all_but({CHANNEL_NUMBER, REPLIES_NUMBER, far.fileno()})
+    rehearse(1)
+    word, files, _, _ = socket.recv_fds(far, len(_BEGIN), FILES_PER_START)
+    if not word:
+        os._exit(0)  # the guard has ended
+    begin(files)
+
+
+def lead(files: Sequence[int], environment: Mapping[str, str]) -> NoReturn:
     """Never returns: the process ends as the attempt does.
 
     Args:
         environment: What ``prepare`` returned.
     """
-    set_apart(guard)
+    be_called(_AT_WORK)
     put_in_place(files)
     close_all_but(range(_FIRST_OTHER))
     channel = Channel(CHANNEL_NUMBER, REPLIES_NUMBER)
@@ -91,12 +144,6 @@ def prepare() -> dict[str, str]:
     while os.open(os.devnull, os.O_RDWR) < _FIRST_OTHER:
         pass
     return surroundings()
-
-
-def set_apart(guard: int) -> None:
-    """A session of its own, and an end with the guard's."""
-    os.setsid()
-    die_with(guard)
 
 
 def put_in_place(files: Sequence[int]) -> None:

@@ -18,8 +18,8 @@ from typing import NoReturn
 from longshore.core.child_places import CHANNEL_NUMBER, REPLIES_NUMBER
 from longshore.core.keeper_words import FILES_PER_START
 from longshore.runners.channel import Channel
-from longshore.runners.keeper.kernel import adopt_orphans, close_all_but
-from longshore.runners.keeper.leader import accept, end, put_in_place, set_apart, surroundings
+from longshore.runners.keeper.kernel import adopt_orphans, be_called, close_all_but
+from longshore.runners.keeper.leader import accept, end, put_in_place, surroundings
 from longshore.runners.work import carry_out, reporting
 
 _TASKS = 1000
@@ -54,9 +54,9 @@ class Member:
         return code, stays
 
 
-def serve(guard: int, far: int) -> NoReturn:
+def serve(far: int) -> NoReturn:
     """A member's own life; never returns."""
-    set_apart(guard)
+    be_called(b"longshore-pool")
     # Whoever a task leaves behind becomes ours, so that we know of it.
     adopt_orphans()
     os.dup2(far, _SOCKET_NUMBER)

@@ -13,8 +13,9 @@ from contextvars import copy_context
 from longshore.runners.channel import Channel
 from longshore.runners.work import carry_out
 
-# More than the interpreter waits for before it adapts a function to what it meets.
-_TIMES = 10
+OFTEN = 10
+"""More than the interpreter waits for before it adapts a function to what it meets."""
+
 _ORDER = {
     "runner": "python",
     "options": {},
@@ -30,10 +31,10 @@ _ORDER = {
 }
 
 
-def rehearse() -> None:
+def rehearse(times: int) -> None:
     """Carry out an order that does nothing, for nobody."""
     nobody = os.open(os.devnull, os.O_RDWR)
     channel = Channel(nobody, nobody)
-    for _ in range(_TIMES):
+    for _ in range(times):
         copy_context().run(carry_out, json.loads(json.dumps(_ORDER)), channel)
     os.close(nobody)

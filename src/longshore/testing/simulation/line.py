@@ -137,7 +137,17 @@ class Line:
         carry_out = special.get(name, method)
         listing, waiting = name in _LISTINGS, name in _WAITING
 
+        async def untroubled(*arguments: Any, **named: Any) -> Any:
+            await process.awake()
+            await asyncio.sleep(_LEAST_DELAY)
+            await process.awake()
+            answer = await carry_out(*arguments, **named)
+            await process.awake()
+            return answer
+
         async def call(*arguments: Any, **named: Any) -> Any:
+            if faults.over:
+                return await untroubled(*arguments, **named)
             await process.awake()
             await self._passes()
             if faults.happens(Fault.CRASH_BEFORE, rng):
@@ -173,9 +183,7 @@ class Line:
 
     async def _passes(self) -> None:
         """A moment, in which others may be faster."""
-        if self._faults.over:
-            seconds = _LEAST_DELAY
-        elif self._faults.happens(Fault.SLOW, self._rng):
+        if self._faults.happens(Fault.SLOW, self._rng):
             seconds = self._rng.random() * _LONG_DELAY
         else:
             # Often none: most answers come in the order of the questions.
