@@ -26,6 +26,7 @@ from longshore.ports.clock import Clock
 from longshore.ports.inspection import StoreFacts
 from longshore.ports.presence import Presence
 from longshore.ports.runner import Runner
+from longshore.services.adding import Adding
 from longshore.services.artifacts import ArtifactPolicy
 from longshore.services.cancelling import Cancelling
 from longshore.services.dead_letters import DeadLetters
@@ -34,6 +35,7 @@ from longshore.services.documents import Documents
 from longshore.services.producer import Producer
 from longshore.services.resuming import Resuming
 from longshore.services.sweeper import Sweeper, SweeperPolicy
+from longshore.services.task_creation import TaskCreation
 from longshore.services.transitions import Transitions
 from longshore.services.worker.attempt import Tools
 from longshore.services.worker.output import OutputPolicy
@@ -50,6 +52,7 @@ class Services:
     transitions: Transitions
     documents: Documents
     producer: Producer
+    adding: Adding
     dispatcher: Dispatcher
     sweeper: Sweeper
     dead_letters: DeadLetters
@@ -158,14 +161,19 @@ def services_on(
         base=settings.retry.base,
         cap=settings.retry.cap,
     )
+    creation = TaskCreation(
+        backend=backend,
+        transitions=transitions,
+        retry=retry,
+        task_limit=settings.limits.max_tasks_per_job,
+        input_limit_bytes=settings.limits.input_bytes,
+    )
     producer = Producer(
         backend=backend,
         transitions=transitions,
         documents=documents,
+        creation=creation,
         app=settings.app,
-        retry=retry,
-        task_limit=settings.limits.max_tasks_per_job,
-        input_limit_bytes=settings.limits.input_bytes,
     )
     dispatcher = Dispatcher(
         backend=backend,
@@ -175,12 +183,20 @@ def services_on(
         wait=settings.worker.poll_wait,
         look_every=settings.worker.look_every,
     )
+    adding = Adding(
+        backend=backend,
+        transitions=transitions,
+        documents=documents,
+        creation=creation,
+        dispatcher=dispatcher,
+    )
+    creators = {IntentKind.CREATE: producer.finish_creating, IntentKind.ADD: adding.finish}
     cancelling = Cancelling(
         backend=backend,
         transitions=transitions,
         documents=documents,
         dispatcher=dispatcher,
-        finish_creating=producer.finish_creating,
+        creators=creators,
     )
     resuming = Resuming(
         backend=backend, transitions=transitions, documents=documents, dispatcher=dispatcher
@@ -198,6 +214,7 @@ def services_on(
         transitions=transitions,
         documents=documents,
         producer=producer,
+        adding=adding,
         dispatcher=dispatcher,
         sweeper=Sweeper(
             backend=backend,
@@ -205,7 +222,7 @@ def services_on(
             dispatcher=dispatcher,
             dead_letters=dead_letters,
             finishers={
-                IntentKind.CREATE: producer.finish_creating,
+                **creators,
                 IntentKind.CANCEL: cancelling.finish,
                 IntentKind.RESUME: resuming.finish,
             },

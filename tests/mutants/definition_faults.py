@@ -83,7 +83,7 @@ DEFINITION_FAULTS = (
     ),
     _in_memory(
         name="a version in memory is changed by who holds it",
-        old="        return deepcopy(newest)\n",
+        old="        return _copy(newest)\n",
         new="        return newest\n",
         caught_by=f"{_MEMORY}::test_a_version_cannot_be_changed_through_what_was_handed_over",
     ),

@@ -1,4 +1,4 @@
-"""Faults that the tests of cancelling and resuming must notice."""
+"""Faults that the tests of cancelling, resuming and adding must notice."""
 
 from functools import partial
 
@@ -6,10 +6,12 @@ from tests.mutants.fault import Fault, Part
 
 _RESUMING = "unit/services/test_resuming.py"
 _CANCELLING = "unit/services/test_cancelling.py"
+_ADDING = "unit/services/test_adding.py"
 _INTENTS = "unit/services/test_sweeper_intents.py"
 
 _fault = partial(Fault, part=Part.WISHES)
 _in_resuming = partial(_fault, file="services/resuming.py")
+_in_adding = partial(_fault, file="services/adding.py")
 _in_cancelling = partial(_fault, file="services/cancelling.py")
 
 WISH_FAULTS = (
@@ -129,5 +131,71 @@ WISH_FAULTS = (
         old="return await self._transitions.close(job.id, intent) is not None",
         new="return await self._transitions.close(job.id, intent) is not job",
         caught_by=f"{_INTENTS}::test_two_sweepers_that_finish_one_cancellation_count_it_once",
+    ),
+    _in_adding(
+        name="a request adds its tasks again",
+        old="if (known := graph.added_by(mark)) is not None:",
+        new="if (known := graph.added_by(mark)) is not None and known is None:",
+        caught_by=f"{_ADDING}::test_the_same_request_adds_the_same_tasks_once",
+    ),
+    _in_adding(
+        name="what a request has added may be something else",
+        old="same = canonical_hash(document) == known.body",
+        new="same = bool(canonical_hash(document))",
+        caught_by=f"{_ADDING}::test_the_same_request_with_other_tasks_is_refused",
+    ),
+    _in_adding(
+        name="an addition that nobody finishes",
+        old="command = replace(command, graph=graph, intent=intent)",
+        new="command = replace(command, graph=graph)",
+        caught_by=f"{_ADDING}::"
+        "test_an_addition_that_dies_at_any_call_is_finished_by_the_sweeper_or_never_was",
+    ),
+    _in_adding(
+        name="a task behind a failure that is added counts as able to run",
+        old="blocked=planned.graph.behind(job.failed | job.cancelled) & wanted.numbers,",
+        new="",
+        caught_by=f"{_ADDING}::"
+        "test_what_is_added_behind_a_failure_waits_and_goes_on_after_a_resume",
+    ),
+    _in_adding(
+        name="nobody knows that a task got dependents later",
+        old="            grown=wanted.grown,\n",
+        new="",
+        caught_by=f"{_ADDING}::test_a_task_behind_one_that_runs_starts_when_that_has_completed",
+    ),
+    _in_adding(
+        name="an end during an addition is missed",
+        old="            await self._dispatcher.send_on([",
+        new="            ([",
+        caught_by=f"{_ADDING}::"
+        "test_a_parent_that_ends_while_tasks_are_added_behind_it_is_not_missed",
+    ),
+    _in_adding(
+        name="tasks are added to another tenant's job",
+        old="if job is None or job.spec.tenant != tenant:",
+        new="if job is None:",
+        caught_by=f"{_ADDING}::test_another_tenant_s_job_is_not_there",
+    ),
+    _in_adding(
+        name="what has completed is awaited",
+        old="            graph=graph,\n            completed=job.completed,\n        )\n        planned",
+        new="            graph=graph,\n        )\n        planned",
+        caught_by=f"{_ADDING}::test_a_task_behind_one_that_has_completed_gets_its_result",
+    ),
+    _fault(
+        name="who was added behind a failure does not count as blocked",
+        file="services/dispatcher.py",
+        old="alone = row.spec.dependents is None and row.spec.number not in job.grown",
+        new="alone = row.spec.dependents is None",
+        caught_by=f"{_ADDING}::test_a_failure_blocks_what_was_added_behind_it",
+    ),
+    _fault(
+        name="a job is cancelled without the tasks that are being added",
+        file="services/cancelling.py",
+        old="if (finish := self._creators.get(intent.kind)) is not None:",
+        new='if intent.kind == "create" and (finish := self._creators[intent.kind]):',
+        caught_by=f"{_ADDING}::"
+        "test_a_job_that_is_cancelled_while_tasks_are_added_is_cancelled_with_them",
     ),
 )

@@ -121,8 +121,8 @@ BUGS = (
     Bug(
         "dependents sent on before their parent completed",
         "services/dispatcher.py",
-        "if row.state is TaskState.COMPLETED and row.spec.dependents is not None:",
-        "if row.spec.dependents is not None:",
+        "            if row.state is TaskState.COMPLETED:\n                for key",
+        "            if True:\n                for key",
     ),
     Bug(
         "dead letter made of a live task",
@@ -210,6 +210,30 @@ BUGS = (
         "services/producer.py",
         "            intent=intent,\n        )\n        await self._transitions.commit(",
         "        )\n        await self._transitions.commit(",
+    ),
+    Bug(
+        "a half-done addition is forgotten",
+        "services/adding.py",
+        "command = replace(command, graph=graph, intent=intent)",
+        "command = replace(command, graph=graph)",
+    ),
+    Bug(
+        "a request adds its tasks again",
+        "services/adding.py",
+        "if (known := graph.added_by(mark)) is not None:",
+        "if (known := graph.added_by(mark)) is not None and known is None:",
+    ),
+    Bug(
+        "a task is added behind a failure and counted as able to run",
+        "services/adding.py",
+        "blocked=planned.graph.behind(job.failed | job.cancelled) & wanted.numbers,",
+        "",
+    ),
+    Bug(
+        "an added task waits for nobody",
+        "core/planning.py",
+        "NumberSet(self.parents_of(place)) - self._site.completed)",
+        "NumberSet())",
     ),
     Bug(
         "nobody finishes what is half done",

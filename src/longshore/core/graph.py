@@ -1,11 +1,12 @@
-"""A job's graph as one document: who is called what, and who stands before whom.
+"""A job's graph as one document: who is called what, who stands before whom, what was added when.
 
 The dispatcher needs it only for whole-job questions (what is behind a failure, the list of all
-tasks at the end); the ordinary way forward goes by the rows alone.
+tasks at the end, who was put behind a task later); the ordinary way forward goes by the rows alone.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,22 +15,56 @@ from longshore.core.numbers import NumberSet
 
 
 @dataclass(frozen=True, slots=True)
+class Addition:
+    """Tasks that were added to a job that was there: by which request, and which they are."""
+
+    request: str  # a hash of its id
+    body: str  # a hash of what was sent
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """Keys, definition names and parents, by task number."""
 
-    keys: tuple[str, ...]
-    names: tuple[str, ...]
-    parents: tuple[tuple[int, ...], ...]
+    keys: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    parents: tuple[tuple[int, ...], ...] = ()
+    additions: tuple[Addition, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Three lists; the parents of a task without any are an empty list."""
-        return {"keys": self.keys, "names": self.names, "parents": self.parents}
+        """Lists; the parents of a task without any are an empty list."""
+        document: dict[str, Any] = {
+            "keys": self.keys,
+            "names": self.names,
+            "parents": self.parents,
+        }
+        if self.additions:
+            document["additions"] = [
+                (one.request, one.body, one.first, one.count) for one in self.additions
+            ]
+        return document
 
     @classmethod
     def from_json(cls, document: Mapping[str, Sequence[Any]]) -> Graph:
         """The inverse of ``to_json``."""
         parents = tuple(tuple(numbers) for numbers in document["parents"])
-        return cls(tuple(document["keys"]), tuple(document["names"]), parents)
+        additions = tuple(Addition(*one) for one in document.get("additions", ()))
+        return cls(tuple(document["keys"]), tuple(document["names"]), parents, additions)
+
+    def added_by(self, request: str) -> Addition | None:
+        """What a request has added, by the hash of its id."""
+        return next((one for one in self.additions if one.request == request), None)
+
+    def before(self, number: int) -> Graph:
+        """As it was when it had so many tasks."""
+        earlier = tuple(one for one in self.additions if one.first < number)
+        return Graph(self.keys[:number], self.names[:number], self.parents[:number], earlier)
+
+    def directly_behind(self, number: int) -> list[int]:
+        """The tasks that wait for this one."""
+        return [child for child, parents in enumerate(self.parents) if number in parents]
 
     def behind(self, numbers: Iterable[int]) -> NumberSet:
         """Every task that directly or indirectly depends on one of these."""
@@ -45,3 +80,8 @@ class Graph:
                     found.add(child)
                     open_.append(child)
         return NumberSet(found)
+
+
+def request_mark(request_id: str) -> str:
+    """What is kept of the id of a request that adds tasks."""
+    return hashlib.sha256(request_id.encode()).hexdigest()

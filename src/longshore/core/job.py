@@ -31,12 +31,14 @@ JobDecision = JobChange | Refusal
 class AddTasks:
     """A user adds tasks; ``graph`` is the whole graph with them.
 
-    ``blocked`` are those of the new tasks that stand behind one that failed or was cancelled.
+    ``blocked`` are those of the new tasks that stand behind one that failed or was cancelled,
+    ``grown`` the old ones that a new one stands behind.
     """
 
     tasks: tuple[e.TaskSummary, ...]
     graph: Document
     blocked: NumberSet = NO_NUMBERS
+    grown: NumberSet = NO_NUMBERS
     intent: Intent | None = None
 
 
@@ -155,6 +157,7 @@ def _add_tasks(step: _Step, command: AddTasks) -> JobDecision:
         total=total,
         graph=command.graph,
         blocked=blocked,
+        grown=row.grown | command.grown,
         intents=_with(row, command.intent),
         finished_at=row.finished_at if still_over else None,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -18,7 +18,7 @@ from longshore.core.definition import Definition
 from longshore.core.events.types import TaskSummary
 from longshore.core.graph import Graph
 from longshore.core.ids import task_id_of
-from longshore.core.numbers import NumberSet
+from longshore.core.numbers import NO_NUMBERS, NumberSet
 from longshore.core.rows import JobSpec, TaskSpec
 from longshore.core.submission import TaskRequest
 from longshore.core.values import INLINE_LIMIT_BYTES, Document
@@ -56,20 +56,38 @@ def document_of(value: Any, key: str) -> tuple[Document, bytes | None]:
     return Document(key=key, size=len(data)), data
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where tasks are put: the job as it was before them."""
+
+    job: JobSpec
+    at: datetime  # when they were asked for
+    body_hash: str  # of what asked for them
+    graph: Graph = field(default_factory=Graph)
+    completed: NumberSet = NO_NUMBERS
+
+
+def site_of(job: JobSpec) -> Site:
+    """Where a job's first tasks are put."""
+    return Site(job=job, at=job.created_at, body_hash=job.body_hash)
+
+
 def plan(
-    job: JobSpec,
+    site: Site,
     requests: Sequence[TaskRequest],
     definitions: Mapping[str, Definition],
     *,
     retry: RetryPolicy,
 ) -> Plan:
     """The rows for a valid request; ``retry`` is for definitions that say nothing of it."""
-    planner = _Planner(job, requests, definitions, retry)
-    tasks = tuple(planner.task(number) for number in range(len(requests)))
+    planner = _Planner(site, requests, definitions, retry)
+    tasks = tuple(planner.task(place) for place in range(len(requests)))
+    before = site.graph
     graph = Graph(
-        tuple(request.key for request in requests),
-        tuple(request.definition for request in requests),
-        tuple(planner.parents_of(number) for number in range(len(requests))),
+        (*before.keys, *(request.key for request in requests)),
+        (*before.names, *(request.definition for request in requests)),
+        (*before.parents, *(planner.parents_of(place) for place in range(len(requests)))),
+        before.additions,
     )
     summaries = tuple(
         TaskSummary(
@@ -86,27 +104,29 @@ def plan(
 class _Planner:
     def __init__(
         self,
-        job: JobSpec,
+        site: Site,
         requests: Sequence[TaskRequest],
         definitions: Mapping[str, Definition],
         retry: RetryPolicy,
     ) -> None:
-        self._job = job
+        self._site = site
+        self._job = site.job
         self._requests = requests
         self._definitions = definitions
         self._retry = retry
-        self._numbers = {request.key: number for number, request in enumerate(requests)}
+        keys = (*site.graph.keys, *(request.key for request in requests))
+        self._numbers = {key: number for number, key in enumerate(keys)}
         self._dependents: dict[str, list[str]] = {}
         for request in requests:
             for parent in request.parents:
                 self._dependents.setdefault(parent, []).append(request.key)
         self.blobs: list[tuple[str, bytes]] = []
 
-    def parents_of(self, number: int) -> tuple[int, ...]:
-        return tuple(self._numbers[parent] for parent in self._requests[number].parents)
+    def parents_of(self, place: int) -> tuple[int, ...]:
+        return tuple(self._numbers[parent] for parent in self._requests[place].parents)
 
-    def task(self, number: int) -> PlannedTask:
-        request, job = self._requests[number], self._job
+    def task(self, place: int) -> PlannedTask:
+        request, job = self._requests[place], self._job
         definition = self._definitions[request.definition]
         retry = definition.retry or self._retry
         if request.max_attempts is not None:
@@ -117,10 +137,10 @@ class _Planner:
             app=job.app,
             job_id=job.id,
             key=request.key,
-            number=number,
+            number=self._numbers[request.key],
             definition=definition.name,
             definition_version=definition.version,
-            created_at=job.created_at,
+            created_at=self._site.at,
             queue=request.queue or definition.queue,
             priority=definition.priority if request.priority is None else request.priority,
             retry=retry,
@@ -131,17 +151,17 @@ class _Planner:
             parents=self._document(request.key, "parents", request.parents or None),
             dependents=self._document(request.key, "dependents", self._dependents.get(request.key)),
         )
-        return PlannedTask(spec, NumberSet(self.parents_of(number)))
+        return PlannedTask(spec, NumberSet(self.parents_of(place)) - self._site.completed)
 
     def _not_before(self, request: TaskRequest) -> datetime | None:
         if request.delay is not None:
-            return self._job.created_at + request.delay
+            return self._site.at + request.delay
         return request.run_at
 
     def _document(self, key: str, name: str, value: Any) -> Document | None:
         if value is None:
             return None
-        place = submitted_document(self._job.id, self._job.body_hash, f"{key}/{name}")
+        place = submitted_document(self._job.id, self._site.body_hash, f"{key}/{name}")
         document, data = document_of(value, place)
         if data is not None:
             self.blobs.append((place, data))

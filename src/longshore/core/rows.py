@@ -102,6 +102,7 @@ class IntentKind(StrEnum):
     CREATE = "create"
     CANCEL = "cancel"
     RESUME = "resume"
+    ADD = "add"
 
 
 @value
@@ -144,6 +145,7 @@ class JobRow:
     failed: NumberSet = NO_NUMBERS
     cancelled: NumberSet = NO_NUMBERS
     blocked: NumberSet = NO_NUMBERS  # behind a failed or cancelled task
+    grown: NumberSet = NO_NUMBERS  # got dependents later, which their specs do not name
     failure_told_in: int = 0  # the last round in which Job Failure Detected was told
     end_told_in: int = 0  # the last round in which Job Completed or Job Cancelled was told
     intents: tuple[Intent, ...] = ()

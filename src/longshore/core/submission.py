@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from reprlib import Repr
@@ -66,10 +66,29 @@ def read_job(document: Any, *, limit: int) -> JobRequest:
     Raises:
         InvalidJob: with every problem and where it is.
     """
+    return _read(document, _JOB_FIELDS, limit=limit, existing=())
+
+
+def read_added(document: Any, *, limit: int, existing: Collection[str]) -> tuple[TaskRequest, ...]:
+    """The tasks that a document adds to a job: ``{"tasks": […]}``.
+
+    Args:
+        limit: How many tasks the whole job may have.
+        existing: The keys of those that it has.
+
+    Raises:
+        InvalidJob: with every problem and where it is.
+    """
+    return _read(document, ("tasks",), limit=limit, existing=existing).tasks
+
+
+def _read(
+    document: Any, fields: tuple[str, ...], *, limit: int, existing: Collection[str]
+) -> JobRequest:
     reader = _Reader()
     if not isinstance(document, dict):
         raise InvalidJob([Problem(path="", message="expected an object with a list 'tasks'")])
-    reader.refuse_unknown(document, _JOB_FIELDS, "")
+    reader.refuse_unknown(document, fields, "")
     name = reader.optional(document, "name", "", _text)
     tasks = document.get("tasks")
     if not isinstance(tasks, list):
@@ -78,7 +97,7 @@ def read_job(document: Any, *, limit: int) -> JobRequest:
     requests = [reader.task(task, f"tasks[{index}]") for index, task in enumerate(tasks)]
     if isinstance(document.get("tasks"), list):
         nodes = [Node(key=request.key, parents=request.parents) for request in requests]
-        reader.problems += problems_of(nodes, limit=limit)
+        reader.problems += problems_of(nodes, limit=limit, existing=existing)
     if reader.problems:
         raise InvalidJob(reader.problems)
     return JobRequest(tasks=tuple(requests), name=name)
@@ -128,7 +147,8 @@ class _Reader:
             if field not in known:
                 name = str(field)[:_FIELD_CHARACTERS]
                 where = f"{path}.{name}" if path else name
-                self.add(where, f"unknown field; expected one of {', '.join(known)}")
+                expected = f"one of {', '.join(known)}" if len(known) > 1 else f"only {known[0]}"
+                self.add(where, f"unknown field; expected {expected}")
 
     def optional(
         self, value: Mapping[str, Any], field: str, path: str, read: Callable[[Any], Any]

@@ -8,7 +8,7 @@ outcome that was faster stands.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from longshore.core import job as jobs
@@ -42,9 +42,9 @@ class Cancelling:
         transitions: Transitions,
         documents: Documents,
         dispatcher: Dispatcher,
-        finish_creating: Callable[[JobRow, Intent], Awaitable[bool]],
+        creators: Mapping[IntentKind, Callable[[JobRow, Intent], Awaitable[bool]]],
     ) -> None:
-        self._finish_creating = finish_creating
+        self._creators = creators
         self._ledger = backend.ledger
         self._clock = backend.clock
         self._transitions = transitions
@@ -122,10 +122,10 @@ class Cancelling:
 
     async def _finish_all(self, job: JobRow) -> None:
         for intent in job.intents:
-            if intent.kind is IntentKind.CREATE:
-                # Whoever submitted the job is still at it, or died: only what is there can be
+            if (finish := self._creators.get(intent.kind)) is not None:
+                # Whoever creates the tasks is still at it, or died: only what is there can be
                 # cancelled.
-                await self._finish_creating(job, intent)
+                await finish(job, intent)
             if intent.kind is IntentKind.CANCEL:
                 await self.finish(job, intent)
 

@@ -155,7 +155,7 @@ class Dispatcher:
         async def decide(job: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
             before.append(job)
             ended = [row for row in await self._rows(heard) if row.state.terminal]
-            await self._tell_dependents(ended)
+            await self._tell_dependents(job, ended)
             return await self._record(job, ended, now, change_id)
 
         try:
@@ -179,16 +179,30 @@ class Dispatcher:
         logger.error("dispatch.row_missing", extra={"tasks": list(heard)})
         return rows
 
-    async def _tell_dependents(self, ended: list[TaskRow]) -> None:
+    async def _tell_dependents(self, job: JobRow, ended: list[TaskRow]) -> None:
         told: dict[str, list[int]] = {}
         for row in ended:
-            if row.state is TaskState.COMPLETED and row.spec.dependents is not None:
-                for key in await self._documents.load(row.spec.dependents):
+            if row.state is TaskState.COMPLETED:
+                for key in await self._dependents(job, row):
                     dependent = task_id_of(row.spec.job_id, key)
                     told.setdefault(dependent, []).append(row.spec.number)
         ids = list(told)
         for start in range(0, len(ids), _AT_ONCE):
             await self._tell({task_id: told[task_id] for task_id in ids[start : start + _AT_ONCE]})
+
+    async def _dependents(self, job: JobRow, row: TaskRow) -> Sequence[str]:
+        """Keys of the tasks that wait for this one.
+
+        Its spec names those that were submitted with it; only if some were added later is the
+        whole graph read.
+        """
+        if row.spec.number in job.grown:
+            graph = await self._graph(job)
+            return [graph.keys[number] for number in graph.directly_behind(row.spec.number)]
+        return await self._documents.load(row.spec.dependents) or ()
+
+    async def _graph(self, job: JobRow) -> Graph:
+        return Graph.from_json(await self._documents.load(job.graph))
 
     async def _tell(self, told: dict[str, list[int]]) -> None:
         """Tell some dependents: in one commit where that can be, else one by one."""
@@ -202,6 +216,10 @@ class Dispatcher:
             await self._transitions.task(task_id, done)
         except CommandRefused:
             logger.debug("dispatch.told_before", extra={"task_id": task_id})
+            return False
+        except NotFound:
+            # It is being added; whoever does that looks who has completed when all are there.
+            logger.debug("dispatch.not_there_yet", extra={"task_id": task_id})
             return False
         return True
 
@@ -248,15 +266,11 @@ class Dispatcher:
         return jobs.apply(job, command, now=now, change_id=change_id)
 
     async def _behind(self, job: JobRow, row: TaskRow) -> NumberSet:
-        """What can no longer run by itself, because this task did not complete.
-
-        Nothing if its spec names no dependents: specs are written once, so dependents that are
-        added to a job later will have to be looked up in the job's graph.
-        """
-        if row.state is TaskState.COMPLETED or row.spec.dependents is None:
+        """What can no longer run by itself, because this task did not complete."""
+        alone = row.spec.dependents is None and row.spec.number not in job.grown
+        if row.state is TaskState.COMPLETED or alone:
             return NO_NUMBERS
-        graph = Graph.from_json(await self._documents.load(job.graph))
-        return graph.behind([row.spec.number])
+        return (await self._graph(job)).behind([row.spec.number])
 
 
 def _gravest(errors: Sequence[BaseException]) -> BaseException:

@@ -30,6 +30,7 @@ from longshore.ports.output import Place
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.documents import Documents
 from longshore.services.producer import Producer
+from longshore.services.task_creation import TaskCreation
 from longshore.services.transitions import Transitions
 from longshore.services.worker.attempt import Tools
 from longshore.services.worker.output import OutputPolicy
@@ -85,10 +86,14 @@ class InProcessStage:
                 backend=self._backend,
                 transitions=self._transitions,
                 documents=self._documents,
+                creation=TaskCreation(
+                    backend=self._backend,
+                    transitions=self._transitions,
+                    retry=RetryPolicy(),
+                    task_limit=TASKS_PER_JOB,
+                    input_limit_bytes=_LIMIT_BYTES,
+                ),
                 app=_APP,
-                retry=RetryPolicy(),
-                task_limit=TASKS_PER_JOB,
-                input_limit_bytes=_LIMIT_BYTES,
             ),
             definitions=self._backend.definitions,
             task_limit=TASKS_PER_JOB,

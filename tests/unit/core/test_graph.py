@@ -1,11 +1,12 @@
 """The graph as a document, and what is behind a task."""
 
 import json
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.graph import Graph
+from longshore.core.graph import Addition, Graph, request_mark
 from longshore.core.numbers import NO_NUMBERS, NumberSet
 
 
@@ -64,3 +65,29 @@ def test_a_task_is_behind_others_if_one_of_its_parents_is_one_of_them_or_behind_
 @given(graphs())
 def test_a_graph_comes_back_from_json_as_it_was(graph: Graph) -> None:
     assert Graph.from_json(json.loads(json.dumps(graph.to_json()))) == graph
+
+
+def test_only_those_that_name_a_task_are_directly_behind_it() -> None:
+    assert DIAMOND.directly_behind(0) == [1, 2]
+    assert DIAMOND.directly_behind(4) == []
+
+
+def test_what_was_added_by_whom_is_kept_with_the_graph() -> None:
+    first, second = (
+        Addition(request_mark("one"), "body", 3, 1),
+        Addition(request_mark("two"), "body", 4, 1),
+    )
+    grown = replace(DIAMOND, additions=(first, second))
+
+    again = Graph.from_json(json.loads(json.dumps(grown.to_json())))
+
+    assert again == grown
+    assert again.added_by(request_mark("two")) == second
+    assert again.added_by(request_mark("three")) is None
+
+
+def test_a_graph_is_known_as_it_was_before() -> None:
+    first, second = Addition("one", "body", 3, 1), Addition("two", "body", 4, 1)
+    grown = replace(DIAMOND, additions=(first, second))
+
+    assert grown.before(4) == replace(a_graph((), (0,), (0,), (1, 2)), additions=(first,))

@@ -83,6 +83,13 @@ class TestAddTasks:
 
         assert change.row.intents == (first, second)
 
+    def test_old_tasks_that_get_dependents_are_remembered(self) -> None:
+        row = a_job(3, grown=NumberSet([0]))
+
+        change = change_of(row, AddTasks(tasks=self.NEW, graph=GRAPH, grown=NumberSet([2])))
+
+        assert change.row.grown == NumberSet([0, 2])
+
     def test_a_failed_job_runs_again_with_new_tasks(self) -> None:
         row = a_job(2, failed=[0], blocked=[1])
 

@@ -13,7 +13,7 @@ from longshore.core.backoff import RetryPolicy
 from longshore.core.definition import BUILTIN, Definition, RunnerKind
 from longshore.core.ids import task_id_of
 from longshore.core.numbers import NO_NUMBERS, NumberSet
-from longshore.core.planning import Plan, document_of, plan
+from longshore.core.planning import Plan, Site, document_of, plan, site_of
 from longshore.core.states import Priority
 from longshore.core.submission import TaskRequest
 from longshore.core.values import INLINE_LIMIT_BYTES, Document
@@ -38,7 +38,7 @@ def a_request(key: str = "a", *parents: str, **fields: Any) -> TaskRequest:
 
 
 def planned(*requests: TaskRequest) -> Plan:
-    return plan(a_job_spec(), requests, DEFINITIONS, retry=RETRY)
+    return plan(site_of(a_job_spec()), requests, DEFINITIONS, retry=RETRY)
 
 
 def value_in(document: Document | None, blobs: tuple[tuple[str, bytes], ...]) -> Any:
@@ -139,7 +139,7 @@ def test_two_bodies_under_one_request_id_keep_their_blobs_apart() -> None:
     large = a_request("a", input="x" * INLINE_LIMIT_BYTES)
     specs = [a_job_spec(body_hash=letter * 64) for letter in "ab"]
 
-    one, other = (plan(spec, [large], DEFINITIONS, retry=RETRY).blobs for spec in specs)
+    one, other = (plan(site_of(spec), [large], DEFINITIONS, retry=RETRY).blobs for spec in specs)
 
     assert one[0][0] != other[0][0]
 
@@ -190,3 +190,27 @@ def test_a_document_is_measured_in_bytes_and_not_in_characters() -> None:
 def test_what_json_cannot_carry_is_no_document(value: Any) -> None:
     with pytest.raises((ValueError, TypeError)):
         document_of(value, "place")
+
+
+def test_added_tasks_go_on_where_the_job_ends_and_await_only_what_has_not_completed() -> None:
+    first = planned(a_request("a"), a_request("b", "a"))
+    later = NOON + timedelta(hours=1)
+    site = Site(
+        job=a_job_spec(),
+        at=later,
+        body_hash="f" * 64,
+        graph=first.graph,
+        completed=NumberSet([0]),
+    )
+    requests = (a_request("c", "a"), a_request("d", "a", "b", "c", delay=timedelta(seconds=5)))
+
+    made = plan(site, requests, DEFINITIONS, retry=RETRY)
+
+    assert [task.spec.number for task in made.tasks] == [2, 3]
+    assert [task.awaits for task in made.tasks] == [NO_NUMBERS, NumberSet([1, 2])]
+    assert made.graph.keys == ("a", "b", "c", "d")
+    assert made.graph.parents == ((), (0,), (0,), (0, 1, 2))
+    assert [summary.key for summary in made.summaries] == ["c", "d"]
+    assert {task.spec.created_at for task in made.tasks} == {later}
+    assert made.tasks[1].spec.not_before == later + timedelta(seconds=5)
+    assert value_in(made.tasks[0].spec.dependents, made.blobs) == ["d"]

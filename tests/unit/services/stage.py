@@ -25,6 +25,7 @@ from longshore.core.lease import LeasePolicy
 from longshore.core.rows import IntentKind, JobRow, TaskRow
 from longshore.core.states import TaskState
 from longshore.ports.backend import Backend
+from longshore.services.adding import Added, Adding
 from longshore.services.cancelling import Cancelling
 from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
@@ -32,6 +33,7 @@ from longshore.services.documents import Documents
 from longshore.services.producer import Accepted, Producer
 from longshore.services.resuming import Resuming
 from longshore.services.sweeper import Sweeper, SweeperPolicy
+from longshore.services.task_creation import TaskCreation
 from longshore.services.transitions import Transitions
 from longshore.services.worker.attempt import Tools
 from longshore.services.worker.output import OutputPolicy
@@ -107,15 +109,15 @@ class Stage:
             clock=backend.clock,
             new_id=lambda: f"change-{next(_ids)}",
         )
-        self.producer = Producer(
+        parts = {"transitions": self.transitions, "documents": self.documents}
+        creation = TaskCreation(
             backend=backend,
             transitions=self.transitions,
-            documents=self.documents,
-            app=APP,
             retry=retry or RetryPolicy(),
             task_limit=task_limit,
             input_limit_bytes=INPUT_LIMIT_BYTES,
         )
+        self.producer = Producer(backend=backend, creation=creation, app=APP, **parts)
         self.dispatcher = Dispatcher(
             backend=backend,
             transitions=self.transitions,
@@ -123,12 +125,15 @@ class Stage:
             presence=self.presence,
             wait=timedelta(seconds=20),
         )
-        parts = {"transitions": self.transitions, "documents": self.documents}
+        self.adding = Adding(
+            backend=backend, creation=creation, dispatcher=self.dispatcher, **parts
+        )
+        self.creators = {
+            IntentKind.CREATE: self.producer.finish_creating,
+            IntentKind.ADD: self.adding.finish,
+        }
         self.cancelling = Cancelling(
-            backend=backend,
-            dispatcher=self.dispatcher,
-            finish_creating=self.producer.finish_creating,
-            **parts,
+            backend=backend, dispatcher=self.dispatcher, creators=self.creators, **parts
         )
         self.resuming = Resuming(backend=backend, dispatcher=self.dispatcher, **parts)
         self.dead_letters = DeadLetters(
@@ -147,7 +152,7 @@ class Stage:
             "dispatcher": self.dispatcher,
             "dead_letters": self.dead_letters,
             "finishers": {
-                IntentKind.CREATE: self.producer.finish_creating,
+                **self.creators,
                 IntentKind.CANCEL: self.cancelling.finish,
                 IntentKind.RESUME: self.resuming.finish,
             },
@@ -218,6 +223,9 @@ class Stage:
 
     async def submit(self, *tasks: dict[str, Any], request_id: str = REQUEST) -> Accepted:
         return await self.producer.submit(TENANT, request_id, {"tasks": list(tasks)})
+
+    async def add(self, *tasks: dict[str, Any], request_id: str = "addition-1") -> Added:
+        return await self.adding.add(TENANT, job_id(), request_id, {"tasks": list(tasks)})
 
     async def dispatch(self) -> int:
         """Deal with every event there is; how many deliveries that were."""

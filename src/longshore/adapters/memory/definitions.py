@@ -26,18 +26,18 @@ class MemoryDefinitions:
         versions = self._versions.setdefault(name, [])
         newest = versions[-1] if versions and name not in self._deleted else None
         if newest is None or newest != replace(definition, version=newest.version):
-            newest = replace(deepcopy(definition), version=len(versions) + 1)
+            newest = replace(_copy(definition), version=len(versions) + 1)
             versions.append(newest)
             self._deleted.pop(name, None)
-        return deepcopy(newest)
+        return _copy(newest)
 
     async def get(self, tenant: str, name: str, *, version: int | None = None) -> Definition | None:
         versions = self._versions.get((tenant, name), [])
         if version is None:
             if not versions or (tenant, name) in self._deleted:
                 return None
-            return deepcopy(versions[-1])
-        return deepcopy(versions[version - 1]) if 0 < version <= len(versions) else None
+            return _copy(versions[-1])
+        return _copy(versions[version - 1]) if 0 < version <= len(versions) else None
 
     async def list(self, tenant: str) -> List[Definition]:
         newest = [
@@ -45,10 +45,15 @@ class MemoryDefinitions:
             for name, versions in self._versions.items()
             if name[0] == tenant and name not in self._deleted
         ]
-        return deepcopy(sorted(newest, key=lambda definition: definition.name))
+        return [_copy(one) for one in sorted(newest, key=lambda one: one.name)]
 
     async def delete(self, tenant: str, name: str) -> bool:
         there = (tenant, name) in self._versions and (tenant, name) not in self._deleted
         if there:
             self._deleted[tenant, name] = None
         return there
+
+
+def _copy(definition: Definition) -> Definition:
+    # The options are all of it that can be changed.
+    return replace(definition, options=deepcopy(definition.options))

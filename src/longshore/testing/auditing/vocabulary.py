@@ -85,7 +85,7 @@ OTHER_EVENTS: Final = frozenset({"Message Rejected", "Task Health Check"})
 OTHER_ENTITIES: Final = frozenset({"QUEUE", "SYSTEM"})
 
 LOST = "lost"  # the stream of a marker
-INTENTS: Final = frozenset({"create", "cancel", "resume"})
+INTENTS: Final = frozenset({"create", "cancel", "resume", "add"})
 UNCOUNTED: Final = frozenset({"rate-limit"})  # failures that use up no attempt
 TIMED_OUT = "timeout"
 FROM_DEAD_LETTER = "dlq"  # a failure that no attempt has told

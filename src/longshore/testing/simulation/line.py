@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cache
 from inspect import iscoroutinefunction
 from random import Random
 from typing import Any, Protocol
@@ -99,6 +100,11 @@ def over_the_line(process: Alive, world: World, clock: Clock, rumours: Rumours) 
     return replace(world.backend, clock=clock, **ports)
 
 
+@cache
+def _is_call(port: type, name: str) -> bool:
+    return iscoroutinefunction(getattr(port, name))
+
+
 class Line:
     """Stands before a port; its methods are the port's, with trouble."""
 
@@ -116,7 +122,7 @@ class Line:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._port, name)
-        if iscoroutinefunction(found):
+        if _is_call(type(self._port), name):  # type: ignore[arg-type]
             found = self._troubled(f"{self._name}.{name}", found)
             setattr(self, name, found)  # the next time there is nothing to look up
         return found

@@ -245,7 +245,8 @@ class _Run:
             world.breach(0, "a service", text)
         for found in audit(evidence_of(world.backend, settled=settled)):
             world.breach(found.invariant, found.subject, found.text)
-        await witness.judge(world, self._people.accepted, self._people.refused)
+        people = self._people
+        await witness.judge(world, people.accepted, people.added, people.refused)
 
     async def _report(self, began: float, *, keep_trace: bool) -> Report:
         world = self._world

@@ -19,16 +19,19 @@ _ALL = 100_000
 async def judge(
     world: World,
     accepted: Mapping[str, Mapping[str, Any]],
+    added: Mapping[tuple[str, str], tuple[Mapping[str, Any], bool]],
     refused: Mapping[tuple[str, str], str],
 ) -> None:
     """Add what is wrong to the world's breaches.
 
     Args:
         accepted: What was submitted and answered, by request id.
+        added: What was to be added by which request to which, and whether it was answered.
         refused: Who was told that nothing was done to which job or task, and why.
     """
     rows = await _rows(world)
     _accepted_is_there(world, accepted, rows)
+    _added_is_whole(world, added, rows)
     await _refused_did_nothing(world, refused)
     by_task: dict[str, list[Life]] = {}
     for life in world.lives.all:
@@ -64,6 +67,20 @@ def _accepted_is_there(
             task_id = task_id_of(job_id_of(TENANT, request_id), task["taskId"])
             if task_id not in rows:
                 world.breach(1, task_id, "was accepted, and is not there")
+
+
+def _added_is_whole(
+    world: World,
+    added: Mapping[tuple[str, str], tuple[Mapping[str, Any], bool]],
+    rows: Mapping[str, TaskRow],
+) -> None:
+    for (request_id, addition_id), (document, answered) in added.items():
+        ids = [
+            task_id_of(job_id_of(TENANT, request_id), task["taskId"]) for task in document["tasks"]
+        ]
+        there = [task_id for task_id in ids if task_id in rows]
+        if len(there) < len(ids) and (answered or there):
+            world.breach(1, addition_id, f"of {ids} only {there} are there")
 
 
 async def _refused_did_nothing(world: World, refused: Mapping[tuple[str, str], str]) -> None:

@@ -1,4 +1,4 @@
-"""What people do in a run: submit, cancel, resume, replay, review, and put nonsense on the queue.
+"""What people do in a run: submit, add, cancel, resume, replay, review, put nonsense on the queue.
 
 Everything is drawn before the run begins, as a list, so that a failing run can be tried again with
 less of it.
@@ -45,6 +45,7 @@ DEFINITIONS = (
 _MOST_JOBS = 5
 _MOST_TASKS = 7
 _MOST_WISHES = 10
+_MOST_ADDITIONS = 4
 _CLIENT_TRIES = 8
 _WORN_OUT = "worn-out"
 
@@ -70,12 +71,23 @@ class Wish:
     twice: bool = False
 
 
-Act = Submit | Wish
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Somebody adds tasks to a job."""
+
+    at: float
+    request_id: str
+    addition_id: str
+    document: dict[str, Any]
+    twice: bool = False
+
+
+Act = Submit | Add | Wish
 
 
 def drawn(rng: Random, length: float) -> list[Act]:
     """What people do in a run that lasts so long, in no order."""
-    acts: list[Act] = []
+    acts: list[Any] = []
     requests = []
     for number in range(1 + rng.randrange(_MOST_JOBS)):
         request_id = f"request-{number}"
@@ -88,6 +100,10 @@ def drawn(rng: Random, length: float) -> list[Act]:
                 twice=rng.random() < 0.2,
             )
         )
+    acts += [
+        _addition(rng, length, f"addition-{number}", rng.choice(acts))
+        for number in range(rng.randrange(_MOST_ADDITIONS))
+    ]
     kinds = ("cancel", "resume", "resume", "resume", "replay", "review", "review")
     acts += [
         Wish(
@@ -102,13 +118,25 @@ def drawn(rng: Random, length: float) -> list[Act]:
     return acts
 
 
-def _tasks(rng: Random) -> list[dict[str, Any]]:
+def _addition(rng: Random, length: float, addition_id: str, to: Submit) -> Add:
+    there = [task["taskId"] for task in to.document["tasks"]]
+    return Add(
+        at=to.at + rng.random() * length * 0.6,
+        request_id=to.request_id,
+        addition_id=addition_id,
+        document={"tasks": _tasks(rng, name=f"{addition_id}-t", there=there)},
+        twice=rng.random() < 0.3,
+    )
+
+
+def _tasks(rng: Random, *, name: str = "t", there: Sequence[str] = ()) -> list[dict[str, Any]]:
     size = rng.choice((1, 1, 2, 3, 4, _MOST_TASKS))
     tasks: list[dict[str, Any]] = []
     for number in range(size):
-        parents = [task["taskId"] for task in tasks if rng.random() < 0.35]
+        before = [*there, *(task["taskId"] for task in tasks)]
+        parents = [key for key in before if rng.random() < 0.35]
         task: dict[str, Any] = {
-            "taskId": f"t{number}",
+            "taskId": f"{name}{number}",
             "name": rng.choice(("plain", "plain", "reviewed", *(one.name for one in DEFINITIONS))),
             "input": rng.choices(("work", "fails", "impossible"), (20, 4, 1), k=1)[0],
         }
@@ -130,6 +158,8 @@ class People:
     def __init__(self, world: World, process: Callable[[str], Process]) -> None:
         self.accepted: dict[str, dict[str, Any]] = {}  # by request id: what was answered to
         self.refused: dict[tuple[str, str], str] = {}  # by client, and job or task: why
+        # By request id: what was to be added, and whether anybody was told that it is.
+        self.added: dict[tuple[str, str], tuple[dict[str, Any], bool]] = {}
         self._calls: Counter[str] = Counter()  # by request id: how often it was submitted
         self._world = world
         self._process = process
@@ -149,7 +179,7 @@ class People:
 
     async def _act(self, act: Act, name: str) -> None:
         await asyncio.sleep(act.at)
-        doing = self._submit(act) if isinstance(act, Submit) else self._wish(act)
+        doing = self._doing(act)
         for number in range(_CLIENT_TRIES):
             process = self._process(f"{name}.{number}")
             answered = self._world.begin(self._safely(doing, process))
@@ -177,6 +207,15 @@ class People:
                 process.end()
         return True
 
+    def _doing(self, act: Act) -> Callable[[Process], Awaitable[None]]:
+        match act:
+            case Submit():
+                return self._submit(act)
+            case Add():
+                return self._add(act)
+            case Wish():
+                return self._wish(act)
+
     def _submit(self, act: Submit) -> Callable[[Process], Awaitable[None]]:
         async def submit(process: Process) -> None:
             self._calls[act.request_id] += 1
@@ -190,6 +229,21 @@ class People:
             self.accepted[act.request_id] = act.document
 
         return submit
+
+    def _add(self, act: Add) -> Callable[[Process], Awaitable[None]]:
+        job_id, which = job_id_of(TENANT, act.request_id), (act.request_id, act.addition_id)
+        self.added.setdefault(which, (act.document, False))
+
+        async def add(process: Process) -> None:
+            adding = process.services.adding
+            added = await adding.add(TENANT, job_id, act.addition_id, act.document)
+            self._world.note(process.name, "added", act.addition_id)
+            wanted = tuple(task["taskId"] for task in act.document["tasks"])
+            if added.keys != wanted:
+                self._world.breach(9, job_id, f"{act.addition_id} has added {added.keys}")
+            self.added[which] = (act.document, True)
+
+        return add
 
     def _wish(self, act: Wish) -> Callable[[Process], Awaitable[None]]:
         job_id = job_id_of(TENANT, act.request_id)
