@@ -190,16 +190,20 @@ def services_on(
         creation=creation,
         dispatcher=dispatcher,
     )
-    creators = {IntentKind.CREATE: producer.finish_creating, IntentKind.ADD: adding.finish}
+    resuming = Resuming(
+        backend=backend, transitions=transitions, documents=documents, dispatcher=dispatcher
+    )
+    others = {
+        IntentKind.CREATE: producer.finish_creating,
+        IntentKind.ADD: adding.finish,
+        IntentKind.RESUME: resuming.finish,
+    }
     cancelling = Cancelling(
         backend=backend,
         transitions=transitions,
         documents=documents,
         dispatcher=dispatcher,
-        creators=creators,
-    )
-    resuming = Resuming(
-        backend=backend, transitions=transitions, documents=documents, dispatcher=dispatcher
+        others=others,
     )
     dead_letters = DeadLetters(
         backend=backend,
@@ -222,9 +226,8 @@ def services_on(
             dispatcher=dispatcher,
             dead_letters=dead_letters,
             finishers={
-                **creators,
+                **others,
                 IntentKind.CANCEL: cancelling.finish,
-                IntentKind.RESUME: resuming.finish,
             },
             presence=presence,
             policy=SweeperPolicy(

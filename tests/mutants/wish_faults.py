@@ -179,8 +179,8 @@ WISH_FAULTS = (
     ),
     _in_adding(
         name="what has completed is awaited",
-        old="            graph=graph,\n            completed=job.completed,\n        )\n        planned",
-        new="            graph=graph,\n        )\n        planned",
+        old="            completed=job.completed,\n        )\n        planned",
+        new="        )\n        planned",
         caught_by=f"{_ADDING}::test_a_task_behind_one_that_has_completed_gets_its_result",
     ),
     _fault(
@@ -191,10 +191,18 @@ WISH_FAULTS = (
         caught_by=f"{_ADDING}::test_a_failure_blocks_what_was_added_behind_it",
     ),
     _fault(
+        name="a job is cancelled while tasks of it are resumed",
+        file="services/cancelling.py",
+        old="if (finish := self._others.get(intent.kind)) is not None:",
+        new='if intent.kind != "resume" and (finish := self._others.get(intent.kind)):',
+        caught_by=f"{_INTENTS}::"
+        "test_a_job_that_is_cancelled_while_it_is_resumed_is_cancelled_whole",
+    ),
+    _fault(
         name="a job is cancelled without the tasks that are being added",
         file="services/cancelling.py",
-        old="if (finish := self._creators.get(intent.kind)) is not None:",
-        new='if intent.kind == "create" and (finish := self._creators[intent.kind]):',
+        old="if (finish := self._others.get(intent.kind)) is not None:",
+        new='if intent.kind == "create" and (finish := self._others[intent.kind]):',
         caught_by=f"{_ADDING}::"
         "test_a_job_that_is_cancelled_while_tasks_are_added_is_cancelled_with_them",
     ),

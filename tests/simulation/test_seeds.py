@@ -7,6 +7,8 @@ from longshore.testing.simulation.shrinking import repeat_command
 
 RUNS, PARTS = 2_000, 8
 SIZE = RUNS // PARTS
+# Once failed, with the workload as it is: a cancellation while a resume was being carried out.
+FOUND = (13_324, 19_578)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -16,6 +18,12 @@ def test_runs_are_clean(part: int) -> None:
     assert not tally.failed, told(tally)
     assert tally.unequal == []
     assert tally.never == []
+
+
+def test_what_was_found_once_stays_mended() -> None:
+    tally = campaign(FOUND)
+
+    assert not tally.failed, told(tally)
 
 
 def told(tally: Tally) -> str:

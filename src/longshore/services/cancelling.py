@@ -42,9 +42,9 @@ class Cancelling:
         transitions: Transitions,
         documents: Documents,
         dispatcher: Dispatcher,
-        creators: Mapping[IntentKind, Callable[[JobRow, Intent], Awaitable[bool]]],
+        others: Mapping[IntentKind, Callable[[JobRow, Intent], Awaitable[bool]]],
     ) -> None:
-        self._creators = creators
+        self._others = others
         self._ledger = backend.ledger
         self._clock = backend.clock
         self._transitions = transitions
@@ -122,9 +122,9 @@ class Cancelling:
 
     async def _finish_all(self, job: JobRow) -> None:
         for intent in job.intents:
-            if (finish := self._creators.get(intent.kind)) is not None:
-                # Whoever creates the tasks is still at it, or died: only what is there can be
-                # cancelled.
+            if (finish := self._others.get(intent.kind)) is not None:
+                # Whoever creates or resumes tasks is still at it, or died: only what is there can
+                # be cancelled, and a task that is resumed after this would be open for ever.
                 await finish(job, intent)
             if intent.kind is IntentKind.CANCEL:
                 await self.finish(job, intent)

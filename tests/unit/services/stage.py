@@ -128,14 +128,15 @@ class Stage:
         self.adding = Adding(
             backend=backend, creation=creation, dispatcher=self.dispatcher, **parts
         )
-        self.creators = {
+        self.resuming = Resuming(backend=backend, dispatcher=self.dispatcher, **parts)
+        self.others = {
             IntentKind.CREATE: self.producer.finish_creating,
             IntentKind.ADD: self.adding.finish,
+            IntentKind.RESUME: self.resuming.finish,
         }
         self.cancelling = Cancelling(
-            backend=backend, dispatcher=self.dispatcher, creators=self.creators, **parts
+            backend=backend, dispatcher=self.dispatcher, others=self.others, **parts
         )
-        self.resuming = Resuming(backend=backend, dispatcher=self.dispatcher, **parts)
         self.dead_letters = DeadLetters(
             backend=backend,
             transitions=self.transitions,
@@ -152,9 +153,8 @@ class Stage:
             "dispatcher": self.dispatcher,
             "dead_letters": self.dead_letters,
             "finishers": {
-                **self.creators,
+                **self.others,
                 IntentKind.CANCEL: self.cancelling.finish,
-                IntentKind.RESUME: self.resuming.finish,
             },
             "presence": self.presence,
             "policy": SweeperPolicy(),

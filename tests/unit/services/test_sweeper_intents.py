@@ -229,3 +229,58 @@ async def test_more_intents_than_are_read_at_once_are_all_finished_in_one_sweep(
 
         assert repairs == Repairs(intents_finished=5)
         assert [len(await stage.states(request_id)) for request_id in requests] == [4] * 5
+
+
+@pytest.mark.parametrize("after_the_call", [False, True], ids=["before", "after"])
+@scenario
+async def test_a_job_that_is_cancelled_while_it_is_resumed_is_cancelled_whole(
+    after_the_call: bool, tmp_path: Path
+) -> None:
+    half_done = 0
+    for at in range(1, 100):
+        async with opened("memory", tmp_path) as backend:
+            stage = Stage(backend)
+            await stage.submit(*CHAIN)
+            await stage.cancelling.cancel(job_id(), by="ann")
+            dying = Stage(crashing(backend, at, after_the_call=after_the_call))
+            try:
+                await dying.resuming.resume(job_id(), IDS, by="ann")
+            except Crash:
+                if (await stage.job()).state is JobState.CANCELLED:
+                    continue
+            else:
+                break
+            half_done += 1
+            await stage.cancelling.cancel(job_id(), by="bob")
+
+            # Whoever finds what is left of the resume must not undo the cancellation.
+            await stage.sweeper.sweep()
+            await stage.dispatch()
+            assert set((await stage.states()).values()) == {TaskState.CANCELLED}
+            job = await stage.job()
+            assert (job.state, job.intents) == (JobState.CANCELLED, ())
+    assert half_done > 2
+
+
+@scenario
+async def test_who_finishes_a_resume_when_the_job_is_cancelled_changes_nothing_any_more(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(*CHAIN)
+        await stage.cancelling.cancel(job_id(), by="ann")
+        dying = Stage(crashing(backend, 8, after_the_call=True))
+        with pytest.raises(Crash):
+            await dying.resuming.resume(job_id(), IDS, by="ann")
+        half_done = await stage.job()
+        (intent,) = half_done.intents
+
+        async def cancel() -> None:
+            await stage.cancelling.cancel(job_id(), by="bob")
+
+        ledger = Interposed(backend.ledger, "commit", before=cancel, at=1)
+        await stage.with_ports(ledger=ledger).resuming.finish(half_done, intent)
+
+        assert set((await stage.states()).values()) == {TaskState.CANCELLED}
+        assert (await stage.job()).state is JobState.CANCELLED
