@@ -13,10 +13,10 @@ from longshore.core.events.event import Event
 from longshore.core.ids import split_task_id
 from longshore.interfaces.cli import naming, words
 from longshore.interfaces.cli.event_words import details_of, style_of
-from longshore.interfaces.cli.following import LOOK_EVERY
 from longshore.interfaces.cli.options import Here
 from longshore.interfaces.cli.screen import JsonItems, console
 from longshore.interfaces.cli.session import Session, existing, settings_for
+from longshore.services.following import LOOK_EVERY
 
 _PAGE = 500
 _TYPE_WIDTH = 23

@@ -6,13 +6,14 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from longshore.interfaces.cli import following, naming
+from longshore.interfaces.cli import naming
 from longshore.interfaces.cli.exits import say
-from longshore.interfaces.cli.following import Piece
 from longshore.interfaces.cli.options import Here
 from longshore.interfaces.cli.screen import JsonItems, has_colours
 from longshore.interfaces.cli.session import Session, existing, settings_for
 from longshore.ports.output import OutputEntry, Stream
+from longshore.services import following
+from longshore.services.following import Piece
 
 _SIGNS = {Stream.STDOUT: "|", Stream.STDERR: "!", Stream.LOG: ":"}
 _PALETTE = (36, 35, 34, 32, 33)

@@ -25,13 +25,14 @@ from longshore.core.rows import TaskRow
 from longshore.core.sanitise import mask_secrets
 from longshore.core.states import TaskState
 from longshore.interfaces import views
-from longshore.interfaces.cli import following, words
+from longshore.interfaces.cli import words
 from longshore.interfaces.cli.exits import ExitCode, say
 from longshore.interfaces.cli.interruption import Interruption
 from longshore.interfaces.cli.log_view import lost_text, write_raw
 from longshore.interfaces.cli.options import Here
 from longshore.interfaces.cli.session import Session, opened, settings_for
 from longshore.ports.output import OutputEntry, Stream
+from longshore.services import following
 from longshore.settings import Settings
 
 TASK_KEY = "run"

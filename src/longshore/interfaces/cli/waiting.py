@@ -19,12 +19,12 @@ from longshore.core.ids import split_task_id
 from longshore.interfaces.cli import words
 from longshore.interfaces.cli.event_view import JobHistory
 from longshore.interfaces.cli.exits import ExitCode, say
-from longshore.interfaces.cli.following import LOOK_EVERY
 from longshore.interfaces.cli.interruption import end_signals
 from longshore.interfaces.cli.listing import all_tasks
 from longshore.interfaces.cli.screen import console
 from longshore.interfaces.cli.session import Session
 from longshore.services.crew import Crew
+from longshore.services.following import LOOK_EVERY
 
 _ENDS = (e.TaskCompleted, e.TaskFailed, e.TaskTimeout, e.TaskCancelled)
 _SHOWN = 3

@@ -21,9 +21,9 @@ from longshore.core.rows import JobRow, TaskRow
 from longshore.core.states import JobState, TaskState
 from longshore.core.submission import read_job
 from longshore.errors import BackendUnavailable, CommandRefused, NotFound
-from longshore.interfaces.cli import following
 from longshore.interfaces.job_files import accept_file
 from longshore.interfaces.python.status import JobStatus, Outcome, Output, TaskStatus
+from longshore.services import following
 from longshore.services.crew import Crew
 from longshore.settings import Settings, load
 

@@ -14,9 +14,9 @@ from datetime import timedelta
 from longshore.core.ids import task_id_of
 from longshore.core.rows import TaskRow
 from longshore.core.states import TaskState
-from longshore.interfaces.cli.exits import Missing
+from longshore.errors import NotFound
 from longshore.ports.backend import Backend
-from longshore.ports.output import OutputEntry, Place
+from longshore.ports.output import START, OutputEntry, Place
 
 LOOK_EVERY = timedelta(milliseconds=100)
 """How often a row is looked at while its task prints nothing."""
@@ -36,15 +36,19 @@ async def row_of(backend: Backend, task_id: str) -> TaskRow:
     """The task's row; it must be there."""
     row = await backend.ledger.task(task_id)
     if row is None:
-        raise Missing(f"the task {task_id} is gone", "`longshore tasks` lists what there is")
+        raise NotFound("task", task_id)
     return row
 
 
 async def updates(
-    backend: Backend, task_id: str
+    backend: Backend,
+    task_id: str,
+    *,
+    after: Place = START,
+    look_every: timedelta = LOOK_EVERY,
 ) -> AsyncIterator[tuple[TaskRow, list[OutputEntry]]]:
     """The task's row and what it printed since, again and again until it has ended."""
-    place = Place()
+    place = after
     while True:
         row = await row_of(backend, task_id)
         batch = await backend.output.read(task_id, after=place)
@@ -54,7 +58,7 @@ async def updates(
         elif row.state.terminal:
             return
         else:
-            await backend.output.wait(task_id, after=place, wait=LOOK_EVERY)
+            await backend.output.wait(task_id, after=place, wait=look_every)
 
 
 async def stored(
