@@ -21,9 +21,10 @@
     └── BackendError               a store, queue or bus failed; see ``__cause__``
         ├── BackendUnavailable     worth another try: throttled, timed out, locked
         │   └── OutcomeUnknown     the write may or may not have happened
-        └── BackendRejected        not worth another try: denied, malformed
-            ├── StoreCorrupt       the file is damaged
-            └── StoreTooNew        the file was written by a newer Longshore
+        ├── BackendRejected        not worth another try: denied, malformed
+        │   ├── StoreCorrupt       the file is damaged
+        │   └── StoreTooNew        the file was written by a newer Longshore
+        └── AlertFailed            people could not be told of what a health check found
 
     Retry, Fail                    raised by a task to decide its own outcome
 
@@ -121,7 +122,13 @@ class Conflict(LongshoreError):
 
 
 class VersionConflict(Conflict):
-    """The row is not at the version that was read: read again, decide again."""
+    """The row is not at the version that was read: read again, decide again.
+
+    ``perhaps_ours`` if the answer of an earlier try of the same commit was lost: then the row may
+    have been changed by it, and by others since.
+    """
+
+    perhaps_ours = False
 
     def __init__(self, row_id: str, expected: int) -> None:
         self.row_id = row_id
@@ -246,6 +253,22 @@ class StoreTooNew(BackendRejected):
             f"{self.path} has schema {self.found}, and this version of Longshore knows up to "
             f"{self.known}; nothing was changed. Upgrade Longshore, or use another data folder."
         )
+
+
+class AlertFailed(BackendError):
+    """An alert was not accepted; ``retry_after`` is how long the channel wants to be left alone.
+
+    The reason never quotes an address or an answer: either may hold a secret.
+    """
+
+    def __init__(self, channel: str, reason: str, retry_after: timedelta | None = None) -> None:
+        self.channel = channel
+        self.reason = reason
+        self.retry_after = retry_after
+        super().__init__(channel, reason, retry_after)
+
+    def __str__(self) -> str:
+        return f"{self.channel} did not take the alert: {self.reason}"
 
 
 class Retry(Exception):

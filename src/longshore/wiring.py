@@ -7,8 +7,9 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from longshore.adapters.memory.backend import memory_backend
 from longshore.adapters.process.presence import FilePresence
@@ -17,23 +18,35 @@ from longshore.adapters.process.table import rss_bytes_of
 from longshore.adapters.sqlite import inspection
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.sqlite.database import SqliteOptions
+from longshore.adapters.system import key_file
 from longshore.adapters.system.clock import SystemClock
 from longshore.core.backoff import RetryPolicy
+from longshore.core.health import HealthPolicy
+from longshore.core.keys import SECRET_BYTES, key_from
 from longshore.core.lease import LeasePolicy
+from longshore.core.rate import Rate
 from longshore.core.rows import IntentKind
+from longshore.errors import ConfigurationError
+from longshore.ports.alerts import Alerts
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 from longshore.ports.inspection import StoreFacts
 from longshore.ports.presence import Presence
 from longshore.ports.runner import Runner
+from longshore.services.access import Access
 from longshore.services.adding import Adding
+from longshore.services.alerting import Alerting
 from longshore.services.artifacts import ArtifactPolicy
 from longshore.services.cancelling import Cancelling
 from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.documents import Documents
+from longshore.services.explaining import Explaining
+from longshore.services.health_check import HealthCheck, HealthCheckPolicy
+from longshore.services.pausing import Pausing
 from longshore.services.producer import Producer
 from longshore.services.resuming import Resuming
+from longshore.services.reviewing import Reviewing
 from longshore.services.sweeper import Sweeper, SweeperPolicy
 from longshore.services.task_creation import TaskCreation
 from longshore.services.transitions import Transitions
@@ -53,12 +66,17 @@ class Services:
     documents: Documents
     producer: Producer
     adding: Adding
+    access: Access
+    health_check: HealthCheck
     dispatcher: Dispatcher
     sweeper: Sweeper
     dead_letters: DeadLetters
     presence: Presence
     cancelling: Cancelling
     resuming: Resuming
+    reviewing: Reviewing
+    explaining: Explaining
+    pausing: Pausing
 
     def worker(self, worker_id: str | None = None) -> Worker:
         """A worker of this process."""
@@ -219,6 +237,12 @@ def services_on(
         documents=documents,
         producer=producer,
         adding=adding,
+        access=Access(
+            backend=backend,
+            app=settings.app,
+            rate=Rate(per_second=settings.api.requests_per_second, burst=settings.api.burst),
+            draw=secrets.token_bytes,
+        ),
         dispatcher=dispatcher,
         sweeper=Sweeper(
             backend=backend,
@@ -237,10 +261,63 @@ def services_on(
             ),
         ),
         dead_letters=dead_letters,
+        health_check=_health_check(settings, backend, presence),
         presence=presence,
         cancelling=cancelling,
         resuming=resuming,
+        pausing=Pausing(backend),
+        reviewing=Reviewing(backend=backend, transitions=transitions, dispatcher=dispatcher),
+        explaining=Explaining(
+            backend=backend,
+            documents=documents,
+            presence=presence,
+            lease=_lease_policy(settings),
+        ),
     )
+
+
+def _health_check(settings: Settings, backend: Backend, presence: Presence) -> HealthCheck:
+    health = settings.health
+    thresholds = HealthPolicy(
+        longest_run=health.longest_run,
+        healthy_within=health.healthy_within,
+        warning_within=health.warning_within,
+    )
+    return HealthCheck(
+        backend=backend,
+        presence=presence,
+        alerting=Alerting(
+            backend,
+            list(_channels(settings, backend.clock)),
+            cool_down=health.cool_down,
+            within=settings.alerts.timeout,
+        ),
+        app=settings.app,
+        policy=HealthCheckPolicy(every=health.every, thresholds=thresholds),
+    )
+
+
+def _channels(settings: Settings, clock: Clock) -> Iterator[Alerts]:
+    """The ways in which people hear of what a health check finds; each is imported if it is set."""
+    alerts = settings.alerts
+    if alerts.slack_token is not None or alerts.slack_webhook is not None:
+        try:
+            from longshore.adapters.alerts import slack
+        except ImportError as error:
+            problem = "Slack alerts need one more package: pip install 'longshore[slack]'"
+            raise ConfigurationError([problem]) from error
+        if alerts.slack_token is not None:
+            token, to = alerts.slack_token.get_secret_value(), alerts.slack_channel or ""
+            yield slack.slack_bot(token=token, to=to, clock=clock, within=alerts.timeout)
+        if alerts.slack_webhook is not None:
+            url = alerts.slack_webhook.get_secret_value()
+            yield slack.slack_webhook(url=url, clock=clock, within=alerts.timeout)
+    if alerts.webhook_url is not None:
+        from longshore.adapters.alerts.webhook import WebhookAlerts
+
+        signing = [secret.get_secret_value() for secret in alerts.webhook_secrets]
+        url = alerts.webhook_url.get_secret_value()
+        yield WebhookAlerts(url, signing, clock, within=alerts.timeout)
 
 
 @contextlib.asynccontextmanager
@@ -257,6 +334,15 @@ async def _backend(settings: Settings) -> AsyncIterator[Backend]:
     folder = settings.data_dir.absolute()
     async with sqlite_backend(folder, SystemClock(), options) as backend:
         yield backend
+
+
+async def own_key(services: Services) -> Path:
+    """Where the key is that this machine has made for itself; it may do everything."""
+    folder = services.settings.data_dir.absolute()
+    text = key_file.own_key(folder, lambda: key_from(secrets.token_bytes(SECRET_BYTES)))
+    # Written down before it is known: a key that nobody has could never be used or revoked.
+    await services.access.ensure(text, services.settings.tenant, name=socket.gethostname())
+    return folder / key_file.NAME
 
 
 def store_exists(settings: Settings) -> bool:

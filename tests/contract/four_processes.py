@@ -94,7 +94,7 @@ def _follow(lines: list[Line], clock: FakeClock) -> None:
 def _backend(turns: "_Turns", clock: FakeClock, *, epoch: int, atomic: bool) -> Backend:
     ports: dict[str, Any] = {
         name: _Port(name, turns)
-        for name in ("queue", "events", "bus", "output", "definitions", "keys")
+        for name in ("queue", "queues", "events", "bus", "output", "definitions", "keys")
     }
     ledger, blobs = _Ledger(turns, epoch=epoch, atomic=atomic), _Blobs(turns)
     return Backend(
@@ -126,7 +126,7 @@ class _Port:
     def __getattr__(self, method: str) -> Any:
         return partial(self._call, method)
 
-    async def _call(self, method: str, *values: Any, **named: Any) -> Any:
+    async def _call(self, method: str, /, *values: Any, **named: Any) -> Any:
         return await self._turns.next().call(f"{self._name}.{method}", *values, **named)
 
 

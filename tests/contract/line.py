@@ -43,7 +43,7 @@ class Line:
         for answer in self._asked.values():
             answer.cancel()
 
-    async def call(self, name: str, *values: Any, **named: Any) -> Any:
+    async def call(self, name: str, /, *values: Any, **named: Any) -> Any:
         """What the other side answers."""
         number, answer = self._ask(name, values, named)
         try:

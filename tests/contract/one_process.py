@@ -29,7 +29,7 @@ class _Instance:
         self._backend: Backend | None = None
         self._under_way = 0
 
-    async def _serve(self, name: str, *values: Any, **named: Any) -> Any:
+    async def _serve(self, name: str, /, *values: Any, **named: Any) -> Any:
         own = getattr(self, name, None)
         if own is not None:
             return await own(*values, **named)

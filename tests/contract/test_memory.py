@@ -19,6 +19,7 @@ from longshore.testing.contracts.ledger import (
 )
 from longshore.testing.contracts.output import OutputLogContract
 from longshore.testing.contracts.queue import TaskQueueContract
+from longshore.testing.contracts.queues import QueuesContract
 
 
 class _Memory:
@@ -68,4 +69,8 @@ class TestMemoryDefinitions(_Memory, DefinitionsContract):
 
 
 class TestMemoryKeys(_Memory, KeysContract):
+    pass
+
+
+class TestMemoryQueues(_Memory, QueuesContract):
     pass

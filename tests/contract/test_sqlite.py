@@ -18,6 +18,7 @@ from longshore.testing.contracts.ledger import (
 )
 from longshore.testing.contracts.output import OutputLogContract, OutputLogSharedContract
 from longshore.testing.contracts.queue import TaskQueueContract, TaskQueueSharedContract
+from longshore.testing.contracts.queues import QueuesContract, QueuesSharedContract
 
 
 class _Sqlite:
@@ -54,4 +55,8 @@ class TestSqliteDefinitions(_Sqlite, DefinitionsContract, DefinitionsSharedContr
 
 
 class TestSqliteKeys(_Sqlite, KeysContract, KeysSharedContract):
+    pass
+
+
+class TestSqliteQueues(_Sqlite, QueuesContract, QueuesSharedContract):
     pass

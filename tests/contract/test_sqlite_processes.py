@@ -24,6 +24,7 @@ from longshore.testing.contracts.ledger import (
 )
 from longshore.testing.contracts.output import OutputLogContract, OutputLogSharedContract
 from longshore.testing.contracts.queue import TaskQueueContract, TaskQueueSharedContract
+from longshore.testing.contracts.queues import QueuesContract, QueuesSharedContract
 from tests.contract.four_processes import FourProcesses, four_processes
 
 # One xdist worker for all of it: the processes are started once.
@@ -77,4 +78,8 @@ class TestSqliteDefinitionsInFour(_FourProcesses, DefinitionsContract, Definitio
 
 
 class TestSqliteKeysInFour(_FourProcesses, KeysContract, KeysSharedContract):
+    pass
+
+
+class TestSqliteQueuesInFour(_FourProcesses, QueuesContract, QueuesSharedContract):
     pass

@@ -16,6 +16,7 @@ from longshore.ports.keys import Keys
 from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputLog
 from longshore.ports.queue import TaskQueue
+from longshore.ports.queues import Queues
 from longshore.testing.crashing.matrix import FAILPOINTS
 from longshore.testing.crashing.watching import CALLS
 
@@ -23,6 +24,7 @@ ADAPTERS = Path(failpoints.__file__).parent / "adapters"
 PORTS = {
     "ledger": Ledger,
     "queue": TaskQueue,
+    "queues": Queues,
     "events": EventLog,
     "bus": EventBus,
     "output": OutputLog,
@@ -38,6 +40,7 @@ READS = {
         *("untold_ends", "nudged"),
     },
     "queue": {"depth", "dead_letters"},
+    "queues": {"paused", "paused_of"},
     "events": {"history", "latest", "query"},
     "bus": set(),
     "output": {"read", "wait"},

@@ -13,7 +13,9 @@ from longshore import errors
 from tests.errors_everywhere.sites import PORTS, methods_of
 
 # Those that speak to a store; the others are on the machine, and fail by their contracts only.
-_STORES = frozenset({"ledger", "queue", "events", "bus", "output", "blobs", "definitions", "keys"})
+_STORES = frozenset(
+    {"ledger", "queue", "queues", "events", "bus", "output", "blobs", "definitions", "keys"}
+)
 _NAMED = re.compile(r"^\s*(?P<name>[A-Z]\w+): ", re.MULTILINE)
 _IN_PASSING = re.compile(r"Raises (?P<name>[A-Z]\w+) ")
 # What only a caller that breaks the rules is told, which the services do not.
@@ -24,6 +26,7 @@ _MADE: dict[str, Callable[[], Exception]] = {
     "AlreadyExists": lambda: errors.AlreadyExists("an event", "a place"),
     "NotFound": lambda: errors.NotFound("blob", "a key"),
     "UsageError": lambda: errors.UsageError("this can never be"),
+    "AlertFailed": lambda: errors.AlertFailed("people", "they do not listen"),
     "BackendUnavailable": lambda: errors.BackendUnavailable("out of reach"),
     "OutcomeUnknown": lambda: errors.OutcomeUnknown("no answer came"),
     "BackendRejected": lambda: errors.BackendRejected("denied"),
@@ -45,7 +48,8 @@ class Kind:
     @property
     def passing(self) -> bool:
         """Whether nobody may have to suffer for it: another try is all it takes."""
-        return self.name in ("BackendUnavailable", "OutcomeUnknown", "VersionConflict")
+        passing = ("BackendUnavailable", "OutcomeUnknown", "VersionConflict", "AlertFailed")
+        return self.name in passing
 
     @property
     def unforeseen(self) -> bool:

@@ -53,6 +53,7 @@ LARGE = "x" * 3_000
 _LOOK_EVERY_S = 0.5
 _LOOKS = 600
 _TRIES = 3
+_AGAIN_AND_AGAIN = "people are told the same error again and again"
 
 
 class Loop(VirtualLoop):
@@ -163,8 +164,26 @@ class Play:
                     return None
                 else:
                     raise
-        message = "people are told the same error again and again"
-        raise Stuck(message)
+        raise Stuck(_AGAIN_AND_AGAIN)
+
+    async def is_answered(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """As ``insists``, but of a call that gives its answer also to those who ask again."""
+        for _ in range(_TRIES):
+            try:
+                return await call()
+            except Exception as error:
+                if error is not self.wire.raised:
+                    raise
+                self.heard.append(error)
+        raise Stuck(_AGAIN_AND_AGAIN)
+
+    async def submitted(self, request: str, *tasks: dict[str, Any]) -> None:
+        """Have a job submitted."""
+        await self.insists(lambda: self.ours.submit(*tasks, request_id=request))
+
+    async def stands(self, request: str, key: str) -> TaskState:
+        """The state of a task now, as it is stored."""
+        return (await self.others.task(key, request)).state
 
     async def until(self, condition: Callable[[], Awaitable[object]], what: str) -> None:
         """Wait for something to be so."""

@@ -129,7 +129,7 @@ async def _carried_out(
     _judge_children(play, report)
     if report.trouble is not None:
         _judge(play, report, told)
-    elif play.broke or play.heard or told.with_trace:
+    elif play.broke or play.heard or set(told.with_trace) - set(play.meant):
         report.breaches.append(f"without any trouble: {play.broke} {told.with_trace}")
     await play.leave()
 
@@ -180,7 +180,11 @@ def _judge(play: Play, report: Report, told: _Told) -> None:
 def _was_told(raised: Exception, play: Play, told: _Told) -> bool:
     if any(raised in _chain(error) for error in (*play.heard, *play.broke, *told.with_trace)):
         return True
-    # For one of ours the words are enough; of anything else the trace is wanted.
+    # For one of ours the words are enough; of anything else the trace is wanted. Only of a channel
+    # to people nothing but the name is told: what its library says may hold a secret.
+    assert play.wire.trouble is not None
+    if play.wire.trouble.site.method == "alerts.send":
+        return any(type(raised).__name__ in word for word in told.words)
     return isinstance(raised, BackendRejected) and any(str(raised) in word for word in told.words)
 
 

@@ -21,10 +21,13 @@ from longshore.ports.queue import Outgoing
 from longshore.ports.runner import Progressed, StepDone, Summarised, Used
 from longshore.services.crew import until_nothing_is_left
 from longshore.services.dispatcher import CONSUMER, ENDING_EVENTS
+from longshore.services.pausing import Pausing
 from longshore.services.post_mortem import examine
 from longshore.testing.flaky import Flaky
 from longshore.testing.runner import Script, fails, prints, succeeds
+from tests.errors_everywhere.asking import changes, changes_prepared, keys
 from tests.errors_everywhere.play import LARGE, Play
+from tests.errors_everywhere.watching import health, readers
 from tests.unit.services.dead import lose_messages
 from tests.unit.services.ports import Crash
 from tests.unit.services.stage import NO_WAIT, TENANT, Stage, a_task, job_id, task_id
@@ -50,10 +53,6 @@ class Scene:
 
 async def _nothing(_: Play) -> None:
     pass
-
-
-async def _submitted(play: Play, request: str, *tasks: dict[str, Any]) -> None:
-    await play.insists(lambda: play.ours.submit(*tasks, request_id=request))
 
 
 async def attempts(play: Play) -> None:
@@ -85,18 +84,17 @@ async def attempts(play: Play) -> None:
     scripts.plays("parent", Script(ending=succeeds(LARGE)))
     scripts.plays("lossy", Script(says=[prints("lost"), timedelta(seconds=4)]))
     _lose_output_of(play, task_id("lossy", "lossy"))
-    await _submitted(play, "lossy", a_task("lossy"))
-    await _submitted(play, "rich", a_task("rich", name="stored", input=LARGE))
-    await _submitted(
-        play,
+    await play.submitted("lossy", a_task("lossy"))
+    await play.submitted("rich", a_task("rich", name="stored", input=LARGE))
+    await play.submitted(
         "dag",
         a_task("parent"),
         a_task("left", "parent"),
         a_task("right", "parent"),
         a_task("last", "left", "right"),
     )
-    await _submitted(play, "again", a_task("again"), a_task("resting"), a_task("stepping"))
-    await _submitted(play, "late", a_task("late", name="hasty"))
+    await play.submitted("again", a_task("again"), a_task("resting"), a_task("stepping"))
+    await play.submitted("late", a_task("late", name="hasty"))
     await play.until_job("lossy", "rich", "dag", "again", "late")
 
 
@@ -135,20 +133,24 @@ async def people(play: Play) -> None:
         play.wire.meanwhile.clear()
         await play.others.submit(a_task("twice"), request_id="twice")
 
+    pausing = Pausing(play.ours.backend)
+    await play.insists(lambda: pausing.pause("default", by="ann", reason="a flood"))
+    await play.insists(pausing.paused)
+    await play.insists(lambda: pausing.resume("default", by="ann"))
     play.wire.meanwhile["definitions.get"] = when_looked_up
-    await _submitted(play, "twice", a_task("twice"))
-    await _submitted(play, "twice", a_task("twice"))
+    await play.submitted("twice", a_task("twice"))
+    await play.submitted("twice", a_task("twice"))
 
-    await _submitted(play, "cancelled", a_task("endless"), a_task("behind", "endless"))
+    await play.submitted("cancelled", a_task("endless"), a_task("behind", "endless"))
     await play.until_task("cancelled", "endless", TaskState.PROCESSING)
     await play.insists(lambda: play.ours.cancelling.cancel(job_id("cancelled"), by="ann"))
     many = [a_task(key, *LONG_KEYS[:number][:1]) for number, key in enumerate(LONG_KEYS)]
-    await _submitted(play, "many", *many)
-    await _submitted(play, "asleep", a_task("asleep", delay=30), a_task("next", "asleep"))
+    await play.submitted("many", *many)
+    await play.submitted("asleep", a_task("asleep", delay=30), a_task("next", "asleep"))
     await play.insists(lambda: play.ours.cancelling.cancel(job_id("asleep"), by="ann"))
 
-    await _submitted(play, "broken", a_task("broken"), a_task("after", "broken"))
-    await _submitted(play, "dead", a_task("dead"), a_task("dead-too"))
+    await play.submitted("broken", a_task("broken"), a_task("after", "broken"))
+    await play.submitted("dead", a_task("dead"), a_task("dead-too"))
     await play.until_job("cancelled", "asleep", "broken", "dead", "many")
     broken = [task_id("broken", "broken")]
     await play.insists(lambda: play.ours.resuming.resume(job_id("broken"), broken, by="ann"))
@@ -244,16 +246,19 @@ async def _half_done(play: Play) -> None:
     # Not to be run before somebody has had time to finish its cancellation.
     asleep = ({**three[0], "delay": 60}, *three[1:])
     await others.submit(*asleep, request_id="half-cancelled")
+    await others.submit(a_task("old", delay=60), request_id="half-grown")
+    grown = [three[0], a_task("b", "a", "old"), three[2]]
     await others.submit(*three, request_id="half-resumed")
     await others.fail(task_id("a", "half-resumed"))
     await others.dispatch()
     dying = Stage(
         replace(play.raw, ledger=Flaky(play.raw.ledger, "commit", Crash(), None, skip=1)),
         presence=play.machine,
-        retry=others.producer._retry,
+        retry=others.producer._creation.retry,
     )
     for act in (
         lambda stage: stage.submit(*three, request_id="half-created"),
+        lambda stage: stage.adding.add(TENANT, job_id("half-grown"), "more", {"tasks": grown}),
         lambda stage: stage.cancelling.cancel(job_id("half-cancelled"), by="ann"),
         lambda stage: stage.resuming.resume(
             job_id("half-resumed"), [task_id("a", "half-resumed")], by="ann"
@@ -266,7 +271,7 @@ async def _half_done(play: Play) -> None:
 
 async def sweeping(play: Play) -> None:
     """Everything that was left behind is taken up, and new work is done beside it."""
-    await _submitted(play, "beside", a_task("beside"))
+    await play.submitted("beside", a_task("beside"))
     await play.until_rest()
 
 
@@ -276,7 +281,7 @@ async def stopping(play: Play) -> None:
     scripts.plays("drained", ENDLESS, Script())
     _cannot_be_loaded(play)
     scripts.plays("hurried", ENDLESS, Script())
-    await _submitted(play, "drained", a_task("drained"))
+    await play.submitted("drained", a_task("drained"))
     await play.until_child("drained", "drained")
     await play.end_shift()
 
@@ -297,7 +302,7 @@ async def stopping(play: Play) -> None:
         wire.meanwhile.clear()
 
     play.begin_shift()
-    await _submitted(play, "hurried", a_task("hurried"))
+    await play.submitted("hurried", a_task("hurried"))
     await play.until_child("hurried", "hurried")
     await play.insists(lambda: _now(lambda: play.stop(at_once=True)))
     await play.shift
@@ -336,12 +341,12 @@ async def _cancelled_at_its_claim(play: Play) -> None:
                 await asyncio.sleep(0)
 
     play.wire.meanwhile["ledger.commit"] = when_claimed
-    await _submitted(play, "unlucky", a_task("unlucky"))
+    await play.submitted("unlucky", a_task("unlucky"))
 
 
 async def standing_in(play: Play) -> None:
     """Somebody else of the machine leads, and does nothing."""
-    await _submitted(play, "pair", a_task("one"), a_task("two", "one"))
+    await play.submitted("pair", a_task("one"), a_task("two", "one"))
     await play.until_job("pair")
 
 
@@ -351,4 +356,8 @@ SCENES = (
     Scene("sweeping", _left_behind, sweeping),
     Scene("stopping", _nothing, stopping),
     Scene("standing in", _nothing, standing_in, leading=False),
+    Scene("changes", changes_prepared, changes),
+    Scene("keys", _nothing, keys),
+    Scene("readers", _nothing, readers),
+    Scene("health", _nothing, health),
 )

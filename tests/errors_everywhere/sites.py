@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import longshore.services
+from longshore.ports.alerts import Alerts
 from longshore.ports.backend import Backend
 from longshore.ports.blobs import BlobStore
 from longshore.ports.definitions import Definitions
@@ -25,18 +26,21 @@ from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputLog
 from longshore.ports.presence import Presence
 from longshore.ports.queue import TaskQueue
+from longshore.ports.queues import Queues
 from longshore.ports.runner import Runner, RunningAttempt
 
 # Not the clock: its contract has no errors, and whoever cannot tell the time cannot go on.
 PORTS: dict[str, type] = {
     "ledger": Ledger,
     "queue": TaskQueue,
+    "queues": Queues,
     "events": EventLog,
     "bus": EventBus,
     "output": OutputLog,
     "blobs": BlobStore,
     "definitions": Definitions,
     "keys": Keys,
+    "alerts": Alerts,
     "presence": Presence,
     "runner": Runner,
     "child": RunningAttempt,

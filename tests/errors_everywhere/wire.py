@@ -11,7 +11,9 @@ from longshore.ports.backend import Backend
 from tests.errors_everywhere.kinds import Kind
 from tests.errors_everywhere.sites import PORTS, Site, Way, methods_of, way_of
 
-_OF_BACKEND = ("ledger", "queue", "events", "bus", "output", "blobs", "definitions", "keys")
+_OF_BACKEND = (
+    *("ledger", "queue", "queues", "events", "bus", "output", "blobs", "definitions", "keys"),
+)
 Happening = Callable[..., Awaitable[object]]
 
 
@@ -53,7 +55,7 @@ class Wire:
         self.first: dict[str, Happening] = {}
         # What others do just after a method was carried out and before its answer is there.
         self.meanwhile: dict[str, Happening] = {}
-        self._trouble = trouble
+        self.trouble = trouble
         self._left = trouble.number if trouble else 0
 
     def before(self, backend: Backend) -> Backend:
@@ -65,7 +67,7 @@ class Wire:
 
     def made(self, method: str) -> tuple[Trouble | None, Call | None]:
         """Note a call, made two frames up; what is to happen to it, and the note."""
-        wanted = self._trouble
+        wanted = self.trouble
         if wanted is not None and (self.raised or wanted.site.method != method):
             return None, None
         found = way_of(sys._getframe(2), method)

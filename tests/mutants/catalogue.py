@@ -9,12 +9,15 @@ from tests.mutants.dead_letter_faults import DEAD_LETTER_FAULTS
 from tests.mutants.definition_faults import DEFINITION_FAULTS
 from tests.mutants.event_faults import EVENT_FAULTS
 from tests.mutants.fault import Fault
+from tests.mutants.filter_faults import FILTER_FAULTS
 from tests.mutants.key_faults import KEY_FAULTS
 from tests.mutants.ledger_faults import LEDGER_FAULTS
 from tests.mutants.output_faults import OUTPUT_FAULTS
 from tests.mutants.overlooked_faults import OVERLOOKED_FAULTS
+from tests.mutants.pause_faults import PAUSE_FAULTS
 from tests.mutants.presence_faults import PRESENCE_FAULTS
 from tests.mutants.queue_faults import QUEUE_FAULTS
+from tests.mutants.review_faults import REVIEW_FAULTS
 from tests.mutants.supervision_faults import SUPERVISION_FAULTS
 from tests.mutants.sweeper_faults import SWEEPER_FAULTS
 from tests.mutants.turn_faults import TURN_FAULTS
@@ -23,9 +26,11 @@ from tests.mutants.worker_faults import WORKER_FAULTS
 
 FAULTS: tuple[Fault, ...] = (
     *LEDGER_FAULTS,
+    *FILTER_FAULTS,
     *OVERLOOKED_FAULTS,
     *TURN_FAULTS,
     *QUEUE_FAULTS,
+    *PAUSE_FAULTS,
     *EVENT_FAULTS,
     *BUS_FAULTS,
     *OUTPUT_FAULTS,
@@ -36,6 +41,7 @@ FAULTS: tuple[Fault, ...] = (
     *SWEEPER_FAULTS,
     *DEAD_LETTER_FAULTS,
     *WISH_FAULTS,
+    *REVIEW_FAULTS,
     *WORKER_FAULTS,
     *ARTIFACT_FAULTS,
     *SUPERVISION_FAULTS,

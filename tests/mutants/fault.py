@@ -17,6 +17,7 @@ class Part(StrEnum):
 
     LEDGER = "ledger"
     QUEUE = "queue"
+    QUEUES = "queues"  # which of them are paused
     EVENTS = "events"
     BUS = "bus"
     OUTPUT = "output"
@@ -26,7 +27,8 @@ class Part(StrEnum):
     CLOCK = "clock"
     SWEEPER = "sweeper"
     DEAD_LETTERS = "dead letters"
-    WISHES = "wishes"  # to cancel a job, to resume it
+    WISHES = "wishes"  # to cancel, to resume, to add, to review
+    EXPLAINING = "explaining"
     WORKER = "worker"
     ARTIFACTS = "artifacts"
     SUPERVISION = "supervision"
@@ -37,7 +39,7 @@ class Part(StrEnum):
 IN_EACH_BACKEND = frozenset(
     {
         *(Part.LEDGER, Part.QUEUE, Part.EVENTS, Part.BUS, Part.OUTPUT),
-        *(Part.BLOBS, Part.DEFINITIONS, Part.KEYS),
+        *(Part.BLOBS, Part.DEFINITIONS, Part.KEYS, Part.QUEUES),
     }
 )
 

@@ -36,17 +36,16 @@ WISH_FAULTS = (
     ),
     _in_resuming(
         name="a resume whose answer was lost is made again",
-        old="return job.change_id == ours or any(intent.id == ours for intent in job.intents)",
+        old="return conflict.perhaps_ours and await self._was_ours(change)",
         new="return False",
         caught_by=f"{_RESUMING}::"
         "test_a_resume_whose_answer_was_lost_and_whose_task_was_taken_is_told_as_done",
     ),
     _in_resuming(
-        name="a resume that somebody went on from is made again",
-        old="return job.change_id == ours or any(intent.id == ours for intent in job.intents)",
-        new="return job.change_id == ours",
-        caught_by=f"{_RESUMING}::"
-        "test_a_resume_whose_answer_was_lost_and_whose_job_went_on_is_told_as_done",
+        name="one who was slower takes the resume of another for its own",
+        old="return conflict.perhaps_ours and await self._was_ours(change)",
+        new="return await self._was_ours(change)",
+        caught_by=f"{_RESUMING}::test_two_who_resume_one_task_at_once_give_it_one_new_round",
     ),
     _in_resuming(
         name="a resume that is under way is left to the sweeper for ever",
@@ -64,7 +63,7 @@ WISH_FAULTS = (
     _in_resuming(
         name="a resume is closed before its tasks are resumed",
         old="        graph = await self._graph(job)\n        command = c.Resume(",
-        new="        await self._close(job.id, intent)\n"
+        new="        await self._transitions.close(job.id, intent)\n"
         "        graph = await self._graph(job)\n        command = c.Resume(",
         caught_by=f"{_RESUMING}::test_a_resume_that_dies_at_any_call_is_finished_or_never_was",
     ),
@@ -122,7 +121,7 @@ WISH_FAULTS = (
         name="a cancellation is closed before its tasks are",
         old="        reason = job.cancel.reason if job.cancel else None\n",
         new="        reason = job.cancel.reason if job.cancel else None\n"
-        "        await self._close(job.id, intent)\n",
+        "        await self._transitions.close(job.id, intent)\n",
         caught_by=f"{_INTENTS}::"
         "test_a_cancellation_that_dies_at_any_call_is_finished_by_the_sweeper_or_never_was",
     ),
@@ -189,6 +188,20 @@ WISH_FAULTS = (
         old="alone = row.spec.dependents is None and row.spec.number not in job.grown",
         new="alone = row.spec.dependents is None",
         caught_by=f"{_ADDING}::test_a_failure_blocks_what_was_added_behind_it",
+    ),
+    _in_resuming(
+        name="a resume whose answer was lost is refused when others have gone on",
+        old="return [event.body for event in history] == [told.body]",
+        new="return False",
+        caught_by="unit/services/test_resuming_unheard.py::"
+        "test_a_resume_that_went_on_while_its_answer_was_lost_is_not_refused",
+    ),
+    _in_resuming(
+        name="somebody else's resume is taken for one's own",
+        old="return [event.body for event in history] == [told.body]",
+        new="return True",
+        caught_by="unit/services/test_resuming_unheard.py::"
+        "test_a_resume_for_which_somebody_else_was_faster_is_refused",
     ),
     _fault(
         name="a job is cancelled while tasks of it are resumed",

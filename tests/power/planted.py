@@ -182,16 +182,14 @@ FAULTS = (
         "inputs are stored after the rows that refer to them",
         (
             "services/producer.py",
-            "        for key, data in planned.blobs:\n"
-            "            await self._backend.blobs.put(key, data)\n        place =",
+            "        await self._creation.keep_documents(planned)\n        place =",
             "        place =",
         ),
         (
             "services/producer.py",
             "            return await self._write_at_once(spec, planned, graph)\n",
             "            row = await self._write_at_once(spec, planned, graph)\n"
-            "            for key, data in planned.blobs:\n"
-            "                await self._backend.blobs.put(key, data)\n            return row\n",
+            "            await self._creation.keep_documents(planned)\n            return row\n",
         ),
     ),
     fault("the epoch does not grow", (OPENING, "        epoch += 1\n", "")),

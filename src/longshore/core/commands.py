@@ -142,6 +142,7 @@ class RequestRevision:
 
     feedback: str
     by: str
+    attempt: int | None = None  # whose result the reviewer saw: that of a later one is spared
 
 
 @value
@@ -149,6 +150,7 @@ class Approve:
     """A reviewer accepts the work."""
 
     by: str
+    attempt: int | None = None  # whose result the reviewer saw: a later one is not accepted unseen
 
 
 @value

@@ -14,6 +14,7 @@ from typing import Any
 
 from longshore.core.backoff import RetryPolicy
 from longshore.core.child_limits import NO_LIMITS, Isolation, Limits
+from longshore.core.health import HealthLimits
 from longshore.core.ids import is_name
 from longshore.core.states import Priority
 
@@ -44,6 +45,7 @@ class Definition:
     isolation: Isolation = Isolation.FORK
     limits: Limits = NO_LIMITS
     pty: bool = False  # output goes through a terminal, as some programs want it
+    health: HealthLimits | None = None  # None: the installation's thresholds
 
     def __post_init__(self) -> None:
         if not is_name(self.name):

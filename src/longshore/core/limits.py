@@ -4,6 +4,7 @@ from __future__ import annotations
 
 MAX_REVISIONS = 5
 FEEDBACK_LIMIT_CHARACTERS = 5_000
+REASON_LIMIT_CHARACTERS = 1_000
 TASKS_PER_JOB = 10_000
 """The default; a setting may lower or raise it."""
 RECEIVE_LIMIT = 20

@@ -16,6 +16,7 @@ from longshore.core.attempt_history import PastAttempt
 from longshore.core.dead_letters import DeadLetter
 from longshore.core.events.event import Event
 from longshore.core.failures import ErrorCategory, Failure
+from longshore.core.reasons import Reason
 from longshore.core.rows import JobRow, TaskRow
 from longshore.core.sanitise import safe_excerpt
 from longshore.core.states import JobState, TaskState
@@ -73,8 +74,8 @@ def job_document(job: JobRow, *, exit_code: int | None) -> dict[str, Any]:
         },
         "requestId": job.spec.request_id,
         "round": job.round,
-        "createdAt": _moment(job.spec.created_at),
-        "finishedAt": _moment(job.finished_at),
+        "createdAt": moment(job.spec.created_at),
+        "finishedAt": moment(job.finished_at),
         "durationMs": _ms(job.finished_at - job.spec.created_at if job.finished_at else None),
     }
 
@@ -95,15 +96,15 @@ def task_document(task: TaskRow, *, last_event: Event | None = None) -> dict[str
         "maxAttempts": task.spec.retry.max_attempts,
         "workerId": task.lease.worker_id if task.lease else None,
         "error": _failure(task.failure),
-        "createdAt": _moment(task.spec.created_at),
-        "dueAt": _moment(task.due_at),
-        "startedAt": _moment(task.started_at),
-        "finishedAt": _moment(task.finished_at),
+        "createdAt": moment(task.spec.created_at),
+        "dueAt": moment(task.due_at),
+        "startedAt": moment(task.started_at),
+        "finishedAt": moment(task.finished_at),
         "durationMs": _ms(task.ran_for),
         "usage": {"costUsd": task.usage.cost_usd, "turns": task.usage.turns},
     }
     if last_event is not None:
-        document["lastEvent"] = {"type": last_event.type, "at": _moment(last_event.at)}
+        document["lastEvent"] = {"type": last_event.type, "at": moment(last_event.at)}
     return document
 
 
@@ -124,7 +125,7 @@ def dead_letter_document(letter: DeadLetter) -> dict[str, Any]:
     return {
         "id": letter.id,
         "kind": "task" if message is None else "message",
-        "at": _moment(letter.at),
+        "at": moment(letter.at),
         "queue": letter.queue,
         "error": letter.reason,
         "category": letter.category.value if letter.category else None,
@@ -160,13 +161,25 @@ def _attempt(attempt: PastAttempt) -> dict[str, Any]:
         "attempt": attempt.number,
         "round": attempt.round,
         "workerId": attempt.worker_id,
-        "startedAt": _moment(attempt.started_at),
-        "endedAt": _moment(attempt.ended_at),
+        "startedAt": moment(attempt.started_at),
+        "endedAt": moment(attempt.ended_at),
         "durationMs": _ms(attempt.took),
         "outcome": attempt.ended,
         "error": attempt.error,
         "category": attempt.category,
         "exitCode": attempt.exit_code,
+    }
+
+
+def reason_document(reason: Reason) -> dict[str, Any]:
+    """Why something waits, and the command that would move it on."""
+    return {
+        "code": reason.code.value,
+        "text": reason.text,
+        "since": moment(reason.since),
+        "until": moment(reason.until),
+        "requestId": reason.task_id,
+        "remedy": reason.remedy_command,
     }
 
 
@@ -176,10 +189,11 @@ def counts_of(states: Mapping[str, TaskState]) -> dict[str, int]:
     return {state.value: found.count(state) for state in TaskState}
 
 
-def _moment(moment: datetime | None) -> str | None:
-    if moment is None:
+def moment(when: datetime | None) -> str | None:
+    """A time as the wire has it."""
+    if when is None:
         return None
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _ms(duration: timedelta | None) -> int | None:

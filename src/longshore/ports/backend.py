@@ -13,6 +13,7 @@ from longshore.ports.keys import Keys
 from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputLog
 from longshore.ports.queue import TaskQueue
+from longshore.ports.queues import Queues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,7 @@ class Backend:
     clock: Clock
     ledger: Ledger
     queue: TaskQueue
+    queues: Queues
     events: EventLog
     bus: EventBus
     output: OutputLog

@@ -93,10 +93,17 @@ class Ledger(Protocol):
         tenant: str,
         *,
         state: JobState | None = None,
+        name: str | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[JobRow]:
-        """Jobs of a tenant, the newest first.
+        """Jobs of a tenant, the newest first; only those to which everything applies that is asked.
+
+        A ``name`` is the whole name, letter by letter. A job created at ``created_from`` is listed,
+        one created at ``created_before`` is not, so that two spans that meet share no job. How long
+        a page takes depends on its own size, not on how many jobs are passed over.
 
         Raises:
             UsageError: the cursor was not made by this listing.

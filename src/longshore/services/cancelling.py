@@ -1,4 +1,4 @@
-"""Cancelling: a job ends now, with everything of it that runs or would run.
+"""Cancelling: a job ends now, with everything of it that runs or would run; or one task does.
 
 The job's row says so first, or in the same commit as its tasks: whoever finds a task still open
 afterwards knows what to do with it. A task that runs ends when its holder has killed it, and an
@@ -17,9 +17,12 @@ from longshore.core.changes import Reason, Refusal
 from longshore.core.commands import RequestCancel
 from longshore.core.graph import Graph
 from longshore.core.ids import task_id_of
+from longshore.core.limits import REASON_LIMIT_CHARACTERS
 from longshore.core.numbers import NumberSet
-from longshore.core.rows import CancelRequest, Intent, IntentKind, JobRow
-from longshore.errors import CommandRefused, NotFound, VersionConflict
+from longshore.core.remarks import problem_of_remark
+from longshore.core.rows import CancelRequest, Intent, IntentKind, JobRow, TaskRow
+from longshore.core.states import TaskState
+from longshore.errors import CommandRefused, NotFound, UsageError, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.documents import Documents
@@ -33,7 +36,7 @@ _TRIES_AT_ONCE = 3
 
 
 class Cancelling:
-    """Ends jobs on request."""
+    """Ends jobs and tasks on request."""
 
     def __init__(
         self,
@@ -51,15 +54,24 @@ class Cancelling:
         self._documents = documents
         self._dispatcher = dispatcher
 
-    async def cancel(self, job_id: str, *, by: str, reason: str | None = None) -> None:
+    async def cancel(
+        self, job_id: str, *, by: str, reason: str | None = None, tenant: str | None = None
+    ) -> None:
         """Cancel a job; once this returns, nothing new of it begins.
 
         One that is being cancelled already is left to it.
 
+        Args:
+            tenant: Whose job it must be; None: anybody's.
+
         Raises:
-            NotFound: there is no such job.
+            NotFound: there is no such job, or it is another tenant's.
             CommandRefused: it has ended.
+            UsageError: the reason is too long, or no text.
         """
+        reason = _said(reason)
+        if tenant is not None and (await self._job(job_id)).spec.tenant != tenant:
+            raise NotFound("job", job_id)
         change_id = self._transitions.new_id()
         command = jobs.CancelJob(by=by, reason=reason)
         asked: list[CancelRequest | None] = []  # what the row says if a try of ours was committed
@@ -70,6 +82,42 @@ class Cancelling:
             tries += 1
         await self._finish_all(begun)
         await self._dispatcher.settle(await self._open_tasks(begun))
+
+    async def cancel_task(
+        self, tenant: str, task_id: str, *, by: str, reason: str | None = None
+    ) -> TaskRow:
+        """Cancel one task; what is behind it waits until somebody resumes it.
+
+        The row that is returned says how far this has come. It is cancelled, if nobody ran it.
+        Else it is still processing and its holder has been asked to end it: it is cancelled when
+        that is confirmed or the lease is over, and an outcome that is faster stands. One that is
+        being cancelled already is left to it.
+
+        Raises:
+            NotFound: the tenant has no such task.
+            CommandRefused: it has ended: its outcome was faster, and stands.
+            UsageError: the reason is too long, or no text.
+        """
+        reason = _said(reason)
+        row = await self._task(tenant, task_id)
+        # Of the round that was meant: one that is resumed meanwhile is somebody's newer wish.
+        wish = RequestCancel(by=by, reason=reason, round=row.round)
+        try:
+            row = await self._transitions.task(task_id, wish, row=row)
+        except CommandRefused:
+            meant, row = row.round, await self._task(tenant, task_id)
+            if not _under_way(row, wish) or row.round != meant:
+                raise
+        else:
+            logger.info("task.cancelled", extra={"task_id": task_id, "by": by})
+        await self._dispatcher.settle([task_id])
+        return row
+
+    async def _task(self, tenant: str, task_id: str) -> TaskRow:
+        row = await self._transitions.persistently(lambda: self._ledger.task(task_id))
+        if row is None or row.spec.tenant != tenant:
+            raise NotFound("task", task_id)
+        return row
 
     async def _begin(
         self,
@@ -139,6 +187,23 @@ class Cancelling:
             except CommandRefused:
                 logger.debug("task.ended_before", extra={"task_id": task_id})
         return await self._transitions.close(job.id, intent) is not None
+
+
+def _said(reason: str | None) -> str | None:
+    if reason is None or not reason.strip():
+        return None
+    if (problem := problem_of_remark(reason, limit=REASON_LIMIT_CHARACTERS)) is not None:
+        message = f"the reason {problem}"
+        raise UsageError(message)
+    return reason
+
+
+def _under_way(row: TaskRow, wish: RequestCancel) -> bool:
+    """Whether the task is being cancelled, or has been by this very wish, its answer lost."""
+    if row.cancel is None:
+        return False
+    ours = (row.cancel.by, row.cancel.reason) == (wish.by, wish.reason)
+    return ours or row.state is not TaskState.CANCELLED
 
 
 def _intent(job: JobRow, change_id: str, by: str) -> Intent:

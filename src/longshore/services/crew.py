@@ -119,14 +119,17 @@ async def until_nothing_is_left(
 
 
 async def _busy(backend: Backend, tenant: str, queues: Sequence[str], horizon: timedelta) -> bool:
-    for queue in queues:
+    paused = await backend.queues.paused_of(queues)
+    served = [queue for queue in queues if queue not in paused]
+    for queue in served:
         if (await backend.queue.depth(queue)).ready:
             return True
     soon = backend.clock.now() + horizon
-    for state in (TaskState.PROCESSING, TaskState.PENDING):
+    # What runs goes on when its queue is paused.
+    for state, among in ((TaskState.PROCESSING, queues), (TaskState.PENDING, served)):
         async for row in _tasks(backend, tenant, state):
             due = row.due_at is None or row.due_at <= soon
-            if row.spec.queue in queues and due:
+            if row.spec.queue in among and due:
                 return True
     return False
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from longshore.core import commands as c
@@ -18,7 +18,7 @@ from longshore.core import job as jobs
 from longshore.core import task as tasks
 from longshore.core.changes import Refusal
 from longshore.core.graph import Graph
-from longshore.core.ids import task_id_of
+from longshore.core.ids import split_task_id, task_id_of
 from longshore.core.numbers import NumberSet
 from longshore.core.rows import Intent, IntentKind, JobRow
 from longshore.errors import CommandRefused, NotFound, VersionConflict
@@ -28,6 +28,8 @@ from longshore.services.documents import Documents
 from longshore.services.transitions import Transitions
 
 logger = logging.getLogger(__name__)
+
+_NO_SUCH_TASK = "there is no such task"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +62,32 @@ class Resuming:
         dispatcher: Dispatcher,
     ) -> None:
         self._ledger = backend.ledger
+        self._events = backend.events
         self._clock = backend.clock
         self._transitions = transitions
         self._documents = documents
         self._dispatcher = dispatcher
 
-    async def resume(self, job_id: str, task_ids: Sequence[str], *, by: str) -> Resumed:
+    async def resume(
+        self, job_id: str, task_ids: Sequence[str], *, by: str, tenant: str | None = None
+    ) -> Resumed:
         """Resume those of a job's tasks that can be; the others are told with the reason.
 
+        Args:
+            tenant: Whose job it must be; None: anybody's.
+
         Raises:
-            NotFound: there is no such job.
+            NotFound: there is no such job, or it is another tenant's.
         """
+        if tenant is not None and (await self._job(job_id)).spec.tenant != tenant:
+            raise NotFound("job", job_id)
+        # A task's number means nothing in another job.
+        own = [task_id for task_id in task_ids if split_task_id(task_id)[0] == job_id]
+        resumed = await self._resume(job_id, own, by)
+        strangers = dict.fromkeys(set(task_ids).difference(own), _NO_SUCH_TASK)
+        return replace(resumed, refused={**resumed.refused, **strangers})
+
+    async def _resume(self, job_id: str, task_ids: Sequence[str], by: str) -> Resumed:
         # The job may not have heard of a failure yet, and it takes back only what it has heard of.
         await self._dispatcher.settle(task_ids)
         change_id = self._transitions.new_id()
@@ -100,7 +117,7 @@ class Resuming:
         round_, now = job.round + 1, self._clock.now()
         command = c.Resume(round=round_, by=by, completed=job.completed)
         chosen: list[tasks.TaskChange] = []
-        refused = dict.fromkeys(task_ids, "there is no such task")
+        refused = dict.fromkeys(task_ids, _NO_SUCH_TASK)
         for row in rows:
             decision = tasks.apply(row, command, now=now, change_id=change_id)
             if isinstance(decision, Refusal):
@@ -154,12 +171,20 @@ class Resuming:
     async def _committed(self, plan: _Plan, change: jobs.JobChange) -> bool:
         try:
             await self._transitions.commit(change, *plan.tasks)
-        except VersionConflict:
+        except VersionConflict as conflict:
             # Ours all the same, if its answer was lost and somebody has gone on from there.
-            job = await self._job(change.row.id)
-            ours = change.row.change_id
-            return job.change_id == ours or any(intent.id == ours for intent in job.intents)
+            return conflict.perhaps_ours and await self._was_ours(change)
         return True
+
+    async def _was_ours(self, change: jobs.JobChange) -> bool:
+        """Whether the round that was to begin is the one that this change began."""
+        row, told = change.row, change.events[-1]
+        history = await self._transitions.persistently(
+            lambda: self._events.history(
+                row.spec.tenant, told.entity, after=told.sequence - 1, limit=1
+            )
+        )
+        return [event.body for event in history] == [told.body]
 
     async def finish(self, job: JobRow, intent: Intent) -> bool:
         """Carry out what a resume began and did not end; False: somebody was faster."""

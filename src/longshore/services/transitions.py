@@ -23,6 +23,7 @@ from longshore.errors import (
     LeaseHeld,
     LeaseLost,
     NotFound,
+    OutcomeUnknown,
     VersionConflict,
 )
 from longshore.ports.clock import Clock
@@ -143,8 +144,20 @@ class Transitions:
             VersionConflict: somebody was faster; nothing was written.
             BackendUnavailable: after several tries.
         """
-        effects = await self.persistently(lambda: self._ledger.commit(*changes))
-        await self._ring(effects)
+        unheard = False
+
+        async def commit() -> tuple[Effect, ...]:
+            nonlocal unheard
+            try:
+                return await self._ledger.commit(*changes)
+            except OutcomeUnknown:
+                unheard = True
+                raise
+            except VersionConflict as conflict:
+                conflict.perhaps_ours = unheard
+                raise
+
+        await self._ring(await self.persistently(commit))
 
     async def _ring(self, effects: Sequence[Effect]) -> None:
         rings = [

@@ -18,31 +18,30 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from longshore.core.sanitise import mask_secrets
 from longshore.errors import ConfigurationError
+from longshore.settings.health import AlertsSettings, HealthSettings
+from longshore.settings.section import PREFIX, Contradictions, Duration, Section, text_of
 from longshore.settings.sections import (
-    PREFIX,
-    Contradictions,
-    Duration,
     LimitsSettings,
     RetrySettings,
-    Section,
     Settings,
     SqliteSettings,
     SupervisorSettings,
     WorkerSettings,
-    text_of,
 )
 
 __all__ = [
     "FIELDS",
     "FOREIGN_NAMES",
+    "AlertsSettings",
     "Duration",
+    "HealthSettings",
     "LimitsSettings",
     "LoadedSettings",
     "RetrySettings",
@@ -287,7 +286,12 @@ def _problems_in(error: ValidationError, given: Mapping[str, _Given]) -> Iterato
         place = ".".join(str(part) for part in found["loc"][:2])
         name = place if place in FIELDS else str(found["loc"][0])
         message = str(cause or f"{found['msg']}, not {given[name].value!r}")
-        if FIELDS[name].annotation is SecretStr:
-            message = "the value is not valid"
+        if _secret(FIELDS[name].annotation):
+            # What was given stands in pydantic's own words, never in ours.
+            message = str(cause) if cause else "the value is not valid"
         # The value stands in it as it was given, and it may be one that belongs elsewhere.
         yield f"{name}: {mask_secrets(message)} ({given[name].origin})"
+
+
+def _secret(kind: object) -> bool:
+    return kind is SecretStr or any(_secret(part) for part in get_args(kind))

@@ -8,29 +8,36 @@ the default of a policy, it is taken from there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import time, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Final, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ByteSize,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
 
 from longshore.core.backoff import RetryPolicy
 from longshore.core.ids import is_name
 from longshore.core.lease import LEASE_SLACK, LeasePolicy
 from longshore.core.limits import TASKS_PER_JOB
 from longshore.core.supervision import SupervisionPolicy
-from longshore.durations import format_duration, parse_duration
+from longshore.settings.api import ApiSettings
+from longshore.settings.health import AlertsSettings, HealthSettings
+from longshore.settings.section import (
+    GIB,
+    KIB,
+    MIB,
+    NONE,
+    Duration,
+    Section,
+    bounded,
+    items,
+    lower,
+    none_or_items,
+    none_or_value,
+    text_of,
+    too_much,
+)
 
-PREFIX: Final = "LONGSHORE_"
 PASSED_BY_DEFAULT: Final = (
     *("PATH", "HOME", "USER", "SHELL", "TMPDIR", "PWD"),
     *("LANG", "LANGUAGE", "LC_ALL", "LC_COLLATE", "LC_CTYPE", "LC_MESSAGES", "LC_MONETARY"),
@@ -43,15 +50,14 @@ PASSED_BY_DEFAULT: Final = (
 _CREDENTIALS = {
     *("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN"),
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+    *("LONGSHORE_ALERTS_SLACK_TOKEN", "LONGSHORE_ALERTS_SLACK_WEBHOOK"),
+    *("LONGSHORE_ALERTS_WEBHOOK_URL", "LONGSHORE_ALERTS_WEBHOOK_SECRETS"),
 }
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TIME_OF_DAY = re.compile(r"[0-9]{2}:[0-9]{2}(:[0-9]{2})?")
 _LEASE, _RETRY, _SUPERVISION = LeasePolicy(), RetryPolicy(), SupervisionPolicy()
 _ZERO, _TICK, _SECOND = timedelta(0), timedelta(milliseconds=1), timedelta(seconds=1)
 _MINUTE, _HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
-_KIB, _MIB, _GIB = ByteSize(2**10), ByteSize(2**20), ByteSize(2**30)
-# How a setting that has no value is written: an empty variable counts as not set.
-_NONE = "none"
 
 
 def _name(text: str) -> str:
@@ -71,27 +77,12 @@ def _harmless_variable(name: str) -> str:
     return name
 
 
-def _items(value: object) -> object:
-    """A list as one text, as the environment has it: ``a,b``."""
-    if not isinstance(value, str):
-        return value
-    return [item.strip() for item in value.split(",") if item.strip()]
-
-
-def _none_or_items(value: object) -> object:
-    return () if value == _NONE else _items(value)
-
-
-def _none_or_value(value: object) -> object:
-    return None if value == _NONE else value
-
-
 def _none_or_time_of_day(value: object) -> object:
     text = value.isoformat() if isinstance(value, time) else value
     if isinstance(text, str) and _TIME_OF_DAY.fullmatch(text):
         # Out of the bounds of a day is a ValueError too.
         return time.fromisoformat(text)
-    if value is None or value == _NONE:
+    if value is None or value == NONE:
         return None
     message = f"{value!r} is not a time of day: write it like 03:30"
     raise ValueError(message)
@@ -111,10 +102,6 @@ def _some(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _lower(value: object) -> object:
-    return value.lower() if isinstance(value, str) else value
-
-
 def _expanded_if_any(path: Path | None) -> Path | None:
     return None if path is None else _expanded(path)
 
@@ -127,110 +114,56 @@ def _expanded(path: Path) -> Path:
         raise ValueError(message) from error
 
 
-Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 Name = Annotated[str, AfterValidator(_name)]
-Names = Annotated[tuple[Name, ...], BeforeValidator(_items), AfterValidator(_some)]
+Names = Annotated[tuple[Name, ...], BeforeValidator(items), AfterValidator(_some)]
 Variables = Annotated[
-    tuple[Annotated[str, AfterValidator(_harmless_variable)], ...], BeforeValidator(_none_or_items)
+    tuple[Annotated[str, AfterValidator(_harmless_variable)], ...], BeforeValidator(none_or_items)
 ]
 Modules = Annotated[
-    tuple[Annotated[str, AfterValidator(_module)], ...], BeforeValidator(_none_or_items)
+    tuple[Annotated[str, AfterValidator(_module)], ...], BeforeValidator(none_or_items)
 ]
-
-
-def _bounded(description: str, default: Any, least: Any, most: Any) -> Any:
-    return Field(default=default, ge=least, le=most, description=description)
-
-
-def text_of(value: object) -> str:
-    """A setting's value as a person would write it, with its unit; a secret stays hidden."""
-    match value:
-        case timedelta():
-            return format_duration(value)
-        case ByteSize():
-            for unit, size in (("GiB", _GIB), ("MiB", _MIB), ("KiB", _KIB)):
-                if value and value % size == 0:
-                    return f"{value // size}{unit}"
-            return f"{int(value)}B"
-        case tuple():
-            return ",".join(value) or _NONE
-        case time():
-            return value.isoformat("seconds" if value.second else "minutes")
-        case None:
-            return _NONE
-        case bool():
-            return str(value).lower()
-    return str(value)
-
-
-class Contradictions(ValueError):
-    """Settings that are each fine alone and not together."""
-
-    def __init__(self, messages: Sequence[str]) -> None:
-        self.messages = tuple(messages)
-        super().__init__("; ".join(messages))
-
-
-class Section(BaseModel):
-    """A frozen group of settings that knows which of them must agree."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
-
-    def contradictions(self) -> Iterator[str]:
-        """A sentence for each two settings of the group that cannot both be so."""
-        return iter(())
-
-    @model_validator(mode="after")
-    def _agrees_with_itself(self) -> Self:
-        if messages := list(self.contradictions()):
-            raise Contradictions(messages)
-        return self
-
-
-def _too_much(name: str, value: object, bound_name: str, bound: object) -> str:
-    return f"{name} ({text_of(value)}) must not be more than {bound_name} ({text_of(bound)})"
 
 
 class WorkerSettings(Section):
     """How a worker takes tasks, runs them, and lets go of them."""
 
-    concurrency: int = _bounded("How many tasks a worker runs at the same time.", 3, 1, 1_000)
+    concurrency: int = bounded("How many tasks a worker runs at the same time.", 3, 1, 1_000)
     queues: Names = Field(
         default=("default",), description="Names of the queues that a worker serves."
     )
     app: Modules = Field(
         default=(), description="Names of modules that are imported before tasks are run."
     )
-    renew_every: Duration = _bounded(
+    renew_every: Duration = bounded(
         "Time between two renewals of a running task's lease.", _LEASE.renew_every, _TICK, _HOUR
     )
     # At most two thirds of the 12 hours for which SQS can hide a message.
-    extend_by: Duration = _bounded(
+    extend_by: Duration = bounded(
         "Time each renewal adds; a lease lasts 1.5 × as long.", _LEASE.extend_by, _TICK, 8 * _HOUR
     )
-    task_timeout: Duration = _bounded(
+    task_timeout: Duration = bounded(
         "Time an attempt may take if its definition sets none.", 200 * _SECOND, _TICK, 30 * _DAY
     )
-    kill_grace: Duration = _bounded(
+    kill_grace: Duration = bounded(
         "Time from asking an attempt to end to killing it.", _LEASE.kill_grace, _ZERO, _HOUR
     )
-    drain_grace: Duration = _bounded(
+    drain_grace: Duration = bounded(
         "Time running attempts get when the worker is stopped.", 30 * _SECOND, _ZERO, _DAY
     )
-    skew_margin: Duration = _bounded(
+    skew_margin: Duration = bounded(
         "Time by which the clocks of two machines may differ.", _LEASE.skew_margin, _ZERO, _HOUR
     )
     # SQS waits no longer than this.
-    poll_wait: Duration = _bounded(
+    poll_wait: Duration = bounded(
         "Time a request for work waits at an empty queue.", 20 * _SECOND, _ZERO, 20 * _SECOND
     )
-    sweep_every: Duration = _bounded(
+    sweep_every: Duration = bounded(
         "Time between two sweeps that mend what crashes left behind.", _MINUTE, _TICK, _MINUTE
     )
-    look_every: Duration = _bounded(
+    look_every: Duration = bounded(
         "Time between two looks for workers of this machine that died.", 500 * _TICK, _TICK, _MINUTE
     )
-    output_flush: Duration = _bounded(
+    output_flush: Duration = bounded(
         "Time output may be held back to be stored in one go.", 50 * _TICK, _ZERO, _MINUTE
     )
     keep_work_dirs: bool = Field(
@@ -266,24 +199,24 @@ class WorkerSettings(Section):
 class SupervisorSettings(Section):
     """How worker processes are kept running; the time of day is that of the machine."""
 
-    processes: int = _bounded(
+    processes: int = bounded(
         "How many worker processes a supervisor runs; 0: there is none.", 0, 0, 1_000
     )
-    restart_delay: Duration = _bounded(
+    restart_delay: Duration = bounded(
         "Time before a worker that ended is started again.",
         *(_SUPERVISION.restart_delay, _ZERO, _HOUR),
     )
-    restart_limit: int = _bounded(
+    restart_limit: int = bounded(
         "How many restarts in a row may live shortly before all ends.",
         *(_SUPERVISION.restart_limit, 1, 1_000_000),
     )
-    short_life: Duration = _bounded(
+    short_life: Duration = bounded(
         "Time that a worker must live for its end not to count as a bad start.",
         *(_SUPERVISION.short_life, _ZERO, _DAY),
     )
-    memory_ceiling: ByteSize = _bounded(
+    memory_ceiling: ByteSize = bounded(
         "Bytes of memory beyond which a worker process is recycled; 0 sets no ceiling.",
-        *(ByteSize(_SUPERVISION.memory_ceiling_bytes), ByteSize(0), 1024 * _GIB),
+        *(ByteSize(_SUPERVISION.memory_ceiling_bytes), ByteSize(0), 1024 * GIB),
     )
     recycle_at: Annotated[time | None, BeforeValidator(_none_or_time_of_day)] = Field(
         default=_SUPERVISION.recycle_at,
@@ -294,46 +227,46 @@ class SupervisorSettings(Section):
 class RetrySettings(Section):
     """How often a task is tried, and how long it waits in between."""
 
-    max_attempts: int = _bounded(
+    max_attempts: int = bounded(
         "How many attempts a task has if its definition sets none.", _RETRY.max_attempts, 1, 100
     )
-    base: Duration = _bounded(
+    base: Duration = bounded(
         "Longest time before the second attempt; then it doubles.", _RETRY.base, _TICK, _HOUR
     )
-    cap: Duration = _bounded("Longest time between two attempts.", _RETRY.cap, _TICK, _DAY)
+    cap: Duration = bounded("Longest time between two attempts.", _RETRY.cap, _TICK, _DAY)
 
     def contradictions(self) -> Iterator[str]:
         if self.base > self.cap:
-            yield _too_much("retry.base", self.base, "retry.cap", self.cap)
+            yield too_much("retry.base", self.base, "retry.cap", self.cap)
 
 
 class LimitsSettings(Section):
     """How large things may get before they are refused, moved or cut."""
 
-    max_tasks_per_job: int = _bounded("How many tasks a job may have.", TASKS_PER_JOB, 1, 100_000)
-    input_bytes: ByteSize = _bounded("Bytes an input may have.", 50 * _MIB, _KIB, _GIB)
-    result_bytes: ByteSize = _bounded("Bytes a result may have.", 50 * _MIB, _KIB, _GIB)
-    output_bytes_per_attempt: ByteSize = _bounded(
-        "Bytes of output kept of an attempt; the rest is cut.", 100 * _MIB, _KIB, 100 * _GIB
+    max_tasks_per_job: int = bounded("How many tasks a job may have.", TASKS_PER_JOB, 1, 100_000)
+    input_bytes: ByteSize = bounded("Bytes an input may have.", 50 * MIB, KIB, GIB)
+    result_bytes: ByteSize = bounded("Bytes a result may have.", 50 * MIB, KIB, GIB)
+    output_bytes_per_attempt: ByteSize = bounded(
+        "Bytes of output kept of an attempt; the rest is cut.", 100 * MIB, KIB, 100 * GIB
     )
-    artifact_files_per_attempt: int = _bounded(
+    artifact_files_per_attempt: int = bounded(
         "How many files are kept of an attempt; the rest is left out.", 1_000, 0, 100_000
     )
-    artifact_bytes_per_attempt: ByteSize = _bounded(
-        "Bytes of files kept of an attempt; the rest is left out.", _GIB, ByteSize(0), 1_000 * _GIB
+    artifact_bytes_per_attempt: ByteSize = bounded(
+        "Bytes of files kept of an attempt; the rest is left out.", GIB, ByteSize(0), 1_000 * GIB
     )
-    events_ttl_days: int = _bounded("Days events are kept; 0 keeps them for ever.", 0, 0, 36_500)
+    events_ttl_days: int = bounded("Days events are kept; 0 keeps them for ever.", 0, 0, 36_500)
 
 
 class SqliteSettings(Section):
     """How the file on one machine is written."""
 
-    busy_timeout: Duration = _bounded(
+    busy_timeout: Duration = bounded(
         "Time to wait for another process that is writing.", 30 * _SECOND, _TICK, _HOUR
     )
-    group_limit: int = _bounded("How many changes are committed together.", 256, 1, 10_000)
-    wal_autocheckpoint: int = _bounded("Pages of log before a checkpoint.", 1_000, 1, 1_000_000)
-    slow_poll: Duration = _bounded(
+    group_limit: int = bounded("How many changes are committed together.", 256, 1, 10_000)
+    wal_autocheckpoint: int = bounded("Pages of log before a checkpoint.", 1_000, 1, 1_000_000)
+    slow_poll: Duration = bounded(
         "Time between two looks for work that no wake-up told of.", _SECOND, _TICK, _MINUTE
     )
 
@@ -344,27 +277,52 @@ class Settings(Section):
     data_dir: Annotated[Path, AfterValidator(_expanded)] = Field(
         default=Path(".longshore"), description="Folder of the database, the blobs and the key."
     )
-    backend: Annotated[Literal["sqlite", "memory"], BeforeValidator(_lower)] = Field(
+    backend: Annotated[Literal["sqlite", "memory"], BeforeValidator(lower)] = Field(
         default="sqlite", description="Where state is kept; memory forgets it at the end."
     )
     app: Name = Field(default="longshore", description="Name of the application in events.")
     tenant: Name = Field(default="default", description="Name of the tenant that work is for.")
     environment: Name = Field(default="dev", description="Name of the stage, like dev or prod.")
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = (
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lower)] = (
         Field(default="info", description="The least important records that are logged.")
     )
-    log_format: Annotated[Literal["auto", "text", "json"], BeforeValidator(_lower)] = Field(
+    log_format: Annotated[Literal["auto", "text", "json"], BeforeValidator(lower)] = Field(
         default="auto", description="How records look; auto is text in a terminal, else json."
     )
     log_file: Annotated[
-        Path | None, BeforeValidator(_none_or_value), AfterValidator(_expanded_if_any)
+        Path | None, BeforeValidator(none_or_value), AfterValidator(_expanded_if_any)
     ] = Field(default=None, description="File that a worker or supervisor logs to, not stderr.")
-    log_file_bytes: ByteSize = _bounded(
-        "Bytes a log file may have; then a new one is begun.", 10 * _MIB, _KIB, 100 * _GIB
+    log_file_bytes: ByteSize = bounded(
+        "Bytes a log file may have; then a new one is begun.", 10 * MIB, KIB, 100 * GIB
     )
-    log_file_count: int = _bounded("How many full log files are kept beside it.", 5, 1, 1_000)
+    log_file_count: int = bounded("How many full log files are kept beside it.", 5, 1, 1_000)
     worker: WorkerSettings = WorkerSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
     retry: RetrySettings = RetrySettings()
     limits: LimitsSettings = LimitsSettings()
     sqlite: SqliteSettings = SqliteSettings()
+    health: HealthSettings = HealthSettings()
+    alerts: AlertsSettings = AlertsSettings()
+    api: ApiSettings = ApiSettings()
+
+    @property
+    def checks_health(self) -> bool:
+        """Whether the health of running tasks is checked here."""
+        if self.health.enabled == "auto":
+            return self.environment != "dev"
+        return self.health.enabled == "true"
+
+    def contradictions(self) -> Iterator[str]:
+        if not self.checks_health:
+            return
+        healthy = f"health.healthy_within ({text_of(self.health.healthy_within)})"
+        if self.worker.renew_every >= self.health.healthy_within:
+            yield (
+                f"worker.renew_every ({text_of(self.worker.renew_every)}) must be shorter than "
+                f"{healthy}: every task would look unhealthy between two heartbeats"
+            )
+        if self.alerts.timeout >= self.health.every:
+            yield (
+                f"alerts.timeout ({text_of(self.alerts.timeout)}) must be shorter than "
+                f"health.every ({text_of(self.health.every)})"
+            )

@@ -65,6 +65,8 @@ async def test_a_leader_that_is_killed_while_it_waits_is_replaced(runner: Proces
     for guard in guards_of(runner):
         (spare,) = descendants(guard)
         os.kill(spare, signal.SIGKILL)
+        # One that dies with its files already in hand has died at work.
+        await until(lambda spare=spare: not alive(spare))
 
     endings = [(await run(runner, a_sum(number)))[0] for number in range(4)]
 

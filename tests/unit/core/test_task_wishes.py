@@ -261,13 +261,38 @@ class TestReview:
 
         assert change.row.feedback == "x" * length
 
-    @pytest.mark.parametrize("length", [0, FEEDBACK_LIMIT_CHARACTERS + 1])
-    def test_empty_or_endless_feedback_is_refused(self, length: int) -> None:
+    @pytest.mark.parametrize(
+        ("feedback", "said"),
+        [
+            ("", "this is empty"),
+            (" \n\t", "this is empty"),
+            ("x" * (FEEDBACK_LIMIT_CHARACTERS + 1), "at most 5000 characters, and this has 5001"),
+            ("half a \ud83d face", "lone surrogate"),
+        ],
+        ids=["nothing", "blank", "too long", "not text"],
+    )
+    def test_feedback_that_says_nothing_or_too_much_is_refused(
+        self, feedback: str, said: str
+    ) -> None:
         row = a_task(state=TaskState.IN_REVIEW)
 
-        refusal = refusal_of(row, c.RequestRevision(feedback="x" * length, by="rita"))
+        refusal = refusal_of(row, c.RequestRevision(feedback=feedback, by="rita"))
 
         assert refusal.reason is Reason.LIMIT_REACHED
+        assert said in refusal.detail
+
+    @pytest.mark.parametrize("command", [c.Approve(by="rita"), REVISION], ids=["approve", "revise"])
+    def test_a_reviewer_decides_on_the_result_that_was_seen(
+        self, command: c.Approve | c.RequestRevision
+    ) -> None:
+        row = a_task(state=TaskState.IN_REVIEW, attempt=3)
+
+        older = refusal_of(row, replace(command, attempt=2))
+        seen = change_of(row, replace(command, attempt=3))
+
+        assert older.reason is Reason.WRONG_STATE
+        assert "attempt 3, not of 2" in older.detail
+        assert seen.row.state is not TaskState.IN_REVIEW
 
     @pytest.mark.parametrize("command", [c.Approve(by="rita"), REVISION], ids=["approve", "revise"])
     def test_only_what_is_in_review_is_reviewed(self, command: c.Command) -> None:

@@ -13,6 +13,7 @@ from longshore.adapters.memory.keys import MemoryKeys
 from longshore.adapters.memory.ledger import MemoryLedger
 from longshore.adapters.memory.output import MemoryOutputLog
 from longshore.adapters.memory.queue import MemoryTaskQueue
+from longshore.adapters.memory.queues import MemoryQueues
 from longshore.adapters.memory.store import MemoryStore
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
@@ -30,6 +31,7 @@ def memory_backend(clock: Clock, *, atomic: bool = False) -> Backend:
         clock=clock,
         ledger=MemoryLedger(store, atomic=atomic),
         queue=MemoryTaskQueue(clock),
+        queues=MemoryQueues(clock),
         events=MemoryEventLog(store),
         bus=MemoryEventBus(store),
         output=MemoryOutputLog(clock),

@@ -49,13 +49,20 @@ class MemoryListings:
         tenant: str,
         *,
         state: JobState | None = None,
+        name: str | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[JobRow]:
         rows = [
             row
             for row in self._store.jobs.values()
-            if row.spec.tenant == tenant and (state is None or row.state is state)
+            if row.spec.tenant == tenant
+            and (state is None or row.state is state)
+            and (name is None or row.spec.name == name)
+            and (created_from is None or row.spec.created_at >= created_from)
+            and (created_before is None or row.spec.created_at < created_before)
         ]
         return _newest("jobs", rows, limit, cursor)
 

@@ -14,6 +14,7 @@ from longshore.adapters.sqlite.keys import SqliteKeys
 from longshore.adapters.sqlite.ledger import SqliteLedger
 from longshore.adapters.sqlite.output import SqliteOutputLog
 from longshore.adapters.sqlite.queue import SqliteTaskQueue
+from longshore.adapters.sqlite.queues import SqliteQueues
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 
@@ -31,6 +32,7 @@ async def sqlite_backend(
             clock=clock,
             ledger=SqliteLedger(database),
             queue=SqliteTaskQueue(database),
+            queues=SqliteQueues(database),
             events=events,
             bus=SqliteEventBus(database, events),
             output=SqliteOutputLog(database),

@@ -29,6 +29,7 @@ class Topic(Enum):
     EVENTS = b"e"
     OUTPUT = b"o"
     NUDGE = b"n"
+    PAUSES = b"p"
 
 
 _BY_BYTE = {topic.value[0]: topic for topic in Topic}

@@ -36,8 +36,8 @@ _UPDATE_TASK = (
     " WHERE id=? AND version=?"
 )
 _INSERT_JOB = (
-    "INSERT INTO jobs (id, tenant, created_us, state, intents, ended, untold, version, body)"
-    " VALUES (?,?,?,?,?,?,?,?,?) ON CONFLICT (id) DO NOTHING"
+    "INSERT INTO jobs (id, tenant, created_us, name, state, intents, ended, untold, version, body)"
+    " VALUES (?,?,?,?,?,?,?,?,?,?) ON CONFLICT (id) DO NOTHING"
 )
 _UPDATE_JOB = (
     "UPDATE jobs SET state=?, intents=?, ended=?, untold=?, version=?,"
@@ -116,7 +116,7 @@ def _row_statement(change: AnyChange) -> Statement:
         return sql, (*values, row.id, change.expected_version)
     spec, created = row.spec, codec.to_us(row.spec.created_at)
     if isinstance(row, JobRow):
-        return _INSERT_JOB, (spec.id, spec.tenant, created, *values)
+        return _INSERT_JOB, (spec.id, spec.tenant, created, row.spec.name, *values)
     constant = (row.id, spec.tenant, row.spec.job_id, row.spec.number, row.spec.queue, created)
     return _INSERT_TASK, (*constant, codec.spec_to_json(row.spec), *values)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
@@ -22,6 +22,7 @@ from longshore.ports.ledger import AnyChange, HeldTask
 from longshore.ports.pages import Page
 
 _FOREVER = timedelta(days=36500)
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 _READ_TASK = (
     "SELECT iif(version = ?2, NULL, spec), iif(version = ?2, NULL, body) FROM tasks WHERE id = ?1"
@@ -104,7 +105,8 @@ class SqliteLedger:
     ) -> Page[TaskRow]:
         if job_id is not None:
             return await self._list_tasks_of(tenant, job_id, state, limit, cursor)
-        found = await self._newest("tasks", "spec, body", tenant, state, limit, cursor)
+        walk = _walk("tasks", "spec, body", state)
+        found = await self._newest([walk], "tasks", (tenant,), limit=limit, cursor=cursor)
         return _page(found, limit, "tasks", codec.task_from_json)
 
     async def _list_tasks_of(
@@ -125,34 +127,48 @@ class SqliteLedger:
         tenant: str,
         *,
         state: JobState | None = None,
+        name: str | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[JobRow]:
-        found = await self._newest("jobs", "body", tenant, state, limit, cursor)
+        # Those of one name stand by state, because each must be a walk along an index.
+        states = JobState if name is not None and state is None else (state,)
+        found = await self._newest(
+            [_walk("jobs", "body", one, named=name is not None) for one in states],
+            "jobs",
+            (tenant,) if name is None else (tenant, name),
+            limit=limit,
+            cursor=cursor,
+            created_from=created_from,
+            created_before=created_before,
+        )
         return _page(found, limit, "jobs", codec.job_from_json)
 
     async def _newest(
         self,
-        table: str,
-        columns: str,
-        tenant: str,
-        state: TaskState | JobState | None,
+        walks: Sequence[str],
+        listing: str,
+        values: tuple[str, ...],
+        *,
         limit: int,
         cursor: str | None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
     ) -> list[Row]:
-        created, row_id = (
-            place_of(table, cursor, (int, str))
-            if cursor
-            else (codec.to_us(self._database.clock.now() + _FOREVER), "")
-        )
-        condition = "AND state = ?5" if state else ""
-        values = (tenant, created, row_id, limit + 1, *((state.value,) if state else ()))
-        # The names of table and columns are literals; everything else is bound.
-        sql = (
-            f"SELECT {columns} FROM {table} WHERE tenant = ?1 AND (created_us, id) < (?2, ?3)"
-            f" {condition} ORDER BY created_us DESC, id DESC LIMIT ?4"
-        )
-        return await self._database.scan(sql, values)
+        """What the walks find, newest first; ``values`` are the tenant, and the name if any."""
+        place = (codec.to_us(self._database.clock.now() + _FOREVER), "")
+        if cursor:
+            created, row_id = place_of(listing, cursor, (int, str))
+            place = (created, row_id)
+        if created_before is not None:
+            # No id is as small as the empty one: of what was created then, nothing is left.
+            place = min(place, (codec.to_us(created_before), ""))
+        first = codec.to_us(created_from or _LONG_AGO)
+        tenant, *name = values
+        sql = f"{' UNION ALL '.join(walks)} ORDER BY created_us DESC, id DESC LIMIT ?4"
+        return await self._database.scan(sql, (tenant, *place, limit + 1, first, *name))
 
     async def task_states(self, job_id: str) -> dict[str, TaskState]:
         found = await self._database.scan(
@@ -236,9 +252,25 @@ class SqliteLedger:
         return found[0][0] if found else 0
 
 
+def _walk(
+    table: str, columns: str, state: TaskState | JobState | None, *, named: bool = False
+) -> str:
+    """Rows of one tenant, and of one state and name if so wanted, along the index they stand in.
+
+    The names and the state are our own literals; everything else is bound.
+    """
+    index = "name" if named else "state" if state else "time"
+    conditions = (f"AND state = '{state.value}'" if state else "") + (" AND name = ?6" * named)
+    # The index is named because SQLite, left alone, takes another for its two bounds in time, and
+    # passes over every row of another state.
+    return (
+        f"SELECT {columns}, created_us, id FROM {table} INDEXED BY {table}_by_{index}"
+        f" WHERE tenant = ?1 AND (created_us, id) < (?2, ?3) AND created_us >= ?5 {conditions}"
+    )
+
+
 def _page(found: list[Row], limit: int, listing: str, decode: Callable[..., RowT]) -> Page[RowT]:
-    items = tuple(decode(*one) for one in found[:limit])
-    if len(found) <= limit:
-        return Page(items)
-    last = items[-1]
-    return Page(items, cursor_to(listing, codec.to_us(last.spec.created_at), last.id))
+    """A page of rows that end with their place."""
+    items = tuple(decode(*one[:-2]) for one in found[:limit])
+    more = len(found) > limit
+    return Page(items, cursor_to(listing, *found[limit - 1][-2:]) if more else None)

@@ -400,6 +400,19 @@ class TaskHealthCheck:
     tasks: tuple[TaskHealth, ...]
 
 
+@value
+class OperatorActed:
+    """Somebody did what is not done to a task or job: made a key, paused a queue and the like."""
+
+    TYPE: ClassVar[str] = "Operator Acted"
+    ENTITY: ClassVar[EntityType] = EntityType.SYSTEM
+
+    by: str
+    action: str  # such as "key.created"
+    subject: str  # what it was done to
+    detail: str | None = None
+
+
 EventBody = (
     TaskPending
     | TaskWaiting
@@ -422,4 +435,5 @@ EventBody = (
     | JobResumed
     | MessageRejected
     | TaskHealthCheck
+    | OperatorActed
 )

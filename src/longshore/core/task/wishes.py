@@ -9,6 +9,7 @@ from longshore.core import commands as c
 from longshore.core.changes import Nudge, Reason, Refusal
 from longshore.core.events import types as e
 from longshore.core.limits import FEEDBACK_LIMIT_CHARACTERS, MAX_REVISIONS
+from longshore.core.remarks import problem_of_remark
 from longshore.core.rows import CancelRequest
 from longshore.core.states import TaskState
 from longshore.core.task.step import Decision, Step, cancelled, make_pending
@@ -26,7 +27,9 @@ def request_cancel(step: Step, command: c.RequestCancel) -> Decision:
     if command.round is not None and row.round > command.round:
         return _stale(row.round)
     if row.state.terminal:
-        return step.wrong_state("still to be ended")
+        return Refusal(
+            reason=Reason.ENDED, detail=f"the task is {row.state} already, and that stands"
+        )
     request = CancelRequest(by=command.by, reason=command.reason, at=step.now)
     if row.lease is None:
         return cancelled(step, request)
@@ -46,14 +49,14 @@ def confirm_cancel(step: Step, command: c.ConfirmCancel) -> Decision:
 
 def request_revision(step: Step, command: c.RequestRevision) -> Decision:
     row = step.row
-    if row.state is not TaskState.IN_REVIEW:
-        return step.wrong_state("in review")
+    if (refusal := _not_reviewable(step, command)) is not None:
+        return refusal
     if row.revision >= MAX_REVISIONS:
         detail = f"it was revised {MAX_REVISIONS} times already: approve it or cancel it"
         return Refusal(reason=Reason.LIMIT_REACHED, detail=detail)
-    if not 0 < len(command.feedback) <= FEEDBACK_LIMIT_CHARACTERS:
-        detail = f"feedback must have 1 to {FEEDBACK_LIMIT_CHARACTERS} characters"
-        return Refusal(reason=Reason.LIMIT_REACHED, detail=detail)
+    problem = problem_of_remark(command.feedback, limit=FEEDBACK_LIMIT_CHARACTERS)
+    if problem is not None:
+        return Refusal(reason=Reason.LIMIT_REACHED, detail=f"feedback {problem}")
     requested = e.TaskRevisionRequested(
         task_id=row.id,
         job_id=row.spec.job_id,
@@ -77,10 +80,20 @@ def request_revision(step: Step, command: c.RequestRevision) -> Decision:
     )
 
 
-def approve(step: Step, command: c.Approve) -> Decision:
+def _not_reviewable(step: Step, command: c.Approve | c.RequestRevision) -> Refusal | None:
     row = step.row
     if row.state is not TaskState.IN_REVIEW:
         return step.wrong_state("in review")
+    if command.attempt is not None and command.attempt != row.attempt:
+        detail = f"the result in review is that of attempt {row.attempt}, not of {command.attempt}"
+        return Refusal(reason=Reason.WRONG_STATE, detail=detail)
+    return None
+
+
+def approve(step: Step, command: c.Approve) -> Decision:
+    row = step.row
+    if (refusal := _not_reviewable(step, command)) is not None:
+        return refusal
     approved = e.TaskApproved(task_id=row.id, job_id=row.spec.job_id, by=command.by)
     completed = e.TaskCompleted(
         task_id=row.id,

@@ -38,16 +38,26 @@ COMMANDS: dict[str, _Command] = {
     "demo": _Command(f"{_FOLDER}.house", "demo", "Watch a job survive the death of a worker"),
     "run": _Command(f"{_FOLDER}.work", "run", "Run one command, recorded, and exit as it does"),
     "submit": _Command(f"{_FOLDER}.work", "submit", "Submit a job from a YAML or JSON file"),
+    "up": _Command(f"{_FOLDER}.serve", "up", "Run everything: the API, workers, repairs"),
     "worker": _Command(f"{_FOLDER}.work", "worker", "Work on tasks until stopped"),
     "jobs": _Command(f"{_FOLDER}.look", "jobs", "List jobs, the newest first"),
     "job": _Command(f"{_FOLDER}.look", "job", "Show one job and each of its tasks"),
     "tasks": _Command(f"{_FOLDER}.look", "tasks", "List tasks"),
     "events": _Command(f"{_FOLDER}.look", "events", "Show what happened to a job or task"),
     "logs": _Command(f"{_FOLDER}.look", "logs", "Show what a job or task printed"),
+    "why": _Command(f"{_FOLDER}.wishes", "why", "Say why a job or task does not run"),
+    "cancel": _Command(f"{_FOLDER}.wishes", "cancel", "End a job or a task"),
+    "resume": _Command(f"{_FOLDER}.wishes", "resume", "Run again what failed or was cancelled"),
+    "add": _Command(f"{_FOLDER}.wishes", "add", "Add tasks to a job that is under way"),
+    "approve": _Command(f"{_FOLDER}.wishes", "approve", "Say that a result in review is right"),
+    "revise": _Command(f"{_FOLDER}.wishes", "revise", "Send a result in review back"),
     "dead list": _Command(f"{_FOLDER}.dead", "list_", "List what failed for good"),
     "dead show": _Command(f"{_FOLDER}.dead", "show", "Show why one thing failed for good"),
     "dead replay": _Command(f"{_FOLDER}.dead", "replay", "Give what failed another round"),
     "dead discard": _Command(f"{_FOLDER}.dead", "discard", "Forget messages that lead nowhere"),
+    "queues list": _Command(f"{_FOLDER}.queues", "list_", "List queues that are paused"),
+    "queues pause": _Command(f"{_FOLDER}.queues", "pause", "Let no task of a queue begin"),
+    "queues resume": _Command(f"{_FOLDER}.queues", "resume", "Let a queue's tasks begin again"),
     "settings": _Command(f"{_FOLDER}.house", "settings", "Show every setting and its origin"),
     "doctor": _Command(f"{_FOLDER}.house", "doctor", "Check this installation and its data"),
     "sim": _Command(f"{_FOLDER}.proof", "sim", "Simulate crashes and faults, and audit what comes"),
@@ -55,6 +65,7 @@ COMMANDS: dict[str, _Command] = {
 # First words of commands that have two.
 _GROUPS = {
     "dead": "Dead letters: tasks that failed for good, and messages that lead to no task.",
+    "queues": "Queues: pause one, for all workers of the installation, and resume it.",
 }
 # Options that may stand before the command, and how many values each takes.
 _GLOBAL = {

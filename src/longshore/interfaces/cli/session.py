@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from longshore.errors import BackendUnavailable
@@ -14,11 +15,19 @@ from longshore.interfaces.cli.exits import Missing
 from longshore.interfaces.cli.options import Here
 from longshore.ports.backend import Backend
 from longshore.ports.presence import Presence
+from longshore.services.access import Access
+from longshore.services.adding import Adding
+from longshore.services.cancelling import Cancelling
 from longshore.services.crew import Crew
 from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.documents import Documents
+from longshore.services.explaining import Explaining
+from longshore.services.health_check import HealthCheck
+from longshore.services.pausing import Pausing
 from longshore.services.producer import Producer
+from longshore.services.resuming import Resuming
+from longshore.services.reviewing import Reviewing
 from longshore.services.sweeper import Sweeper
 from longshore.services.transitions import Transitions
 from longshore.services.worker.worker import Worker
@@ -45,6 +54,15 @@ class Session:
     sweeper: Sweeper
     dead_letters: DeadLetters
     presence: Presence
+    adding: Adding
+    cancelling: Cancelling
+    resuming: Resuming
+    reviewing: Reviewing
+    explaining: Explaining
+    pausing: Pausing
+    access: Access
+    health_check: HealthCheck
+    own_key: Callable[[], Awaitable[Path]]
     new_worker: Callable[[Settings], Worker]
 
     def crew(self, queues: tuple[str, ...] | None = None) -> Crew:
@@ -79,7 +97,7 @@ def settings_for(
 @contextlib.asynccontextmanager
 async def opened(settings: Settings) -> AsyncIterator[Session]:
     """All services; the data folder is created if it is not there."""
-    from longshore.wiring import wired
+    from longshore.wiring import own_key, wired
 
     async with contextlib.AsyncExitStack() as stack:
         try:
@@ -98,6 +116,15 @@ async def opened(settings: Settings) -> AsyncIterator[Session]:
             sweeper=services.sweeper,
             dead_letters=services.dead_letters,
             presence=services.presence,
+            adding=services.adding,
+            cancelling=services.cancelling,
+            resuming=services.resuming,
+            reviewing=services.reviewing,
+            explaining=services.explaining,
+            pausing=services.pausing,
+            access=services.access,
+            health_check=services.health_check,
+            own_key=lambda: own_key(services),
             new_worker=lambda given: replace(services, settings=given).worker(),
         )
 

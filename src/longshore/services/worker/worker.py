@@ -1,8 +1,9 @@
 """The worker: takes messages, claims tasks, keeps their leases, sees their attempts to the end.
 
 It never takes more messages than it has free slots, and refills a slot as soon as it is free. One
-loop renews all leases together. Stopping is in two steps: no new work and a grace period for what
-runs, then whatever is left is released at once, so that another worker has it in seconds.
+loop renews all leases together. A paused queue is not asked for work, and what runs goes on.
+Stopping is in two steps: no new work and a grace period for what runs, then whatever is left is
+released at once, so that another worker has it in seconds.
 """
 
 from __future__ import annotations
@@ -60,8 +61,10 @@ class Worker:
         self._handling: set[asyncio.Task[None]] = set()
         self._nudges = 0  # how often this worker was nudged
         self._giving_back = False
+        self._paused: frozenset[str] | None = None  # of its queues; None: that is not known yet
         self._stopping = asyncio.Event()
         self._slot_freed = asyncio.Event()
+        self._called_off = asyncio.Event()  # what is asked of the queues is no longer wanted
 
     @property
     def id(self) -> str:
@@ -77,6 +80,7 @@ class Worker:
         """Take no more work, finish or give back what runs, then let ``run`` return."""
         self._stopping.set()
         self._slot_freed.set()
+        self._called_off.set()
 
     def cancel(self, task_id: str) -> None:
         """A task that runs here is cancelled: end its attempt now."""
@@ -90,6 +94,7 @@ class Worker:
         keeping = [
             asyncio.ensure_future(self._keep_leases()),
             asyncio.ensure_future(self._listen_for_nudges()),
+            asyncio.ensure_future(self._listen_for_pauses()),
         ]
         try:
             await self._get_ready()
@@ -118,7 +123,7 @@ class Worker:
     async def _take_work(self) -> None:
         while not self._stopping.is_set():
             free = self._policy.concurrency - len(self._handling)
-            if free <= 0:
+            if free <= 0 or not self._served:
                 self._slot_freed.clear()
                 await self._slot_freed.wait()
                 continue
@@ -133,26 +138,33 @@ class Worker:
                 await self._backend.clock.sleep(_AFTER_TROUBLE)
                 continue
             for message in messages:
-                if self._stopping.is_set():
+                if self._stopping.is_set() or message.queue not in self._served:
                     await self._give_back(message)
                 else:
                     self._begin(message)
 
+    @property
+    def _served(self) -> tuple[str, ...]:
+        """The queues to ask for work: none before it is known which of them are paused."""
+        paused = self._policy.queues if self._paused is None else self._paused
+        return tuple(queue for queue in self._policy.queues if queue not in paused)
+
     async def _receive(self, limit: int) -> list[Message]:
-        """Messages, or none as soon as the worker is told to stop."""
+        """Messages, or none as soon as the worker is told to stop, or a queue paused or resumed."""
+        self._called_off.clear()
         receiving = asyncio.ensure_future(
             self._backend.queue.receive(
-                self._policy.queues,
+                self._served,
                 limit=limit,
                 hidden_for=self._tools.lease.extend_by,
                 wait=self._policy.poll_wait,
             )
         )
-        stopping = asyncio.ensure_future(self._stopping.wait())
+        called_off = asyncio.ensure_future(self._called_off.wait())
         try:
-            await asyncio.wait((receiving, stopping), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((receiving, called_off), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            stopping.cancel()
+            called_off.cancel()
             if not receiving.done():
                 # The queue gives back what it had taken for us.
                 receiving.cancel()
@@ -328,6 +340,21 @@ class Worker:
                 await self._backend.clock.sleep(_AFTER_TROUBLE)
             except Exception:  # the edge: without this loop nobody hears of a cancel at once
                 logger.exception("nudge.broken")
+                await self._backend.clock.sleep(_AFTER_TROUBLE)
+
+    async def _listen_for_pauses(self) -> None:
+        while True:
+            try:
+                self._paused = await self._backend.queues.paused_of(
+                    self._policy.queues, other_than=self._paused
+                )
+                self._called_off.set()
+                self._slot_freed.set()
+            except BackendUnavailable as error:
+                logger.warning("pauses.unavailable", extra={"error": str(error)})
+                await self._backend.clock.sleep(_AFTER_TROUBLE)
+            except Exception:  # the edge: without this loop a resumed queue is never served again
+                logger.exception("pauses.broken")
                 await self._backend.clock.sleep(_AFTER_TROUBLE)
 
     async def _look_for_cancel(self, attempt: Attempt) -> None:

@@ -81,7 +81,7 @@ EVENTS: Final[dict[str, dict[str, Kinds]]] = {
     JOB_RESUMED: {**_OF_JOB, "tasks": _NAMES_OR_NOT, "round": _WHOLE},
 }
 # Of queues and of the system: nothing hangs on what they say.
-OTHER_EVENTS: Final = frozenset({"Message Rejected", "Task Health Check"})
+OTHER_EVENTS: Final = frozenset({"Message Rejected", "Task Health Check", "Operator Acted"})
 OTHER_ENTITIES: Final = frozenset({"QUEUE", "SYSTEM"})
 
 LOST = "lost"  # the stream of a marker

@@ -9,6 +9,7 @@ from typing import Any
 from longshore.core.backoff import RetryPolicy
 from longshore.core.child_limits import Isolation, Limits
 from longshore.core.definition import Definition, RunnerKind
+from longshore.core.health import HealthLimits
 from longshore.core.states import Priority
 from longshore.ports.backend import Backend
 from longshore.testing.contracts.samples import left_at_default
@@ -241,4 +242,9 @@ def _full() -> Definition:
             cpu=timedelta(seconds=9), memory_bytes=2**30, open_files=64, file_bytes=2**20
         ),
         pty=True,
+        health=HealthLimits(
+            longest_run=timedelta(hours=9),
+            healthy_within=timedelta(minutes=9),
+            warning_within=timedelta(minutes=19),
+        ),
     )

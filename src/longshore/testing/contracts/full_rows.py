@@ -113,6 +113,7 @@ def full_job_row() -> JobRow:
         failed=NumberSet([TASKS_PER_JOB - 2]),
         cancelled=NumberSet([1, 64, 127]),
         blocked=NumberSet(range(2, TASKS_PER_JOB, 3)),
+        grown=NumberSet([3, 4_711]),
         failure_told_in=2,
         end_told_in=1,
         intents=_intents(),

@@ -11,6 +11,7 @@ from itertools import cycle
 from longshore.core import commands as c
 from longshore.errors import VersionConflict
 from longshore.testing.contracts.ledger_commits import CommitClauses
+from longshore.testing.contracts.ledger_filters import JobFilterClauses
 from longshore.testing.contracts.ledger_groups import (
     AtomicLedgerContract,
     SingleChangeLedgerContract,
@@ -55,6 +56,7 @@ class LedgerContract(
     CommitClauses,
     TaskListingClauses,
     JobListingClauses,
+    JobFilterClauses,
     FindClauses,
     SweepClauses,
     UnrecordedEndClauses,

@@ -97,7 +97,7 @@ class TaskListingClauses(PortContract):
             await commit(backend, new_task(f"t{number:02}", now=START + number // 3 * SECOND))
         whole = await backend.ledger.list_tasks("acme", limit=100)
 
-        rows = await _all_pages(lambda at: backend.ledger.list_tasks("acme", limit=5, cursor=at))
+        rows = await all_pages(lambda at: backend.ledger.list_tasks("acme", limit=5, cursor=at))
 
         assert rows == list(whole.items)
         assert sorted(row.spec.key for row in rows) == [f"t{number:02}" for number in range(12)]
@@ -107,7 +107,7 @@ class TaskListingClauses(PortContract):
         for number in range(12):
             await commit(backend, new_task(f"t{number:02}", number=number))
 
-        rows = await _all_pages(
+        rows = await all_pages(
             lambda at: backend.ledger.list_tasks("acme", job_id="job-one", limit=5, cursor=at)
         )
 
@@ -119,7 +119,7 @@ class TaskListingClauses(PortContract):
             await commit(backend, new_task(f"p{number}", number=number))
             await held_task(backend, f"h{number}")
 
-        rows = await _all_pages(
+        rows = await all_pages(
             lambda at: backend.ledger.list_tasks(
                 "acme", state=TaskState.PENDING, limit=3, cursor=at
             )
@@ -192,9 +192,9 @@ class JobListingClauses(PortContract):
     async def test_jobs_are_listed_by_their_state_now(self, backend: Backend) -> None:
         running = await commit_job(backend, new_job("job-running"))
         ended = {
-            JobState.COMPLETED: await _ended_job(backend, TaskState.COMPLETED),
-            JobState.FAILED: await _ended_job(backend, TaskState.FAILED),
-            JobState.CANCELLED: await _ended_job(backend, TaskState.CANCELLED),
+            JobState.COMPLETED: await ended_job(backend, TaskState.COMPLETED),
+            JobState.FAILED: await ended_job(backend, TaskState.FAILED),
+            JobState.CANCELLED: await ended_job(backend, TaskState.CANCELLED),
         }
 
         assert (await backend.ledger.list_jobs("acme", state=JobState.RUNNING)).items == (running,)
@@ -207,7 +207,7 @@ class JobListingClauses(PortContract):
             await commit_job(backend, new_job(f"job-{number}", now=START + number // 3 * SECOND))
         whole = await backend.ledger.list_jobs("acme", limit=100)
 
-        rows = await _all_pages(lambda at: backend.ledger.list_jobs("acme", limit=5, cursor=at))
+        rows = await all_pages(lambda at: backend.ledger.list_jobs("acme", limit=5, cursor=at))
 
         assert rows == list(whole.items)
         assert len({row.id for row in rows}) == 12
@@ -238,13 +238,14 @@ class JobListingClauses(PortContract):
                 await backend.ledger.list_jobs("acme", cursor=cursor)
 
 
-async def _ended_job(backend: Backend, state: TaskState) -> JobRow:
-    row = await commit_job(backend, new_job(f"job-{state}"))
+async def ended_job(backend: Backend, state: TaskState, *, of: JobRow | None = None) -> JobRow:
+    """A job whose one task has ended so."""
+    row = of or await commit_job(backend, new_job(f"job-{state}"))
     ended = job.EndedTask(number=0, key="a", round=1, state=state, blocks=NumberSet())
     return await commit_job(backend, after_job(row, job.TasksEnded(ended=(ended,))))
 
 
-async def _all_pages(
+async def all_pages(
     page_at: Callable[[str | None], Awaitable[Page[ItemT]]],
 ) -> list[ItemT]:
     """Every item, page by page, until a page says that this was all."""

@@ -61,7 +61,12 @@ def new_task(
 
 
 def new_job(
-    job_id: str = JOB, *, now: datetime = START, tenant: str = TENANT, intent: Intent | None = None
+    job_id: str = JOB,
+    *,
+    now: datetime = START,
+    tenant: str = TENANT,
+    name: str | None = None,
+    intent: Intent | None = None,
 ) -> job.JobChange:
     """The creation of a job of one task."""
     spec = JobSpec(
@@ -71,6 +76,7 @@ def new_job(
         request_id=f"request of {job_id}",
         body_hash="c0ffee",
         created_at=now,
+        name=name,
     )
     graph = Document(text='{"keys":["a"],"names":["resize"],"parents":[[]]}', size=49)
     summary = TaskSummary(key="a", name="resize")

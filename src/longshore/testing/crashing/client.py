@@ -57,6 +57,7 @@ KEY = KeyRecord(
 GONE_DEFINITION = "crash-gone"
 BLOB, BLOB_BYTES = "crash/blob", b"b" * tasks.LARGE_BYTES
 GONE_BLOB = "crash/gone"
+PAUSED_QUEUE, RESUMED_QUEUE = "crash-paused", "crash-resumed"
 _BY = "crash-client"
 _LOOK_EVERY = timedelta(milliseconds=5)
 
@@ -108,6 +109,10 @@ class Client:
         await backend.blobs.put(GONE_BLOB, BLOB_BYTES)
         await backend.blobs.delete(GONE_BLOB)
         self._answered("blob put")
+        for name in (PAUSED_QUEUE, RESUMED_QUEUE):
+            await backend.queues.pause(name, by=_BY, now=backend.clock.now())
+        await backend.queues.resume(RESUMED_QUEUE)
+        self._answered("queue resumed")
 
     async def _submit(self, wanted: Wanted) -> None:
         accepted = await self._services.producer.submit(TENANT, wanted.request_id, wanted.document)

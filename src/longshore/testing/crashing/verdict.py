@@ -21,6 +21,7 @@ from longshore.testing.crashing.client import (
     GONE_BLOB,
     GONE_DEFINITION,
     KEY,
+    PAUSED_QUEUE,
 )
 from longshore.testing.crashing.tasks import noted
 from longshore.testing.crashing.workload import (
@@ -89,6 +90,8 @@ async def _of_what_else_there_is(services: Services) -> AsyncIterator[str]:
         yield "a blob was deleted, and is there"
     if await backend.blobs.get(BLOB) != BLOB_BYTES:
         yield "a blob was replaced, and is not the new one"
+    if [one.name for one in await backend.queues.paused()] != [PAUSED_QUEUE]:
+        yield "a queue was paused, another was resumed, and that is not how they are"
 
 
 async def _of_job(services: Services, wanted: Wanted) -> AsyncIterator[str]:

@@ -11,6 +11,7 @@ from longshore.ports.backend import Backend
 CALLS: Final[dict[str, tuple[str, ...]]] = {
     "ledger": ("commit",),
     "queue": ("send", "receive", "extend", "delete", "put_off", "drop_dead_letter"),
+    "queues": ("pause", "resume"),
     "events": ("record", "append"),
     "bus": ("publish", "receive", "acknowledge"),
     "output": ("append",),

@@ -31,7 +31,9 @@ from longshore.testing.simulation.faults import Fault
 from longshore.testing.simulation.late_events import LateEvents
 from longshore.testing.simulation.world import World
 
-_PORTS = ("ledger", "queue", "events", "bus", "output", "blobs", "definitions", "keys")
+_PORTS = (
+    *("ledger", "queue", "queues", "events", "bus", "output", "blobs", "definitions", "keys"),
+)
 _LISTINGS = frozenset(
     {
         *("ledger.held", "ledger.unrung", "ledger.open_intents", "ledger.unrecorded_ends"),
@@ -39,6 +41,7 @@ _LISTINGS = frozenset(
         "ledger.find",
     }
 )
+_WHICH = (*("after", "cursor", "state", "job_id", "name", "created_from", "created_before"),)
 _REPORTS = frozenset(
     event.TYPE
     for event in (
@@ -47,7 +50,9 @@ _REPORTS = frozenset(
     )
 )
 # These wait by themselves: what comes of them late is no sign of a slow line.
-_WAITING = frozenset({"queue.receive", "bus.receive", "ledger.nudged", "output.wait"})
+_WAITING = frozenset(
+    {"queue.receive", "queues.paused_of", "bus.receive", "ledger.nudged", "output.wait"}
+)
 _LEAST_DELAY = 0.001
 _USUAL_DELAY = 0.02
 _LONG_DELAY = 8.0
@@ -210,7 +215,7 @@ class Line:
             self._world.note("late write", type(error).__name__, str(error))
 
     def _perhaps_old(self, name: str, named: dict[str, Any], answer: Any) -> Any:
-        which = tuple(str(named.get(part)) for part in ("after", "cursor", "state", "job_id"))
+        which = tuple(str(named.get(part)) for part in _WHICH)
         key = (name, *which)
         old = self._rumours.listings.get(key, answer)
         if self._faults.happens(Fault.STALE_INDEX, self._rng):

@@ -1,0 +1,151 @@
+"""Alerts as signed JSON to any address.
+
+The header ``Longshore-Signature: t=<seconds>,v1=<hex>`` holds the HMAC-SHA256 of
+``<seconds>.<body>`` under the secret; while a secret is being replaced there is one ``v1`` for
+each. A receiver computes its own, compares in constant time, and refuses a ``t`` that is some
+minutes old. ``id`` in the body is the same for all tries of one notice, so that a receiver can drop
+what comes twice.
+
+The transport is used without httpx's client: that would log every address, obey proxies and
+``.netrc``, and follow what it is told to. Answers are not read beyond their headers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import httpx
+
+from longshore.adapters.alerts.trying import WITHIN, NotAccepted, Tries, by_status
+from longshore.core.alerting import Notice, Recovered
+from longshore.core.events.kinds import ms_of
+from longshore.core.health import CheckedTask
+from longshore.ports.clock import Clock
+
+CHANNEL = "webhook"
+SIGNATURE_HEADER = "Longshore-Signature"
+SECRET_LEAST_BYTES = 32
+LISTED_LIMIT = 500
+"""Tasks that are listed in each part; of the rest only the number is told."""
+
+_MILLISECOND = timedelta(milliseconds=1)
+_ID_BYTES = 16
+
+
+class WebhookAlerts:
+    """See ``ports.alerts.Alerts``."""
+
+    channel = CHANNEL
+
+    def __init__(
+        self, url: str, secrets: Sequence[str], clock: Clock, *, within: timedelta = WITHIN
+    ) -> None:
+        keys = tuple(secret.encode() for secret in secrets)
+        if not keys or any(len(key) < SECRET_LEAST_BYTES for key in keys):
+            message = f"there must be a secret, and none with less than {SECRET_LEAST_BYTES} bytes"
+            raise ValueError(message)
+        self._url = url
+        self._keys = keys
+        self._clock = clock
+        self._tries = Tries(CHANNEL, clock, within=within)
+
+    async def send(self, notice: Notice) -> None:
+        body = body_of(notice)
+
+        async def once(timeout_s: float) -> None:
+            status, retry_after = await self._post(body, timeout_s)
+            if not httpx.codes.is_success(status):
+                raise by_status(status, retry_after)
+
+        await self._tries.until_accepted(once)
+
+    async def _post(self, body: bytes, timeout_s: float) -> tuple[int, str | None]:
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "longshore",
+            # Signed anew for each try: a receiver may refuse what was signed a while ago.
+            SIGNATURE_HEADER: signature_of(body, self._keys, int(self._clock.now().timestamp())),
+        }
+        timeouts = {"timeout": httpx.Timeout(timeout_s).as_dict()}
+        try:
+            request = httpx.Request(
+                "POST", self._url, content=body, headers=headers, extensions=timeouts
+            )
+            async with httpx.AsyncHTTPTransport() as transport:
+                response = await transport.handle_async_request(request)
+                await response.aclose()
+        except httpx.TimeoutException:
+            raise NotAccepted("it did not answer in time", may_pass=True) from None
+        except httpx.UnsupportedProtocol:
+            raise NotAccepted("it has no address that can be called", may_pass=False) from None
+        except httpx.TransportError as error:
+            reason = f"it is out of reach ({type(error).__name__})"
+            raise NotAccepted(reason, may_pass=True) from None
+        except httpx.InvalidURL:
+            raise NotAccepted("it has no address that can be called", may_pass=False) from None
+        return response.status_code, response.headers.get("Retry-After")
+
+
+def signature_of(body: bytes, keys: Sequence[bytes], at_s: int) -> str:
+    """The header that proves who sent the body, and when."""
+    signed = b"%d.%b" % (at_s, body)
+    marks = (hmac.new(key, signed, hashlib.sha256).hexdigest() for key in keys)
+    return ",".join([f"t={at_s}", *(f"v1={mark}" for mark in marks)])
+
+
+def body_of(notice: Notice) -> bytes:
+    """The notice as it is sent; moments and durations are milliseconds, as in events."""
+    found = notice.summary
+    parts: dict[str, Sequence[Any]] = {
+        "urgent": notice.urgent,
+        "warnings": notice.warnings,
+        "recovered": notice.recovered,
+    }
+    content: dict[str, Any] = {
+        "type": "task.health",
+        "tenantId": notice.tenant,
+        "timestamp": ms_of(notice.at),
+        "summary": {
+            "totalProcessing": found.total_processing,
+            "healthy": found.healthy,
+            "warning": found.warning,
+            "critical": found.critical,
+            "overtime": found.overtime,
+        },
+        "urgent": [_problem(task) for task in notice.urgent[:LISTED_LIMIT]],
+        "warnings": [_problem(task) for task in notice.warnings[:LISTED_LIMIT]],
+        "recovered": [_recovery(one) for one in notice.recovered[:LISTED_LIMIT]],
+        "notListed": {name: max(len(part) - LISTED_LIMIT, 0) for name, part in parts.items()},
+    }
+    mark = hashlib.blake2b(_json(content), digest_size=_ID_BYTES).hexdigest()
+    return _json({"id": mark, **content})
+
+
+def _json(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def _problem(task: CheckedTask) -> dict[str, Any]:
+    return {
+        "requestId": task.task_id,
+        "attemptNumber": task.attempt,
+        "health": task.health.value,
+        "elapsed": task.elapsed // _MILLISECOND,
+        "timeSinceLastEvent": task.silence // _MILLISECOND,
+        "lastEventType": task.last_event_type,
+        "workerId": task.worker_id,
+    }
+
+
+def _recovery(one: Recovered) -> dict[str, Any]:
+    return {
+        "requestId": one.task_id,
+        "attemptNumber": one.attempt,
+        "was": one.was.value,
+        "stillProcessing": one.now is not None,
+    }

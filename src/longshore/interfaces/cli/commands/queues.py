@@ -1,0 +1,56 @@
+"""The commands for queues: ``queues list``, ``queues pause``, ``queues resume``.
+
+Here are their command lines alone; what they do is imported when they run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from longshore.interfaces.cli.options import Here, command
+
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the queue.", show_default=False)]
+
+
+@command(("longshore queues list", "which are paused, by whom and why"), output=True)
+def list_(here: Here) -> None:
+    """List the queues that are paused."""
+    from longshore.interfaces.cli import queueing
+
+    asyncio.run(queueing.list_(here))
+
+
+@command(
+    ("longshore queues pause mail --reason 'the server is down'", "what runs goes on"),
+    output=True,
+)
+def pause(
+    here: Here,
+    name: _Name,
+    *,
+    reason: Annotated[
+        str | None,
+        typer.Option("--reason", metavar="TEXT", help="Shown to others.", show_default=False),
+    ] = None,
+) -> None:
+    """Let no task of a queue begin, at any worker; what runs goes on.
+
+    One that is paused already stays as it is, and its own reason is shown.
+    """
+    from longshore.interfaces.cli import queueing
+
+    asyncio.run(queueing.pause(here, name, reason=reason))
+
+
+@command(("longshore queues resume mail", "workers take its tasks at once"), output=True)
+def resume(here: Here, name: _Name) -> None:
+    """Let the tasks of a queue begin again.
+
+    Exits with 4 if it was not paused.
+    """
+    from longshore.interfaces.cli import queueing
+
+    asyncio.run(queueing.resume(here, name))

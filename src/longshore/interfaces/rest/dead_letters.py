@@ -1,0 +1,88 @@
+"""Dead letters of the caller's tenant: tasks that failed for good, messages that lead nowhere."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+
+from longshore.core.dead_letters import DeadFilter
+from longshore.core.error_categories import ErrorCategory
+from longshore.interfaces import views
+from longshore.interfaces.rest import schemas as s
+from longshore.interfaces.rest.answers import body_of, problems
+from longshore.interfaces.rest.bodies import json_body, shaped
+from longshore.interfaces.rest.callers import Operator, Reader
+from longshore.interfaces.rest.desk import AtDesk
+from longshore.interfaces.rest.jobs import Cursor, Limit
+from longshore.interfaces.rest.problems import Refused
+from longshore.services.post_mortem import examine
+
+router = APIRouter(prefix="/dead-letters", tags=["dead letters"])
+
+
+@router.get("", response_model=s.DeadLetterPage, responses=problems())
+async def list_dead(
+    desk: AtDesk,
+    caller: Reader,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    queue: Annotated[str | None, Query(max_length=64)] = None,
+    name: Annotated[str | None, Query(max_length=64, description="Of a definition.")] = None,
+    category: Annotated[s.Category | None, Query()] = None,
+    job_id: Annotated[str | None, Query(alias="jobId", max_length=64)] = None,
+) -> Any:
+    """What failed for good, those that died last first."""
+    wanted = DeadFilter(
+        queue=queue,
+        definition=name,
+        category=ErrorCategory(category) if category else None,
+        job_id=job_id,
+    )
+    found = await desk.dead_letters.page(caller.tenant, wanted, limit=limit, cursor=cursor)
+    return {
+        "deadLetters": [views.dead_letter_document(letter) for letter in found.items],
+        "total": found.total,
+        "nextCursor": found.cursor,
+    }
+
+
+@router.get("/{letter_id}", response_model=s.PostMortemDocument, responses=problems(404))
+async def read_dead(desk: AtDesk, caller: Reader, letter_id: str) -> Any:
+    """One of them, with its attempts and its last lines."""
+    letter = await desk.dead_letters.find(caller.tenant, letter_id)
+    return views.post_mortem_document(await examine(desk.backend, letter))
+
+
+@router.post(
+    "/replay",
+    response_model=s.ReplayedDocument,
+    responses=problems(404, 413, 415),
+    openapi_extra=body_of(s.ReplayDocument),
+)
+async def replay(
+    desk: AtDesk, caller: Operator, document: Annotated[Any, Depends(json_body)]
+) -> Any:
+    """Give tasks that failed for good another round: those that are named, or all that fit."""
+    wish = shaped(s.ReplayDocument, document)
+    if (wish.ids is None) == (wish.matching is None):
+        raise Refused(422, "invalid", "give either 'ids' or 'matching'")
+    if wish.ids is not None:
+        replayed = await desk.dead_letters.replay(caller.tenant, wish.ids, by=caller.by)
+    else:
+        meant = wish.matching or s.DeadFilterDocument()
+        wanted = DeadFilter(
+            queue=meant.queue,
+            definition=meant.name,
+            category=ErrorCategory(meant.category) if meant.category else None,
+            job_id=meant.job_id,
+        )
+        replayed = await desk.dead_letters.replay_matching(caller.tenant, wanted, by=caller.by)
+    return {"rounds": dict(replayed.rounds), "refused": dict(replayed.moved_on)}
+
+
+@router.delete("/{letter_id}", response_model=s.DeadLetterDocument, responses=problems(404, 409))
+async def discard(desk: AtDesk, caller: Operator, letter_id: str) -> Any:
+    """Forget a message that leads to no task; tasks cannot be forgotten so."""
+    letter = await desk.dead_letters.discard(caller.tenant, letter_id, by=caller.by)
+    return views.dead_letter_document(letter)

@@ -1,0 +1,125 @@
+"""Tasks, what they print, what is told of them, what they leave."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from longshore.interfaces.rest.schemas.base import Moment, Shape, TaskStatus
+
+
+class ErrorDocument(Shape):
+    """Why an attempt failed."""
+
+    message: str
+    category: str
+    type: str | None
+    signal: str | None
+
+
+class UsageDocument(Shape):
+    """What a task has cost so far."""
+
+    cost_usd: float | None
+    turns: int | None
+
+
+class LastEvent(Shape):
+    """What was last told of a task."""
+
+    type: str
+    at: Moment
+
+
+class TaskDocument(Shape):
+    """A task."""
+
+    request_id: str = Field(description="The task's id everywhere: {jobId}_{taskId}.")
+    task_id: str
+    job_id: str
+    name: str
+    status: TaskStatus
+    exit_code: int | None
+    queue: str
+    priority: Literal["high", "normal", "low"]
+    attempt: int
+    attempts_used: int
+    max_attempts: int
+    worker_id: str | None
+    error: ErrorDocument | None
+    created_at: Moment
+    due_at: Moment | None
+    started_at: Moment | None
+    finished_at: Moment | None
+    duration_ms: int | None
+    usage: UsageDocument
+    last_event: LastEvent | None = None
+
+
+class ResultDocument(Shape):
+    """What came of a task."""
+
+    result: Any
+
+
+class TaskHealthDocument(Shape):
+    """How a task looks now; what only a running one has is null."""
+
+    status: TaskStatus
+    health: Literal["healthy", "warning", "critical", "overtime"] | None
+    elapsed_ms: int | None = Field(description="Since the attempt began.")
+    silent_ms: int | None = Field(description="Since its last event.")
+    last_event_type: str | None
+    worker_id: str | None
+
+
+class OutputPiece(Shape):
+    """Something that a task printed."""
+
+    id: str = Field(description="Its place: {attempt}.{sequence}.", examples=["1.17"])
+    attempt: int
+    sequence: int
+    at: Moment
+    stream: Literal["stdout", "stderr", "log", "lost"]
+    text: str
+    base64: str | None = Field(default=None, description="The bytes, if they are not UTF-8.")
+    last: int | None = Field(default=None, description="Of `lost`: up to which sequence.")
+
+
+class OutputPage(Shape):
+    """Pieces of output, in order; go on after the last one's id."""
+
+    output: list[OutputPiece]
+
+
+class EventDocument(Shape):
+    """Something that happened."""
+
+    event_id: str
+    sequence: int
+    event_type: str = Field(examples=["Task Completed"])
+    entity_id: str
+    entity_type: str
+    timestamp: int = Field(description="Milliseconds since 1970.")
+    context: dict[str, Any]
+    properties: dict[str, Any]
+
+
+class EventPage(Shape):
+    """Events, in order; go on after the last one's sequence."""
+
+    events: list[EventDocument]
+
+
+class Artifact(Shape):
+    """A file that an attempt left."""
+
+    name: str = Field(examples=["attempt-1/artifacts/report.csv"])
+    bytes: int
+
+
+class ArtifactList(Shape):
+    """Files; go on after the last one's name."""
+
+    artifacts: list[Artifact]

@@ -1,0 +1,159 @@
+"""What can be set of the health check, and of the ways in which people hear of what it finds.
+
+Tokens, signing secrets and the addresses of webhooks are secrets: whoever has one can write to the
+channel. They are ``SecretStr``, and what is said of a wrong one never quotes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+
+from longshore.core.health import HealthPolicy
+from longshore.settings.section import (
+    Duration,
+    Section,
+    bounded,
+    none_or_items,
+    none_or_value,
+    too_much,
+)
+
+SECRET_LEAST_BYTES: Final = 32
+_POLICY = HealthPolicy()
+_ZERO, _SECOND = timedelta(0), timedelta(seconds=1)
+_HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
+_VISIBLE = re.compile(r"[\x21-\x7e]+")
+_CHANNEL = re.compile(r"#?[^\s#<>&]{1,80}")
+
+
+def _switch(value: object) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.lower() if isinstance(value, str) else value
+
+
+def _token(token: SecretStr | None) -> SecretStr | None:
+    # Anything else could not stand in a header, and the error of a library would quote it.
+    if token is not None and not _VISIBLE.fullmatch(token.get_secret_value()):
+        message = "a token has only visible ASCII characters"
+        raise ValueError(message)
+    return token
+
+
+def _channel(name: str | None) -> str | None:
+    if name is not None and not _CHANNEL.fullmatch(name):
+        message = f"{name!r} is not a channel: give its id, like C0123456789, or #its-name"
+        raise ValueError(message)
+    return name
+
+
+def _secure_address(url: SecretStr | None) -> SecretStr | None:
+    return _address(url, "https")
+
+
+def _any_address(url: SecretStr | None) -> SecretStr | None:
+    return _address(url, "https", "http")
+
+
+def _address(url: SecretStr | None, *schemes: str) -> SecretStr | None:
+    if url is not None and not _reachable(url.get_secret_value(), schemes):
+        message = f"it is not an address that begins with {' or '.join(schemes)}:// and has a host"
+        raise ValueError(message)
+    return url
+
+
+def _reachable(url: str, schemes: tuple[str, ...]) -> bool:
+    if not _VISIBLE.fullmatch(url):
+        return False
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    plain = "@" not in parts.netloc and not parts.fragment and port != 0
+    return parts.scheme in schemes and bool(parts.hostname) and plain
+
+
+def _long_enough(secrets: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+    if any(len(secret.get_secret_value().encode()) < SECRET_LEAST_BYTES for secret in secrets):
+        message = f"a secret that signs must have at least {SECRET_LEAST_BYTES} bytes"
+        raise ValueError(message)
+    return secrets
+
+
+class HealthSettings(Section):
+    """When a running task counts as healthy, and how often that is checked."""
+
+    enabled: Annotated[Literal["auto", "true", "false"], BeforeValidator(_switch)] = Field(
+        default="auto",
+        description="Whether health is checked; auto: unless the environment is dev.",
+    )
+    every: Duration = bounded("Time between two checks.", 300 * _SECOND, _SECOND, _DAY)
+    longest_run: Duration = bounded(
+        "Time an attempt may run before it counts as overtime.",
+        *(_POLICY.longest_run, _SECOND, 365 * _DAY),
+    )
+    healthy_within: Duration = bounded(
+        "Time since its last event up to which a task is healthy.",
+        *(_POLICY.healthy_within, _SECOND, 365 * _DAY),
+    )
+    warning_within: Duration = bounded(
+        "Time since its last event up to which there is only a warning.",
+        *(_POLICY.warning_within, _SECOND, 365 * _DAY),
+    )
+    cool_down: Duration = bounded(
+        "Time before a problem that has not changed is told again.", _HOUR, _ZERO, 365 * _DAY
+    )
+
+    def contradictions(self) -> Iterator[str]:
+        if self.healthy_within > self.warning_within:
+            yield too_much(
+                *("health.healthy_within", self.healthy_within),
+                *("health.warning_within", self.warning_within),
+            )
+
+
+class AlertsSettings(Section):
+    """How people hear of tasks that are not healthy; nothing set: they do not."""
+
+    slack_token: Annotated[
+        SecretStr | None, BeforeValidator(none_or_value), AfterValidator(_token)
+    ] = Field(default=None, description="Token of the bot that writes to the Slack channel.")
+    slack_channel: Annotated[
+        str | None, BeforeValidator(none_or_value), AfterValidator(_channel)
+    ] = Field(default=None, description="Slack channel that the bot writes to; its id is best.")
+    slack_webhook: Annotated[
+        SecretStr | None, BeforeValidator(none_or_value), AfterValidator(_secure_address)
+    ] = Field(default=None, description="Slack's incoming webhook, instead of a bot.")
+    webhook_url: Annotated[
+        SecretStr | None, BeforeValidator(none_or_value), AfterValidator(_any_address)
+    ] = Field(default=None, description="Address that signed JSON is sent to.")
+    webhook_secrets: Annotated[
+        tuple[SecretStr, ...], BeforeValidator(none_or_items), AfterValidator(_long_enough)
+    ] = Field(
+        default=(), description="Secrets that sign what is sent; two while one replaces the other."
+    )
+    timeout: Duration = bounded(
+        "Time that all alerts of a check may take together.", 20 * _SECOND, _SECOND, _HOUR
+    )
+
+    def contradictions(self) -> Iterator[str]:
+        if self.slack_token and not self.slack_channel:
+            yield "alerts.slack_token needs alerts.slack_channel: where should the bot write?"
+        if self.slack_channel and not self.slack_token:
+            yield (
+                "alerts.slack_channel needs alerts.slack_token; an incoming webhook has its "
+                "own channel"
+            )
+        if self.slack_token and self.slack_webhook:
+            yield "alerts.slack_token and alerts.slack_webhook would both write: set one of them"
+        if self.webhook_url and not self.webhook_secrets:
+            yield "alerts.webhook_url needs alerts.webhook_secrets, which sign what is sent"
+        if self.webhook_secrets and not self.webhook_url:
+            yield "alerts.webhook_secrets needs alerts.webhook_url: nothing is sent"

@@ -1,0 +1,73 @@
+"""A server, a clock that never makes anybody wait, and notices to send."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from longshore.core.alerting import Notice, Recovered
+from longshore.core.health import CheckedTask, Health, HealthReport
+from tests.adapters.alerts.server import Server
+
+NOON = datetime(2030, 1, 7, 12, tzinfo=UTC)
+
+
+class HastyClock:
+    """Sleeps take no time, and count as if they had."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    def now(self) -> datetime:
+        return NOON + self.elapsed()
+
+    def elapsed(self) -> timedelta:
+        return timedelta(seconds=sum(self.slept))
+
+    async def sleep(self, duration: timedelta) -> None:
+        self.slept.append(duration.total_seconds())
+
+
+@pytest.fixture
+def clock() -> HastyClock:
+    return HastyClock()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server().running() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _nobody_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whatever the machine says of proxies: each test that wants one sets it.
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def a_checked_task(
+    task_id: str = "job-1_a", health: Health = Health.CRITICAL, **fields: object
+) -> CheckedTask:
+    wanted = {
+        "attempt": 1,
+        "elapsed": timedelta(minutes=63),
+        "silence": timedelta(minutes=12),
+        "last_event_type": "Task Heartbeat",
+        "worker_id": "host-1",
+        **fields,
+    }
+    return CheckedTask(task_id=task_id, health=health, **wanted)
+
+
+def a_notice(*tasks: CheckedTask, recovered: tuple[Recovered, ...] = ()) -> Notice:
+    report = HealthReport(tenant="acme", at=NOON, tasks=tasks)
+    return Notice(
+        tenant="acme",
+        at=NOON,
+        summary=report.summary,
+        urgent=tuple(task for task in tasks if task.health.urgent),
+        warnings=tuple(task for task in tasks if task.health is Health.WARNING),
+        recovered=recovered,
+    )

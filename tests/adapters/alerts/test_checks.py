@@ -1,0 +1,64 @@
+"""Health checks with real channels: a bad day of theirs loses nothing and repeats nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from longshore.adapters.alerts.slack import slack_bot
+from longshore.adapters.alerts.webhook import WebhookAlerts
+from tests.adapters.alerts.conftest import HastyClock
+from tests.adapters.alerts.server import Answer, Server, slack_error, slack_ok
+from tests.unit.services.hearing import (
+    MINUTE,
+    a_health_check,
+    checks_told,
+    claim_for_long,
+    healths,
+)
+from tests.unit.services.stage import BACKENDS, TENANT, Stage, a_task, opened, scenario
+
+BAD_DAYS = {
+    "token withdrawn": slack_error("invalid_auth"),
+    "channel deleted": slack_error("channel_not_found"),
+    "busy": slack_error("ratelimited", 429, Retry_After="30"),
+    "broken": Answer(status=500),
+    "hung up": Answer(hangs_up=True),
+}
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("day", BAD_DAYS)
+@scenario
+async def test_a_bad_day_of_slack_costs_no_check_and_nobody_hears_anything_twice(
+    kind: str, day: str, tmp_path: Path, server: Server
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        bot = slack_bot(token="xoxb-1", to="C1", clock=HastyClock(), base_url=f"{server.url}/api/")
+        await stage.submit(a_task())
+        await claim_for_long(stage, "a")
+        stage.clock.advance(11 * MINUTE)
+        with Server().running() as other:
+            hook = WebhookAlerts(f"{other.url}/hook", ["s" * 32], HastyClock())
+            check = a_health_check(stage, bot, hook)
+
+            server.answers_with(BAD_DAYS[day])
+            for _ in range(3):
+                report = await check.check(TENANT)
+                stage.clock.advance(5 * MINUTE)
+            server.answers_with(slack_ok())
+            server.received.clear()
+            for _ in range(3):
+                await check.check(TENANT)
+                stage.clock.advance(5 * MINUTE)
+            await stage.lost("a")
+            for _ in range(2):
+                await check.check(TENANT)
+
+        assert healths(report) == {"a": "critical"}
+        assert len(await checks_told(stage)) == 8
+        assert [one.json["text"] for one in server.received] == [
+            ":red_circle: Task Health: 1 stuck tasks, 0 overtime tasks",
+            ":white_check_mark: Task Health: 1 tasks recovered",
+        ]
+        assert [len(one.json["recovered"]) for one in other.received] == [0, 1]

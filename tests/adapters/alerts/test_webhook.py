@@ -1,0 +1,262 @@
+"""A webhook gets signed JSON, a few times at most, and its address is told to nobody else."""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import socket
+from datetime import timedelta
+
+import pytest
+
+from longshore.adapters.alerts.webhook import LISTED_LIMIT, WebhookAlerts, body_of
+from longshore.core.alerting import Recovered
+from longshore.core.health import Health
+from longshore.errors import AlertFailed
+from tests.adapters.alerts.conftest import NOON, HastyClock, a_checked_task, a_notice
+from tests.adapters.alerts.server import Answer, Server
+
+PATH = "/hooks/not-for-anybody"
+OLD, NEW = "old-" + "x" * 32, "new-" + "y" * 32
+NOTICE = a_notice(
+    a_checked_task(),
+    a_checked_task("job-1_b", Health.WARNING),
+    recovered=(Recovered(task_id="job-1_c", attempt=2, was=Health.OVERTIME, now=None),),
+)
+
+
+@pytest.fixture
+def alerts(server: Server, clock: HastyClock) -> WebhookAlerts:
+    return WebhookAlerts(server.url + PATH, [OLD], clock)
+
+
+def failure_of(alerts: WebhookAlerts) -> AlertFailed:
+    with pytest.raises(AlertFailed) as caught:
+        asyncio.run(alerts.send(NOTICE))
+    assert caught.value.channel == "webhook"
+    return caught.value
+
+
+def test_a_notice_is_one_document(alerts: WebhookAlerts, server: Server) -> None:
+    asyncio.run(alerts.send(NOTICE))
+
+    (received,) = server.received
+    assert received.path == PATH
+    assert received.headers["content-type"] == "application/json"
+    document = received.json
+    assert len(document.pop("id")) == 32
+    assert document == {
+        "type": "task.health",
+        "tenantId": "acme",
+        "timestamp": int(NOON.timestamp() * 1000),
+        "summary": {
+            "totalProcessing": 2,
+            "healthy": 0,
+            "warning": 1,
+            "critical": 1,
+            "overtime": 0,
+        },
+        "urgent": [
+            {
+                "requestId": "job-1_a",
+                "attemptNumber": 1,
+                "health": "critical",
+                "elapsed": 63 * 60_000,
+                "timeSinceLastEvent": 12 * 60_000,
+                "lastEventType": "Task Heartbeat",
+                "workerId": "host-1",
+            }
+        ],
+        "warnings": [
+            {
+                "requestId": "job-1_b",
+                "attemptNumber": 1,
+                "health": "warning",
+                "elapsed": 63 * 60_000,
+                "timeSinceLastEvent": 12 * 60_000,
+                "lastEventType": "Task Heartbeat",
+                "workerId": "host-1",
+            }
+        ],
+        "recovered": [
+            {
+                "requestId": "job-1_c",
+                "attemptNumber": 2,
+                "was": "overtime",
+                "stillProcessing": False,
+            }
+        ],
+        "notListed": {"urgent": 0, "warnings": 0, "recovered": 0},
+    }
+
+
+def test_each_secret_signs_the_time_and_the_body(server: Server, clock: HastyClock) -> None:
+    asyncio.run(WebhookAlerts(server.url + PATH, [NEW, OLD], clock).send(NOTICE))
+
+    (received,) = server.received
+    at, *marks = received.headers["longshore-signature"].split(",")
+    signed = f"{int(NOON.timestamp())}.".encode() + received.body
+    assert at == f"t={int(NOON.timestamp())}"
+    assert marks == [
+        f"v1={hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()}"
+        for secret in (NEW, OLD)
+    ]
+
+
+def test_each_try_is_signed_anew_and_has_the_same_id(
+    alerts: WebhookAlerts, server: Server, clock: HastyClock
+) -> None:
+    server.answers_with(Answer(status=429, headers={"Retry_After": "2"}), Answer(status=204))
+
+    asyncio.run(alerts.send(NOTICE))
+
+    first, second = server.received
+    assert clock.slept == [2.0]
+    assert first.body == second.body
+    assert first.headers["longshore-signature"] != second.headers["longshore-signature"]
+
+
+def test_two_notices_have_two_ids() -> None:
+    assert body_of(NOTICE) != body_of(a_notice(a_checked_task("job-1_z")))
+
+
+@pytest.mark.parametrize("secrets", [[], [""], ["x" * 31], [OLD, "short"]])
+def test_what_is_too_short_to_sign_with_is_refused_and_not_quoted(
+    secrets: list[str], clock: HastyClock
+) -> None:
+    with pytest.raises(ValueError, match="none with less than 32 bytes") as caught:
+        WebhookAlerts("http://127.0.0.1", secrets, clock)
+
+    assert "short" not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 408, 425, 429])
+def test_what_may_pass_is_tried_again_a_few_times(
+    alerts: WebhookAlerts, server: Server, clock: HastyClock, status: int
+) -> None:
+    server.answers_with(Answer(status=status))
+
+    assert failure_of(alerts).reason == f"it answered {status}"
+    assert len(server.received) == 4
+    assert clock.slept == [0.5, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 413])
+def test_what_will_not_pass_is_tried_once(
+    alerts: WebhookAlerts, server: Server, status: int
+) -> None:
+    server.answers_with(Answer(status=status, headers={"Retry_After": "3"}))
+
+    failure = failure_of(alerts)
+
+    assert failure.reason == f"it answered {status}"
+    assert failure.retry_after is None
+    assert len(server.received) == 1
+
+
+def test_a_wait_that_is_too_long_is_told_and_not_waited_for(
+    alerts: WebhookAlerts, server: Server, clock: HastyClock
+) -> None:
+    server.answers_with(Answer(status=503, headers={"Retry_After": "120"}))
+
+    assert failure_of(alerts).retry_after == timedelta(minutes=2)
+    assert clock.slept == []
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_refused_and_nothing_is_sent_there(
+    alerts: WebhookAlerts, server: Server, status: int
+) -> None:
+    there = {"Location": f"{server.url}/elsewhere"}
+    server.answers_with(Answer(status=status, headers=there))
+
+    assert failure_of(alerts).reason == f"it redirects ({status}), which is not followed"
+    assert len(server.received) == 1
+
+
+def test_a_connection_that_is_hung_up_is_tried_again(alerts: WebhookAlerts, server: Server) -> None:
+    server.answers_with(Answer(hangs_up=True), Answer())
+
+    asyncio.run(alerts.send(NOTICE))
+
+    assert len(server.received) == 2
+
+
+def test_a_server_that_does_not_answer_is_given_up_in_time(
+    server: Server, clock: HastyClock
+) -> None:
+    server.answers_with(Answer(hangs=True))
+    hasty = WebhookAlerts(server.url + PATH, [OLD], clock, within=timedelta(milliseconds=200))
+
+    assert failure_of(hasty).reason == "it did not answer in time"
+
+
+def test_a_port_that_nobody_serves_is_out_of_reach(clock: HastyClock) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        failure = failure_of(WebhookAlerts(f"http://127.0.0.1:{port}{PATH}", [OLD], clock))
+
+    assert failure.reason == "it is out of reach (ConnectError)"
+    assert clock.slept == [0.5, 1.0, 2.0]
+
+
+def test_a_proxy_in_the_environment_is_not_used(
+    alerts: WebhookAlerts, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1/")
+
+    asyncio.run(alerts.send(NOTICE))
+
+    assert len(server.received) == 1
+
+
+def test_an_answer_without_end_is_not_read(alerts: WebhookAlerts, server: Server) -> None:
+    server.answers_with(Answer(body=b"x" * 5_000_000))
+
+    asyncio.run(alerts.send(NOTICE))
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "file:///etc/passwd", "http://", "http://[x"])
+def test_what_is_no_address_is_told_without_quoting_it(url: str, clock: HastyClock) -> None:
+    failure = failure_of(WebhookAlerts(url, [OLD], clock))
+
+    assert "passwd" not in str(failure)
+
+
+def test_of_very_many_tasks_the_rest_is_only_counted() -> None:
+    tasks = [a_checked_task(f"job-1_t{n}") for n in range(LISTED_LIMIT + 7)]
+
+    body = body_of(a_notice(*tasks))
+
+    assert body.count(b'"requestId"') == LISTED_LIMIT
+    assert b'"notListed":{"urgent":7,' in body
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(),
+        Answer(status=400, body=f"{OLD} {PATH}".encode()),
+        Answer(status=500),
+        Answer(status=302, headers={"Location": "http://elsewhere"}),
+        Answer(hangs_up=True),
+    ],
+)
+def test_no_secret_is_logged_or_told_whatever_the_answer(
+    alerts: WebhookAlerts, server: Server, caplog: pytest.LogCaptureFixture, answer: Answer
+) -> None:
+    for name in (None, "httpx", "httpcore", "longshore"):
+        caplog.set_level(logging.DEBUG, name)
+    server.answers_with(answer)
+    said = [repr(alerts)]
+
+    try:
+        asyncio.run(alerts.send(NOTICE))
+    except AlertFailed as failure:
+        said += [str(failure), repr(failure), repr(failure.__cause__)]
+
+    said += [caplog.text]
+    for secret in (OLD, PATH, "not-for-anybody"):
+        assert secret not in "\n".join(said)

@@ -1,0 +1,128 @@
+"""Listings of very many rows: a walk along an index, whatever is asked for."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from longshore.adapters.sqlite import codec, opening
+from longshore.adapters.sqlite.backend import sqlite_backend
+from longshore.adapters.sqlite.database import Database
+from longshore.core.states import JobState, TaskState
+from longshore.testing.clock import FakeClock
+from longshore.testing.contracts.samples import commit_job, new_job
+from longshore.testing.contracts.suite import START
+from tests.adapters.process.conftest import scenario
+
+SECOND = timedelta(seconds=1)
+Asked = list[tuple[str, Sequence[Any]]]
+# Column by column what of an index is used: all that stands before the time, and both its bounds.
+BOUNDS = "created_us>? AND (created_us,id)<(?,?)"
+WALKS = {
+    "by_time": f"(tenant=? AND {BOUNDS})",
+    "by_state": f"(tenant=? AND state=? AND {BOUNDS})",
+    "by_name": f"(tenant=? AND name=? AND state=? AND {BOUNDS})",
+}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Every statement that the reading thread is asked to run."""
+    noted: Asked = []
+    scan = Database.scan
+
+    async def noting(self: Database, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        noted.append((sql, values))
+        return await scan(self, sql, values)
+
+    monkeypatch.setattr(Database, "scan", noting)
+    return noted
+
+
+def steps_of(folder: Path, asked: Asked) -> list[list[str]]:
+    """How SQLite goes about each statement."""
+    connection = apsw.Connection(str(folder / opening.FILE_NAME))
+    plans = [connection.execute(f"EXPLAIN QUERY PLAN {sql}", values) for sql, values in asked]
+    steps = [[step[-1] for step in plan] for plan in plans]
+    connection.close()
+    return steps
+
+
+def walks(table: str, index: str, times: int = 1) -> list[str]:
+    return [f"SEARCH {table} USING INDEX {table}_{index} {WALKS[index]}"] * times
+
+
+def looks(steps: list[str]) -> list[str]:
+    """What is looked at; merging two walks is no look, sorting what was found is one."""
+    return [step for step in steps if not re.match(r"MERGE|LEFT|RIGHT", step)]
+
+
+@pytest.mark.parametrize("paged", [False, True], ids=["first page", "later page"])
+@scenario
+async def test_jobs_by_every_filter_are_walks_along_an_index(
+    tmp_path: Path, asked: Asked, paged: bool
+) -> None:
+    wanted: list[list[str]] = []
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        for number in range(3):
+            await commit_job(backend, new_job(f"job-{number}", name="nightly"))
+        page = await backend.ledger.list_jobs("acme", limit=1)
+        cursor = page.cursor if paged else None
+        asked.clear()
+        for state, name, first, before in product(
+            (None, JobState.RUNNING), (None, "nightly"), (None, START), (None, START + SECOND)
+        ):
+            span: dict[str, Any] = {"created_from": first, "created_before": before}
+            await backend.ledger.list_jobs("acme", state=state, name=name, cursor=cursor, **span)
+            if name is None:
+                wanted.append(walks("jobs", "by_state" if state else "by_time"))
+            else:
+                # Of one name and any state: one walk a state, merged as they go.
+                wanted.append(walks("jobs", "by_name", 1 if state else len(JobState)))
+
+    assert [looks(steps) for steps in steps_of(tmp_path, asked)] == wanted
+
+
+@pytest.mark.parametrize("state", [None, TaskState.PENDING], ids=str)
+@scenario
+async def test_tasks_are_a_walk_along_an_index(
+    tmp_path: Path, asked: Asked, state: TaskState | None
+) -> None:
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        await backend.ledger.list_tasks("acme", state=state)
+
+    (steps,) = steps_of(tmp_path, asked)
+    assert steps == walks("tasks", "by_state" if state else "by_time")
+
+
+@scenario
+async def test_jobs_of_a_file_of_the_second_schema_are_found_by_their_names(tmp_path: Path) -> None:
+    rows = [
+        replace(new_job(f"job-{number}", name=name).row, version=1)
+        for number, name in enumerate(("nightly", None, "Füße «1»"))
+    ]
+    tmp_path.chmod(0o700)
+    connection = apsw.Connection(str(tmp_path / opening.FILE_NAME))
+    connection.execute("PRAGMA journal_mode=WAL")
+    for _, sql in opening.migrations()[:2]:
+        connection.execute(sql)
+    connection.execute(f"PRAGMA application_id={opening.APPLICATION_ID}; PRAGMA user_version=2")
+    for row in rows:
+        connection.execute(
+            "INSERT INTO jobs (id, tenant, created_us, state, intents, version, body)"
+            " VALUES (?,?,?,?,?,?,?)",
+            (row.id, "acme", codec.to_us(START), row.state, 0, 1, codec.to_json(row)),
+        )
+    connection.close()
+
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        named, nameless, odd = rows
+        assert (await backend.ledger.list_jobs("acme", name="nightly")).items == (named,)
+        assert (await backend.ledger.list_jobs("acme", name="Füße «1»")).items == (odd,)
+        assert (await backend.ledger.list_jobs("acme")).items == (odd, nameless, named)

@@ -1,0 +1,81 @@
+"""Definitions and dead letters through the HTTP door: J9, H5."""
+
+from pathlib import Path
+from typing import get_args
+
+from longshore.core.error_categories import ErrorCategory
+from longshore.core.states import JobState, TaskState
+from longshore.interfaces.rest import schemas
+from tests.interfaces.rest.door import a_task, opened, scenario
+
+FAILS = ("sh", "-c", "echo oh no >&2; exit 3")
+
+
+def test_what_the_document_names_is_what_there_is() -> None:
+    assert set(get_args(schemas.Category)) == {one.value for one in ErrorCategory}
+    assert set(get_args(schemas.JobStatus)) == {one.value for one in JobState}
+    assert set(get_args(schemas.TaskStatus)) == {one.value for one in TaskState}
+
+
+@scenario
+async def test_a_definition_is_stored_in_versions_and_running_jobs_keep_theirs(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as door:
+        path = "/v1/task-definitions/report"
+        first = {"runner": "command", "options": {"argv": ["true"]}, "timeout": "90s"}
+
+        one = await door.send("PUT", path, first)
+        same = await door.send("PUT", path, one.json())
+        two = await door.send("PUT", path, {**first, "retry": {"maxAttempts": 5}})
+        gone = await door.send("DELETE", path)
+        again = await door.send("DELETE", path)
+
+        assert [answer.json()["version"] for answer in (one, same, two)] == [1, 1, 2]
+        assert one.json()["timeout"] == "1m30s"
+        assert (gone.status_code, again.status_code) == (204, 404)
+        assert (await door.get(path)).status_code == 404
+        assert (await door.get(f"{path}?version=2")).json()["retry"]["maxAttempts"] == 5
+        assert (await door.get("/v1/task-definitions")).json() == {"definitions": []}
+        assert (await door.get("/v1/task-definitions/command")).json()["version"] == 0
+
+
+@scenario
+async def test_everything_that_is_wrong_with_a_definition_is_told(tmp_path: Path) -> None:
+    async with opened(tmp_path) as door:
+        wrong = await door.send(
+            "PUT", "/v1/task-definitions/a", {"runner": "magic", "timeout": "x", "colour": 1}
+        )
+        other = await door.send("PUT", "/v1/task-definitions/a", {"name": "b", "runner": "command"})
+        bad_name = await door.send("PUT", "/v1/task-definitions/a.b", {"runner": "command"})
+        no_object = await door.send("PUT", "/v1/task-definitions/a", [1])
+
+        assert wrong.status_code == 422
+        assert [one["path"] for one in wrong.json()["errors"]] == ["colour", "runner", "timeout"]
+        assert other.status_code == 422
+        assert bad_name.json()["errors"][0]["path"] == "name"
+        assert no_object.status_code == 422
+        assert (await door.get("/v1/task-definitions")).json()["definitions"] == []
+
+
+@scenario
+async def test_what_failed_for_good_is_listed_examined_and_replayed(tmp_path: Path) -> None:
+    async with opened(tmp_path, working=True) as door:
+        job_id = await door.submit(a_task("a", argv=FAILS))
+        await door.until(job_id, "failed")
+
+        page = (await door.get("/v1/dead-letters?category=exit-code")).json()
+        letter = (await door.get(f"/v1/dead-letters/{page['deadLetters'][0]['id']}")).json()
+        none = (await door.get("/v1/dead-letters?category=crash")).json()
+        replayed = (
+            await door.post("/v1/dead-letters/replay", {"matching": {"jobId": job_id}})
+        ).json()
+        wrong = await door.post("/v1/dead-letters/replay", {})
+
+        assert (page["total"], none["total"]) == (1, 0)
+        assert letter["lastLines"] == [{"stream": "stderr", "text": "oh no"}]
+        assert letter["attempts"][0]["exitCode"] == 3
+        assert replayed == {"rounds": {f"{job_id}_a": 2}, "refused": {}}
+        assert wrong.status_code == 422
+        assert (await door.get("/v1/dead-letters/nothing")).status_code == 404
+        await door.until(job_id, "failed")

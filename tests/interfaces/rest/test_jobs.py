@@ -1,0 +1,188 @@
+"""Jobs through the HTTP door: J1 to J3, J7."""
+
+import asyncio
+from pathlib import Path
+
+from tests.interfaces.rest.door import a_task, opened, scenario
+
+
+@scenario
+async def test_a_job_is_accepted_and_said_where_it_is(tmp_path: Path) -> None:
+    async with opened(tmp_path) as door:
+        answer = await door.post(
+            "/v1/jobs", {"name": "n", "tasks": [a_task("a"), a_task("b", "a")]}
+        )
+
+        accepted = answer.json()
+        assert answer.status_code == 201
+        assert answer.headers["location"] == f"/v1/jobs/{accepted['jobId']}"
+        assert set(accepted) == {"jobId", "status", "totalTasks", "rootTasks", "createdAt"}
+        assert (accepted["status"], accepted["totalTasks"]) == ("running", 2)
+        assert accepted["rootTasks"] == ["a"]
+        job = (await door.get(answer.headers["location"])).json()
+        assert (job["name"], job["progress"]["open"]) == ("n", 2)
+        assert [task["status"] for task in job["tasks"]] == ["pending", "waiting"]
+
+
+@scenario
+async def test_the_same_idempotency_key_gives_the_same_job_also_to_many_at_once(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as door:
+        job, header = {"tasks": [a_task("a")]}, {"Idempotency-Key": "order 17"}
+
+        answers = await asyncio.gather(
+            *(door.post("/v1/jobs", job, headers=header) for _ in range(10))
+        )
+        other = await door.post("/v1/jobs", {"tasks": [a_task("b")]}, headers=header)
+
+        assert len({answer.json()["jobId"] for answer in answers}) == 1
+        assert sorted(answer.status_code for answer in answers) == [200] * 9 + [201]
+        assert (other.status_code, other.json()["type"]) == (
+            422,
+            "urn:longshore:problem:request-id-used",
+        )
+        assert len((await door.get("/v1/jobs")).json()["jobs"]) == 1
+
+
+@scenario
+async def test_everything_that_is_wrong_with_a_job_is_told_with_its_place(tmp_path: Path) -> None:
+    async with opened(tmp_path) as door:
+        answer = await door.post(
+            "/v1/jobs",
+            {
+                "tasks": [
+                    {"taskId": "a", "name": "nobody"},
+                    a_task("b", "c"),
+                    a_task("c", "b"),
+                    a_task("a"),
+                ]
+            },
+        )
+
+        problem = answer.json()
+        assert answer.status_code == 422
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert problem["requestId"] == answer.headers["x-request-id"]
+        assert {(one["path"], one["message"]) for one in problem["errors"]} == {
+            ("tasks[0].name", "no definition is called 'nobody'"),
+            ("tasks[3].taskId", "'a' is already the id of tasks[0]"),
+            ("tasks[1].dependsOn[0]", "each of these tasks depends on the next: b -> c -> b"),
+        }
+        assert (await door.get("/v1/jobs")).json()["jobs"] == []
+
+
+@scenario
+async def test_jobs_are_listed_page_by_page_while_more_are_added(tmp_path: Path) -> None:
+    async with opened(tmp_path) as door:
+        first = [await door.submit(a_task("a")) for _ in range(5)]
+        page = (await door.get("/v1/jobs?limit=2")).json()
+        seen = [job["jobId"] for job in page["jobs"]]
+        await door.submit(a_task("a"))
+
+        while page["nextCursor"]:
+            path = f"/v1/jobs?limit=2&cursor={page['nextCursor']}"
+            page = (await door.get(path)).json()
+            seen += [job["jobId"] for job in page["jobs"]]
+
+        assert seen == first[::-1]
+        assert (await door.get("/v1/jobs?status=completed")).json()["jobs"] == []
+        wrong = await door.get("/v1/jobs?limit=101&status=x&cursor=abc")
+        assert wrong.status_code == 422
+        assert [one["path"] for one in wrong.json()["errors"]] == ["query.limit", "query.status"]
+        assert (await door.get("/v1/jobs?cursor=abc")).status_code == 400
+
+
+@scenario
+async def test_a_job_that_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
+    async with opened(tmp_path) as door:
+        job_id = await door.submit(a_task("a"))
+        first = await door.get(f"/v1/jobs/{job_id}")
+        tag = {"If-None-Match": f'"other", {first.headers["etag"]}'}
+
+        same = await door.get(f"/v1/jobs/{job_id}", headers=tag)
+        await door.post(f"/v1/jobs/{job_id}/cancel")
+        changed = await door.get(f"/v1/jobs/{job_id}", headers=tag)
+
+        assert (same.status_code, same.content) == (304, b"")
+        assert (changed.status_code, changed.json()["status"]) == (200, "cancelled")
+
+
+@scenario
+async def test_tasks_are_added_to_a_job_under_way_and_get_the_results_of_old_ones(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path, working=True) as door:
+        job_id = await door.submit(
+            a_task("a", argv=("sh", "-c", 'echo \'{"type":"result","value":42}\' >&3')),
+            a_task("z", argv=("sleep", "2")),
+        )
+        while (await door.get(f"/v1/jobs/{job_id}/tasks/a")).json()["status"] != "completed":
+            await asyncio.sleep(0.02)  # another process works on it
+        show = ("sh", "-c", "cat $LONGSHORE_ATTEMPT_DEPENDENCIES")
+
+        added = await door.post(
+            f"/v1/jobs/{job_id}/tasks",
+            {"tasks": [a_task("b", "a", argv=show), a_task("c", "b", "z")]},
+            headers={"Idempotency-Key": "more"},
+        )
+        again = await door.post(
+            f"/v1/jobs/{job_id}/tasks",
+            {"tasks": [a_task("b", "a", argv=show), a_task("c", "b", "z")]},
+            headers={"Idempotency-Key": "more"},
+        )
+
+        assert (added.status_code, added.json()["addedTasks"]) == (201, ["b", "c"])
+        assert (again.status_code, again.json()["totalTasks"]) == (200, 4)
+        await door.until(job_id, "completed")
+        output = (await door.get(f"/v1/jobs/{job_id}/tasks/b/output")).json()["output"]
+        assert "".join(piece["text"] for piece in output) == '{"a": 42}'
+        late = await door.post(f"/v1/jobs/{job_id}/tasks", {"tasks": [a_task("d")]})
+        assert (late.status_code, late.json()["type"]) == (409, "urn:longshore:problem:refused")
+
+
+@scenario
+async def test_a_failed_job_is_resumed_and_what_completed_is_not_run_again(
+    tmp_path: Path,
+) -> None:
+    marker = tmp_path / "marker"
+    async with opened(tmp_path / "data", working=True) as door:
+        job_id = await door.submit(
+            a_task("a"),
+            a_task("b", "a", argv=("test", "-e", str(marker))),
+            a_task("c", "b"),
+        )
+        failed = await door.until(job_id, "failed")
+        assert failed["progress"] == {
+            "completed": 1,
+            "failed": 1,
+            "cancelled": 0,
+            "blocked": 1,
+            "open": 0,
+        }
+        marker.touch()
+
+        resumed = (await door.post(f"/v1/jobs/{job_id}/resume", {"tasks": ["a", "b"]})).json()
+
+        assert (resumed["round"], resumed["tasks"]) == (2, ["b"])
+        assert list(resumed["refused"]) == ["a"]
+        job = await door.until(job_id, "completed")
+        assert [task["attempt"] for task in job["tasks"]] == [1, 2, 1]
+
+
+@scenario
+async def test_a_running_job_is_cancelled_and_its_child_is_killed(tmp_path: Path) -> None:
+    async with opened(tmp_path, working=True) as door:
+        job_id = await door.submit(a_task("a", argv=("sleep", "1000")), a_task("b", "a"))
+        while (await door.get(f"/v1/jobs/{job_id}/tasks/a")).json()["status"] != "processing":
+            await asyncio.sleep(0.02)  # another process works on it
+
+        answer = await door.post(f"/v1/jobs/{job_id}/cancel", {"reason": "wrong day"})
+
+        assert answer.status_code == 200
+        job = await door.until(job_id, "cancelled")
+        assert [task["status"] for task in job["tasks"]] == ["cancelled", "cancelled"]
+        again = await door.post(f"/v1/jobs/{job_id}/cancel")
+        assert again.status_code == 409
+        wrong = await door.post(f"/v1/jobs/{job_id}/cancel", {"reason": 7, "x": 1})
+        assert [one["path"] for one in wrong.json()["errors"]] == ["reason", "x"]

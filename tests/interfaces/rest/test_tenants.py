@@ -1,0 +1,109 @@
+"""Tenants do not meet: every route, with the ids of one tenant and the key of another."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from longshore.core.keys import Scope
+from tests.interfaces.rest.door import Door, a_task, opened, scenario
+
+MARK = "only-for-acme"
+OTHER = "globex"
+MAKES = f"mkdir artifacts; echo {MARK} | tee artifacts/{MARK}.txt"
+# What is sent along, so that each route would do something if it could.
+BODIES: dict[str, Any] = {
+    "post /v1/jobs": {"tasks": [a_task("own")]},
+    "post /v1/jobs/{job_id}/tasks": {"tasks": [a_task("intruder")]},
+    "post /v1/jobs/{job_id}/tasks/{task_id}/revise": {"feedback": "worse"},
+    "post /v1/dead-letters/replay": {"matching": {}},
+    "post /v1/keys": {"name": "own", "scopes": ["read"]},
+    "put /v1/task-definitions/{name}": {"runner": "command"},
+}
+# Here a tenant may do what it likes under a name that another has too.
+OWN = {
+    "get /live",
+    "get /ready",
+    "get /v1/jobs",
+    "post /v1/jobs",
+    "get /v1/task-definitions",
+    "put /v1/task-definitions/{name}",
+    "delete /v1/task-definitions/{name}",
+    "get /v1/dead-letters",
+    "post /v1/dead-letters/replay",
+    "get /v1/keys",
+    "post /v1/keys",
+}
+
+
+async def _everything_of_acme(door: Door) -> dict[str, str]:
+    """One of each kind; the ids by the names of path parameters."""
+    job_id = await door.submit(
+        a_task("done", argv=("sh", "-c", MAKES)),
+        a_task("dead", argv=("sh", "-c", f"echo {MARK} >&2; exit 1")),
+        headers={"Idempotency-Key": MARK},
+    )
+    definition = {"runner": "command", "description": MARK}
+    await door.send("PUT", f"/v1/task-definitions/{MARK}", definition)
+    key = (await door.post("/v1/keys", {"name": MARK, "scopes": ["read"]})).json()
+    await door.until(job_id, "failed")
+    letter = (await door.get("/v1/dead-letters")).json()["deadLetters"][0]
+    return {
+        "job_id": job_id,
+        "task_id": "done",
+        "name": MARK,
+        "letter_id": letter["id"],
+        "key_id": key["id"],
+    }
+
+
+def _filled(path: str, ids: dict[str, str]) -> str:
+    if "/artifacts/" in path:
+        ids = {**ids, "name": f"attempt-1/artifacts/{MARK}.txt"}
+    return path.format(**ids)
+
+
+async def _seen_by_acme(door: Door, routes: dict[str, Any], ids: dict[str, str]) -> dict[str, str]:
+    seen = {}
+    for path, methods in routes.items():
+        if "get" in methods:
+            seen[path] = (await door.get(_filled(path, ids))).text
+    return seen
+
+
+@scenario
+async def test_no_route_shows_or_changes_what_is_another_tenant_s(tmp_path: Path) -> None:
+    async with opened(tmp_path, working=True) as door:
+        ids = await _everything_of_acme(door)
+        routes = (await door.get("/v1/openapi.json")).json()["paths"]
+        routes = {path.replace("{name}", "{name}"): one for path, one in routes.items()}
+        before = await _seen_by_acme(door, routes, ids)
+        assert sum(MARK in text for text in before.values()) >= 8
+        stranger = await door.key(Scope.ADMIN, tenant=OTHER, name="eve")
+
+        walked = 0
+        for path, methods in routes.items():
+            for method in methods:
+                route = f"{method} {path}"
+                headers = {"x-api-key": stranger, "Idempotency-Key": MARK}
+                answer: httpx.Response = await door.send(
+                    method.upper(), _filled(path, ids), BODIES.get(route), headers=headers
+                )
+                walked += 1
+                assert MARK not in _without_names(answer.text), route
+                if route in OWN:
+                    assert answer.status_code < 300, (route, answer.text)
+                else:
+                    assert answer.status_code == 404, (route, answer.text)
+
+        assert walked >= 20
+        after = await _seen_by_acme(door, routes, ids)
+        assert after == before
+
+
+def _without_names(text: str) -> str:
+    """What an answer says but for names that the stranger itself has just used."""
+    for name in ("no definition '{}'", '"name":"{}"', '"requestId":"{}"', "no artifact '{}'"):
+        text = text.replace(name.format(MARK), "")
+        text = text.replace(name.format(f"attempt-1/artifacts/{MARK}.txt"), "")
+    return text

@@ -1,0 +1,145 @@
+"""What a person wants of a job or task: ``why``, ``cancel``, ``resume``, ``approve`` and others."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.interfaces.doors import Answer, Cli
+
+Inside = Callable[..., Answer]
+REVIEWED = {
+    "name": "draft",
+    "runner": "command",
+    "requiresReview": True,
+    "options": {"argv": ["echo", "draft"]},
+}
+
+
+def _task(key: str, *parents: str, argv: tuple[str, ...] = ("true",), **fields: Any) -> Any:
+    task: dict[str, Any] = {"taskId": key, "name": "command", "input": {"argv": list(argv)}}
+    if parents:
+        task["dependsOn"] = list(parents)
+    return {**task, **fields}
+
+
+@pytest.fixture
+def ask(cli: Cli, inside: Inside) -> Inside:
+    """A command, on the data folder of the test."""
+    place = ("--data-dir", str(cli.folder / ".longshore"))
+    return lambda *arguments, **named: inside(*arguments, *place, **named)
+
+
+@pytest.fixture
+def submit(cli: Cli, ask: Inside) -> Callable[..., str]:
+    def run(*tasks: Any, **more: Any) -> str:
+        file = cli.folder / "job.json"
+        file.write_text(json.dumps({"tasks": list(tasks), **more}))
+        return str(ask("submit", str(file), "-o", "json").json["jobId"])
+
+    return run
+
+
+def test_why_tells_the_chain_down_to_its_root_and_what_would_help(
+    cli: Cli, ask: Inside, submit: Callable[..., str]
+) -> None:
+    job_id = submit(_task("a", argv=("false",)), _task("b", "a"), _task("c", "b"))
+    assert cli("worker", "--burst").code == 0
+
+    shown = ask("why", f"{job_id}_c").out
+    reasons = ask("why", f"{job_id}_c", "-o", "json").json["reasons"]
+
+    lines = shown.splitlines()
+    assert "'c' waits for 'b'" in lines[0]
+    assert shown.count("→ longshore resume") == 1
+    assert reasons[-1]["requestId"] == f"{job_id}_a"
+    assert reasons[-1]["remedy"] == f"longshore resume {job_id}"
+
+
+def test_what_is_due_waits_for_a_worker(ask: Inside, submit: Callable[..., str]) -> None:
+    job_id = submit(_task("a"))
+
+    assert "→ longshore worker" in ask("why", job_id[:12]).out
+
+
+def test_a_job_is_cancelled_and_resumed(cli: Cli, ask: Inside, submit: Callable[..., str]) -> None:
+    job_id = submit(_task("a"), _task("b", "a"))
+
+    cancelled = ask("cancel", job_id, "--reason", "wrong day")
+    again = ask("cancel", job_id)
+    resumed = ask("resume", job_id)
+
+    assert cancelled.out == f"{job_id} is cancelled\n"
+    assert (again.code, resumed.code) == (4, 0)
+    assert resumed.out == f"{job_id}: 2 tasks resumed, round 2\n"
+    assert cli("worker", "--burst").code == 0
+    nothing = ask("resume", job_id)
+    assert (nothing.code, "nothing of it has failed" in nothing.err) == (4, True)
+
+
+def test_one_task_is_cancelled(ask: Inside, submit: Callable[..., str]) -> None:
+    job_id = submit(_task("a"), _task("b"))
+
+    answer = ask("cancel", f"{job_id}_a", "-o", "json")
+
+    assert (answer.json["taskId"], answer.json["status"]) == ("a", "cancelled")
+    assert ask("tasks", "--job", job_id, "-o", "json").code == 0
+
+
+def test_a_result_is_sent_back_and_then_approved(
+    cli: Cli, ask: Inside, submit: Callable[..., str]
+) -> None:
+    job_id = submit({"taskId": "a", "name": "draft"}, definitions=[REVIEWED])
+    assert cli("worker", "--burst").code == 0
+    assert "longshore approve" in ask("why", f"{job_id}_a").out
+
+    back = ask("revise", f"{job_id}_a", "half as long")
+    early = ask("approve", f"{job_id}_a")
+    assert cli("worker", "--burst").code == 0
+    approved = ask("approve", f"{job_id}_a")
+
+    assert back.out == f"{job_id}_a goes back, revision 1\n"
+    assert early.code == 4
+    assert approved.out == f"{job_id}_a is completed\n"
+    whole_job = ask("approve", job_id)
+    assert (whole_job.code, "is a job" in whole_job.err) == (2, True)
+
+
+def test_tasks_are_added_once(cli: Cli, ask: Inside, submit: Callable[..., str]) -> None:
+    job_id = submit(_task("a"))
+    file = cli.folder / "more.json"
+    file.write_text(json.dumps({"tasks": [_task("b", "a")]}))
+
+    first = ask("add", job_id, str(file), "--request-id", "part-2")
+    second = ask("add", job_id, str(file), "--request-id", "part-2")
+    wrong = ask("add", job_id, str(file))
+
+    assert first.out == f"{job_id}: 1 task added, 2 in all\n"
+    assert "(they were added before)" in second.out
+    assert wrong.code == 2
+    assert "tasks[0].taskId: 'b' is already the id of a task of this job" in wrong.err
+    assert cli("worker", "--burst").code == 0
+    assert cli.only_state().value == "completed"
+
+
+def test_a_queue_is_paused_shown_and_resumed(
+    cli: Cli, ask: Inside, submit: Callable[..., str]
+) -> None:
+    job_id = submit(_task("a"))
+
+    paused = ask("queues", "pause", "default", "--reason", "the server is down")
+    why = ask("why", f"{job_id}_a").out
+    assert cli("worker", "--burst").code == 0
+    listed = ask("queues", "list", "-o", "json").json["paused"]
+    assert cli.only_state().value == "running"
+    resumed = ask("queues", "resume", "default")
+    again = ask("queues", "resume", "default")
+
+    assert "default is paused by" in paused.out
+    assert "the server is down" in why
+    assert "longshore queues resume default" in why
+    assert [(one["name"], one["reason"]) for one in listed] == [("default", "the server is down")]
+    assert (resumed.out, again.code) == ("default goes on\n", 4)
+    assert cli("worker", "--burst").code == 0
+    assert cli.only_state().value == "completed"

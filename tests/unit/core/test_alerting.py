@@ -1,0 +1,273 @@
+"""What is told of a check: each problem once, its end once, and only what was delivered counts."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.core.alerting import (
+    NOTHING_TOLD,
+    Notice,
+    Recovered,
+    Told,
+    ToldProblem,
+    notice_of,
+    tenant_of,
+    told_after,
+    told_from_json,
+    told_key,
+    told_to_json,
+)
+from longshore.core.health import CheckedTask, Health, HealthReport
+from longshore.errors import UsageError
+from tests.factories import NOON, SECOND, TENANT
+
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+WARNING, CRITICAL, OVERTIME = Health.WARNING, Health.CRITICAL, Health.OVERTIME
+
+
+def a_check(at: datetime = NOON, attempt: int = 1, **tasks: Health) -> HealthReport:
+    return HealthReport(
+        tenant=TENANT,
+        at=at,
+        tasks=tuple(
+            CheckedTask(
+                task_id=name,
+                attempt=attempt,
+                health=health,
+                elapsed=HOUR,
+                silence=MINUTE,
+                last_event_type="Task Heartbeat",
+                worker_id="w",
+            )
+            for name, health in tasks.items()
+        ),
+    )
+
+
+def news(report: HealthReport, told: Told, cool_down: timedelta = HOUR) -> Notice:
+    return notice_of(report, told, cool_down=cool_down)
+
+
+class Channel:
+    """Somebody who is told what a check finds, and remembers it."""
+
+    def __init__(self, cool_down: timedelta = HOUR) -> None:
+        self.told = NOTHING_TOLD
+        self.cool_down = cool_down
+
+    def hears(self, report: HealthReport, *, delivered: bool = True) -> dict[str, str]:
+        notice = news(report, self.told, self.cool_down)
+        if delivered:
+            self.told = told_after(self.told, notice, cool_down=self.cool_down)
+        problems = {one.task_id: one.health.value for one in (*notice.urgent, *notice.warnings)}
+        return problems | {one.task_id: "recovered" for one in notice.recovered}
+
+
+def test_what_is_urgent_and_what_is_a_warning_are_told_apart_with_the_whole_summary() -> None:
+    report = a_check(a=CRITICAL, b=WARNING, c=OVERTIME, d=Health.HEALTHY)
+
+    notice = news(report, NOTHING_TOLD)
+
+    assert [task.task_id for task in notice.urgent] == ["a", "c"]
+    assert [task.task_id for task in notice.warnings] == ["b"]
+    assert notice.recovered == ()
+    assert notice.summary == report.summary
+    assert (notice.tenant, notice.at) == (TENANT, NOON)
+    assert notice
+
+
+def test_of_a_house_in_good_health_nothing_is_told() -> None:
+    assert not news(a_check(a=Health.HEALTHY), NOTHING_TOLD)
+
+
+@pytest.mark.parametrize("health", [WARNING, CRITICAL, OVERTIME])
+def test_a_problem_is_told_once(health: Health) -> None:
+    channel = Channel()
+
+    assert channel.hears(a_check(a=health)) == {"a": health.value}
+    for minutes in range(5, 60, 5):
+        assert channel.hears(a_check(NOON + minutes * MINUTE, a=health)) == {}
+
+
+def test_it_is_told_again_after_the_cool_down_and_then_not_before_another() -> None:
+    channel = Channel()
+    channel.hears(a_check(a=CRITICAL))
+
+    assert channel.hears(a_check(NOON + HOUR - SECOND, a=CRITICAL)) == {}
+    assert channel.hears(a_check(NOON + HOUR, a=CRITICAL)) == {"a": "critical"}
+    assert channel.hears(a_check(NOON + 2 * HOUR - SECOND, a=CRITICAL)) == {}
+
+
+def test_without_a_cool_down_it_is_told_at_every_check() -> None:
+    channel = Channel(cool_down=timedelta(0))
+
+    assert [channel.hears(a_check(a=WARNING)) for _ in range(2)] == [{"a": "warning"}] * 2
+
+
+def test_it_is_told_again_when_it_changes() -> None:
+    channel = Channel()
+    story = [WARNING, CRITICAL, OVERTIME]
+
+    told = [channel.hears(a_check(NOON + n * MINUTE, a=one)) for n, one in enumerate(story)]
+
+    assert told == [{"a": "warning"}, {"a": "critical"}, {"a": "overtime"}]
+
+
+def test_the_same_problem_in_another_attempt_is_another_problem_and_no_recovery() -> None:
+    channel = Channel()
+    channel.hears(a_check(a=CRITICAL))
+
+    assert channel.hears(a_check(NOON + MINUTE, attempt=2, a=CRITICAL)) == {"a": "critical"}
+
+
+def test_what_could_not_be_delivered_is_told_by_the_next_check() -> None:
+    channel = Channel()
+
+    assert channel.hears(a_check(a=CRITICAL), delivered=False) == {"a": "critical"}
+    assert channel.hears(a_check(NOON + MINUTE, a=CRITICAL), delivered=True) == {"a": "critical"}
+    assert channel.hears(a_check(NOON + 2 * MINUTE), delivered=False) == {"a": "recovered"}
+    assert channel.hears(a_check(NOON + 3 * MINUTE)) == {"a": "recovered"}
+
+
+def test_a_problem_that_was_never_told_is_over_without_a_word() -> None:
+    channel = Channel()
+    channel.hears(a_check(a=CRITICAL), delivered=False)
+
+    assert channel.hears(a_check(NOON + MINUTE)) == {}
+
+
+def test_the_end_of_a_problem_is_told_once_with_what_became_of_the_task() -> None:
+    told = Told({name: ToldProblem(attempt=1, health=CRITICAL, at=NOON) for name in ("a", "b")})
+    report = a_check(NOON + MINUTE, a=Health.HEALTHY)
+
+    notice = news(report, told)
+    after = told_after(told, notice, cool_down=HOUR)
+
+    assert notice.recovered == (
+        Recovered(task_id="a", attempt=1, was=CRITICAL, now=report.tasks[0]),
+        Recovered(task_id="b", attempt=1, was=CRITICAL, now=None),
+    )
+    assert not news(a_check(NOON + 2 * MINUTE, a=Health.HEALTHY), after)
+
+
+def test_an_urgent_problem_that_comes_back_is_told_at_once() -> None:
+    channel = Channel()
+    channel.hears(a_check(a=CRITICAL))
+    channel.hears(a_check(NOON + MINUTE, a=Health.HEALTHY))
+
+    assert channel.hears(a_check(NOON + 2 * MINUTE, a=CRITICAL)) == {"a": "critical"}
+
+
+def test_a_warning_that_comes_and_goes_is_told_once_a_cool_down() -> None:
+    channel = Channel()
+    told = []
+    for minutes in range(0, 120, 5):
+        health = Health.HEALTHY if minutes % 10 else WARNING
+        if heard := channel.hears(a_check(NOON + minutes * MINUTE, a=health)):
+            told.append((minutes, heard["a"]))
+
+    assert told == [(0, "warning"), (5, "recovered"), (60, "warning"), (65, "recovered")]
+
+
+def test_a_warning_that_came_back_unheard_and_gets_worse_is_told() -> None:
+    channel = Channel()
+    for minutes, health in enumerate([WARNING, Health.HEALTHY, WARNING]):
+        channel.hears(a_check(NOON + minutes * MINUTE, a=health))
+
+    assert channel.hears(a_check(NOON + 4 * MINUTE, a=CRITICAL)) == {"a": "critical"}
+
+
+def test_what_is_over_is_forgotten_after_the_cool_down() -> None:
+    channel = Channel()
+    channel.hears(a_check(a=CRITICAL))
+    channel.hears(a_check(NOON + MINUTE))
+    remembered = channel.told
+    channel.hears(a_check(NOON + HOUR))
+
+    assert set(remembered.problems) == {"a"}
+    assert channel.told == NOTHING_TOLD
+
+
+def test_a_clock_that_was_set_back_silences_nothing_for_longer_than_the_cool_down() -> None:
+    channel = Channel()
+    channel.hears(a_check(a=CRITICAL))
+
+    assert channel.hears(a_check(NOON - MINUTE, a=CRITICAL)) == {}
+    assert channel.hears(a_check(NOON - 24 * HOUR, a=CRITICAL)) == {"a": "critical"}
+
+
+moments = st.datetimes(
+    min_value=datetime(2000, 1, 1),  # noqa: DTZ001 - hypothesis wants it so
+    max_value=datetime(2100, 1, 1),  # noqa: DTZ001
+    timezones=st.just(NOON.tzinfo),
+).map(lambda moment: moment.replace(microsecond=0))
+problems = st.builds(
+    ToldProblem, attempt=st.integers(1), health=st.sampled_from(Health), at=moments
+)
+
+
+@given(st.dictionaries(st.text(), st.dictionaries(st.text(), problems).map(Told)))
+def test_what_was_told_survives_being_kept(channels: dict[str, Told]) -> None:
+    assert told_from_json(told_to_json(channels)) == channels
+    assert told_from_json(told_to_json(channels).encode()) == channels
+
+
+def test_that_the_end_was_told_survives_too() -> None:
+    over = Told({"a": ToldProblem(attempt=1, health=CRITICAL, at=NOON, over=True)})
+
+    assert told_from_json(told_to_json({"slack": over})) == {"slack": over}
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "",
+        "{",
+        b"\xff\xfe\xff",
+        "[" * 100_000,
+        "[]",
+        '{"format":2,"channels":{}}',
+        '{"format":1}',
+        '{"format":1,"channels":{"slack":[]}}',
+        '{"format":1,"channels":{"slack":{"a":1}}}',
+        '{"format":1,"channels":{"slack":{"a":{"attempt":1,"health":"fine","at":0}}}}',
+        '{"format":1,"channels":{"slack":{"a":{"attempt":1,"health":null,"at":0}}}}',
+        '{"format":1,"channels":{"slack":{"a":{"attempt":"1","health":"warning","at":0}}}}',
+        '{"format":1,"channels":{"slack":{"a":{"attempt":1,"health":"warning","at":1e99}}}}',
+    ],
+)
+def test_what_is_damaged_is_refused_and_not_half_read(kept: str | bytes) -> None:
+    with pytest.raises(UsageError, match="what was told"):
+        told_from_json(kept)
+
+
+def test_each_tenant_has_its_own_place() -> None:
+    assert told_key("acme") == "health/acme/told.json"
+    assert tenant_of("health/acme/told.json") == "acme"
+    assert tenant_of("health/acme/other.json") is None
+    assert tenant_of("jobs/acme/told.json") is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.dictionaries(st.sampled_from("abc"), st.sampled_from(Health)), st.booleans()),
+        max_size=12,
+    )
+)
+def test_nobody_is_left_believing_what_is_not_so(
+    story: list[tuple[dict[str, Health], bool]],
+) -> None:
+    channel = Channel()
+    for number, (tasks, delivered) in enumerate(story):
+        channel.hears(a_check(NOON + 5 * number * MINUTE, **tasks), delivered=delivered)
+    last = {} if not story else story[-1][0]
+    at = NOON + 5 * len(story) * MINUTE
+    channel.hears(a_check(at, **last))
+
+    believed = {name: one.health for name, one in channel.told.problems.items() if not one.over}
+    urgent = {name: health for name, health in last.items() if health.urgent}
+    assert urgent.items() <= believed.items()
+    assert all(last.get(name) is health for name, health in believed.items())
