@@ -19,6 +19,7 @@ from longshore.core.submission import (
     canonical_hash,
     canonical_text,
     definitions_named_in,
+    read_added,
     read_job,
 )
 from longshore.errors import InvalidJob
@@ -355,3 +356,22 @@ def test_definitions_are_found_also_in_a_job_that_is_not_valid() -> None:
 @pytest.mark.parametrize("document", [None, [], {}, {"tasks": 3}], ids=repr)
 def test_what_is_no_job_names_no_definitions(document: Any) -> None:
     assert definitions_named_in(document) == []
+
+
+def test_added_tasks_may_depend_on_those_that_are_there() -> None:
+    added = read_added(
+        {"tasks": [{"taskId": "b", "name": "command", "dependsOn": ["a"]}]},
+        limit=2,
+        existing=("a",),
+    )
+
+    assert [(task.key, task.parents) for task in added] == [("b", ("a",))]
+
+
+def test_only_tasks_can_be_added_and_none_that_is_there() -> None:
+    with pytest.raises(InvalidJob) as caught:
+        read_added(
+            {"tasks": [{"taskId": "a", "name": "command"}], "name": "x"}, limit=5, existing=("a",)
+        )
+
+    assert [problem.path for problem in caught.value.problems] == ["name", "tasks[0].taskId"]
