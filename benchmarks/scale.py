@@ -19,6 +19,9 @@ class Scale:
     submits: int  # to an idle worker, one after the other
     idle_s: float  # how long an idle worker is watched
     starts: int  # of the command line
+    wide: tuple[int, ...]  # sizes of jobs that are compared, the smallest first
+    stores: tuple[int, int]  # jobs in the two stores that are compared
+    asks: int  # of each kind, at each store
 
 
 FULL = Scale(
@@ -32,6 +35,9 @@ FULL = Scale(
     submits=200,
     idle_s=10.0,
     starts=5,
+    wide=(100, 1_000, 10_000),
+    stores=(1_000, 1_000_000),
+    asks=200,
 )
 QUICK = Scale(
     rounds=2,
@@ -44,4 +50,7 @@ QUICK = Scale(
     submits=5,
     idle_s=1.0,
     starts=1,
+    wide=(20, 40),
+    stores=(1_000, 2_000),
+    asks=5,
 )

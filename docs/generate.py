@@ -27,12 +27,14 @@ from longshore.core.events.types import Activity, TaskHeartbeat
 from longshore.interfaces.cli.exits import ExitCode, code_of
 from longshore.interfaces.cli.main import COMMANDS
 from longshore.interfaces.cli.options import command_line
+from longshore.interfaces.definition_schema import longshore_yaml_schema, schema
 from longshore.services.dispatcher import ENDING_EVENTS
 from longshore.settings import FIELDS, FOREIGN_NAMES, Settings, variable_of
 from longshore.settings.sections import text_of
 
 FOLDER = Path(__file__).parent / "reference"
-_MARK = "<!-- Written by `make docs` from the code; edit the code instead. -->"
+_WRITTEN_BY = "Written by `make docs` from the code; edit the code instead."
+_MARK = f"<!-- {_WRITTEN_BY} -->"
 _NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
 _UNITS = {"s": "seconds", "ms": "milliseconds", "": "as here"}
 
@@ -43,8 +45,10 @@ def pages() -> dict[str, str]:
     """Every page by its file name."""
     return {
         "cli.md": cli_page(),
+        "definition.schema.json": _json_page(schema()),
         "errors.md": errors_page(),
         "events.md": events_page(),
+        "longshore.schema.json": _json_page(longshore_yaml_schema()),
         "settings.md": settings_page(),
     }
 
@@ -52,6 +56,10 @@ def pages() -> dict[str, str]:
 def _page(*parts: str) -> str:
     title, *rest = (part.strip("\n") for part in parts)
     return "\n\n".join([title, _MARK, *rest]) + "\n"
+
+
+def _json_page(document: dict[str, Any]) -> str:
+    return json.dumps({"$comment": _WRITTEN_BY, **document}, indent=2) + "\n"
 
 
 def _table(head: Sequence[str], rows: Rows) -> str:

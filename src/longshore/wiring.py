@@ -39,6 +39,7 @@ from longshore.services.alerting import Alerting
 from longshore.services.artifacts import ArtifactPolicy
 from longshore.services.cancelling import Cancelling
 from longshore.services.dead_letters import DeadLetters
+from longshore.services.definition_sync import DefinitionSync
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.documents import Documents
 from longshore.services.explaining import Explaining
@@ -77,6 +78,7 @@ class Services:
     reviewing: Reviewing
     explaining: Explaining
     pausing: Pausing
+    definition_sync: DefinitionSync
 
     def worker(self, worker_id: str | None = None) -> Worker:
         """A worker of this process."""
@@ -266,6 +268,7 @@ def services_on(
         cancelling=cancelling,
         resuming=resuming,
         pausing=Pausing(backend),
+        definition_sync=definition_sync_on(backend),
         reviewing=Reviewing(backend=backend, transitions=transitions, dispatcher=dispatcher),
         explaining=Explaining(
             backend=backend,
@@ -274,6 +277,11 @@ def services_on(
             lease=_lease_policy(settings),
         ),
     )
+
+
+def definition_sync_on(backend: Backend) -> DefinitionSync:
+    """What brings definitions of files into a backend that is there already."""
+    return DefinitionSync(backend)
 
 
 def _health_check(settings: Settings, backend: Backend, presence: Presence) -> HealthCheck:
@@ -293,6 +301,7 @@ def _health_check(settings: Settings, backend: Backend, presence: Presence) -> H
             within=settings.alerts.timeout,
         ),
         app=settings.app,
+        tenant=settings.tenant,
         policy=HealthCheckPolicy(every=health.every, thresholds=thresholds),
     )
 
@@ -343,6 +352,11 @@ async def own_key(services: Services) -> Path:
     # Written down before it is known: a key that nobody has could never be used or revoked.
     await services.access.ensure(text, services.settings.tenant, name=socket.gethostname())
     return folder / key_file.NAME
+
+
+def machine_key(settings: Settings) -> str | None:
+    """The key that a server on this data folder has made for itself, if it has."""
+    return key_file.read_key(settings.data_dir.absolute())
 
 
 def store_exists(settings: Settings) -> bool:

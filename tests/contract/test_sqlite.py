@@ -3,6 +3,9 @@
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+import pytest
+
+from longshore.adapters.sqlite import event_pages
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
@@ -36,6 +39,14 @@ class TestSqliteTaskQueue(_Sqlite, TaskQueueContract, TaskQueueSharedContract):
 
 class TestSqliteEventLog(_Sqlite, EventLogContract, EventLogSharedContract):
     pass
+
+
+class TestSqliteEventLogFarFromItsEnd(_Sqlite, EventLogContract):
+    """Where a page is found by an index, which a log of a few events never asks for."""
+
+    @pytest.fixture(autouse=True)
+    def far_from_its_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(event_pages, "NEAR", -1)
 
 
 class TestSqliteEventBus(_Sqlite, EventBusContract, EventBusSharedContract):

@@ -37,7 +37,7 @@ READS = {
     "ledger": {
         *("epoch", "atomic", "task", "tasks", "job", "list_tasks", "list_jobs", "task_states"),
         *("find", "unrung", "held", "open_intents", "unrecorded_ends", "untold_parents"),
-        *("untold_ends", "nudged"),
+        *("untold_ends", "nudged", "failed", "failed_tenants"),
     },
     "queue": {"depth", "dead_letters"},
     "queues": {"paused", "paused_of"},

@@ -3,15 +3,18 @@
 A page is a story, so its blocks run in order, in one fresh folder:
 
 - ``console``: lines after ``$`` are run, and what is shown below them must come out; ``…`` in a
-  line stands for anything, and on a line of its own for any lines.
+  line stands for anything, and on a line of its own for any lines. One that ends with ``&`` goes on
+  to the end of the page, and must then end well; of what it prints, the first line is read.
 - ``sh``: the whole block is run and must succeed. Blocks of ``make`` lines are for the reader.
 - ``yaml``, ``toml`` and ``python`` with a file name in their first line are written there; below
   ``examples/`` they must be what the example says. Python without a file name is run.
 - ``text`` and ``mermaid`` are pictures. Any other block is an error, because nobody would run it.
 """
 
+import contextlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,12 +52,16 @@ def blocks_of(page: Path) -> list[Block]:
     ]
 
 
+def environment_in(folder: Path) -> dict[str, str]:
+    return {"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(folder), "COLUMNS": "100"}
+
+
 def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a command line as a reader would, with this environment's programs first."""
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", command],
         cwd=folder,
-        env={"PATH": f"{BIN}:/usr/bin:/bin", "HOME": str(folder), "COLUMNS": "100"},
+        env=environment_in(folder),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -88,10 +95,38 @@ def _line_like(line: str) -> str:
     return r" *" + r" +".join(words)
 
 
-def run_block(block: Block, folder: Path) -> None:
+@contextlib.contextmanager
+def going_on(command: str, shown: str, folder: Path) -> Iterator[None]:
+    """A command that goes on while others are run."""
+    words = command.removesuffix("&").split()
+    with subprocess.Popen(
+        [BIN / words[0], *words[1:]],
+        cwd=folder,
+        # Any port that is free: others may have taken the one that the page shows.
+        env={**environment_in(folder), "LONGSHORE_API_PORT": "0", "LONGSHORE_LOG_LEVEL": "error"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            first = shown.partition("\n")[0].replace(":8421", ":…")
+            told = process.stdout.readline()
+            assert looks_like(first).fullmatch(told), f"{command}\n{told}"
+            yield
+            process.send_signal(signal.SIGINT)
+            assert process.wait(TIMEOUT_S) == 0, command
+        finally:
+            process.kill()
+
+
+def run_block(block: Block, folder: Path, stack: contextlib.ExitStack) -> None:
     match block.language:
         case "console":
             for command, shown in sessions_in(block.text):
+                if command.endswith("&"):
+                    stack.enter_context(going_on(command, shown, folder))
+                    continue
                 done = run(command, folder)
                 assert looks_like(shown).fullmatch(done.stdout), f"{command}\n{done.stdout}"
         case "sh":
@@ -120,12 +155,13 @@ def keep_or_run(block: Block, folder: Path) -> None:
 def test_the_page_shows_what_happens(page: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
 
-    for block in blocks_of(page):
-        try:
-            run_block(block, tmp_path)
-        except AssertionError as error:
-            error.add_note(f"{page.relative_to(ROOT)}, line {block.line}")
-            raise
+    with contextlib.ExitStack() as stack:
+        for block in blocks_of(page):
+            try:
+                run_block(block, tmp_path, stack)
+            except AssertionError as error:
+                error.add_note(f"{page.relative_to(ROOT)}, line {block.line}")
+                raise
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
@@ -150,5 +186,5 @@ def test_a_command_may_go_on_in_the_next_line() -> None:
 
 
 def test_a_block_that_nobody_would_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError):
-        run_block(Block(language="perl", text="print 1\n", line=1), tmp_path)
+    with contextlib.ExitStack() as stack, pytest.raises(AssertionError):
+        run_block(Block(language="perl", text="print 1\n", line=1), tmp_path, stack)

@@ -1,6 +1,7 @@
 """What people and programs ask for beside a submit: more tasks, other ends, decisions, keys."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -173,6 +174,23 @@ def _lost_with_the_resume(
     return lose
 
 
+class _Late:
+    """Knows no key at first."""
+
+    def __init__(self, keys: Any) -> None:
+        self._keys = keys
+        self._asked = False
+
+    async def find(self, digest: str) -> Any:
+        if not self._asked:
+            self._asked = True
+            return None
+        return await self._keys.find(digest)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._keys, name)
+
+
 async def keys(play: Play) -> None:
     """Keys are made, brought along, asked about and revoked while there is work."""
     drawn = count(1)
@@ -190,6 +208,14 @@ async def keys(play: Play) -> None:
     await play.insists(lambda: access.keep("brought", TENANT, name="b", scopes=(Scope.READ,)))
     for _ in range(2):
         await play.is_answered(lambda: access.ensure("ensured", TENANT, name="ensured"))
+    # Somebody else made the same key known between the question and the answer.
+    late = Access(
+        backend=replace(play.ours.backend, keys=_Late(play.ours.backend.keys)),
+        app=APP,
+        rate=Rate(per_second=100, burst=100),
+        draw=lambda size: next(drawn).to_bytes(size),
+    )
+    await play.is_answered(lambda: late.ensure("ensured", TENANT, name="ensured"))
     for known in (text, "brought", "ensured"):
         found = await play.is_answered(lambda known=known: access.who(known))
         assert found is not None

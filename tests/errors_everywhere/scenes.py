@@ -26,6 +26,7 @@ from longshore.services.post_mortem import examine
 from longshore.testing.flaky import Flaky
 from longshore.testing.runner import Script, fails, prints, succeeds
 from tests.errors_everywhere.asking import changes, changes_prepared, keys
+from tests.errors_everywhere.folder import folder
 from tests.errors_everywhere.play import LARGE, Play
 from tests.errors_everywhere.watching import health, readers
 from tests.unit.services.dead import lose_messages
@@ -360,4 +361,5 @@ SCENES = (
     Scene("keys", _nothing, keys),
     Scene("readers", _nothing, readers),
     Scene("health", _nothing, health),
+    Scene("folder", _nothing, folder),
 )

@@ -6,24 +6,31 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from longshore.core.alerting import TOLD_PREFIX, Notice
+from longshore.core.alerting import TOLD_PREFIX, DeadNews, Notice
+from longshore.core.failures import ErrorCategory
 from longshore.core.health import HealthPolicy
+from longshore.core.limits import RECEIVE_LIMIT
+from longshore.core.messages import body_for
 from longshore.core.states import TaskState
 from longshore.errors import AlertFailed, UsageError
 from longshore.ports.backend import Backend
 from longshore.ports.output import OutputEntry, Stream
+from longshore.ports.queue import Outgoing
 from longshore.services import following
 from longshore.services.alerting import Alerting
 from longshore.services.health_check import HealthCheck, HealthCheckPolicy
+from longshore.services.histories import EntityHistory, JobHistory
 from longshore.testing.flaky import Flaky
 from longshore.testing.runner import Script, fails, prints
 from tests.errors_everywhere.play import Play
 from tests.errors_everywhere.wire import Wired
-from tests.unit.services.stage import APP, TENANT, a_task, job_id, task_id
+from tests.unit.services.stage import APP, NO_WAIT, TENANT, a_task, job_id, task_id
 
 _LONG = timedelta(seconds=3)
 _EVERY = timedelta(seconds=5)
 _COOL_DOWN = timedelta(seconds=30)
+_SECOND = timedelta(seconds=1)
+_NOBODYS = "nobodys"  # a queue that no worker serves
 
 
 async def readers(play: Play) -> None:
@@ -61,6 +68,15 @@ async def readers(play: Play) -> None:
     for one in (of_task(False, None), of_task(False, 1), of_job(False, None), of_job(False, 1)):
         assert await _read(play, one) == await _all(one(play.raw))
 
+    def of_entity(backend: Backend) -> AsyncIterator[Any]:
+        return EntityHistory(backend, TENANT, f"TASK#{chatty}").more()
+
+    def of_all(backend: Backend) -> AsyncIterator[Any]:
+        return JobHistory(backend, TENANT, job_id("printing")).more()
+
+    for history in (of_entity, of_all):
+        assert await _read(play, history) == await _all(history(play.raw))
+
 
 async def _read(play: Play, read: Callable[[Backend], AsyncIterator[Any]]) -> list[Any]:
     return await play.is_answered(lambda: _all(read(play.ours.backend)))
@@ -87,13 +103,19 @@ class _People:
 
 
 async def health(play: Play) -> None:
-    """A task runs too long: people hear of it, and that it is over; then all is forgotten."""
+    """A task runs too long and others are dead: people hear of both, and when it is over.
+
+    Then all is forgotten.
+    """
     people = _People()
+    await _lost_messages(play)
+    play.children.plays("doomed", Script(ending=fails(ErrorCategory.VALIDATION)), Script())
     play.children.plays("slow", Script(says=[timedelta(seconds=30)]))
     slow = task_id("slow", "slow")
     check = _health_check(play, people)
     running = asyncio.ensure_future(check.run())
     await play.submitted("slow", a_task("slow"))
+    await play.submitted("doomed", a_task("doomed"))
     await play.until_child("slow", "slow")
     await play.is_answered(lambda: check.check_one(TENANT, slow))
 
@@ -110,6 +132,7 @@ async def health(play: Play) -> None:
         return urgent == recovered
 
     await play.until(over, "nobody is told that it is over")
+    await _dead_letters(play, people)
 
     async def forgotten() -> bool:
         return not await play.raw.blobs.keys(TOLD_PREFIX, after="", limit=1)
@@ -120,6 +143,43 @@ async def health(play: Play) -> None:
         play.broke.append(error or RuntimeError("the health check has ended"))
     running.cancel()
     await asyncio.wait({running})
+
+
+async def _lost_messages(play: Play) -> None:
+    """Messages that lead to no task were received until they are dead."""
+    queue = play.raw.queue
+    bodies = ("nonsense", body_for("job-none_such"))
+    await queue.send([Outgoing(queue=_NOBODYS, body=body) for body in bodies])
+    for _ in range(RECEIVE_LIMIT + 1):
+        await queue.receive([_NOBODYS], limit=10, hidden_for=_SECOND, wait=NO_WAIT)
+        await asyncio.sleep(1.0)
+
+
+async def _dead_letters(play: Play, people: _People) -> None:
+    """People hear of what is dead, see to it, and hear that nothing is any more."""
+
+    async def told() -> bool:
+        return any(notice.dead for notice in people.notices)
+
+    await play.until(told, "nobody is told of dead letters")
+    for message in await play.raw.queue.dead_letters(_NOBODYS, limit=10):
+        await play.raw.queue.drop_dead_letter(message.id)
+
+    async def nothing_dead() -> bool:
+        # Whatever the error made fail is among them.
+        failed = await play.raw.ledger.failed(TENANT, limit=10)
+        for task in failed:
+            await play.others.dead_letters.replay(TENANT, [task.task_id], by="ann")
+        running = [await play.stands(name, name) for name in ("slow", "doomed")]
+        return not failed and all(state.terminal for state in running)
+
+    await play.until(nothing_dead, "what is dead stays dead")
+
+    async def nothing_left() -> bool:
+        news = [notice.dead.news for notice in people.notices if notice.dead]
+        return news[-1] is DeadNews.NONE_LEFT
+
+    await play.until(nothing_left, "nobody is told that nothing is dead")
 
 
 def _health_check(play: Play, people: _People) -> HealthCheck:
@@ -135,4 +195,5 @@ def _health_check(play: Play, people: _People) -> HealthCheck:
         alerting=Alerting(backend, [channel], cool_down=_COOL_DOWN),
         app=APP,
         policy=HealthCheckPolicy(every=_EVERY, thresholds=HealthPolicy(longest_run=_LONG)),
+        tenant=TENANT,
     )

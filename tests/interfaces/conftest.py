@@ -1,5 +1,6 @@
-"""A folder, and the command line in it."""
+"""A folder, and the command line in it: with the files themselves, or with a server of theirs."""
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,6 +9,9 @@ import pytest
 
 from longshore.interfaces.cli.main import main
 from tests.interfaces.doors import Answer, Cli
+from tests.interfaces.served import serving
+
+At = Callable[[Path], tuple[str, ...]]
 
 
 @pytest.fixture
@@ -28,3 +32,21 @@ def inside(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Answer]]
 
     yield run
     root.handlers, root.level = handlers, level
+
+
+@pytest.fixture(params=["folder", "server"])
+def at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[At]:
+    """The options that make a command ask for a data folder's work: there, or through a server."""
+    with contextlib.ExitStack() as stack:
+        servers: dict[Path, str] = {}
+
+        def options(folder: Path) -> tuple[str, ...]:
+            if request.param == "folder":
+                return ("--data-dir", str(folder))
+            if folder not in servers:
+                served = stack.enter_context(serving(folder))
+                monkeypatch.setenv("LONGSHORE_API_KEY", served.key)
+                servers[folder] = served.url
+            return ("--server", servers[folder])
+
+        yield options

@@ -11,6 +11,7 @@ from longshore.errors import UsageError
 from longshore.interfaces.cli.dead_view import moment_of
 from longshore.interfaces.cli.exits import ExitCode
 from longshore.interfaces.cli.main import COMMANDS
+from tests.interfaces.conftest import At
 from tests.interfaces.dead_store import filled, id_of
 from tests.interfaces.doors import Answer, Cli
 
@@ -26,8 +27,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ask(store: Path, inside: Inside) -> Inside:
-    return lambda *arguments: inside("dead", *arguments, "--data-dir", str(store))
+def ask(store: Path, inside: Inside, at: At) -> Inside:
+    return lambda *arguments: inside("dead", *arguments, *at(store))
 
 
 def _message(ask: Inside) -> str:
@@ -104,7 +105,10 @@ def test_nothing_that_fits_is_no_error(ask: Inside) -> None:
     assert (answer.code, answer.out, answer.err) == (0, "", "no dead letters\n")
 
 
-def test_another_tenant_sees_no_task(ask: Inside) -> None:
+def test_another_tenant_sees_no_task(store: Path, inside: Inside) -> None:
+    def ask(*arguments: str) -> Answer:
+        return inside("dead", *arguments, "--data-dir", str(store))
+
     answer = ask("list", "--tenant", "other", "-o", "json")
 
     assert _keys(answer) == ["message"]

@@ -11,7 +11,8 @@ import pytest
 from longshore.core.overflow import EVENT_SIZE_LIMIT_BYTES
 from longshore.errors import UsageError
 from longshore.interfaces.cli.exits import ExitCode
-from longshore.interfaces.cli.naming import Named, find
+from longshore.interfaces.cli.naming import MOST_IDS, Named, find
+from tests.interfaces.conftest import At
 from tests.interfaces.doors import PATIENCE_S, Answer, Cli
 
 Inside = Callable[..., Answer]
@@ -47,8 +48,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ask(store: Path, inside: Inside) -> Inside:
-    return lambda *arguments: inside(*arguments, "--data-dir", str(store))
+def ask(store: Path, inside: Inside, at: At) -> Inside:
+    return lambda *arguments: inside(*arguments, *at(store))
 
 
 def _id_of(ask: Inside, name: str) -> str:
@@ -149,7 +150,10 @@ def test_an_id_that_is_not_there_says_where_to_look(ask: Inside, name: str) -> N
     assert "longshore jobs" in answer.err
 
 
-def test_another_tenant_sees_nothing(ask: Inside) -> None:
+def test_another_tenant_sees_nothing(store: Path, inside: Inside) -> None:
+    def ask(*arguments: str) -> Answer:
+        return inside(*arguments, "--data-dir", str(store))
+
     whole = _id_of(ask, "report")
 
     assert ask("jobs", "--tenant", "other", "-o", "json").json["jobs"] == []
@@ -282,21 +286,14 @@ def test_a_terminal_gets_colours_unless_it_is_told_not_to(store: Path) -> None:
     assert "completed" in plain.text
 
 
-class _Ids:
-    """As much of a ledger as finding needs."""
-
-    def __init__(self, *ids: str) -> None:
-        self._ids = sorted(ids)
-
-    async def find(self, tenant: str, prefix: str, *, limit: int) -> list[str]:
-        return [one for one in self._ids if one.startswith(prefix)][:limit]
-
-
 BIG, SMALL = f"job-{'a' * 24}", f"job-{'a' * 23}b"
 
 
 def _found(text: str, *ids: str) -> Named:
-    return asyncio.run(find(_Ids(*ids), "default", text))
+    async def beginning(prefix: str) -> list[str]:
+        return [one for one in sorted(ids) if one.startswith(prefix)][:MOST_IDS]
+
+    return asyncio.run(find(beginning, "here", text))
 
 
 def test_a_job_hidden_behind_the_many_tasks_of_another_is_still_seen() -> None:

@@ -1,17 +1,22 @@
 """``longshore up``: everything in one process, for whoever has the key."""
 
 import contextlib
+import json
 import re
+import shutil
 import signal
 import stat
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.interfaces.doors import PATIENCE_S, Cli
 
+ROOT = Path(__file__).parents[2]
 ADDRESS = re.compile(r"longshore is up at (http://\S+)")
 HELLO = {"tasks": [{"taskId": "a", "name": "command", "input": {"argv": ["echo", "hello"]}}]}
 SLOW = {"tasks": [{"taskId": "a", "name": "command", "input": {"argv": ["sleep", "1"]}}]}
@@ -115,3 +120,136 @@ def test_an_address_that_is_none_is_refused(cli: Cli, options: tuple[str, str]) 
 
     assert answer.code == 2
     assert not (cli.folder / ".longshore").exists()
+
+
+def screen(process: subprocess.Popen[str], last: str = "stop") -> str:
+    """What the start-up screen shows, up to the line that begins with this."""
+    assert process.stdout is not None
+    lines: list[str] = []
+    while not lines or not lines[-1].strip().startswith(last):
+        lines.append(process.stdout.readline())
+        assert lines[-1], lines
+    return "".join(lines)
+
+
+def logged(process: subprocess.Popen[str], event: str) -> dict[str, Any]:
+    """The next record of this kind; what is before it has been told too."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if (record := json.loads(line))["event"] == event:
+            return dict(record)
+    raise AssertionError(event)
+
+
+def feed(cli: Cli, said: str) -> None:
+    """A definition in a file; its tasks print this."""
+    folder = cli.folder / "definitions"
+    folder.mkdir(exist_ok=True)
+    definition = {"name": "feed", "runner": "command", "options": {"argv": ["echo", said]}}
+    (folder / "feed.json").write_text(json.dumps(definition))
+
+
+def quick(cli: Cli) -> None:
+    """Files are looked at all the time."""
+    (cli.folder / "longshore.toml").write_text('[definitions]\nwatch_every = "20ms"\n')
+
+
+def version_of(client: httpx.Client, name: str = "feed") -> tuple[int, list[str]]:
+    found = client.get(f"/v1/task-definitions/{name}").json()
+    return found["version"], found["options"]["argv"][1:]
+
+
+def test_definitions_of_files_are_there_at_once_and_the_screen_tells_from_where(cli: Cli) -> None:
+    shutil.copytree(ROOT / "examples" / "shop", cli.folder, dirs_exist_ok=True)
+    with up(cli) as (process, client):
+        shown = screen(process)
+        assert (
+            f"defined  1 in longshore.yaml and 3 in 2 files of definitions/ in {cli.folder} (4 new)"
+        ) in shown
+        assert "broken" not in shown
+        assert cli("submit", "morning.yaml", "--request-id", "r", "--wait").code == 0
+        assert version_of(client, "mail-staff") == (1, ["dear all"])
+    with up(cli) as (process, _):
+        assert f"definitions/ in {cli.folder}\n" in screen(process)
+
+
+def test_a_broken_file_is_on_the_screen_and_everything_else_goes_on(cli: Cli) -> None:
+    quick(cli)
+    feed(cli, "one")
+    (cli.folder / "longshore.yaml").write_text('definitions:\n  a: {runner: "\\e[2J"}\ntasks: []\n')
+    with up(cli) as (process, client):
+        shown = screen(process, "nothing")
+        assert "defined  1 in 1 file of definitions/" in shown
+        assert "broken   longshore.yaml, line 3: tasks: unknown here; expected" in shown
+        assert "broken   longshore.yaml, line 2: definitions.a.runner: expected one of" in shown
+        assert "nothing of a broken file was stored; mend it, and it is read again" in shown
+        assert "\x1b" not in shown
+        assert version_of(client) == (1, ["one"])
+        (cli.folder / "longshore.yaml").write_text("definitions: {a: {runner: command}}\n")
+        assert logged(process, "definition_file.mended")["file"] == "longshore.yaml"
+        assert logged(process, "definition.applied")["definition"] == "a"
+
+
+def test_a_changed_file_is_a_new_version_and_a_job_keeps_the_one_it_was_submitted_with(
+    cli: Cli,
+) -> None:
+    quick(cli)
+    feed(cli, "one")
+    with up(cli, "--no-worker") as (process, client):
+        task = {"taskId": "a", "name": "feed"}
+        before = client.post("/v1/jobs", json={"tasks": [task]}).json()["jobId"]
+        logged(process, "definition.applied")
+
+        feed(cli, "another")
+
+        assert logged(process, "definition.applied")["version"] == 2
+        after = client.post("/v1/jobs", json={"tasks": [task]}).json()["jobId"]
+        assert cli("worker", "--burst").code == 0
+        assert cli("logs", f"{before}_a").out == "one\n"
+        assert cli("logs", f"{after}_a").out == "another\n"
+
+
+def test_who_stores_another_version_by_the_api_is_overruled_only_by_a_changed_file(
+    cli: Cli,
+) -> None:
+    quick(cli)
+    feed(cli, "one")
+    other = {"runner": "command", "options": {"argv": ["echo", "by the api"]}}
+    with up(cli) as (process, client):
+        client.put("/v1/task-definitions/feed", json=other)
+        (cli.folder / "definitions" / "x.yaml").write_text("name: x\nrunner: command\n")
+        while logged(process, "definition.applied")["definition"] != "x":
+            pass
+        assert version_of(client) == (2, ["by the api"])
+    with up(cli) as (process, client):
+        assert "(1 left as others changed them)" in screen(process)
+        assert version_of(client) == (2, ["by the api"])
+        feed(cli, "another")
+        assert logged(process, "definition.applied")["version"] == 3
+        (cli.folder / "definitions" / "feed.json").unlink()
+        assert logged(process, "definition.left_as_it_is")["definition"] == "feed"
+        assert version_of(client) == (3, ["another"])
+
+
+def test_two_that_watch_one_folder_store_a_change_once(cli: Cli) -> None:
+    quick(cli)
+    feed(cli, "one")
+    with up(cli) as (first, client), up(cli) as (second, _):
+        feed(cli, "another")
+        beside = cli.folder / "definitions" / "beside.yaml"
+        beside.write_text("name: 7\n")
+        for process in (first, second):
+            logged(process, "definition_file.broken")
+        beside.unlink()
+        for process in (first, second):
+            # By now each has done what it does when it sees a change.
+            logged(process, "definition_file.mended")
+        assert version_of(client) == (2, ["another"])
+
+
+def test_no_files_are_read_if_that_is_set(cli: Cli) -> None:
+    feed(cli, "one")
+    (cli.folder / "longshore.toml").write_text('[definitions]\nfolder = "none"\n')
+    with up(cli) as (process, client):
+        assert "defined  not read from files" in screen(process)
+        assert client.get("/v1/task-definitions").json() == {"definitions": []}

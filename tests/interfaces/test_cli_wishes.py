@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.interfaces.doors import Answer, Cli
+from tests.interfaces.conftest import At
+from tests.interfaces.doors import PATIENCE_S, Answer, Cli
 
 Inside = Callable[..., Answer]
 REVIEWED = {
@@ -25,10 +26,10 @@ def _task(key: str, *parents: str, argv: tuple[str, ...] = ("true",), **fields: 
 
 
 @pytest.fixture
-def ask(cli: Cli, inside: Inside) -> Inside:
+def ask(cli: Cli, inside: Inside, at: At) -> Inside:
     """A command, on the data folder of the test."""
-    place = ("--data-dir", str(cli.folder / ".longshore"))
-    return lambda *arguments, **named: inside(*arguments, *place, **named)
+    folder = cli.folder / ".longshore"
+    return lambda *arguments, **named: inside(*arguments, *at(folder), **named)
 
 
 @pytest.fixture
@@ -143,3 +144,42 @@ def test_a_queue_is_paused_shown_and_resumed(
     assert (resumed.out, again.code) == ("default goes on\n", 4)
     assert cli("worker", "--burst").code == 0
     assert cli.only_state().value == "completed"
+
+
+def test_whoever_waits_for_a_paused_queue_is_told_so(cli: Cli) -> None:
+    assert cli("queues", "pause", "mail", "--reason", "the server is down").code == 0
+
+    with cli.start("run", "--queue", "mail", "--", "echo", "sent") as waiting:
+        assert waiting.stderr is not None
+        told = waiting.stderr.readline()
+        resumed = cli("queues", "resume", "mail")
+        out, _ = waiting.communicate(timeout=PATIENCE_S)
+
+    assert "queue 'mail' is paused by" in told
+    assert "(the server is down); `longshore queues resume mail` lets it go on" in told
+    assert resumed.code == 0
+    assert (waiting.returncode, out) == (0, "sent\n")
+
+
+def test_the_health_of_what_runs_is_told_of_all_and_of_one(
+    cli: Cli, ask: Inside, submit: Callable[..., str]
+) -> None:
+    gate = cli.pipe("gate")
+    job_id = submit(_task("a", argv=("cat", str(gate))))
+
+    before = ask("health", f"{job_id}_a")
+    with cli.start("worker", "--burst") as worker:
+        with gate.open("w"):  # opens when the task reads it, and so runs
+            every = ask("health", "-o", "json")
+            one = ask("health", f"{job_id}_a")
+            table = ask("health")
+        assert worker.wait(PATIENCE_S) == 0
+    after = ask("health")
+
+    assert (before.code, after.out) == (0, "nothing runs\n")
+    assert "only what runs has a health" in before.out
+    assert every.json["summary"]["healthy"] == 1
+    assert [task["requestId"] for task in every.json["tasks"]] == [f"{job_id}_a"]
+    assert (one.code, table.code) == (0, 0)
+    assert "healthy" in one.out
+    assert f"{job_id}_a" in table.out

@@ -7,6 +7,7 @@ from tests.mutants.child_faults import CHILD_FAULTS
 from tests.mutants.clock_faults import CLOCK_FAULTS
 from tests.mutants.dead_letter_faults import DEAD_LETTER_FAULTS
 from tests.mutants.definition_faults import DEFINITION_FAULTS
+from tests.mutants.definition_file_faults import DEFINITION_FILE_FAULTS
 from tests.mutants.event_faults import EVENT_FAULTS
 from tests.mutants.fault import Fault
 from tests.mutants.filter_faults import FILTER_FAULTS
@@ -36,6 +37,7 @@ FAULTS: tuple[Fault, ...] = (
     *OUTPUT_FAULTS,
     *BLOB_FAULTS,
     *DEFINITION_FAULTS,
+    *DEFINITION_FILE_FAULTS,
     *KEY_FAULTS,
     *CLOCK_FAULTS,
     *SWEEPER_FAULTS,

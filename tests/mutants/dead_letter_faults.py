@@ -8,11 +8,17 @@ _LETTERS = "unit/services/test_dead_letters.py"
 _SETTLING = "unit/services/test_dead_letters_settling.py"
 _POST_MORTEM = "unit/services/test_post_mortem.py"
 _CORE = "unit/core/test_dead_letters.py"
+_ALARM = "unit/core/test_alerting_dead_letters.py"
+_CHECK = "unit/services/test_health_dead_letters.py"
+_FAILING = "unit/services/test_health_dead_letters_failing.py"
+_SLACK = "adapters/alerts/test_slack_message.py"
 
 _fault = partial(Fault, part=Part.DEAD_LETTERS)
 _in_service = partial(_fault, file="services/dead_letters.py")
 _in_core = partial(_fault, file="core/dead_letters.py")
 _in_post_mortem = partial(_fault, file="services/post_mortem.py")
+_in_alarm = partial(_fault, file="core/alerting.py")
+_in_check = partial(_fault, file="services/health_check.py")
 
 DEAD_LETTER_FAULTS = (
     _in_service(
@@ -159,5 +165,103 @@ DEAD_LETTER_FAULTS = (
         old="for event in reversed(history):",
         new="for event in history:",
         caught_by=f"{_POST_MORTEM}::test_who_ended_it_is_that_of_the_last_round",
+    ),
+    _in_alarm(
+        name="dead letters are told at every check",
+        old="    return still if _cooled(last.at, now, cool_down) else None\n",
+        new="    return still\n",
+        caught_by=f"{_ALARM}::test_that_there_are_some_is_told_once_with_what_was_found",
+    ),
+    _in_alarm(
+        name="a dead letter that comes as another goes is not noticed",
+        old="found.newest[0].place > last.newest or ",
+        new="",
+        caught_by=f"{_ALARM}::test_new_ones_are_told_at_once_and_once",
+    ),
+    _in_alarm(
+        name="a dead letter of a clock that is behind is not noticed",
+        old=" or found.at_least > last.at_least",
+        new="",
+        caught_by=f"{_ALARM}::test_new_ones_are_told_at_once_and_once",
+    ),
+    _in_alarm(
+        name="dead letters are told again although new ones just were",
+        old="return ToldDead(at_least=found.at_least, newest=newest, at=notice.at)",
+        new="at = last.at if last else notice.at\n"
+        "    return ToldDead(at_least=found.at_least, newest=newest, at=at)",
+        caught_by=f"{_ALARM}::test_what_is_new_begins_another_cool_down",
+    ),
+    _in_alarm(
+        name="that none is left is told again and again",
+        old="    if not found.newest:\n        return None\n    newest",
+        new="    if not found.newest:\n        return last\n    newest",
+        caught_by=f"{_ALARM}::test_that_none_is_left_is_told_once_and_then_all_begins_anew",
+    ),
+    _in_alarm(
+        name="a file from before is damaged",
+        old='document.get("deadLetters", {})',
+        new='document.get("deadLetters")',
+        caught_by=f"{_ALARM}::test_in_a_file_from_before_nothing_was_told_of_dead_letters",
+    ),
+    _in_check(
+        name="tasks that cannot be read hide dead letters",
+        old="            await self._alerting.tell(self._findings([], dead))\n            raise\n",
+        new="            raise\n",
+        caught_by=f"{_FAILING}::"
+        "test_tasks_that_cannot_be_read_keep_nobody_from_hearing_of_dead_letters",
+    ),
+    _in_check(
+        name="dead letters that cannot be read fail the check",
+        old='            logger.warning("health.dead_letters_unavailable", '
+        'extra={"error": str(error)})\n',
+        new="            raise error\n",
+        caught_by=f"{_FAILING}::test_dead_letters_that_cannot_be_read_fail_no_check_of_tasks",
+    ),
+    _in_check(
+        name="all that ever failed is read at every check",
+        old="ledger.failed(tenant, limit=COUNTED_LIMIT + 1)",
+        new="ledger.failed(tenant, limit=10**9)",
+        caught_by=f"{_CHECK}::test_no_more_are_counted_than_the_limit_however_many_there_are",
+    ),
+    _in_check(
+        name="a message that leads to no task is told to every tenant",
+        old="own = messages if tenant == self._tenant else []",
+        new="own = messages",
+        caught_by=f"{_CHECK}::"
+        "test_a_message_that_leads_to_no_task_is_told_to_who_looks_after_the_queues",
+    ),
+    _in_check(
+        name="a message that will end its task is told beside that task",
+        old="            if one.task_id not in known\n",
+        new="",
+        caught_by=f"{_CHECK}::"
+        "test_a_message_whose_task_the_next_sweep_ends_is_told_as_that_task_and_only_once",
+    ),
+    _in_check(
+        name="of many tenants with dead letters only the first are told of",
+        old="            after = page[-1]\n        return found\n",
+        new="            break\n        return found\n",
+        caught_by=f"{_CHECK}::test_of_very_many_tenants_none_is_left_out",
+    ),
+    _in_check(
+        name="dead letters fill the history of checks",
+        old="(reports if told or tenant in running else idle).append(report)",
+        new="reports.append(report)",
+        caught_by=f"{_CHECK}::"
+        "test_a_tenant_with_nothing_but_dead_letters_gets_no_history_of_checks",
+    ),
+    _fault(
+        file="services/alerting.py",
+        name="what was told of dead letters alone is not kept",
+        old="if one != NOTHING_TOLD}",
+        new="if one.problems}",
+        caught_by=f"{_FAILING}::test_the_next_process_knows_what_was_told",
+    ),
+    _fault(
+        file="adapters/alerts/slack_message.py",
+        name="dead letters have room that is not there",
+        old="_ROOM - len(dead) - bool(notice.dead)",
+        new="_ROOM",
+        caught_by=f"{_SLACK}::test_dead_letters_leave_a_message_within_what_slack_takes",
     ),
 )

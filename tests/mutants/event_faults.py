@@ -8,6 +8,7 @@ _SQLITE = "contract/test_sqlite.py::TestSqliteEventLog"
 _MEMORY = "contract/test_memory.py::TestMemoryEventLog"
 
 _in_sqlite = partial(Fault, part=Part.EVENTS, file="adapters/sqlite/events.py")
+_in_pages = partial(Fault, part=Part.EVENTS, file="adapters/sqlite/event_pages.py")
 _in_memory = partial(Fault, part=Part.EVENTS, file="adapters/memory/events.py")
 _in_store = partial(Fault, part=Part.EVENTS, file="adapters/memory/store.py")
 
@@ -76,16 +77,16 @@ EVENT_FAULTS = (
         "        return",
         caught_by=f"{_SQLITE}::test_the_latest_event_is_the_last_by_sequence",
     ),
-    _in_sqlite(
+    _in_pages(
         name="a query reads every tenant",
-        old='["tenant = ?", "position > ?"]',
-        new='["? IS NOT NULL", "position > ?"]',
+        old='"tenant = :tenant AND position > :after"',
+        new='":tenant IS NOT NULL AND position > :after"',
         caught_by=f"{_SQLITE}::test_events_of_another_tenant_are_not_seen",
     ),
-    _in_sqlite(
+    _in_pages(
         name="a page of a query begins with the last of the one before",
-        old='["tenant = ?", "position > ?"]',
-        new='["tenant = ?", "position >= ?"]',
+        old='"tenant = :tenant AND position > :after"',
+        new='"tenant = :tenant AND position >= :after"',
         caught_by=f"{_SQLITE}::test_the_pages_of_a_query_give_each_event_once_and_end",
     ),
     _in_sqlite(
@@ -94,16 +95,16 @@ EVENT_FAULTS = (
         new='cursor_to("events", found[limit][0])',
         caught_by=f"{_SQLITE}::test_the_pages_of_a_query_give_each_event_once_and_end",
     ),
-    _in_sqlite(
+    _in_pages(
         name="a job's events with those of a longer name",
-        old='f"TASK#{job_id}_", f"TASK#{job_id}`"',
-        new='f"TASK#{job_id}", f"TASK#{job_id}`"',
+        old="entity >= 'TASK#' || :job || '_' AND",
+        new="entity >= 'TASK#' || :job AND",
         caught_by=f"{_SQLITE}::test_a_jobs_events_are_its_own_and_those_of_its_tasks",
     ),
-    _in_sqlite(
+    _in_pages(
         name="a query by the time of the event",
-        old='" ORDER BY position LIMIT ?"\n        )\n        found = await',
-        new='" ORDER BY at_ms LIMIT ?"\n        )\n        found = await',
+        old='_PAGE = "ORDER BY position LIMIT :limit"',
+        new='_PAGE = "ORDER BY at_ms LIMIT :limit"',
         caught_by=f"{_SQLITE}::test_events_come_in_the_order_in_which_they_were_recorded",
     ),
     _in_sqlite(

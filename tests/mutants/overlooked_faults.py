@@ -1,4 +1,4 @@
-"""Faults in what a ledger tells the sweeper, and in what it remembers of its rows."""
+"""Faults in what a ledger tells the sweeper and the health check, and in what it remembers."""
 
 from functools import partial
 
@@ -7,10 +7,12 @@ from tests.mutants.fault import Fault, Part
 _SQLITE = "contract/test_sqlite.py::TestSqliteLedger"
 _MEMORY = "contract/test_memory.py::TestMemoryLedger"
 _KNOWN = "adapters/sqlite/test_known.py"
+_FAILED = "adapters/sqlite/test_failed.py"
 
 _fault = partial(Fault, part=Part.LEDGER)
 _in_ledger = partial(_fault, file="adapters/sqlite/ledger.py")
 _in_overlooked = partial(_fault, file="adapters/sqlite/overlooked.py")
+_in_failed = partial(_fault, file="adapters/sqlite/failed.py")
 _in_known = partial(_fault, file="adapters/sqlite/known.py")
 _in_turnstile = partial(_fault, file="adapters/sqlite/turnstile.py")
 _in_memory = partial(_fault, file="adapters/memory/ledger.py")
@@ -55,14 +57,14 @@ OVERLOOKED_FAULTS = (
     ),
     _in_overlooked(
         name="only the first jobs are looked at",
-        old="        first = page[-1][0]\n",
-        new="        return\n",
+        old="first = page[-1][0] if len(page) > _JOBS_AT_ONCE else end",
+        new="first = _BEYOND_ALL",
         caught_by=f"{_SQLITE}::test_unrecorded_ends_are_found_among_however_many_jobs",
     ),
     _in_overlooked(
         name="the last job of a page is passed over",
-        old="(first, _JOBS_AT_ONCE + 1))\n        for job_id, asked in page[:_JOBS_AT_ONCE]",
-        new="(first, _JOBS_AT_ONCE + 1))\n        for job_id, asked in page[:_JOBS_AT_ONCE - 1]",
+        old="for job_id, asked in page[:_JOBS_AT_ONCE]",
+        new="for job_id, asked in page[:_JOBS_AT_ONCE - 1]",
         caught_by=f"{_SQLITE}::test_unrecorded_ends_are_found_among_however_many_jobs",
     ),
     _in_overlooked(
@@ -138,5 +140,37 @@ OVERLOOKED_FAULTS = (
         old="bool(task.awaits & job.completed)",
         new="bool(job.completed)",
         caught_by=f"{_MEMORY}::test_a_task_that_was_told_of_its_parents_is_not_found",
+    ),
+    _in_failed(
+        name="the first to fail come before the last",
+        old="ORDER BY finished_us DESC, id DESC",
+        new="ORDER BY finished_us, id DESC",
+        caught_by=f"{_SQLITE}::test_the_last_to_fail_comes_first_whenever_it_was_created",
+    ),
+    _in_failed(
+        name="the next tenant is looked for task by task",
+        old="SELECT min(tenant) FROM tasks INDEXED BY tasks_failed WHERE",
+        new="SELECT min(tenant || '') FROM tasks INDEXED BY tasks_failed WHERE",
+        caught_by=f"{_FAILED}::test_of_very_many_only_those_that_are_asked_for_are_looked_at",
+    ),
+    _in_failed(
+        name="a damaged row hides all that failed",
+        old="iif(json_valid(body), body ->> '$.failure.category', NULL)",
+        new="body ->> '$.failure.category'",
+        caught_by=f"{_FAILED}::"
+        "test_a_damaged_row_and_a_category_of_a_newer_version_are_failures_of_no_known_kind",
+    ),
+    _in_memory(
+        name="what failed for another tenant is among ours",
+        old="if row.state is TaskState.FAILED and row.spec.tenant == tenant",
+        new="if row.state is TaskState.FAILED",
+        caught_by=f"{_MEMORY}::test_failed_tasks_of_another_tenant_are_not_among_them",
+    ),
+    _in_memory(
+        name="a tenant whose tasks all ended well has failed ones",
+        old="for row in rows if row.state is TaskState.FAILED}",
+        new="for row in rows if row.state.terminal}",
+        caught_by=f"{_MEMORY}::"
+        "test_a_task_that_ended_otherwise_or_has_another_round_has_not_failed",
     ),
 )

@@ -14,12 +14,17 @@ from typing import Any
 
 from longshore.core.attempt_history import PastAttempt
 from longshore.core.dead_letters import DeadLetter
+from longshore.core.events.codec import properties_of_body
 from longshore.core.events.event import Event
+from longshore.core.events.types import TaskHealthCheck
 from longshore.core.failures import ErrorCategory, Failure
+from longshore.core.health import CheckedTask
+from longshore.core.keys import KeyRecord
 from longshore.core.reasons import Reason
 from longshore.core.rows import JobRow, TaskRow
 from longshore.core.sanitise import safe_excerpt
 from longshore.core.states import JobState, TaskState
+from longshore.ports.queues import PausedQueue
 from longshore.services.post_mortem import PostMortem
 
 TIMED_OUT = 124
@@ -147,6 +152,8 @@ def post_mortem_document(found: PostMortem) -> dict[str, Any]:
         **dead_letter_document(found.letter),
         "endedBy": found.ended_by,
         "body": safe_excerpt(message.body, limit=_BODY_CHARACTERS) if message else None,
+        "bodyBytes": len(message.body.encode()) if message else None,
+        "sentAt": moment(message.sent_at) if message else None,
         "inputBytes": row.spec.input.size if row and row.spec.input else 0,
         "task": task_document(row) if row else None,
         "attempts": [_attempt(attempt) for attempt in found.attempts],
@@ -180,6 +187,45 @@ def reason_document(reason: Reason) -> dict[str, Any]:
         "until": moment(reason.until),
         "requestId": reason.task_id,
         "remedy": reason.remedy_command,
+    }
+
+
+def task_health_document(task: TaskRow, found: CheckedTask | None) -> dict[str, Any]:
+    """How a task looks now; what only a running one has is null."""
+    return {
+        "requestId": task.id,
+        "status": task.state.value,
+        "health": found.health.value if found else None,
+        "elapsedMs": _ms(found.elapsed) if found else None,
+        "silentMs": _ms(found.silence) if found else None,
+        "lastEventType": found.last_event_type if found else None,
+        "workerId": found.worker_id if found else None,
+    }
+
+
+def health_check_document(body: TaskHealthCheck, at: datetime) -> dict[str, Any]:
+    """What a check found: its event's properties, and when."""
+    return {**properties_of_body(body), "checkedAt": moment(at)}
+
+
+def paused_document(queue: PausedQueue) -> dict[str, Any]:
+    """A queue that is paused: by whom, why, since when."""
+    return {
+        "name": queue.name,
+        "by": queue.by,
+        "reason": queue.reason,
+        "at": moment(queue.at),
+    }
+
+
+def key_document(record: KeyRecord) -> dict[str, Any]:
+    """A key as far as it may be shown."""
+    return {
+        "id": record.id,
+        "name": record.name,
+        "scopes": sorted(scope.value for scope in record.scopes),
+        "createdAt": moment(record.created_at),
+        "revokedAt": moment(record.revoked_at),
     }
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from longshore.core.changes import Change, Effect
+from longshore.core.error_categories import ErrorCategory
 from longshore.core.rows import JobRow, TaskRow
 from longshore.core.states import JobState, TaskState
 from longshore.ports.pages import Page
@@ -23,6 +24,16 @@ class HeldTask:
     worker_id: str
     fence: int
     expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedTask:
+    """A task that failed for good, as an index knows it."""
+
+    task_id: str
+    queue: str
+    category: ErrorCategory | None  # None: it is not known
+    failed_at: datetime
 
 
 class Ledger(Protocol):
@@ -130,6 +141,20 @@ class Ledger(Protocol):
     async def held(self, *, limit: int, expired_by: datetime | None = None) -> list[HeldTask]:
         """Tasks that are processing, the earliest end of lease first; with ``expired_by`` only
         those whose lease ends at or before it."""
+        ...
+
+    async def failed(self, tenant: str, *, limit: int) -> list[FailedTask]:
+        """A tenant's tasks that have failed and have no other round, the last to fail first.
+
+        How long this takes depends on ``limit``, not on how many there are.
+        """
+        ...
+
+    async def failed_tenants(self, *, limit: int, after: str = "") -> list[str]:
+        """Tenants that have such tasks: those after ``after``, in order.
+
+        How long this takes depends on how many tenants there are, not on how many tasks.
+        """
         ...
 
     async def open_intents(self, *, limit: int, after: str = "") -> list[str]:

@@ -1,12 +1,16 @@
 """Access: who a key belongs to, what it allows, how often it may be used.
 
 A key is shown once, when it is made; only its hash is kept. Whether it was revoked is asked at
-every call, so that a revocation works at once. What is done to keys is told as an event.
+every call, so that a revocation works at once.
+
+What is done to keys is told as an event, also when something breaks between the two writes. A key
+is told of before it can be used: at worst history names one that never came to be. A revocation
+comes before its event, because it must not wait for anything; whoever gets no answer asks again,
+and then it is told.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection
 from datetime import timedelta
 
@@ -17,11 +21,11 @@ from longshore.core.rate import Bucket, Rate, full, is_full, take
 from longshore.errors import AlreadyExists, NotFound, UsageError
 from longshore.ports.backend import Backend
 
-logger = logging.getLogger(__name__)
-
 KEYS = "keys"
 """The entity whose history says what was done to keys."""
 
+_CREATED = "key.created"
+_REVOKED = "key.revoked"
 _ID_BYTES = 6
 _NAME_CHARACTERS = 100
 _LONGEST_KEY = 200
@@ -39,6 +43,7 @@ class Access:
         self._rate = rate
         self._draw = draw
         self._buckets: dict[str, Bucket] = {}
+        self._house: str | None = None  # the tenant that runs the installation, if one does
 
     async def create(
         self, tenant: str, *, name: str, scopes: Collection[Scope], by: str
@@ -55,8 +60,9 @@ class Access:
             message = f"a key needs a scope: {', '.join(scope.value for scope in Scope)}"
             raise UsageError(message)
         text = key_from(self._draw(SECRET_BYTES))
-        record = await self.keep(text, tenant, name=name, scopes=scopes)
-        await self._tell(tenant, by, "key.created", record)
+        record = self._record(text, tenant, name=name, scopes=scopes)
+        await self._tell(tenant, by, _CREATED, record)
+        await self._backend.keys.add(record)
         return record, text
 
     async def keep(
@@ -67,7 +73,12 @@ class Access:
         Raises:
             AlreadyExists: it is known, or was, if it has been revoked since.
         """
-        record = KeyRecord(
+        record = self._record(text, tenant, name=name, scopes=scopes)
+        await self._backend.keys.add(record)
+        return record
+
+    def _record(self, text: str, tenant: str, *, name: str, scopes: Collection[Scope]) -> KeyRecord:
+        return KeyRecord(
             id=f"key-{self._draw(_ID_BYTES).hex()}",
             tenant=tenant,
             name=name,
@@ -75,16 +86,33 @@ class Access:
             hash=hash_of(text),
             created_at=self._backend.clock.now(),
         )
-        await self._backend.keys.add(record)
-        return record
 
     async def ensure(self, text: str, tenant: str, *, name: str) -> None:
-        """See to it that a key allows everything, unless it has been revoked."""
-        if await self._backend.keys.find(hash_of(text)) is None:
+        """See to it that the machine's own key allows everything, unless it has been revoked.
+
+        The tenant that it belongs to runs the installation, see ``runs_the_house``.
+        """
+        known = await self._backend.keys.find(hash_of(text))
+        if known is None:
             try:
-                await self.keep(text, tenant, name=name, scopes=(Scope.ADMIN,))
+                known = await self.keep(text, tenant, name=name, scopes=(Scope.ADMIN,))
             except AlreadyExists:
-                logger.debug("key.known")  # somebody was faster
+                # Somebody was faster, and perhaps for another tenant.
+                known = await self._backend.keys.find(hash_of(text))
+        self.belongs_to(known.tenant if known else tenant)
+
+    def belongs_to(self, tenant: str) -> None:
+        """This tenant runs the installation: its administrators may do what concerns all."""
+        self._house = tenant
+
+    def runs_the_house(self, record: KeyRecord) -> bool:
+        """Whether the key may do what concerns all tenants, such as pausing a queue.
+
+        An administrator's key may, of the tenant to which the machine's own key belongs. Those of
+        other tenants administer their own things only. Of an installation without such a key
+        nobody may, unless it has been said to whom it belongs.
+        """
+        return record.tenant == self._house and record.allows(Scope.ADMIN)
 
     async def list(self, tenant: str) -> list[KeyRecord]:
         """A tenant's keys, oldest first, revoked ones too."""
@@ -100,8 +128,8 @@ class Access:
         record = next((one for one in await self.list(tenant) if one.id == key_id), None)
         if record is None:
             raise NotFound("key", key_id)
-        if changed:
-            await self._tell(tenant, by, "key.revoked", record)
+        if changed or not await self._told(tenant, _REVOKED, record):
+            await self._tell(tenant, by, _REVOKED, record)
         return record
 
     async def who(self, text: str) -> KeyRecord | None:
@@ -126,6 +154,15 @@ class Access:
         before = self._buckets.get(record.id) or full(self._rate, now=now)
         self._buckets[record.id], wait = take(before, self._rate, now=now)
         return wait
+
+    async def _told(self, tenant: str, action: str, record: KeyRecord) -> bool:
+        entity, wanted, seen = f"{OperatorActed.ENTITY.value}#{KEYS}", (action, record.id), 0
+        while page := await self._backend.events.history(tenant, entity, after=seen):
+            bodies = (event.body for event in page if isinstance(event.body, OperatorActed))
+            if any((body.action, body.subject) == wanted for body in bodies):
+                return True
+            seen = page[-1].sequence
+        return False
 
     async def _tell(self, tenant: str, by: str, action: str, record: KeyRecord) -> None:
         scopes = ", ".join(sorted(scope.value for scope in record.scopes))

@@ -19,6 +19,7 @@ from datetime import timedelta
 from longshore.core.alerting import (
     NOTHING_TOLD,
     TOLD_PREFIX,
+    Finding,
     Notice,
     Told,
     notice_of,
@@ -28,7 +29,6 @@ from longshore.core.alerting import (
     told_key,
     told_to_json,
 )
-from longshore.core.health import HealthReport
 from longshore.errors import AlertFailed, BackendError, NotFound, UsageError
 from longshore.ports.alerts import Alerts
 from longshore.ports.backend import Backend
@@ -44,7 +44,7 @@ ByChannel = dict[str, Told]
 
 
 class ToldBook:
-    """What the channels have been told of each tenant's tasks."""
+    """What the channels have been told of each tenant."""
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
@@ -62,7 +62,7 @@ class ToldBook:
         return found
 
     async def of(self, tenant: str) -> ByChannel:
-        """What was told of a tenant's tasks, as far as can be found out."""
+        """What was told of a tenant, as far as can be found out."""
         if tenant not in self._unsaved:
             try:
                 self._known[tenant] = told_from_json(await self._blobs.get(told_key(tenant)))
@@ -76,7 +76,7 @@ class ToldBook:
     async def keep(self, tenant: str, told: Mapping[str, Told]) -> None:
         """From now on this has been told; a store that is out of reach gets it next time."""
         async with self._writing:  # else an older state might be written over a newer one
-            something = {channel: one for channel, one in told.items() if one.problems}
+            something = {channel: one for channel, one in told.items() if one != NOTHING_TOLD}
             if tenant not in self._unsaved and something == self._known.get(tenant):
                 return
             self._known[tenant] = something
@@ -122,21 +122,23 @@ class Alerting:
         """Those who have to be checked even if nothing of theirs runs: people were told of it."""
         return await self._book.tenants() if self._channels else set()
 
-    async def task_ids(self, tenant: str) -> set[str]:
-        """Tasks of which some channel believes that they have a problem."""
-        if not self._channels:
-            return set()
-        told = (await self._book.of(tenant)).values()
-        return {id_ for one in told for id_, last in one.problems.items() if not last.over}
+    async def told_tasks(self, tenant: str) -> dict[str, bool]:
+        """Tasks whose problem some channel was told of, and whether all of those know its end."""
+        told: dict[str, bool] = {}
+        if self._channels:
+            for one in (await self._book.of(tenant)).values():
+                for task_id, last in one.problems.items():
+                    told[task_id] = told.get(task_id, True) and last.over
+        return told
 
-    async def tell(self, reports: Sequence[HealthReport]) -> None:
+    async def tell(self, found: Sequence[Finding]) -> None:
         """Tell every channel what it does not know yet. Never fails for what a channel does."""
         if not self._channels:
-            self._tell_nobody(reports)
+            self._tell_nobody(found)
             return
-        told = {report.tenant: await self._book.of(report.tenant) for report in reports}
+        told = {one.tenant: await self._book.of(one.tenant) for one in found}
         late = {
-            asyncio.ensure_future(self._tell_one(channel, reports, told))
+            asyncio.ensure_future(self._tell_one(channel, found, told))
             for channel in self._channels
         }
         waiting = asyncio.ensure_future(self._clock.sleep(self._within))
@@ -153,30 +155,30 @@ class Alerting:
         for tenant, channels in told.items():
             await self._book.keep(tenant, channels)
 
-    def _tell_nobody(self, reports: Sequence[HealthReport]) -> None:
-        news = any(notice_of(one, NOTHING_TOLD, cool_down=self._cool_down) for one in reports)
+    def _tell_nobody(self, found: Sequence[Finding]) -> None:
+        news = any(notice_of(one, NOTHING_TOLD, cool_down=self._cool_down) for one in found)
         if news and not self._said_that_nobody_hears:
             self._said_that_nobody_hears = True
             logger.warning("alert.skipped", extra={"reason": "no channel is set up"})
 
     async def _tell_one(
-        self, channel: Alerts, reports: Sequence[HealthReport], told: Mapping[str, ByChannel]
+        self, channel: Alerts, found: Sequence[Finding], told: Mapping[str, ByChannel]
     ) -> None:
         """Tell one channel of each tenant; ``told`` is brought up to date as it goes."""
         name = channel.channel
         if self._clock.elapsed() < self._rests_until.get(name, timedelta(0)):
             logger.info("alert.put_off", extra={"channel": name})
             return
-        for report in reports:
-            channels = told[report.tenant]
+        for one in found:
+            channels = told[one.tenant]
             before = channels.get(name, NOTHING_TOLD)
-            notice = notice_of(report, before, cool_down=self._cool_down)
+            notice = notice_of(one, before, cool_down=self._cool_down)
             if notice and not await self._sent(channel, notice):
                 return
             channels[name] = told_after(before, notice, cool_down=self._cool_down)
             if notice:
                 # At once: whoever stops us meanwhile should not make the next one repeat it.
-                await self._book.keep(report.tenant, channels)
+                await self._book.keep(one.tenant, channels)
 
     async def _sent(self, channel: Alerts, notice: Notice) -> bool:
         name = channel.channel

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from longshore.core import job as jobs
@@ -40,6 +41,7 @@ ENDING_EVENTS = tuple(
 _AT_ONCE = 256
 _LOOKS = 20
 _AS_IT_IS = -1  # no event was heard: the row need not be newer than it is
+_GRAPHS_KEPT = 4
 
 
 class Dispatcher:
@@ -59,6 +61,7 @@ class Dispatcher:
         self._backend = backend
         self._transitions = transitions
         self._documents = documents
+        self._graphs = _Graphs(documents)
         self._wait = wait
         self._look_every = look_every
 
@@ -197,12 +200,8 @@ class Dispatcher:
         whole graph read.
         """
         if row.spec.number in job.grown:
-            graph = await self._graph(job)
-            return [graph.keys[number] for number in graph.directly_behind(row.spec.number)]
+            return (await self._graphs.of(job)).keys_directly_behind(row.spec.number)
         return await self._documents.load(row.spec.dependents) or ()
-
-    async def _graph(self, job: JobRow) -> Graph:
-        return Graph.from_json(await self._documents.load(job.graph))
 
     async def _tell(self, told: dict[str, list[int]]) -> None:
         """Tell some dependents: in one commit where that can be, else one by one."""
@@ -270,7 +269,62 @@ class Dispatcher:
         alone = row.spec.dependents is None and row.spec.number not in job.grown
         if row.state is TaskState.COMPLETED or alone:
             return NO_NUMBERS
-        return (await self._graph(job)).behind([row.spec.number])
+        return (await self._graphs.of(job)).behind(row.spec.number)
+
+
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """A graph, read the other way: who stands behind whom."""
+
+    keys: Sequence[str]
+    directly: Mapping[int, Sequence[int]]
+
+    @classmethod
+    def in_graph(cls, graph: Graph) -> _Behind:
+        directly: dict[int, list[int]] = {}
+        for child, parents in enumerate(graph.parents):
+            for parent in parents:
+                directly.setdefault(parent, []).append(child)
+        return cls(graph.keys, directly)
+
+    def keys_directly_behind(self, number: int) -> list[str]:
+        return [self.keys[child] for child in self.directly.get(number, ())]
+
+    def behind(self, number: int) -> NumberSet:
+        """Every task that directly or indirectly depends on this one."""
+        found: set[int] = set()
+        open_ = [number]
+        while open_:
+            fresh = [child for child in self.directly.get(open_.pop(), ()) if child not in found]
+            found.update(fresh)
+            open_ += fresh
+        return NumberSet(found)
+
+
+class _Graphs:
+    """The graphs that were asked for last.
+
+    Of ten thousand tasks that fail each one asks, and a graph grows with its job: reading it for
+    each of them would be work for the square of their number. What is stored under a key stays as
+    it is, and a job that gets more tasks gets a graph under another key, so none is ever stale.
+    """
+
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
+        self._kept: dict[str, _Behind] = {}  # by blob key, the one asked for last at the end
+
+    async def of(self, job: JobRow) -> _Behind:
+        key = job.graph.key
+        if key is None:  # a small one, which stands in the row
+            return await self._read(job)
+        found = self._kept.pop(key, None) or await self._read(job)
+        self._kept[key] = found
+        while len(self._kept) > _GRAPHS_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return found
+
+    async def _read(self, job: JobRow) -> _Behind:
+        return _Behind.in_graph(Graph.from_json(await self._documents.load(job.graph)))
 
 
 def _gravest(errors: Sequence[BaseException]) -> BaseException:

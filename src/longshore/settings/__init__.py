@@ -28,6 +28,7 @@ from longshore.errors import ConfigurationError
 from longshore.settings.health import AlertsSettings, HealthSettings
 from longshore.settings.section import PREFIX, Contradictions, Duration, Section, text_of
 from longshore.settings.sections import (
+    DefinitionsSettings,
     LimitsSettings,
     RetrySettings,
     Settings,
@@ -40,6 +41,7 @@ __all__ = [
     "FIELDS",
     "FOREIGN_NAMES",
     "AlertsSettings",
+    "DefinitionsSettings",
     "Duration",
     "HealthSettings",
     "LimitsSettings",

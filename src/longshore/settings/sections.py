@@ -13,7 +13,7 @@ from datetime import time, timedelta
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr
 
 from longshore.core.backoff import RetryPolicy
 from longshore.core.ids import is_name
@@ -240,6 +240,21 @@ class RetrySettings(Section):
             yield too_much("retry.base", self.base, "retry.cap", self.cap)
 
 
+class DefinitionsSettings(Section):
+    """Where `longshore up` finds definitions in files, and how it hears of changes."""
+
+    folder: Annotated[
+        Path | None, BeforeValidator(none_or_value), AfterValidator(_expanded_if_any)
+    ] = Field(
+        default=Path(),
+        description="Folder of longshore.yaml and definitions/; none: no files are read.",
+    )
+    watch_every: Duration = bounded(
+        "Time between two looks for changed files; 0: there is only the first.",
+        *(_SECOND, _ZERO, _HOUR),
+    )
+
+
 class LimitsSettings(Section):
     """How large things may get before they are refused, moved or cut."""
 
@@ -296,11 +311,22 @@ class Settings(Section):
         "Bytes a log file may have; then a new one is begun.", 10 * MIB, KIB, 100 * GIB
     )
     log_file_count: int = bounded("How many full log files are kept beside it.", 5, 1, 1_000)
+    url: Annotated[str | None, BeforeValidator(none_or_value)] = Field(
+        default=None, description="Server that the command line asks instead of the data folder."
+    )
+    api_key: Annotated[SecretStr | None, BeforeValidator(none_or_value)] = Field(
+        default=None, description="Key that the command line sends to a server."
+    )
+    contexts_file: Path = Field(  # expanded when it is used: the default holds for everybody
+        default=Path("~/.config/longshore/contexts.json"),
+        description="Where the command line remembers servers and keys.",
+    )
     worker: WorkerSettings = WorkerSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
     retry: RetrySettings = RetrySettings()
     limits: LimitsSettings = LimitsSettings()
     sqlite: SqliteSettings = SqliteSettings()
+    definitions: DefinitionsSettings = DefinitionsSettings()
     health: HealthSettings = HealthSettings()
     alerts: AlertsSettings = AlertsSettings()
     api: ApiSettings = ApiSettings()

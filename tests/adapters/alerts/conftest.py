@@ -5,7 +5,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from longshore.core.alerting import Notice, Recovered
+from longshore.core.alerting import (
+    DeadCount,
+    DeadKind,
+    DeadNews,
+    DeadNotice,
+    NewDead,
+    Notice,
+    Recovered,
+)
 from longshore.core.health import CheckedTask, Health, HealthReport
 from tests.adapters.alerts.server import Server
 
@@ -61,7 +69,29 @@ def a_checked_task(
     return CheckedTask(task_id=task_id, health=health, **wanted)
 
 
-def a_notice(*tasks: CheckedTask, recovered: tuple[Recovered, ...] = ()) -> Notice:
+def dead_letters(
+    news: DeadNews = DeadNews.FIRST, *, more: bool = False, **kinds: int
+) -> DeadNotice:
+    """Dead letters of the category ``crash`` by queue, and the five that came last."""
+    total = sum(kinds.values())
+    newest = [
+        NewDead(id=f"job-1_d{n}", queue="mail", at=NOON - n * timedelta(minutes=2))
+        for n in range(min(total, 5))
+    ]
+    found = DeadCount(
+        total=total,
+        more=more,
+        kinds=tuple(DeadKind(queue=q, category="crash", count=n) for q, n in kinds.items()),
+        newest=tuple(newest),
+    )
+    return DeadNotice(news=news, found=found)
+
+
+def a_notice(
+    *tasks: CheckedTask,
+    recovered: tuple[Recovered, ...] = (),
+    dead: DeadNotice | None = None,
+) -> Notice:
     report = HealthReport(tenant="acme", at=NOON, tasks=tasks)
     return Notice(
         tenant="acme",
@@ -70,4 +100,5 @@ def a_notice(*tasks: CheckedTask, recovered: tuple[Recovered, ...] = ()) -> Noti
         urgent=tuple(task for task in tasks if task.health.urgent),
         warnings=tuple(task for task in tasks if task.health is Health.WARNING),
         recovered=recovered,
+        dead=dead,
     )

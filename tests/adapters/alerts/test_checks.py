@@ -15,7 +15,7 @@ from tests.unit.services.hearing import (
     claim_for_long,
     healths,
 )
-from tests.unit.services.stage import BACKENDS, TENANT, Stage, a_task, opened, scenario
+from tests.unit.services.stage import BACKENDS, TENANT, Stage, a_task, opened, scenario, task_id
 
 BAD_DAYS = {
     "token withdrawn": slack_error("invalid_auth"),
@@ -62,3 +62,38 @@ async def test_a_bad_day_of_slack_costs_no_check_and_nobody_hears_anything_twice
             ":white_check_mark: Task Health: 1 tasks recovered",
         ]
         assert [len(one.json["recovered"]) for one in other.received] == [0, 1]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("day", BAD_DAYS)
+@scenario
+async def test_a_bad_day_of_slack_hides_no_dead_letter_and_repeats_none(
+    kind: str, day: str, tmp_path: Path, server: Server
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        bot = slack_bot(token="xoxb-1", to="C1", clock=HastyClock(), base_url=f"{server.url}/api/")
+        await stage.submit(a_task())
+        await stage.fail(task_id("a"))
+        with Server().running() as other:
+            hook = WebhookAlerts(f"{other.url}/hook", ["s" * 32], HastyClock())
+            check = a_health_check(stage, bot, hook)
+
+            server.answers_with(BAD_DAYS[day])
+            for _ in range(3):
+                await check.check_all()
+                stage.clock.advance(5 * MINUTE)
+            server.answers_with(slack_ok())
+            server.received.clear()
+            for _ in range(3):
+                await check.check_all()
+                stage.clock.advance(5 * MINUTE)
+            await stage.dead_letters.replay(TENANT, [task_id("a")], by="ann")
+            for _ in range(2):
+                await check.check_all()
+
+        assert [one.json["text"] for one in server.received] == [
+            ":red_circle: Dead Letters: 1",
+            ":white_check_mark: Dead Letters: none left",
+        ]
+        assert [one.json["deadLetters"]["news"] for one in other.received] == ["first", "none_left"]

@@ -1,14 +1,23 @@
 """A notice in Slack: readable, harmless, and never more than Slack takes."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from longshore.adapters.alerts.slack_message import BLOCKS_LIMIT, message_of
-from longshore.core.alerting import Notice, Recovered
+from longshore.core.alerting import (
+    DeadCount,
+    DeadKind,
+    DeadNews,
+    DeadNotice,
+    NewDead,
+    Notice,
+    Recovered,
+)
 from longshore.core.health import Health
-from tests.adapters.alerts.conftest import a_checked_task, a_notice
+from tests.adapters.alerts.conftest import NOON, a_checked_task, a_notice, dead_letters
 
 SECTION_LIMIT = 3000
 
@@ -126,3 +135,105 @@ def test_names_of_any_length_fit_into_a_section() -> None:
     longest = max(len(line) for line in lines_of(a_notice(task, recovered=(gone(huge),))))
 
     assert longest <= SECTION_LIMIT
+
+
+def test_dead_letters_stand_between_what_is_wrong_and_what_is_over() -> None:
+    notice = a_notice(
+        a_checked_task("job-1_a"),
+        recovered=(gone("job-1_r"),),
+        dead=dead_letters(mail=2, default=1),
+    )
+
+    assert lines_of(notice)[2:-1] == [
+        "*:red_circle: Dead Letters: 3*",
+        "2 in queue `mail`: crash",
+        "1 in queue `default`: crash",
+        "`job-1_d0` in queue `mail`, 0 s ago",
+        "`job-1_d1` in queue `mail`, 2 min ago",
+        "`job-1_d2` in queue `mail`, 4 min ago",
+        "all of them: `longshore dead list`",
+        "*:white_check_mark: Task Health: 1 tasks recovered*",
+        "`job-1_r` was critical, is no longer running",
+    ]
+    assert message_of(notice).text.splitlines() == [
+        ":red_circle: Task Health: 1 stuck tasks, 0 overtime tasks",
+        ":red_circle: Dead Letters: 3",
+        ":white_check_mark: Task Health: 1 tasks recovered",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("news", "more", "words"),
+    [
+        (DeadNews.FIRST, False, ":red_circle: Dead Letters: 1,000"),
+        (DeadNews.FIRST, True, ":red_circle: Dead Letters: more than 1,000"),
+        (DeadNews.MORE, False, ":red_circle: Dead Letters: 1,000, and new ones among them"),
+        (DeadNews.STILL, True, ":red_circle: Dead Letters: still more than 1,000"),
+    ],
+)
+def test_what_is_new_of_dead_letters_stands_in_the_headline(
+    news: DeadNews, more: bool, words: str
+) -> None:
+    message = message_of(a_notice(dead=dead_letters(news, more=more, mail=1_000)))
+
+    assert message.text == words
+
+
+def test_that_no_dead_letter_is_left_is_one_line() -> None:
+    lines = lines_of(a_notice(dead=dead_letters(DeadNews.NONE_LEFT)))
+
+    assert lines == [
+        "*:white_check_mark: Dead Letters: none left*",
+        "tenant `acme`: 0 tasks processing, 0 healthy, 0 warning, 0 critical, 0 overtime",
+    ]
+
+
+def test_that_tasks_could_not_be_looked_at_is_said() -> None:
+    notice = replace(a_notice(dead=dead_letters(mail=1)), summary=None)
+
+    assert lines_of(notice)[-1] == "tenant `acme`: its tasks could not be looked at"
+
+
+def test_of_many_kinds_of_dead_letters_the_rest_is_summed_up() -> None:
+    lines = lines_of(a_notice(dead=dead_letters(**{f"q{n}": 1 for n in range(30)})))
+
+    assert lines[5:7] == ["1 in queue `q4`: crash", "and 25 more kinds"]
+    assert len(lines) == 14
+
+
+@pytest.mark.parametrize("tasks", [0, 29, 30, 31, 43, 10_000])
+@pytest.mark.parametrize("kinds", [1, 5, 30])
+def test_dead_letters_leave_a_message_within_what_slack_takes(tasks: int, kinds: int) -> None:
+    notice = a_notice(
+        *many(tasks, Health.CRITICAL),
+        *many(tasks, Health.WARNING),
+        recovered=tuple(gone(f"job-1_r{n}") for n in range(tasks)),
+        dead=dead_letters(**{f"q{n}": 9 for n in range(kinds)}),
+    )
+
+    lines = lines_of(notice)
+
+    assert len(lines) <= BLOCKS_LIMIT
+    assert "all of them: `longshore dead list`" in lines
+    listed = sum(line.startswith("`") and "running for" in line for line in lines)
+    listed += sum("was critical" in line for line in lines)
+    more = sum(int(line.split()[1]) for line in lines if line.endswith("more"))
+    assert listed + more == 3 * tasks
+
+
+def test_names_in_dead_letters_call_nobody_and_fit_into_a_section() -> None:
+    for name in ("<!channel>", "&" * 100_000, "a` *b*\n\n:fire:"):
+        found = DeadCount(
+            total=1,
+            kinds=(DeadKind(queue=name, category=name, count=1),),
+            newest=(NewDead(id=name, queue=name, at=NOON + timedelta(days=1)),),
+        )
+        notice = a_notice(dead=DeadNotice(news=DeadNews.FIRST, found=found))
+
+        lines = lines_of(notice)
+
+        assert "<" not in json.dumps(message_of(notice).blocks)
+        assert max(len(line) for line in lines) <= SECTION_LIMIT
+        assert not any("\n" in line for line in lines)
+        # By another machine's clock, which is ahead.
+        assert lines[2].endswith(", 0 s ago")

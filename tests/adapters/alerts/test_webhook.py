@@ -3,17 +3,25 @@
 import asyncio
 import hashlib
 import hmac
+import json
 import logging
 import socket
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from longshore.adapters.alerts.webhook import LISTED_LIMIT, WebhookAlerts, body_of
-from longshore.core.alerting import Recovered
+from longshore.core.alerting import DeadNews, Recovered
 from longshore.core.health import Health
 from longshore.errors import AlertFailed
-from tests.adapters.alerts.conftest import NOON, HastyClock, a_checked_task, a_notice
+from tests.adapters.alerts.conftest import (
+    NOON,
+    HastyClock,
+    a_checked_task,
+    a_notice,
+    dead_letters,
+)
 from tests.adapters.alerts.server import Answer, Server
 
 PATH = "/hooks/not-for-anybody"
@@ -87,7 +95,54 @@ def test_a_notice_is_one_document(alerts: WebhookAlerts, server: Server) -> None
             }
         ],
         "notListed": {"urgent": 0, "warnings": 0, "recovered": 0},
+        "deadLetters": None,
     }
+
+
+def test_dead_letters_are_an_object_in_the_document() -> None:
+    notice = a_notice(dead=dead_letters(DeadNews.MORE, more=True, mail=1, default=1))
+
+    document = json.loads(body_of(notice))
+
+    noon = int(NOON.timestamp() * 1000)
+    assert document["deadLetters"] == {
+        "news": "more",
+        "total": 2,
+        "moreThanTotal": True,
+        "kinds": [
+            {"queue": "mail", "category": "crash", "count": 1},
+            {"queue": "default", "category": "crash", "count": 1},
+        ],
+        "kindsNotListed": 0,
+        "newest": [
+            {"id": "job-1_d0", "queue": "mail", "timestamp": noon},
+            {"id": "job-1_d1", "queue": "mail", "timestamp": noon - 2 * 60_000},
+        ],
+        "command": "longshore dead list",
+    }
+    assert document["summary"]["totalProcessing"] == 0
+
+
+def test_that_none_is_left_has_the_same_form() -> None:
+    document = json.loads(body_of(a_notice(dead=dead_letters(DeadNews.NONE_LEFT))))
+
+    found = document["deadLetters"]
+    assert (found["news"], found["total"], found["moreThanTotal"]) == ("none_left", 0, False)
+    assert (found["kinds"], found["newest"]) == ([], [])
+
+
+def test_of_very_many_kinds_of_dead_letters_the_rest_is_only_counted() -> None:
+    kinds = {f"q{n}": 1 for n in range(LISTED_LIMIT + 7)}
+
+    found = json.loads(body_of(a_notice(dead=dead_letters(**kinds))))["deadLetters"]
+
+    assert (len(found["kinds"]), found["kindsNotListed"]) == (LISTED_LIMIT, 7)
+
+
+def test_a_summary_that_is_not_known_is_null() -> None:
+    notice = replace(a_notice(dead=dead_letters(mail=1)), summary=None)
+
+    assert json.loads(body_of(notice))["summary"] is None
 
 
 def test_each_secret_signs_the_time_and_the_body(server: Server, clock: HastyClock) -> None:

@@ -16,7 +16,7 @@ from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.sqlite.database import Database
 from longshore.core.states import JobState, TaskState
 from longshore.testing.clock import FakeClock
-from longshore.testing.contracts.samples import commit_job, new_job
+from longshore.testing.contracts.samples import commit_job, new_job, new_task
 from longshore.testing.contracts.suite import START
 from tests.adapters.process.conftest import scenario
 
@@ -99,6 +99,48 @@ async def test_tasks_are_a_walk_along_an_index(
 
     (steps,) = steps_of(tmp_path, asked)
     assert steps == walks("tasks", "by_state" if state else "by_time")
+
+
+@scenario
+async def test_what_belongs_to_one_job_and_what_an_id_begins_with_is_found_by_an_index(
+    tmp_path: Path, asked: Asked
+) -> None:
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        ledger = backend.ledger
+        await ledger.list_tasks("acme", job_id="job-one")
+        await ledger.list_tasks("acme", job_id="job-one", state=TaskState.PENDING)
+        await ledger.task_states("job-one")
+        await ledger.find("acme", "job-o")
+
+    *of_job, found = [looks(steps) for steps in steps_of(tmp_path, asked)]
+    assert {step.partition(" (")[0] for steps in of_job for step in steps} == {
+        "SEARCH tasks USING INDEX tasks_by_job"
+    }
+    assert found == [
+        f"SEARCH {table} USING INDEX sqlite_autoindex_{table}_1 (id>? AND id<?)"
+        for table in ("jobs", "tasks")
+    ]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 4, 300])
+@scenario
+async def test_the_few_ids_of_one_tenant_are_found_behind_the_many_of_another(
+    tmp_path: Path, limit: int
+) -> None:
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        for number in range(250):
+            await commit_job(backend, new_job(f"job-{number:03}", tenant="large"))
+        few = [new_job(job_id, tenant="small") for job_id in ("job-1", "job-248-b", "job-249-b")]
+        for job in few:
+            await commit_job(backend, job)
+        task = new_task("a", job_id="job-249-b", tenant="small")
+        await backend.ledger.commit(task)
+
+        found = await backend.ledger.find("small", "job-", limit=limit)
+
+        assert found == ["job-1", "job-248-b", "job-249-b", "job-249-b_a"][:limit]
+        assert await backend.ledger.find("small", "job-3") == []
+        assert await backend.ledger.find("large", "job-24", limit=2) == ["job-240", "job-241"]
 
 
 @scenario

@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 import pytest
 
-from longshore.adapters.sqlite import codec, opening
+from longshore.adapters.sqlite import codec, opening, overlooked
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.sqlite.database import Database
 from longshore.core import commands as c
@@ -110,6 +110,39 @@ async def test_one_waiting_task_of_very_many_is_found(tmp_path: Path) -> None:
         assert await backend.ledger.untold_parents(limit=10, after=found[0]) == found[1:]
 
 
+@pytest.mark.parametrize("passed_over", [1, 2, 3, 100])
+@scenario
+async def test_jobs_are_passed_over_a_few_at_a_time_and_none_is_forgotten(
+    tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch, passed_over: int
+) -> None:
+    monkeypatch.setattr(overlooked, "_JOBS_PASSED_OVER", passed_over)
+    monkeypatch.setattr(overlooked, "_JOBS_AT_ONCE", 2)
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        ended = []
+        for number in range(12):
+            job_id = f"job-{number:02}"
+            row = replace(new_job(job_id).row, total=9, completed=NumberSet([0]), version=1)
+            await backend.ledger.commit(Change(row=row, expected_version=0))
+            if number in (0, 1, 2, 3, 7, 11):
+                for key in ("known", "a"):
+                    task = cancelled(key, int(key == "a"), job_id=job_id)
+                    await backend.ledger.commit(Change(row=task, expected_version=0))
+                await commit(backend, new_task("b", number=2, job_id=job_id, awaits=[0]))
+                ended.append(task.id)
+        asked.clear()
+
+        later = START + 2 * SECOND
+        found = await backend.ledger.unrecorded_ends(ended_by=later, limit=20)
+        rest = await backend.ledger.unrecorded_ends(ended_by=later, limit=20, after=ended[2])
+        waiting_ids = await backend.ledger.untold_parents(limit=20)
+
+        assert found == ended
+        assert rest == ended[3:]
+        assert waiting_ids == [task_id.replace("_a", "_b") for task_id in ended]
+        if passed_over == 1:
+            assert sum("OFFSET" in sql for sql, _ in asked) >= 12
+
+
 @scenario
 async def test_what_was_overlooked_in_a_file_of_the_first_schema_is_found(tmp_path: Path) -> None:
     job = replace(new_job().row, total=3, completed=NumberSet([0]))
@@ -144,7 +177,7 @@ async def test_what_was_overlooked_in_a_file_of_the_first_schema_is_found(tmp_pa
         assert await backend.ledger.task(unknown.id) == unknown
 
 
-def cancelled(key: str, number: int) -> Any:
+def cancelled(key: str, number: int, **fields: Any) -> Any:
     """A task that was cancelled."""
-    pending = new_task(key, number=number).row
+    pending = new_task(key, number=number, **fields).row
     return after(pending, c.RequestCancel(by="ann"), now=START + SECOND).row

@@ -76,6 +76,23 @@ class Door:
         job_id: str = answer.json()["jobId"]
         return job_id
 
+    async def until_task(self, job_id: str, key: str, *statuses: str) -> dict[str, Any]:
+        """A task when it has come so far."""
+        while True:
+            task: dict[str, Any] = (await self.get(f"/v1/jobs/{job_id}/tasks/{key}")).json()
+            if task["status"] in statuses:
+                return task
+            await asyncio.sleep(0.02)  # another process works on it: nothing wakes us
+
+    async def told(self, job_id: str, *types: str) -> list[dict[str, Any]]:
+        """Events of a job and its tasks, in order; of these types, or all."""
+        path, cursor, events = f"/v1/jobs/{job_id}/events", "", []
+        while cursor is not None:
+            page = (await self.get(path, params={"cursor": cursor, "limit": 200})).json()
+            events += page["events"]
+            cursor = page["cursor"]
+        return [event for event in events if not types or event["eventType"] in types]
+
     async def until(self, job_id: str, *statuses: str) -> dict[str, Any]:
         """The job when it has come so far."""
         while True:
@@ -86,10 +103,11 @@ class Door:
 
 
 @contextlib.asynccontextmanager
-async def opened(folder: Path, *, working: bool = False, **api: Any) -> AsyncIterator[Door]:
-    settings = Settings(
-        data_dir=folder, tenant=TENANT, worker=QUICK, api=ApiSettings(port=0, **api)
-    )
+async def opened(
+    folder: Path, *, working: bool = False, others: dict[str, Any] | None = None, **api: Any
+) -> AsyncIterator[Door]:
+    """A server; ``others`` are settings beside those of the API."""
+    settings = settings_in(folder, api=ApiSettings(port=0, **api), **(others or {}))
     async with contextlib.AsyncExitStack() as stack:
         services = await stack.enter_async_context(wired(settings))
         app = create_app(
@@ -112,7 +130,12 @@ async def opened(folder: Path, *, working: bool = False, **api: Any) -> AsyncIte
         yield door
 
 
+def settings_in(folder: Path, **others: Any) -> Settings:
+    return Settings(data_dir=folder, tenant=TENANT, **{"worker": QUICK, **others})
+
+
 def desk_of(services: Services) -> Desk:
+    services.access.belongs_to(services.settings.tenant)
     return Desk(
         backend=services.backend,
         documents=services.documents,
@@ -126,6 +149,7 @@ def desk_of(services: Services) -> Desk:
         health_check=services.health_check,
         access=services.access,
         environment=services.settings.environment,
+        events_ttl_days=services.settings.limits.events_ttl_days,
     )
 
 

@@ -72,10 +72,13 @@ async def test_what_failed_for_good_is_listed_examined_and_replayed(tmp_path: Pa
         ).json()
         wrong = await door.post("/v1/dead-letters/replay", {})
 
-        assert (page["total"], none["total"]) == (1, 0)
+        assert (page["count"], none["count"]) == (1, 0)
         assert letter["lastLines"] == [{"stream": "stderr", "text": "oh no"}]
         assert letter["attempts"][0]["exitCode"] == 3
-        assert replayed == {"rounds": {f"{job_id}_a": 2}, "refused": {}}
+        assert replayed == {
+            "replayed": [{"requestId": f"{job_id}_a", "round": 2}],
+            "movedOn": [],
+        }
         assert wrong.status_code == 422
         assert (await door.get("/v1/dead-letters/nothing")).status_code == 404
         await door.until(job_id, "failed")

@@ -80,8 +80,8 @@ async def test_jobs_are_listed_page_by_page_while_more_are_added(tmp_path: Path)
         seen = [job["jobId"] for job in page["jobs"]]
         await door.submit(a_task("a"))
 
-        while page["nextCursor"]:
-            path = f"/v1/jobs?limit=2&cursor={page['nextCursor']}"
+        while page["cursor"]:
+            path = f"/v1/jobs?limit=2&cursor={page['cursor']}"
             page = (await door.get(path)).json()
             seen += [job["jobId"] for job in page["jobs"]]
 

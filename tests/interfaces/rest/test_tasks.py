@@ -1,32 +1,13 @@
 """One task through the HTTP door: its result, output, events, artifacts; streams that go on."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from tests.interfaces.rest.door import Door, a_task, opened, scenario
+from tests.interfaces.rest.streams import streamed
 
 COUNTS = ("sh", "-c", "for i in $(seq 1 200); do echo line $i; done")
-
-
-async def streamed(
-    door: Door, path: str, headers: dict[str, str] | None = None
-) -> AsyncIterator[tuple[str, str, Any]]:
-    """Events of a stream: name, id, data."""
-    wanted = {"x-api-key": door.keys["all"], **(headers or {})}
-    async with door.client.stream("GET", path, headers=wanted) as answer:
-        assert answer.status_code == 200
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        found: dict[str, str] = {}
-        async for line in answer.aiter_lines():
-            if line:
-                name, _, value = line.partition(":")
-                found[name] = value.strip()
-            elif "data" in found:
-                yield found.get("event", ""), found.get("id", ""), json.loads(found["data"])
-                found = {}
 
 
 async def all_text(door: Door, path: str, **named: Any) -> tuple[str, list[str], Any]:

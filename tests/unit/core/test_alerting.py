@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from longshore.core.alerting import (
     NOTHING_TOLD,
+    Finding,
     Notice,
     Recovered,
     Told,
@@ -48,7 +49,8 @@ def a_check(at: datetime = NOON, attempt: int = 1, **tasks: Health) -> HealthRep
 
 
 def news(report: HealthReport, told: Told, cool_down: timedelta = HOUR) -> Notice:
-    return notice_of(report, told, cool_down=cool_down)
+    found = Finding(tenant=report.tenant, at=report.at, tasks=report)
+    return notice_of(found, told, cool_down=cool_down)
 
 
 class Channel:
@@ -189,6 +191,16 @@ def test_what_is_over_is_forgotten_after_the_cool_down() -> None:
 
     assert set(remembered.problems) == {"a"}
     assert channel.told == NOTHING_TOLD
+
+
+def test_tasks_that_could_not_be_looked_at_have_not_recovered() -> None:
+    told = Told({"a": ToldProblem(attempt=1, health=CRITICAL, at=NOON)})
+
+    notice = notice_of(Finding(tenant=TENANT, at=NOON + HOUR), told, cool_down=HOUR)
+
+    assert not notice
+    assert (notice.tenant, notice.at, notice.summary) == (TENANT, NOON + HOUR, None)
+    assert told_after(told, notice, cool_down=HOUR) == told
 
 
 def test_a_clock_that_was_set_back_silences_nothing_for_longer_than_the_cool_down() -> None:

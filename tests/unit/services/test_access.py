@@ -1,17 +1,22 @@
 """Keys: made once, kept as hashes, gone at once when they are revoked."""
 
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from longshore.core.keys import Scope
+from longshore.core.events.event import Event
+from longshore.core.keys import KeyRecord, Scope
 from longshore.core.rate import Rate
-from longshore.errors import AlreadyExists, NotFound, UsageError
+from longshore.errors import AlreadyExists, BackendUnavailable, NotFound, UsageError
 from longshore.ports.backend import Backend
+from longshore.ports.keys import Keys
 from longshore.services import access as module
 from longshore.services.access import Access
+from longshore.testing.flaky import Flaky
 from tests.unit.services import patience
 from tests.unit.services.stage import APP, BACKENDS, TENANT, opened, scenario
 
@@ -61,6 +66,142 @@ async def test_what_is_done_to_keys_is_told_once_each(kind: str, tmp_path: Path)
             ("bob", "key.revoked", record.id),
         ]
         assert bodies[0].detail == "ci (read, submit)"
+
+
+def broken(backend: Backend, port: str, method: str, **named: Any) -> Backend:
+    """The backend, one call of which fails."""
+    return replace(backend, **{port: Flaky(getattr(backend, port), method, **named)})
+
+
+async def told_of_keys(backend: Backend) -> list[tuple[str, str, str]]:
+    history = await backend.events.history(TENANT, "SYSTEM#keys")
+    return [(event.body.by, event.body.action, event.body.subject) for event in history]
+
+
+@pytest.mark.parametrize("after_the_write", [False, True])
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_revocation_holds_at_once_and_is_told_when_it_is_asked_for_again(
+    kind: str, after_the_write: bool, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        record, text = await access_on(backend).create(
+            TENANT, name="ci", scopes=[Scope.READ], by="ann"
+        )
+        flaky = broken(backend, "events", "append", after_the_write=after_the_write)
+        access = access_on(flaky)
+
+        with pytest.raises(BackendUnavailable):
+            await access.revoke(TENANT, record.id, by="bob")
+        gone = await access.who(text) is None
+        for _ in range(2):
+            await access.revoke(TENANT, record.id, by="bob")
+
+        assert gone
+        assert await told_of_keys(backend) == [
+            ("ann", "key.created", record.id),
+            ("bob", "key.revoked", record.id),
+        ]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_no_key_comes_to_be_that_history_does_not_know(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        silent = access_on(broken(backend, "events", "append"))
+        cut_off = access_on(broken(backend, "keys", "add"))
+
+        with pytest.raises(BackendUnavailable):
+            await silent.create(TENANT, name="ci", scopes=[Scope.READ], by="ann")
+        untold = await backend.keys.list(TENANT), await told_of_keys(backend)
+        with pytest.raises(BackendUnavailable):
+            await cut_off.create(TENANT, name="ci", scopes=[Scope.READ], by="ann")
+
+        assert untold == ([], [])
+        assert await backend.keys.list(TENANT) == []
+        assert [action for _, action, _ in await told_of_keys(backend)] == ["key.created"]
+
+
+@scenario
+async def test_a_revocation_is_looked_for_in_the_whole_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        access, whole = access_on(backend), backend.events.history
+        records = [
+            (await access.create(TENANT, name=str(one), scopes=[Scope.READ], by="ann"))[0]
+            for one in range(3)
+        ]
+        for record in records:
+            await access.revoke(TENANT, record.id, by="bob")
+
+        async def short(tenant: str, entity: str, *, after: int = 0) -> list[Event]:
+            return await whole(tenant, entity, after=after, limit=2)
+
+        monkeypatch.setattr(backend.events, "history", short)
+        for record in records:
+            await access.revoke(TENANT, record.id, by="eve")
+
+        monkeypatch.undo()
+        assert "eve" not in {by for by, _, _ in await told_of_keys(backend)}
+
+
+@scenario
+async def test_administrators_of_the_machine_s_own_tenant_run_the_house_and_nobody_else(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        access, later = access_on(backend), access_on(backend)
+        admin, _ = await access.create(TENANT, name="a", scopes=[Scope.ADMIN], by="ann")
+        others = [
+            (await access.create(tenant, name="b", scopes=scopes, by="ann"))[0]
+            for tenant, scopes in (
+                (TENANT, [Scope.OPERATE, Scope.SUBMIT, Scope.READ]),
+                ("others", [Scope.ADMIN]),
+            )
+        ]
+        before = access.runs_the_house(admin)
+
+        await access.ensure("lsk_own", TENANT, name="host")
+        # Another process, set up for another tenant, with the same key file.
+        await later.ensure("lsk_own", "others", name="host")
+
+        assert not before
+        for one in (access, later):
+            assert one.runs_the_house(admin)
+            assert not any(one.runs_the_house(record) for record in others)
+        later.belongs_to("others")
+        assert later.runs_the_house(others[1])
+        await access.revoke(TENANT, admin.id, by="ann")
+        (revoked, *_) = await access.list(TENANT)
+        assert not access.runs_the_house(revoked)
+
+
+@scenario
+async def test_the_machine_s_key_may_be_made_by_two_at_once(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        first, second = access_on(backend), access_on(replace(backend, keys=_Late(backend.keys)))
+        record, _ = await first.create("house", name="a", scopes=[Scope.ADMIN], by="ann")
+        await first.ensure("lsk_own", "house", name="host")
+
+        await second.ensure("lsk_own", TENANT, name="host")
+
+        assert second.runs_the_house(record)
+
+
+class _Late:
+    """Keys of which the first asking finds none."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._keys, name)
+
+    async def find(self, key_hash: str) -> KeyRecord | None:
+        self._asked += 1
+        return await self._keys.find(key_hash) if self._asked > 1 else None
 
 
 @scenario

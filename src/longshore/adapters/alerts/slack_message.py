@@ -8,11 +8,20 @@ must not wake everybody.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
-from longshore.core.alerting import Notice, Recovered
+from longshore.core.alerting import (
+    LISTING,
+    DeadCount,
+    DeadKind,
+    DeadNews,
+    DeadNotice,
+    NewDead,
+    Notice,
+    Recovered,
+)
 from longshore.core.health import CheckedTask, Health
 
 BLOCKS_LIMIT = 50
@@ -22,9 +31,12 @@ BLOCKS_LIMIT = 50
 _LONGEST_TEXT = 128
 _MINUTE = timedelta(minutes=1)
 _SECOND = timedelta(seconds=1)
-_PARTS = 3
+_PARTS = 3  # of tasks
 # A headline and a line that sums up for each part, and the line at the end.
 _ROOM = BLOCKS_LIMIT - 2 * _PARTS - 1
+# Of dead letters there are never more lines than this, so that tasks keep most of the message.
+_KINDS = 5
+_NEWEST = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,30 +47,42 @@ class SlackMessage:
     blocks: tuple[dict[str, Any], ...]
 
 
-def message_of(notice: Notice) -> SlackMessage:
-    """The notice as one message: what is urgent, what is not yet, what is over."""
-    parts = [
-        (_urgent_headline(notice.urgent), [_problem(task) for task in notice.urgent]),
-        (
-            f":warning: Task Health: {len(notice.warnings)} tasks with delayed heartbeats",
-            [_problem(task) for task in notice.warnings],
-        ),
-        (
-            f":white_check_mark: Task Health: {len(notice.recovered)} tasks recovered",
-            [_recovery(one) for one in notice.recovered],
-        ),
-    ]
-    headlines, blocks, room = [], [], _ROOM
-    for headline, lines in parts:
+@dataclass(slots=True)
+class _Writing:
+    """A message as far as it is written; ``room`` is for lines of tasks."""
+
+    room: int
+    headlines: list[str] = field(default_factory=list)
+    blocks: list[dict[str, Any]] = field(default_factory=list)
+
+    def begin(self, headline: str) -> None:
+        self.headlines.append(headline)
+        self.blocks.append(_section(f"*{headline}*"))
+
+    def tasks(self, headline: str, lines: Sequence[str]) -> None:
         if lines:
-            shown = lines[:room]
-            room -= len(shown)
-            headlines.append(headline)
-            blocks += [_section(f"*{headline}*"), *(_section(line) for line in shown)]
+            shown = lines[: self.room]
+            self.room -= len(shown)
+            self.begin(headline)
+            self.blocks += [_section(line) for line in shown]
             if len(shown) < len(lines):
-                blocks.append(_context(f"and {len(lines) - len(shown)} more"))
-    blocks.append(_context(_overview(notice)))
-    return SlackMessage(text="\n".join(headlines), blocks=tuple(blocks))
+                self.blocks.append(_context(f"and {len(lines) - len(shown)} more"))
+
+
+def message_of(notice: Notice) -> SlackMessage:
+    """The notice as one message: what is urgent, what is not yet, what is dead, what is over."""
+    warnings = f":warning: Task Health: {len(notice.warnings)} tasks with delayed heartbeats"
+    recovered = f":white_check_mark: Task Health: {len(notice.recovered)} tasks recovered"
+    dead = _dead_lines(notice.dead.found, notice.at) if notice.dead else []
+    message = _Writing(room=_ROOM - len(dead) - bool(notice.dead))
+    message.tasks(_urgent_headline(notice.urgent), [_problem(task) for task in notice.urgent])
+    message.tasks(warnings, [_problem(task) for task in notice.warnings])
+    if notice.dead:
+        message.begin(_dead_headline(notice.dead))
+        message.blocks += dead
+    message.tasks(recovered, [_recovery(one) for one in notice.recovered])
+    message.blocks.append(_context(_overview(notice)))
+    return SlackMessage(text="\n".join(message.headlines), blocks=tuple(message.blocks))
 
 
 def _urgent_headline(tasks: Sequence[CheckedTask]) -> str:
@@ -85,8 +109,40 @@ def _recovery(one: Recovered) -> str:
     return f"{_code(one.task_id)} was {one.was.value}, is {becomes}"
 
 
+def _dead_headline(dead: DeadNotice) -> str:
+    found = dead.found
+    count = f"more than {found.total:,}" if found.more else f"{found.total:,}"
+    said = {
+        DeadNews.FIRST: f":red_circle: Dead Letters: {count}",
+        DeadNews.MORE: f":red_circle: Dead Letters: {count}, and new ones among them",
+        DeadNews.STILL: f":red_circle: Dead Letters: still {count}",
+        DeadNews.NONE_LEFT: ":white_check_mark: Dead Letters: none left",
+    }
+    return said[dead.news]
+
+
+def _dead_lines(found: DeadCount, now: datetime) -> list[dict[str, Any]]:
+    if not found.newest:
+        return []
+    kinds = [_section(_dead_kind(kind)) for kind in found.kinds[:_KINDS]]
+    if len(found.kinds) > _KINDS:
+        kinds.append(_context(f"and {len(found.kinds) - _KINDS} more kinds"))
+    newest = [_section(_new_dead(one, now)) for one in found.newest[:_NEWEST]]
+    return [*kinds, *newest, _context(f"all of them: {_code(LISTING)}")]
+
+
+def _dead_kind(kind: DeadKind) -> str:
+    return f"{kind.count:,} in queue {_code(kind.queue)}: {_escaped(kind.category)}"
+
+
+def _new_dead(one: NewDead, now: datetime) -> str:
+    return f"{_code(one.id)} in queue {_code(one.queue)}, {_age(now - one.at)} ago"
+
+
 def _overview(notice: Notice) -> str:
     found = notice.summary
+    if found is None:
+        return f"tenant {_code(notice.tenant)}: its tasks could not be looked at"
     return (
         f"tenant {_code(notice.tenant)}: {found.total_processing} tasks processing, "
         f"{found.healthy} healthy, {found.warning} warning, {found.critical} critical, "
@@ -95,6 +151,7 @@ def _overview(notice: Notice) -> str:
 
 
 def _age(duration: timedelta) -> str:
+    duration = max(duration, timedelta(0))  # of another machine, whose clock is ahead
     minutes = duration // _MINUTE
     return f"{minutes} min" if minutes else f"{duration // _SECOND} s"
 

@@ -6,6 +6,24 @@ each. A receiver computes its own, compares in constant time, and refuses a ``t`
 minutes old. ``id`` in the body is the same for all tries of one notice, so that a receiver can drop
 what comes twice.
 
+The body is one object. ``urgent``, ``warnings`` and ``recovered`` are lists of tasks, and empty if
+there is nothing to tell; ``summary`` counts all that runs, and is null if that could not be found
+out. ``deadLetters`` is null unless there is something to tell of them, else an object::
+
+    {
+      "news": "first",      // or "more": new ones have come; "still": after the cool-down;
+                            // "none_left"
+      "total": 3,           // at most 1,000
+      "moreThanTotal": false,
+      "kinds": [{"queue": "default", "category": "validation", "count": 3}],
+      "kindsNotListed": 0,
+      "newest": [{"id": "job-1_a", "queue": "default", "timestamp": 1700000000000}],
+      "command": "longshore dead list"
+    }
+
+``category`` is that of a task's failure, or ``message`` for a message that leads to no task; such
+messages are told with the tenant who looks after the queues. ``newest`` are a few, the last first.
+
 The transport is used without httpx's client: that would log every address, obey proxies and
 ``.netrc``, and follow what it is told to. Answers are not read beyond their headers.
 """
@@ -22,8 +40,9 @@ from typing import Any
 import httpx
 
 from longshore.adapters.alerts.trying import WITHIN, NotAccepted, Tries, by_status
-from longshore.core.alerting import Notice, Recovered
+from longshore.core.alerting import LISTING, DeadNotice, Notice, Recovered
 from longshore.core.events.kinds import ms_of
+from longshore.core.events.types import HealthSummary
 from longshore.core.health import CheckedTask
 from longshore.ports.clock import Clock
 
@@ -100,7 +119,6 @@ def signature_of(body: bytes, keys: Sequence[bytes], at_s: int) -> str:
 
 def body_of(notice: Notice) -> bytes:
     """The notice as it is sent; moments and durations are milliseconds, as in events."""
-    found = notice.summary
     parts: dict[str, Sequence[Any]] = {
         "urgent": notice.urgent,
         "warnings": notice.warnings,
@@ -110,17 +128,12 @@ def body_of(notice: Notice) -> bytes:
         "type": "task.health",
         "tenantId": notice.tenant,
         "timestamp": ms_of(notice.at),
-        "summary": {
-            "totalProcessing": found.total_processing,
-            "healthy": found.healthy,
-            "warning": found.warning,
-            "critical": found.critical,
-            "overtime": found.overtime,
-        },
+        "summary": _summary(notice.summary) if notice.summary else None,
         "urgent": [_problem(task) for task in notice.urgent[:LISTED_LIMIT]],
         "warnings": [_problem(task) for task in notice.warnings[:LISTED_LIMIT]],
         "recovered": [_recovery(one) for one in notice.recovered[:LISTED_LIMIT]],
         "notListed": {name: max(len(part) - LISTED_LIMIT, 0) for name, part in parts.items()},
+        "deadLetters": _dead(notice.dead) if notice.dead else None,
     }
     mark = hashlib.blake2b(_json(content), digest_size=_ID_BYTES).hexdigest()
     return _json({"id": mark, **content})
@@ -128,6 +141,16 @@ def body_of(notice: Notice) -> bytes:
 
 def _json(content: dict[str, Any]) -> bytes:
     return json.dumps(content, separators=(",", ":")).encode()
+
+
+def _summary(found: HealthSummary) -> dict[str, Any]:
+    return {
+        "totalProcessing": found.total_processing,
+        "healthy": found.healthy,
+        "warning": found.warning,
+        "critical": found.critical,
+        "overtime": found.overtime,
+    }
 
 
 def _problem(task: CheckedTask) -> dict[str, Any]:
@@ -148,4 +171,22 @@ def _recovery(one: Recovered) -> dict[str, Any]:
         "attemptNumber": one.attempt,
         "was": one.was.value,
         "stillProcessing": one.now is not None,
+    }
+
+
+def _dead(dead: DeadNotice) -> dict[str, Any]:
+    found = dead.found
+    return {
+        "news": dead.news.value,
+        "total": found.total,
+        "moreThanTotal": found.more,
+        "kinds": [
+            {"queue": kind.queue, "category": kind.category, "count": kind.count}
+            for kind in found.kinds[:LISTED_LIMIT]
+        ],
+        "kindsNotListed": max(len(found.kinds) - LISTED_LIMIT, 0),
+        "newest": [
+            {"id": one.id, "queue": one.queue, "timestamp": ms_of(one.at)} for one in found.newest
+        ],
+        "command": LISTING,
     }

@@ -13,7 +13,7 @@ from longshore.core.ids import split_task_id, task_id_of
 from longshore.core.rows import JobRow, TaskRow
 from longshore.core.states import JobState, TaskState
 from longshore.errors import UsageError, VersionConflict
-from longshore.ports.ledger import AnyChange, HeldTask
+from longshore.ports.ledger import AnyChange, FailedTask, HeldTask
 
 
 class MemoryLedger(MemoryListings):
@@ -103,6 +103,24 @@ class MemoryLedger(MemoryListings):
             if row.lease is not None and (expired_by is None or row.lease.expires_at <= expired_by)
         ]
         return sorted(found, key=lambda task: (task.expires_at, task.task_id))[:limit]
+
+    async def failed(self, tenant: str, *, limit: int) -> list[FailedTask]:
+        found = [
+            FailedTask(
+                task_id=row.id,
+                queue=row.spec.queue,
+                category=row.failure.category if row.failure else None,
+                failed_at=row.finished_at or row.updated_at,
+            )
+            for row in self._store.tasks.values()
+            if row.state is TaskState.FAILED and row.spec.tenant == tenant
+        ]
+        return sorted(found, key=lambda task: (task.failed_at, task.task_id), reverse=True)[:limit]
+
+    async def failed_tenants(self, *, limit: int, after: str = "") -> list[str]:
+        rows = self._store.tasks.values()
+        found = {row.spec.tenant for row in rows if row.state is TaskState.FAILED}
+        return sorted(tenant for tenant in found if tenant > after)[:limit]
 
     async def open_intents(self, *, limit: int, after: str = "") -> list[str]:
         found = [row.id for row in self._store.jobs.values() if row.intents and row.id > after]

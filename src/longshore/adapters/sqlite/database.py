@@ -8,7 +8,7 @@ thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,7 +20,7 @@ import apsw
 from longshore.adapters.sqlite import opening
 from longshore.adapters.sqlite.bells import Bells, Topic
 from longshore.adapters.sqlite.failures import translated
-from longshore.adapters.sqlite.statements import Row, rows
+from longshore.adapters.sqlite.statements import Bindings, Row, rows
 from longshore.adapters.sqlite.turnstile import Turnstile
 from longshore.adapters.sqlite.writer import Told, Work, Writer
 from longshore.failpoints import reach
@@ -92,14 +92,14 @@ class Database:
         """Run ``work`` in the writer's next group; see ``Writer``."""
         return self._writer.write(work, promised=promised, topics=topics, told=told)
 
-    def point(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+    def point(self, sql: str, values: Bindings = ()) -> list[Row]:
         """Rows found by a key or at the edge of an index: a few, at once."""
         try:
             return rows(self._point, sql, values)
         except apsw.Error as error:
             raise translated(error) from error
 
-    async def scan(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+    async def scan(self, sql: str, values: Bindings = ()) -> list[Row]:
         """Rows that may take a while to find."""
         return await self.in_reader(lambda: rows(self._scan, sql, values))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import apsw
 
-from longshore.adapters.sqlite import codec
+from longshore.adapters.sqlite import codec, event_pages
 from longshore.adapters.sqlite.bells import Topic
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.statements import Row, rows
@@ -155,25 +155,20 @@ class SqliteEventLog:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Event]:
-        conditions, values = ["tenant = ?", "position > ?"], [tenant, 0]
-        if cursor:
-            (values[1],) = place_of("events", cursor, (int,))
-        for column, value in (("app", app), ("type", event_type), ("entity", entity)):
-            if value is not None:
-                conditions.append(f"{column} = ?")
-                values.append(value)
-        if job_id is not None:
-            # Everything between TASK#job_ and TASK#job` belongs to the job's tasks.
-            conditions.append("(entity = ? OR (entity >= ? AND entity < ?))")
-            values += [f"JOB#{job_id}", f"TASK#{job_id}_", f"TASK#{job_id}`"]
-        # Columns and conditions are literals of this function; every value is bound.
-        sql = (
-            f"SELECT position, {_FIELDS} FROM events WHERE {' AND '.join(conditions)}"
-            " ORDER BY position LIMIT ?"
-        )
-        found = await self._database.scan(sql, (*values, limit + 1))
+        after = place_of("events", cursor, (int,))[0] if cursor else 0
+        asked = {"app": app, "type": event_type, "entity": entity, "job": job_id}
+        near_end = self.last_position() - after <= event_pages.NEAR
+        sql = event_pages.statement(f"position, {_FIELDS}", asked, near_end=near_end)
+        values = {**asked, "tenant": tenant, "after": after, "limit": limit + 1}
+        found = await self._database.scan(sql, values)
         items = tuple(_event(row[1:]) for row in found[:limit])
         return Page(items, cursor_to("events", found[limit - 1][0]) if len(found) > limit else None)
+
+    def last_position(self) -> int:
+        """Where the log ends now."""
+        found = self._database.point("SELECT coalesce(max(position), 0) FROM events")
+        last: int = found[0][0]
+        return last
 
 
 class SqliteEventBus:
@@ -206,7 +201,7 @@ class SqliteEventBus:
         saved = self._database.point("SELECT position FROM cursors WHERE consumer = ?", (consumer,))
         asked = (consumer, *types)
         after = max(saved[0][0] if saved else 0, self._passed.get(asked, 0))
-        last = self._database.point("SELECT coalesce(max(position), 0) FROM events")[0][0]
+        last = self._log.last_position()
         places = ",".join("?" * len(types))
         # Only the number of question marks varies.
         sql = (

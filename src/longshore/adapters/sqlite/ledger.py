@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
-from longshore.adapters.sqlite import codec, overlooked
+from longshore.adapters.sqlite import codec, failed, overlooked
 from longshore.adapters.sqlite.bells import Topic
 from longshore.adapters.sqlite.commit import Commit
 from longshore.adapters.sqlite.database import Database
@@ -18,7 +18,7 @@ from longshore.core.cursors import cursor_to, place_of
 from longshore.core.rows import JobRow, TaskRow
 from longshore.core.states import JobState, TaskState
 from longshore.errors import UsageError
-from longshore.ports.ledger import AnyChange, HeldTask
+from longshore.ports.ledger import AnyChange, FailedTask, HeldTask
 from longshore.ports.pages import Page
 
 _FOREVER = timedelta(days=36500)
@@ -26,6 +26,18 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 _READ_TASK = (
     "SELECT iif(version = ?2, NULL, spec), iif(version = ?2, NULL, body) FROM tasks WHERE id = ?1"
+)
+_LAST_CHARACTER = "\U0010ffff"
+_LOOKED_AT = 200
+_IDS = (
+    "SELECT id, tenant FROM jobs WHERE id >= ?1 AND id < ?2 UNION ALL"
+    " SELECT id, tenant FROM tasks WHERE id >= ?1 AND id < ?2 ORDER BY id LIMIT ?3"
+)
+_IDS_OF_TENANT = (
+    "SELECT id FROM jobs INDEXED BY jobs_by_time WHERE id >= ?1 AND id < ?2 AND tenant = ?4"
+    " UNION ALL"
+    " SELECT id FROM tasks INDEXED BY tasks_by_time WHERE id >= ?1 AND id < ?2 AND tenant = ?4"
+    " ORDER BY id LIMIT ?3"
 )
 
 RowT = TypeVar("RowT", TaskRow, JobRow)
@@ -177,14 +189,17 @@ class SqliteLedger:
         return {task_id[len(job_id) + 1 :]: TaskState(state) for task_id, state in found}
 
     async def find(self, tenant: str, prefix: str, *, limit: int = 10) -> list[str]:
-        end = prefix + "\U0010ffff"
-        found = await self._database.scan(
-            "SELECT id FROM jobs WHERE id >= ?1 AND id < ?2 AND tenant = ?3 UNION ALL"
-            " SELECT id FROM tasks WHERE id >= ?1 AND id < ?2 AND tenant = ?3"
-            " ORDER BY id LIMIT ?4",
-            (prefix, end, tenant, limit),
-        )
-        return [row_id for (row_id,) in found]
+        # Ids of all tenants stand together. Among the first that begin so there are as many of a
+        # large tenant as are wanted; a small one has few rows in all.
+        looked_at = max(limit, _LOOKED_AT)
+        found = await self._database.scan(_IDS, (prefix, prefix + _LAST_CHARACTER, looked_at))
+        own = [row_id for row_id, of in found if of == tenant]
+        if len(found) == looked_at and len(own) < limit:
+            found = await self._database.scan(
+                _IDS_OF_TENANT, (prefix, prefix + _LAST_CHARACTER, limit, tenant)
+            )
+            own = [row_id for (row_id,) in found]
+        return own[:limit]
 
     async def unrung(self, *, due_by: datetime, rung_before: datetime, limit: int) -> list[str]:
         found = await self._database.scan(
@@ -212,6 +227,12 @@ class SqliteLedger:
             for task in tasks
             if task.lease
         ]
+
+    async def failed(self, tenant: str, *, limit: int) -> list[FailedTask]:
+        return await failed.failed(self._database, tenant, limit=limit)
+
+    async def failed_tenants(self, *, limit: int, after: str = "") -> list[str]:
+        return await failed.failed_tenants(self._database, limit=limit, after=after)
 
     async def open_intents(self, *, limit: int, after: str = "") -> list[str]:
         found = await self._database.scan(

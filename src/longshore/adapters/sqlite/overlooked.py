@@ -1,7 +1,8 @@
 """What nobody took note of: the sweeper's questions that need a job and its tasks together.
 
 Bit sets are not for SQL: jobs that may have something to be found are found by an index, and looked
-at here one by one. Each look is short, because the reading thread has others to serve.
+at here one by one. Each look is short, because the reading thread has others to serve; so of very
+many running jobs, of which none may have anything, only some are passed over in one.
 """
 
 from __future__ import annotations
@@ -14,18 +15,23 @@ from longshore.core.ids import split_task_id
 from longshore.core.numbers import NumberSet
 
 _JOBS_AT_ONCE = 64
+_JOBS_PASSED_OVER = 1_000
 _TASKS_AT_ONCE = 500
+_BEYOND_ALL = "\U0010ffff"
+
+# The first job that is left to the next look.
+_BEYOND = "SELECT id FROM jobs WHERE state = 'running' AND id >= ? ORDER BY id LIMIT 1 OFFSET ?"
 
 # A job knows of all ends if it counts as many as there are.
 _JOBS_WITH_ENDS = (
-    "SELECT id, body FROM jobs WHERE state = 'running' AND id >= ? AND ended <"
+    "SELECT id, body FROM jobs WHERE state = 'running' AND id >= ? AND id < ? AND ended <"
     " (SELECT count(*) FROM tasks WHERE job_id = jobs.id AND finished_us IS NOT NULL)"
     " ORDER BY id LIMIT ?"
 )
 _ENDS = "SELECT id, number FROM tasks WHERE job_id = ? AND finished_us <= ? AND id > ? ORDER BY id"
 _JOBS_WITH_WAITERS = (
-    "SELECT id, body ->> 'completed' FROM jobs WHERE state = 'running' AND id >= ? AND EXISTS"
-    " (SELECT 1 FROM tasks WHERE job_id = jobs.id AND state = 'waiting')"
+    "SELECT id, body ->> 'completed' FROM jobs WHERE state = 'running' AND id >= ? AND id < ?"
+    " AND EXISTS (SELECT 1 FROM tasks WHERE job_id = jobs.id AND state = 'waiting')"
     " ORDER BY id LIMIT ?"
 )
 _WAITERS = (
@@ -67,10 +73,10 @@ async def untold_parents(database: Database, *, limit: int, after: str) -> list[
 async def _jobs(database: Database, sql: str, after: str) -> AsyncIterator[tuple[str, str, str]]:
     """Each job with what was asked of it, and the task after which to look."""
     first = begun = split_task_id(after)[0]
-    while True:
-        page = await database.scan(sql, (first, _JOBS_AT_ONCE + 1))
+    while first != _BEYOND_ALL:
+        beyond = await database.scan(_BEYOND, (first, _JOBS_PASSED_OVER))
+        end = beyond[0][0] if beyond else _BEYOND_ALL
+        page = await database.scan(sql, (first, end, _JOBS_AT_ONCE + 1))
         for job_id, asked in page[:_JOBS_AT_ONCE]:
             yield job_id, asked, after if job_id == begun else ""
-        if len(page) <= _JOBS_AT_ONCE:
-            return
-        first = page[-1][0]
+        first = page[-1][0] if len(page) > _JOBS_AT_ONCE else end

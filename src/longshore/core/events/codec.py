@@ -52,12 +52,17 @@ _BLANKS = {
 
 def properties_of(event: Event) -> dict[str, Any]:
     """What the event says beside its envelope; without the large fields if they were moved out."""
-    properties = _SHAPES[type(event.body)].write(event.body)
+    properties = properties_of_body(event.body)
     if event.overflow is not None:
         for name in LARGE_FIELDS:
             properties.pop(name, None)
         properties[REFERENCE_FIELD] = {"key": event.overflow}
     return properties
+
+
+def properties_of_body(body: EventBody) -> dict[str, Any]:
+    """Everything that an event of this body says, as it travels."""
+    return _SHAPES[type(body)].write(body)
 
 
 def body_from_properties(

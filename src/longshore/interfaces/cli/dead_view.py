@@ -8,16 +8,15 @@ from datetime import datetime
 
 from rich.text import Text
 
-from longshore.core.attempt_history import PastAttempt
-from longshore.core.dead_letters import DeadFilter, DeadLetter, DeadMessage, message_named
+from longshore.core.dead_letters import DeadFilter, message_named
 from longshore.core.error_categories import ErrorCategory
-from longshore.core.rows import TaskRow
 from longshore.core.sanitise import safe_excerpt
 from longshore.core.states import TaskState
 from longshore.durations import parse_duration
 from longshore.errors import NotFound, UsageError
-from longshore.interfaces import views
-from longshore.interfaces.cli import naming, words
+from longshore.interfaces.cli import words
+from longshore.interfaces.cli.desks.choosing import desk_for
+from longshore.interfaces.cli.desks.desk import Desk, Document
 from longshore.interfaces.cli.exits import Missing, say
 from longshore.interfaces.cli.options import Here
 from longshore.interfaces.cli.screen import (
@@ -28,9 +27,7 @@ from longshore.interfaces.cli.screen import (
     print_table_with_errors,
     state_text,
 )
-from longshore.interfaces.cli.session import Session, existing, settings_for
 from longshore.ports.output import Stream
-from longshore.services.post_mortem import PostMortem, PrintedLine, examine
 
 _SHOWN = 8
 _WIDE = 100
@@ -51,16 +48,15 @@ class Wish:
     def __bool__(self) -> bool:
         return any(part is not None for part in astuple(self))
 
-    async def meant(self, session: Session) -> DeadFilter:
+    async def meant(self, desk: Desk) -> DeadFilter:
         """What was meant.
 
         Raises:
             UsageError: the time is none.
             Missing: there is no such job.
         """
-        since = moment_of(self.since, session.backend.clock.now()) if self.since else None
-        tenant, ledger = session.settings.tenant, session.backend.ledger
-        job_id = await naming.find_job(ledger, tenant, self.job) if self.job else None
+        since = moment_of(self.since, desk.now()) if self.since else None
+        job_id = (await desk.find(self.job)).job_id if self.job else None
         return DeadFilter(
             queue=self.queue,
             definition=self.definition,
@@ -90,23 +86,20 @@ def moment_of(text: str, now: datetime) -> datetime:
 
 async def list_(here: Here, wish: Wish, limit: int, cursor: str | None) -> None:
     """Print a page of dead letters."""
-    async with existing(settings_for(here)) as session:
-        wanted = await wish.meant(session)
-        tenant, dead = session.settings.tenant, session.dead_letters
-        found = await dead.page(tenant, wanted, limit=limit, cursor=cursor)
+    async with desk_for(here) as desk:
+        found = await desk.dead_page(await wish.meant(desk), limit=limit, cursor=cursor)
         if here.json:
-            documents = [views.dead_letter_document(letter) for letter in found.items]
-            print_json({"deadLetters": documents, "count": found.total, "cursor": found.cursor})
+            print_json(found)
             return
-        if not found.items:
+        if not found["deadLetters"]:
             say("no dead letters")
             return
-        _print_letters(found.items, session.backend.clock.now())
-        if found.cursor is not None:
-            say(f"there are more, {found.total:,} in all: --cursor {found.cursor}")
+        _print_letters(found["deadLetters"], desk.now())
+        if found["cursor"] is not None:
+            say(f"there are more, {found['count']:,} in all: --cursor {found['cursor']}")
 
 
-def _print_letters(letters: Sequence[DeadLetter], now: datetime) -> None:
+def _print_letters(letters: Sequence[Document], now: datetime) -> None:
     # The ids are long, and whoever has them can ask for the rest.
     wide = console().width >= _WIDE
     print_table_with_errors(
@@ -119,124 +112,124 @@ def _print_letters(letters: Sequence[DeadLetter], now: datetime) -> None:
             Column("DIED"),
         ],
         [_cells(letter, now, wide=wide) for letter in letters],
-        [letter.reason for letter in letters],
+        [letter["error"] or "" for letter in letters],
     )
 
 
-def _cells(letter: DeadLetter, now: datetime, *, wide: bool) -> list[str | Text]:
-    task = letter.row if letter.replayable else None
+def is_task(letter: Document) -> bool:
+    """Whether it is a task, which can be replayed, and no message."""
+    return bool(letter["kind"] == "task")
+
+
+def _cells(letter: Document, now: datetime, *, wide: bool) -> list[str | Text]:
+    task = is_task(letter)
     return [
-        letter.id,
-        *((task.spec.definition if task else "",) if wide else ()),
-        letter.queue,
-        letter.category.value if letter.category else Text("message", style="magenta"),
-        _attempts(task) if task else "",
-        words.ago(letter.at, now),
+        letter["id"],
+        *((letter["name"] if task else "",) if wide else ()),
+        letter["queue"],
+        letter["category"] or Text("message", style="magenta"),
+        f"{letter['attemptsUsed']}/{letter['maxAttempts']}" if task else "",
+        words.ago(words.moment(letter["at"]), now),
     ]
-
-
-def _attempts(row: TaskRow) -> str:
-    return f"{row.attempts_used}/{row.spec.retry.max_attempts}"
 
 
 async def show(here: Here, text: str) -> None:
     """Print all that is known of one dead letter."""
-    async with existing(settings_for(here)) as session:
-        letter = await _meant(session, text)
-        found = await examine(session.backend, letter)
+    async with desk_for(here) as desk:
+        found = await _meant(desk, text)
         if here.json:
-            print_json(views.post_mortem_document(found))
-        elif letter.message is not None:
-            _print_message(letter, letter.message, session.backend.clock.now())
-        elif letter.row is not None:
-            _print_task(found, letter.row, session.backend.clock.now())
+            print_json(found)
+        elif is_task(found):
+            _print_task(found, desk.now())
+        else:
+            _print_message(found, desk.now())
 
 
-async def _meant(session: Session, text: str) -> DeadLetter:
+async def _meant(desk: Desk, text: str) -> Document:
     """The one dead letter that a text means: a message, a task, or the only one of a job."""
-    tenant, dead = session.settings.tenant, session.dead_letters
     if message_named(text) is not None:
-        return await message_of(session, text)
-    named = await naming.find(session.backend.ledger, tenant, text)
+        return await message_of(desk, text)
+    named = await desk.find(text)
     if named.task_id is not None:
         try:
-            return await dead.find(tenant, named.task_id)
+            return await desk.dead(named.task_id)
         except NotFound:
-            row = await session.backend.ledger.task(named.task_id)
-            state = row.state.value.replace("_", " ") if row else "gone"
+            state = (await desk.task(named.task_id))["status"].replace("_", " ")
             what = f"the task {named.task_id} is {state}, so it is no dead letter"
             raise Missing(what, f"see `longshore events {named.task_id}`") from None
-    letters = [one async for one in dead.matching(tenant, DeadFilter(job_id=named.job_id))]
+    letters = [one["id"] async for one in desk.dead_matching(DeadFilter(job_id=named.job_id))]
     if not letters:
         raise Missing(f"{named.job_id} has no dead letters", _LISTS_WHAT_THERE_IS)
     if len(letters) > 1:
-        shown = "\n  ".join(one.id for one in letters[:_SHOWN])
+        shown = "\n  ".join(letters[:_SHOWN])
         more = "\n  …" if len(letters) > _SHOWN else ""
         message = f"{named.job_id} has {len(letters)} dead letters; which one?\n  {shown}{more}"
         raise UsageError(message)
-    return letters[0]
+    return await desk.dead(letters[0])
 
 
-async def message_of(session: Session, letter_id: str) -> DeadLetter:
+async def message_of(desk: Desk, letter_id: str) -> Document:
     """The message with this id.
 
     Raises:
         Missing: there is none.
     """
     try:
-        return await session.dead_letters.find(session.settings.tenant, letter_id)
+        return await desk.dead(letter_id)
     except NotFound:
         what = f"there is no dead letter {letter_id!r}"
         raise Missing(what, _LISTS_WHAT_THERE_IS) from None
 
 
-def _print_message(letter: DeadLetter, message: DeadMessage, now: datetime) -> None:
-    console().print(Text.assemble((letter.id, "bold"), "  ", ("message", "magenta")))
+def _print_message(letter: Document, now: datetime) -> None:
+    console().print(Text.assemble((letter["id"], "bold"), "  ", ("message", "magenta")))
+    leads_nowhere = letter["requestId"] is None
     print_pairs(
         [
-            ("queue", letter.queue),
-            ("task", letter.row.id if letter.row else ""),
-            ("reason", letter.reason),
-            ("received", words.number_of(message.receives, "time")),
-            ("sent", words.ago(message.sent_at, now)),
-            ("size", words.size(len(message.body.encode()))),
-            ("body", safe_excerpt(message.body, limit=_BODY_CHARACTERS)),
-            ("next", f"longshore dead discard {letter.id}" if letter.row is None else ""),
+            ("queue", letter["queue"]),
+            ("task", letter["requestId"] or ""),
+            ("reason", letter["error"] or ""),
+            ("received", words.number_of(letter["receives"], "time")),
+            ("sent", words.ago(words.moment(letter["sentAt"]), now)),
+            ("size", words.size(letter["bodyBytes"])),
+            ("body", safe_excerpt(letter["body"], limit=_BODY_CHARACTERS)),
+            ("next", f"longshore dead discard {letter['id']}" if leads_nowhere else ""),
         ]
     )
 
 
-def _print_task(found: PostMortem, row: TaskRow, now: datetime) -> None:
-    console().print(Text.assemble((row.spec.key, "bold"), "  ", state_text(TaskState.FAILED)))
-    failure = row.failure
-    used, most = row.attempts_used, row.spec.retry.max_attempts
+def _print_task(found: Document, now: datetime) -> None:
+    title = (found["taskId"], "bold")
+    console().print(Text.assemble(title, "  ", state_text(TaskState.FAILED)))
+    used, most = found["attemptsUsed"], found["maxAttempts"]
+    task = found["task"]
     print_pairs(
         [
-            ("task", row.id),
-            ("definition", row.spec.definition),
-            ("queue", row.spec.queue),
-            ("error", found.letter.reason),
-            ("category", failure.category.value if failure else ""),
-            ("type", failure.error_type or "" if failure else ""),
-            ("ended by", found.ended_by or ""),
+            ("task", found["requestId"]),
+            ("definition", found["name"]),
+            ("queue", found["queue"]),
+            ("error", found["error"] or ""),
+            ("category", found["category"] or ""),
+            ("type", task["error"]["type"] or "" if task["error"] else ""),
+            ("ended by", found["endedBy"] or ""),
             ("attempts", f"{used} of {most} used" if used else ""),
-            ("round", str(row.round) if row.round > 1 else ""),
-            ("input", words.size(row.spec.input.size) if row.spec.input else "none"),
-            ("created", words.ago(row.spec.created_at, now)),
-            ("died", words.ago(found.letter.at, now)),
-            ("next", f"longshore dead replay {row.id}"),
+            ("round", str(found["round"]) if found["round"] > 1 else ""),
+            ("input", words.size(found["inputBytes"]) if found["inputBytes"] else "none"),
+            ("created", words.ago(words.moment(task["createdAt"]), now)),
+            ("died", words.ago(words.moment(found["at"]), now)),
+            ("next", f"longshore dead replay {found['requestId']}"),
         ]
     )
-    if found.attempts:
+    if found["attempts"]:
         print()
-        _print_attempts(found.attempts, now)
-    if found.last_lines:
+        _print_attempts(found["attempts"], now)
+    if found["lastLines"]:
         print()
-        _print_lines(found.last_lines, row)
+        _print_lines(found["lastLines"], task)
 
 
-def _print_attempts(attempts: Sequence[PastAttempt], now: datetime) -> None:
-    several = attempts[-1].round > 1
+def _print_attempts(attempts: Sequence[Document], now: datetime) -> None:
+    several = attempts[-1]["round"] > 1
     print_table_with_errors(
         [
             Column("ATTEMPT", right=True),
@@ -249,25 +242,25 @@ def _print_attempts(attempts: Sequence[PastAttempt], now: datetime) -> None:
         ],
         [
             [
-                str(one.number),
-                *((str(one.round),) if several else ()),
-                words.ago(one.started_at, now),
-                words.took(one.took),
-                one.category or one.ended or "",
-                "" if one.exit_code is None else str(one.exit_code),
-                one.worker_id,
+                str(one["attempt"]),
+                *((str(one["round"]),) if several else ()),
+                words.ago(words.moment(one["startedAt"]), now),
+                words.lasted(one["durationMs"]),
+                one["category"] or one["outcome"] or "",
+                "" if one["exitCode"] is None else str(one["exitCode"]),
+                one["workerId"],
             ]
             for one in attempts
         ],
-        [one.error or "" for one in attempts],
+        [one["error"] or "" for one in attempts],
     )
 
 
-def _print_lines(lines: Sequence[PrintedLine], row: TaskRow) -> None:
+def _print_lines(lines: Sequence[Document], task: Document) -> None:
     screen = console()
-    screen.print(Text(f"The last that attempt {row.attempt} printed:", style="dim"))
+    screen.print(Text(f"The last that attempt {task['attempt']} printed:", style="dim"))
     for line in lines:
-        sign = "!" if line.stream is Stream.STDERR else "|"
-        style = "yellow" if line.stream is Stream.STDERR else ""
-        screen.print(Text.assemble((f"  {sign} ", "dim"), (line.text, style)), soft_wrap=True)
-    screen.print(Text(f"All of it: longshore logs {row.id}", style="dim"))
+        complaint = line["stream"] == Stream.STDERR.value
+        sign, style = ("!", "yellow") if complaint else ("|", "")
+        screen.print(Text.assemble((f"  {sign} ", "dim"), (line["text"], style)), soft_wrap=True)
+    screen.print(Text(f"All of it: longshore logs {task['requestId']}", style="dim"))

@@ -32,7 +32,7 @@ class ExitCode(IntEnum):
     USAGE = 2, "the command line, a setting or a file is wrong; nothing was changed"
     NOT_FOUND = 3, "there is no such job, task or data folder"
     REFUSED = 4, "somebody was faster, or the state does not allow it"
-    BACKEND = 5, "the store cannot be reached, or is damaged"
+    BACKEND = 5, "the store or the server cannot be reached, or is damaged"
     TIMED_OUT = 124, "run: the command's time was up"
     NOT_EXECUTABLE = 126, "run: the command is there and cannot be executed"
     NO_COMMAND = 127, "run: no such command"

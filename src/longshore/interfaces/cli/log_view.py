@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
 from typing import Protocol
 
-from longshore.interfaces.cli import naming
+from longshore.interfaces.cli.desks.choosing import desk_for
 from longshore.interfaces.cli.exits import say
 from longshore.interfaces.cli.options import Here
 from longshore.interfaces.cli.screen import JsonItems, has_colours
-from longshore.interfaces.cli.session import Session, existing, settings_for
 from longshore.ports.output import OutputEntry, Stream
-from longshore.services import following
 from longshore.services.following import Piece
 
 _SIGNS = {Stream.STDOUT: "|", Stream.STDERR: "!", Stream.LOG: ":"}
@@ -35,36 +32,22 @@ class Writer(Protocol):
 
 async def logs(here: Here, text: str, *, follow: bool, attempt: int | None) -> None:
     """Print what a job or task printed."""
-    async with existing(settings_for(here)) as session:
-        named = await naming.find(session.backend.ledger, session.settings.tenant, text)
-        if named.task_id is None:
-            keys = list(await session.backend.ledger.task_states(named.job_id))
-            writer: Writer = PrefixedLines(keys)
+    async with desk_for(here) as desk:
+        named = await desk.find(text)
+        if here.json:
+            writer: Writer = JsonPieces(named.job_id, lines=follow)
+        elif named.task_id is None:
+            writer = PrefixedLines(await desk.keys(named.job_id))
         else:
             writer = RawPieces()
-        if here.json:
-            writer = JsonPieces(named.job_id, lines=follow)
         printed = False
-        async for piece in _pieces(session, named, follow=follow, attempt=attempt):
+        async for piece in desk.output(named, follow=follow, attempt=attempt):
             writer.write(piece)
             printed = True
         writer.end()
         if not printed and not here.json:
             of_attempt = f" in attempt {attempt}" if attempt else ""
             say(f"nothing was printed{of_attempt}" + ("" if follow else " so far"))
-
-
-async def _pieces(
-    session: Session, named: naming.Named, *, follow: bool, attempt: int | None
-) -> AsyncIterator[Piece]:
-    backend = session.backend
-    if named.task_id is None:
-        source = following.of_job(backend, named.job_id, follow=follow, attempt=attempt)
-    else:
-        row = await following.row_of(backend, named.task_id)
-        source = following.of_task(backend, row, follow=follow, attempt=attempt)
-    async for piece in source:
-        yield piece
 
 
 def lost_text(entry: OutputEntry) -> str:

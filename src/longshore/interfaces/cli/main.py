@@ -46,6 +46,7 @@ COMMANDS: dict[str, _Command] = {
     "events": _Command(f"{_FOLDER}.look", "events", "Show what happened to a job or task"),
     "logs": _Command(f"{_FOLDER}.look", "logs", "Show what a job or task printed"),
     "why": _Command(f"{_FOLDER}.wishes", "why", "Say why a job or task does not run"),
+    "health": _Command(f"{_FOLDER}.wishes", "health", "Check whether what runs is well"),
     "cancel": _Command(f"{_FOLDER}.wishes", "cancel", "End a job or a task"),
     "resume": _Command(f"{_FOLDER}.wishes", "resume", "Run again what failed or was cancelled"),
     "add": _Command(f"{_FOLDER}.wishes", "add", "Add tasks to a job that is under way"),
@@ -58,6 +59,18 @@ COMMANDS: dict[str, _Command] = {
     "queues list": _Command(f"{_FOLDER}.queues", "list_", "List queues that are paused"),
     "queues pause": _Command(f"{_FOLDER}.queues", "pause", "Let no task of a queue begin"),
     "queues resume": _Command(f"{_FOLDER}.queues", "resume", "Let a queue's tasks begin again"),
+    "definitions list": _Command(f"{_FOLDER}.definitions", "list_", "List what jobs can name"),
+    "definitions show": _Command(f"{_FOLDER}.definitions", "show", "Show one definition"),
+    "definitions apply": _Command(f"{_FOLDER}.definitions", "apply", "Store those of files"),
+    "definitions delete": _Command(f"{_FOLDER}.definitions", "delete", "Let no new job name one"),
+    "definitions schema": _Command(f"{_FOLDER}.definitions", "schema", "Print their JSON Schema"),
+    "keys list": _Command(f"{_FOLDER}.access", "list_", "List keys to the API"),
+    "keys create": _Command(f"{_FOLDER}.access", "create", "Make a key, shown once"),
+    "keys revoke": _Command(f"{_FOLDER}.access", "revoke", "Let a key allow nothing any more"),
+    "contexts list": _Command(f"{_FOLDER}.access", "contexts", "List servers that are remembered"),
+    "contexts add": _Command(f"{_FOLDER}.access", "add", "Remember a server and its key"),
+    "contexts use": _Command(f"{_FOLDER}.access", "use", "Choose which server commands ask"),
+    "contexts remove": _Command(f"{_FOLDER}.access", "remove", "Forget a server"),
     "settings": _Command(f"{_FOLDER}.house", "settings", "Show every setting and its origin"),
     "doctor": _Command(f"{_FOLDER}.house", "doctor", "Check this installation and its data"),
     "sim": _Command(f"{_FOLDER}.proof", "sim", "Simulate crashes and faults, and audit what comes"),
@@ -66,10 +79,15 @@ COMMANDS: dict[str, _Command] = {
 _GROUPS = {
     "dead": "Dead letters: tasks that failed for good, and messages that lead to no task.",
     "queues": "Queues: pause one, for all workers of the installation, and resume it.",
+    "definitions": "Definitions: what a task does, under a name that jobs can use.",
+    "keys": "Keys to the API: who can ask, and for what.",
+    "contexts": "Contexts: servers that commands ask instead of the data folder.",
 }
+# What others call the same thing.
+_ALIASES = {"dlq": "dead", "context": "contexts", "queue": "queues", "definition": "definitions"}
 # Options that may stand before the command, and how many values each takes.
 _GLOBAL = {
-    **dict.fromkeys(("--data-dir", "--tenant", "-o", "--output"), 1),
+    **dict.fromkeys(("--data-dir", "--server", "--context", "--tenant", "-o", "--output"), 1),
     **dict.fromkeys(("-v", "-vv", "--verbose"), 0),
 }
 _HELP = {"-h", "--help", "help"}
@@ -89,6 +107,8 @@ Commands:
 Options, before or after the command:
   --data-dir PATH  Folder of the database and the blobs  [default: .longshore,
                    or LONGSHORE_DATA_DIR]
+  --server URL     Ask a server instead  [default: LONGSHORE_URL]
+  --context NAME   Ask a server that is remembered; see `longshore contexts`
   --tenant NAME    Whose work it is  [default: default]
   -v, --verbose    Log to stderr; -vv logs more
   --version        Print the version
@@ -124,6 +144,7 @@ def _run(given: list[str]) -> int:
         print(f"longshore {_version()}")
         return ExitCode.OK
     name, *own = rest
+    name = _ALIASES.get(name, name)
     if name in _GROUPS:
         between, own = _split(own)
         if not own or own[0] in _HELP:
@@ -167,8 +188,16 @@ def _unknown(name: str) -> str:
     return f"no command is called {name!r}; {hint}"
 
 
-def _listed(prefix: str = "") -> str:
-    chosen = {name: one.summary for name, one in COMMANDS.items() if name.startswith(prefix)}
+def _listed(group: str | None = None) -> str:
+    """The commands of a group; else all that have one word, and each group as one."""
+    chosen: dict[str, str] = {}
+    for name, command in COMMANDS.items():
+        first, _, second = name.partition(" ")
+        if group is None and second:
+            verbs = [one.partition(" ")[2] for one in COMMANDS if one.startswith(f"{first} ")]
+            chosen[first] = f"{_GROUPS[first].partition(':')[0]}: {', '.join(verbs)}"
+        elif group in (None, first):
+            chosen[name] = command.summary
     widest = max(len(name) for name in chosen)
     return "\n".join(f"  {name:{widest}}  {summary}" for name, summary in chosen.items())
 
@@ -176,7 +205,7 @@ def _listed(prefix: str = "") -> str:
 def _group_help(name: str) -> str:
     return (
         f"Usage: longshore {name} COMMAND [OPTIONS] [ARGS]...\n\n  {_GROUPS[name]}\n\n"
-        f"Commands:\n{_listed(f'{name} ')}\n\n"
+        f"Commands:\n{_listed(name)}\n\n"
         f"`longshore {name} COMMAND --help` tells all about one."
     )
 

@@ -6,18 +6,21 @@ that job. Nothing is ever chosen among several.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from longshore.core.ids import split_task_id
 from longshore.errors import UsageError
 from longshore.interfaces.cli.exits import Missing
-from longshore.ports.ledger import Ledger
+
+Ids = Callable[[str], Awaitable[list[str]]]
+"""Ids of jobs and tasks that begin so, in order, up to ``MOST_IDS``."""
 
 _JOB = "job-"
 _JOB_ID_LENGTH = 28
 # The letters of base32, of which job ids are made.
 _LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
-_PAGE = 200
+MOST_IDS = 200
 _SHOWN = 8
 
 
@@ -34,8 +37,11 @@ class Named:
         return f"JOB#{self.job_id}" if self.task_id is None else f"TASK#{self.task_id}"
 
 
-async def find(ledger: Ledger, tenant: str, text: str) -> Named:
+async def find(ids: Ids, whose: str, text: str) -> Named:
     """The job or task that a text means.
+
+    Args:
+        whose: where was looked, for whoever finds nothing.
 
     Raises:
         Missing: none does.
@@ -45,42 +51,37 @@ async def find(ledger: Ledger, tenant: str, text: str) -> Named:
     jobs: list[str] = []
     for guess in (prefix.lower(), f"{_JOB}{prefix.lower()}"):
         begin = _JOB if _JOB.startswith(guess) else guess
-        jobs = jobs or await _jobs(ledger, tenant, begin)
+        jobs = jobs or await _jobs(ids, begin)
     if not jobs:
-        raise _missing(text, tenant)
+        raise _missing(text, whose)
     if len(jobs) > 1:
         raise _ambiguous(text, jobs)
     if "_" not in text:
         return Named(jobs[0])
-    tasks = await ledger.find(tenant, f"{jobs[0]}_{key}", limit=_PAGE)
+    tasks = await ids(f"{jobs[0]}_{key}")
     if not tasks:
-        raise _missing(text, tenant)
+        raise _missing(text, whose)
     if len(tasks) > 1 and tasks[0] != f"{jobs[0]}_{key}":
         raise _ambiguous(text, tasks)
     return Named(jobs[0], tasks[0])
 
 
-async def find_job(ledger: Ledger, tenant: str, text: str) -> str:
-    """The id of the job that a text means; a task means its job."""
-    return (await find(ledger, tenant, text)).job_id
-
-
-async def _jobs(ledger: Ledger, tenant: str, prefix: str) -> list[str]:
+async def _jobs(ids: Ids, prefix: str) -> list[str]:
     """Ids of jobs that begin so: all of them, or at least two."""
-    found = await ledger.find(tenant, prefix, limit=_PAGE)
+    found = await ids(prefix)
     jobs = list(dict.fromkeys(split_task_id(one)[0] for one in found))
-    if len(jobs) > 1 or len(found) < _PAGE or len(prefix) >= _JOB_ID_LENGTH:
+    if len(jobs) > 1 or len(found) < MOST_IDS or len(prefix) >= _JOB_ID_LENGTH:
         return jobs
     # The many tasks of one job hide what comes after it: look letter by letter.
     jobs = []
     for letter in _LETTERS:
-        jobs += await _jobs(ledger, tenant, prefix + letter)
+        jobs += await _jobs(ids, prefix + letter)
     return jobs
 
 
-def _missing(text: str, tenant: str) -> Missing:
+def _missing(text: str, whose: str) -> Missing:
     return Missing(
-        f"no job or task of tenant {tenant!r} begins with {text!r}",
+        f"no job or task {whose} begins with {text!r}",
         "`longshore jobs` lists what there is",
     )
 

@@ -35,6 +35,8 @@ class Here:
     """What the shared options said."""
 
     data_dir: Path | None = None
+    server: str | None = None
+    context: str | None = None
     tenant: str | None = None
     verbose: int = 0
     output: Format = Format.TABLE
@@ -46,7 +48,7 @@ class Here:
 
     def flags(self) -> dict[str, Any]:
         """The settings that were given on the command line, by name."""
-        return {"data_dir": self.data_dir, "tenant": self.tenant}
+        return {"data_dir": self.data_dir, "url": self.server, "tenant": self.tenant}
 
 
 _OUTPUT = inspect.Parameter(
@@ -54,6 +56,36 @@ _OUTPUT = inspect.Parameter(
     inspect.Parameter.KEYWORD_ONLY,
     default=Format.TABLE,
     annotation=Annotated[Format, typer.Option("--output", "-o", help="For a person or a program.")],
+)
+_ELSEWHERE = (
+    inspect.Parameter(
+        "server",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            str | None,
+            typer.Option(
+                "--server",
+                metavar="URL",
+                help="Ask a server instead of a folder. [default: LONGSHORE_URL]",
+                show_default=False,
+            ),
+        ],
+    ),
+    inspect.Parameter(
+        "context",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[
+            str | None,
+            typer.Option(
+                "--context",
+                metavar="NAME",
+                help="Ask a server that is remembered; see `longshore contexts`.",
+                show_default=False,
+            ),
+        ],
+    ),
 )
 _SHARED = (
     inspect.Parameter(
@@ -104,6 +136,7 @@ class Command:
     function: Callable[..., int | None]
     examples: tuple[tuple[str, str], ...]
     output: bool  # whether it has -o
+    anywhere: bool  # whether it can ask a server as well
     interspersed: bool  # False: what follows the first argument belongs to somebody else
 
     def help(self) -> str:
@@ -116,13 +149,20 @@ class Command:
 
 
 def command(
-    *examples: tuple[str, str], output: bool = False, interspersed: bool = True
+    *examples: tuple[str, str],
+    output: bool = False,
+    anywhere: bool = False,
+    interspersed: bool = True,
 ) -> Callable[[Callable[..., int | None]], Command]:
     """Make a command of a function whose first argument is ``Here``."""
 
     def decorate(function: Callable[..., int | None]) -> Command:
         return Command(
-            function=function, examples=examples, output=output, interspersed=interspersed
+            function=function,
+            examples=examples,
+            output=output,
+            anywhere=anywhere,
+            interspersed=interspersed,
         )
 
     return decorate
@@ -144,7 +184,11 @@ def command_line(given: Command, name: str) -> Any:
 
 
 def _with_shared_options(given: Command) -> Callable[..., int | None]:
-    shared = (*((_OUTPUT,) if given.output else ()), *_SHARED)
+    shared = (
+        *((_OUTPUT,) if given.output else ()),
+        *(_ELSEWHERE if given.anywhere else ()),
+        *_SHARED,
+    )
     names = [parameter.name for parameter in shared]
     signature = inspect.signature(given.function, eval_str=True)
     own = list(signature.parameters.values())[1:]

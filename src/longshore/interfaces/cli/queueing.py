@@ -2,64 +2,64 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
+from datetime import datetime
 
 from longshore.errors import CommandRefused
-from longshore.interfaces import views
 from longshore.interfaces.cli import words
+from longshore.interfaces.cli.desks.choosing import desk_for
+from longshore.interfaces.cli.desks.desk import Desk, Document
+from longshore.interfaces.cli.exits import say
 from longshore.interfaces.cli.options import Here
 from longshore.interfaces.cli.screen import Column, print_json, print_table
-from longshore.interfaces.cli.session import existing, opened, settings_for
-from longshore.interfaces.cli.wishing import by_whom
-from longshore.ports.queues import PausedQueue
 
 
 async def list_(here: Here) -> None:
     """List what is paused."""
-    async with existing(settings_for(here)) as session:
-        paused = await session.pausing.paused()
+    async with desk_for(here) as desk:
+        paused = await desk.paused()
         if here.json:
-            print_json({"paused": [_document(queue) for queue in paused]})
+            print_json({"paused": paused})
         elif paused:
-            now = session.backend.clock.now()
             columns = [Column("QUEUE"), Column("PAUSED BY"), Column("FOR"), Column("WHY")]
-            rows = [
-                (queue.name, queue.by, words.took(now - queue.at), queue.reason or "")
-                for queue in paused
-            ]
-            print_table(columns, rows)
+            print_table(columns, [_cells(queue, desk.now()) for queue in paused])
         else:
             print("no queue is paused")
 
 
+def _cells(queue: Document, now: datetime) -> list[str]:
+    since = datetime.fromisoformat(queue["at"])
+    return [queue["name"], queue["by"], words.took(now - since), queue["reason"] or ""]
+
+
+async def tell_of_pauses(desk: Desk, queues: Collection[str]) -> None:
+    """Say which of these queues are paused: whoever waits for them should know."""
+    for queue in await desk.paused():
+        if queue["name"] in queues:
+            why = f" ({queue['reason']})" if queue["reason"] else ""
+            remedy = f"`longshore queues resume {queue['name']}` lets it go on"
+            say(f"longshore: queue {queue['name']!r} is paused by {queue['by']}{why}; {remedy}")
+
+
 async def pause(here: Here, name: str, *, reason: str | None) -> None:
     """Pause a queue; the first pause counts."""
-    async with opened(settings_for(here)) as session:
-        paused = await session.pausing.pause(name, by=by_whom(), reason=reason)
+    async with desk_for(here, create=True) as desk:
+        paused = await desk.pause(name, reason=reason)
         if here.json:
-            print_json(_document(paused))
+            print_json(paused)
             return
-        why = f": {paused.reason}" if paused.reason else ""
-        print(f"{paused.name} is paused by {paused.by}{why}")
-        print(f"  → longshore queues resume {paused.name}")
+        why = f": {paused['reason']}" if paused["reason"] else ""
+        print(f"{paused['name']} is paused by {paused['by']}{why}")
+        print(f"  → longshore queues resume {paused['name']}")
 
 
 async def resume(here: Here, name: str) -> None:
     """Resume a queue."""
-    async with existing(settings_for(here)) as session:
-        before = await session.pausing.resume(name, by=by_whom())
+    async with desk_for(here) as desk:
+        before = await desk.unpause(name)
         if before is None:
             raise CommandRefused(name, "the queue is not paused")
         if here.json:
-            print_json(_document(before))
+            print_json(before)
         else:
             print(f"{name} goes on")
-
-
-def _document(queue: PausedQueue) -> dict[str, Any]:
-    return {
-        "name": queue.name,
-        "by": queue.by,
-        "reason": queue.reason,
-        "at": views.moment(queue.at),
-    }

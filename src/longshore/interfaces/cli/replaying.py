@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from longshore.core.dead_letters import DeadFilter, message_named
 from longshore.core.ids import split_task_id
 from longshore.errors import CommandRefused, UsageError
-from longshore.interfaces.cli import naming, words
-from longshore.interfaces.cli.dead_view import Wish, message_of
+from longshore.interfaces.cli import words
+from longshore.interfaces.cli.dead_view import Wish, is_task, message_of
+from longshore.interfaces.cli.desks.choosing import desk_for
+from longshore.interfaces.cli.desks.desk import Desk, Document
 from longshore.interfaces.cli.exits import ExitCode, say
 from longshore.interfaces.cli.options import Here
 from longshore.interfaces.cli.screen import print_json, print_pairs
-from longshore.interfaces.cli.session import Session, existing, settings_for
-from longshore.services.dead_letters import Counts, Replayed
 
-_BY = "user"
 _SHOWN = 10
 
 
@@ -32,7 +32,8 @@ class _Chosen:
     """What is to be replayed."""
 
     task_ids: list[str] = field(default_factory=list)
-    counts: Counts = field(default_factory=Counts)  # of those that were not named
+    kinds: Counter[tuple[str, str]] = field(default_factory=Counter)  # of those not named
+    queues: dict[str, None] = field(default_factory=dict)  # in the order in which they came
     messages: int = 0  # that were meant too, and cannot be replayed
     by_name: bool = False  # each task was named by itself
 
@@ -58,27 +59,27 @@ def replay(here: Here, texts: Sequence[str], wish: Wish, *, everything: bool, ye
 
 
 async def _wished(here: Here, wish: Wish) -> _Chosen:
-    async with existing(settings_for(here)) as session:
+    async with desk_for(here) as desk:
         chosen = _Chosen()
-        await _choose(session, chosen, await wish.meant(session))
+        await _choose(desk, chosen, await wish.meant(desk))
         return chosen
 
 
 async def _named(here: Here, texts: Sequence[str]) -> _Chosen:
-    async with existing(settings_for(here)) as session:
+    async with desk_for(here) as desk:
         chosen = _Chosen(by_name=True)
         for text in texts:
             if message_named(text) is not None:
-                letter = await message_of(session, text)
-                advice = f"`longshore dead discard {letter.id}` forgets it"
+                letter = await message_of(desk, text)
+                advice = f"`longshore dead discard {letter['id']}` forgets it"
                 raise CommandRefused(text, f"a message has no rounds; {advice}")
-            ledger, tenant = session.backend.ledger, session.settings.tenant
-            named = await naming.find(ledger, tenant, text)
+            named = await desk.find(text)
             if named.task_id is not None:
                 chosen.task_ids.append(named.task_id)
+                chosen.queues[(await desk.task(named.task_id))["queue"]] = None
                 continue
             before = len(chosen.task_ids)
-            await _choose(session, chosen, DeadFilter(job_id=named.job_id))
+            await _choose(desk, chosen, DeadFilter(job_id=named.job_id))
             if len(chosen.task_ids) == before:
                 raise CommandRefused(named.job_id, "none of its tasks has failed")
             chosen.by_name = False
@@ -86,18 +87,19 @@ async def _named(here: Here, texts: Sequence[str]) -> _Chosen:
         return chosen
 
 
-async def _choose(session: Session, chosen: _Chosen, wanted: DeadFilter) -> None:
-    async for letter in session.dead_letters.matching(session.settings.tenant, wanted):
-        if letter.replayable:
-            chosen.task_ids.append(letter.id)
-            chosen.counts.add(letter)
+async def _choose(desk: Desk, chosen: _Chosen, wanted: DeadFilter) -> None:
+    async for letter in desk.dead_matching(wanted):
+        if is_task(letter):
+            chosen.task_ids.append(letter["id"])
+            chosen.kinds[letter["queue"], letter["category"] or "unknown"] += 1
+            chosen.queues[letter["queue"]] = None
         else:
             chosen.messages += 1
 
 
 def _nothing(here: Here, chosen: _Chosen) -> int:
     if here.json:
-        _print_json(Replayed(rounds={}, moved_on={}))
+        print_json({"replayed": [], "movedOn": []})
     elif chosen.messages:
         _tell_of_messages(chosen.messages)
     else:
@@ -122,7 +124,7 @@ def _agreed(chosen: _Chosen) -> bool:
         raise UsageError(message)
     jobs = {split_task_id(task_id)[0] for task_id in chosen.task_ids}
     say(f"{number} of {words.number_of(len(jobs), 'job')}:")
-    kinds = [(*kind, count) for kind, count in chosen.counts.by_kind.most_common()]
+    kinds = [(*kind, count) for kind, count in chosen.kinds.most_common()]
     widest = max((len(queue) for queue, _, _ in kinds), default=0)
     for queue, category, count in kinds[:_SHOWN]:
         say(f"  {count:6,}  {queue:{widest}}  {category}")
@@ -136,77 +138,52 @@ def _agreed(chosen: _Chosen) -> bool:
 
 
 async def _replay(here: Here, chosen: _Chosen, *, strict: bool) -> int:
-    async with existing(settings_for(here)) as session:
-        tenant = session.settings.tenant
-        replayed = await session.dead_letters.replay(tenant, chosen.task_ids, by=_BY)
+    async with desk_for(here) as desk:
+        replayed = await desk.replay(chosen.task_ids)
         if here.json:
-            _print_json(replayed)
+            print_json(replayed)
         else:
-            await _tell(session, replayed)
+            _tell(desk, replayed, list(chosen.queues))
             if chosen.messages:
                 _tell_of_messages(chosen.messages)
-        return ExitCode.REFUSED if strict and replayed.moved_on else ExitCode.OK
+        return ExitCode.REFUSED if strict and replayed["movedOn"] else ExitCode.OK
 
 
-def _print_json(replayed: Replayed) -> None:
-    rounds = [{"requestId": one, "round": number} for one, number in replayed.rounds.items()]
-    moved_on = [{"requestId": one, "reason": why} for one, why in replayed.moved_on.items()]
-    print_json({"replayed": rounds, "movedOn": moved_on})
-
-
-async def _tell(session: Session, replayed: Replayed) -> None:
-    ids = list(replayed.rounds)
-    if ids:
-        jobs = list(dict.fromkeys(split_task_id(task_id)[0] for task_id in ids))
-        one = f"{ids[0]}, now in round {replayed.rounds[ids[0]]}"
-        many = f"{words.number_of(len(ids), 'task')} of {words.number_of(len(jobs), 'job')}"
-        queues = await _queues(session, ids)
+def _tell(desk: Desk, replayed: Document, queues: Sequence[str]) -> None:
+    done, moved_on = replayed["replayed"], replayed["movedOn"]
+    if done:
+        jobs = list(dict.fromkeys(split_task_id(task["requestId"])[0] for task in done))
+        one = f"{done[0]['requestId']}, now in round {done[0]['round']}"
+        many = f"{words.number_of(len(done), 'task')} of {words.number_of(len(jobs), 'job')}"
+        steps = [desk.who_works(queues), f"longshore job {jobs[0]}" if len(jobs) == 1 else None]
         print_pairs(
             [
-                ("replayed", one if len(ids) == 1 else many),
+                ("replayed", one if len(done) == 1 else many),
                 ("queue" if len(queues) == 1 else "queues", ", ".join(queues)),
-                ("next", _next(session, queues, jobs)),
+                ("next", "; ".join(step for step in steps if step)),
             ]
         )
         sys.stdout.flush()
-    for task_id, why in list(replayed.moved_on.items())[:_SHOWN]:
-        say(f"longshore: {task_id} has moved on and was left as it is: {why}")
-    if (rest := len(replayed.moved_on) - _SHOWN) > 0:
+    for task in moved_on[:_SHOWN]:
+        why = f"{task['requestId']} has moved on and was left as it is: {task['reason']}"
+        say(f"longshore: {why}")
+    if (rest := len(moved_on) - _SHOWN) > 0:
         say(f"longshore: and {rest:,} more")
-
-
-async def _queues(session: Session, task_ids: Sequence[str]) -> list[str]:
-    rows = await session.backend.ledger.tasks(task_ids)
-    return list(dict.fromkeys(row.spec.queue for row in rows))
-
-
-def _next(session: Session, queues: Sequence[str], jobs: Sequence[str]) -> str:
-    usual = session.settings.worker.queues
-    named = "".join(f" --queue {queue}" for queue in queues)
-    steps = []
-    if not set(queues) <= set(usual):
-        steps.append(f"longshore worker --burst{named}")
-    elif not session.presence.present():
-        steps.append("longshore worker --burst")
-    if len(jobs) == 1:
-        steps.append(f"longshore job {jobs[0]}")
-    return "; ".join(steps)
 
 
 async def discard(here: Here, texts: Sequence[str]) -> None:
     """Forget messages that lead to no task."""
-    async with existing(settings_for(here)) as session:
-        tenant, ledger = session.settings.tenant, session.backend.ledger
+    async with desk_for(here) as desk:
         ids = []
         for text in texts:
             if message_named(text) is not None:
-                ids.append((await message_of(session, text)).id)
+                ids.append((await message_of(desk, text))["id"])
                 continue
-            named = await naming.find(ledger, tenant, text)
+            named = await desk.find(text)
             reason = "a task that failed is history and stays; only messages can be discarded"
             raise CommandRefused(named.task_id or named.job_id, reason)
         for letter_id in dict.fromkeys(ids):
-            await session.dead_letters.discard(tenant, letter_id, by=_BY)
+            await desk.discard(letter_id)
             if not here.json:
                 print(f"discarded {letter_id}")
         if here.json:

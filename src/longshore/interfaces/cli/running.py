@@ -26,10 +26,12 @@ from longshore.core.sanitise import mask_secrets
 from longshore.core.states import TaskState
 from longshore.interfaces import views
 from longshore.interfaces.cli import words
+from longshore.interfaces.cli.desks.embedded import EmbeddedDesk
 from longshore.interfaces.cli.exits import ExitCode, say
 from longshore.interfaces.cli.interruption import Interruption
 from longshore.interfaces.cli.log_view import lost_text, write_raw
 from longshore.interfaces.cli.options import Here
+from longshore.interfaces.cli.queueing import tell_of_pauses
 from longshore.interfaces.cli.session import Session, opened, settings_for
 from longshore.ports.output import OutputEntry, Stream
 from longshore.services import following
@@ -82,6 +84,7 @@ async def run(here: Here, wanted: Wanted) -> int:
         if row.state.terminal:
             say(f"longshore: request {request_id!r} was run before; this is its record")
             return await _Show(session, task_id).until_the_end(Interruption.none())
+        await tell_of_pauses(EmbeddedDesk(session), [row.spec.queue])
         return await _worked_on(session, task_id)
 
 

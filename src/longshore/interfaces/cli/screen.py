@@ -49,9 +49,9 @@ def console(*, stderr: bool = False) -> Console:
     return Console(file=stream, highlight=False, markup=False, emoji=False, width=width)
 
 
-def state_text(state: TaskState | JobState) -> Text:
-    """A state in its colour."""
-    return Text(state.value.replace("_", " "), style=_STYLES[state.value])
+def state_text(state: str) -> Text:
+    """A state in its colour; one that a newer server knows has none."""
+    return Text(str(state).replace("_", " "), style=_STYLES.get(str(state), ""))
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]]) -> None:

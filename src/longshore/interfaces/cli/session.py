@@ -31,7 +31,7 @@ from longshore.services.reviewing import Reviewing
 from longshore.services.sweeper import Sweeper
 from longshore.services.transitions import Transitions
 from longshore.services.worker.worker import Worker
-from longshore.settings import Settings, load
+from longshore.settings import LoadedSettings, Settings, load
 
 _LEVELS = {
     "debug": logging.DEBUG,
@@ -87,11 +87,19 @@ def settings_for(
     A command that answers a question is silent but for errors, unless ``-v`` is given; one that
     works on its own (``talkative``) logs what the settings say.
     """
-    settings = load({**here.flags(), **(flags or {})}).settings
+    return loaded_for(here, flags, talkative=talkative).settings
+
+
+def loaded_for(
+    here: Here, flags: Mapping[str, Any] | None = None, *, talkative: bool = False
+) -> LoadedSettings:
+    """Likewise, with where each of them came from."""
+    loaded = load({**here.flags(), **(flags or {})})
+    settings = loaded.settings
     usual = _LEVELS[settings.log_level] if talkative else logging.ERROR
     level = log_records.level_for(here.verbose, usual)
     log_records.set_up(level=level, style=settings.log_format)
-    return settings
+    return loaded
 
 
 @contextlib.asynccontextmanager

@@ -1,28 +1,24 @@
-"""The body of ``longshore submit``: a job from a file, and with ``--wait`` its work as well."""
+"""The body of ``longshore submit``: a job from a file, and with ``--wait`` its end as well."""
 
 from __future__ import annotations
 
 import json
 import sys
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from longshore.core.graph import Graph
-from longshore.core.rows import JobRow
 from longshore.core.states import JobState, TaskState
 from longshore.errors import UsageError
-from longshore.interfaces import views
 from longshore.interfaces.cli import words
+from longshore.interfaces.cli.desks.choosing import desk_for
+from longshore.interfaces.cli.desks.desk import Desk, Document, Submitted
 from longshore.interfaces.cli.exits import ExitCode
-from longshore.interfaces.cli.listing import all_tasks
 from longshore.interfaces.cli.options import Here
 from longshore.interfaces.cli.screen import print_json, print_pairs
-from longshore.interfaces.cli.session import Session, opened, settings_for
 from longshore.interfaces.cli.waiting import wait_for_job
-from longshore.interfaces.job_files import accept_file
-from longshore.services.producer import Accepted
 
 _SHOWN_ROOTS = 10
 _SHOWN_FAILURES = 10
@@ -30,27 +26,21 @@ _SHOWN_FAILURES = 10
 
 async def submit(here: Here, file: Path, *, request_id: str | None, wait: bool) -> int:
     """Accept the job that a file describes; with ``wait`` see it through."""
-    settings = settings_for(here)
     document = read_document(file)
-    request_id = request_id or _fresh_id()
-    async with opened(settings) as session:
-        accepted = await accept_file(
-            document,
-            tenant=settings.tenant,
-            request_id=request_id,
-            producer=session.producer,
-            definitions=session.backend.definitions,
-            task_limit=settings.limits.max_tasks_per_job,
-        )
-        if not (here.json and wait):
-            await _tell_accepted(session, accepted, as_json=here.json, wait=wait)
+    async with desk_for(here, create=True) as desk:
+        submitted = await desk.submit(document, request_id or fresh_id())
+        if here.json and not wait:
+            print_json(submitted.document)
+        elif not here.json:
+            _tell_accepted(desk, submitted, wait=wait)
         if not wait:
             return ExitCode.OK
-        code = await wait_for_job(session, accepted.job.id)
-        return code or await _tell_end(session, accepted.job.id, as_json=here.json)
+        code = await wait_for_job(desk, submitted.job_id)
+        return code or _tell_end(await desk.job(submitted.job_id), as_json=here.json)
 
 
-def _fresh_id() -> str:
+def fresh_id() -> str:
+    """A request id that nobody has used."""
     from longshore.wiring import new_id
 
     return new_id()
@@ -114,60 +104,40 @@ def _parsed(text: str, shown: str) -> Any:
         raise UsageError(message) from error
 
 
-async def _tell_accepted(
-    session: Session, accepted: Accepted, *, as_json: bool, wait: bool
-) -> None:
-    job = accepted.job
-    roots = await _roots(session, job)
-    if as_json:
-        document = {
-            "jobId": job.id,
-            "status": job.state.value,
-            "totalTasks": job.total,
-            "rootTasks": roots,
-            "createdAt": views.job_document(job, exit_code=None)["createdAt"],
-            "requestId": job.spec.request_id,
-            "created": accepted.created,
-        }
-        print_json(document)
-        return
+def _tell_accepted(desk: Desk, submitted: Submitted, *, wait: bool) -> None:
+    job = submitted.document
+    roots = job["rootTasks"]
     shown = ", ".join(roots[:_SHOWN_ROOTS]) + (" …" if len(roots) > _SHOWN_ROOTS else "")
-    known = "" if accepted.created else f" (accepted before, now {job.state})"
+    known = "" if submitted.created else f" (accepted before, now {job['status']})"
     pairs = [
-        ("job", job.id + known),
-        ("tasks", str(job.total)),
+        ("job", job["jobId"] + known),
+        ("tasks", str(job["totalTasks"])),
         ("roots", shown),
-        ("request", job.spec.request_id),
+        ("request", job["requestId"]),
     ]
     if not wait:
-        pairs.append(("next", f"longshore worker --burst; longshore job {job.id}"))
+        steps = [desk.who_works(()), f"longshore job {job['jobId']}"]
+        pairs.append(("next", "; ".join(step for step in steps if step)))
     print_pairs(pairs)
     sys.stdout.flush()
 
 
-async def _roots(session: Session, job: JobRow) -> list[str]:
-    graph = Graph.from_json(await session.documents.load(job.graph))
-    return [key for key, parents in zip(graph.keys, graph.parents, strict=True) if not parents]
-
-
-async def _tell_end(session: Session, job_id: str, *, as_json: bool) -> int:
-    job = await session.backend.ledger.job(job_id)
-    if job is None:
-        return ExitCode.FAILED
-    rows = await all_tasks(session.backend.ledger, job)
+def _tell_end(job: Document, *, as_json: bool) -> int:
+    completed = job["status"] == JobState.COMPLETED.value
     if as_json:
-        document = views.job_document(job, exit_code=views.job_exit_code(job, rows))
-        document["tasks"] = [views.task_document(row) for row in rows]
-        print_json(document)
+        print_json(job)
     else:
-        age = (job.finished_at or job.updated_at) - job.spec.created_at
+        created = datetime.fromisoformat(job["createdAt"])
+        age = (words.moment(job["finishedAt"]) or created) - created
         print(
-            f"{job.state} in {words.took(age)}: {len(job.completed)} of"
-            f" {words.number_of(job.total, 'task')} completed"
+            f"{job['status']} in {words.took(max(age, timedelta()))}:"
+            f" {job['progress']['completed']} of"
+            f" {words.number_of(job['totalTasks'], 'task')} completed"
         )
-        failed = [row for row in rows if row.state is TaskState.FAILED]
-        for row in failed[:_SHOWN_FAILURES]:
-            print(f"  {row.spec.key}: {row.failure.message if row.failure else 'failed'}")
+        failed = [task for task in job["tasks"] if task["status"] == TaskState.FAILED.value]
+        for task in failed[:_SHOWN_FAILURES]:
+            error = task["error"]["message"] if task["error"] else "failed"
+            print(f"  {task['taskId']}: {error}")
         if failed:
-            print(f"see: longshore logs {failed[0].id}")
-    return ExitCode.OK if job.state is JobState.COMPLETED else ExitCode.FAILED
+            print(f"see: longshore logs {failed[0]['requestId']}")
+    return ExitCode.OK if completed else ExitCode.FAILED

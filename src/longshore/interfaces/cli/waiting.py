@@ -1,4 +1,4 @@
-"""Works on a job in this process until it ends, and shows how far it is.
+"""Waits until a job has ended, works on it meanwhile if it can, and shows how far it is.
 
 On a terminal there is one line that moves; elsewhere a line for each thing that happens. Both are
 told by the job's events and go to stderr, so that stdout has the answer alone.
@@ -7,24 +7,25 @@ told by the job's events and go to stderr, so that stdout has the answer alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from longshore.core.events import types as e
 from longshore.core.events.event import Event
 from longshore.core.ids import split_task_id
+from longshore.core.states import JobState
 from longshore.interfaces.cli import words
-from longshore.interfaces.cli.event_view import JobHistory
+from longshore.interfaces.cli.desks.desk import Desk
+from longshore.interfaces.cli.event_view import event_of
 from longshore.interfaces.cli.exits import ExitCode, say
 from longshore.interfaces.cli.interruption import end_signals
-from longshore.interfaces.cli.listing import all_tasks
+from longshore.interfaces.cli.naming import Named
+from longshore.interfaces.cli.queueing import tell_of_pauses
 from longshore.interfaces.cli.screen import console
-from longshore.interfaces.cli.session import Session
 from longshore.services.crew import Crew
-from longshore.services.following import LOOK_EVERY
 
 _ENDS = (e.TaskCompleted, e.TaskFailed, e.TaskTimeout, e.TaskCancelled)
 _SHOWN = 3
@@ -34,64 +35,79 @@ class _Display(Protocol):
     def event(self, event: Event) -> None: ...
 
 
-async def wait_for_job(session: Session, job_id: str) -> int:
-    """Work until the job has ended; 0, or an exit code if somebody interrupted it."""
-    job = await session.backend.ledger.job(job_id)
-    if job is None or job.state.terminal:
+async def wait_for_job(desk: Desk, job_id: str) -> int:
+    """Wait until the job has ended; 0, or an exit code if somebody interrupted it.
+
+    Where the data are, this process works on it meanwhile; behind a server others do.
+    """
+    job = await desk.job(job_id)
+    if JobState(job["status"]).terminal:
         return ExitCode.OK
-    tasks = await all_tasks(session.backend.ledger, job)
-    queues = tuple(dict.fromkeys(task.spec.queue for task in tasks))
-    crew = session.crew(queues)
+    queues = tuple(dict.fromkeys(task["queue"] for task in job["tasks"]))
+    await tell_of_pauses(desk, queues)
+    crew = desk.crew(queues)
+    with _display(job["name"] or job_id, job["totalTasks"]) as display:
+        watching = _watch(desk, job_id, display)
+        if crew is None:
+            done = await _until_interrupted(watching)
+        else:
+            done = await _working(crew, watching)
+    if done:
+        return ExitCode.OK
+    others = "its server goes on with it" if crew is None else "`longshore worker` goes on with it"
+    say(f"longshore: {job_id} stays accepted; {others}")
+    return ExitCode.INTERRUPTED
+
+
+async def _working(crew: Crew, watching: Coroutine[Any, Any, None]) -> bool:
+    """Work while somebody watches; whether they saw the end.
+
+    The first signal stops the crew, the second one at once; the job itself stays.
+    """
     async with crew:
-        with (
-            _stopped_by_signals(crew) as stopped,
-            _display(job.spec.name or job.id, job.total) as (display),
-        ):
-            watching = crew.during(_watch(session, job_id, display))
-            stop = asyncio.ensure_future(stopped.wait())
-            done = asyncio.ensure_future(watching)
-            await asyncio.wait((done, stop), return_when=asyncio.FIRST_COMPLETED)
-            stop.cancel()
-            if done.done():
-                await done
-                return ExitCode.OK
-            done.cancel()
-            await asyncio.gather(done, return_exceptions=True)
-            say(f"longshore: {job_id} stays accepted; `longshore worker` goes on with it")
-            return ExitCode.INTERRUPTED
+        return await _until_interrupted(
+            crew.during(watching), first=crew.stop, second=crew.stop_at_once
+        )
 
 
-@contextmanager
-def _stopped_by_signals(crew: Crew) -> Iterator[asyncio.Event]:
-    """The first signal stops the crew, the second one at once; the job itself stays."""
+async def _until_interrupted(
+    watching: Coroutine[Any, Any, None],
+    *,
+    first: Callable[[], None] = lambda: None,
+    second: Callable[[], None] = lambda: None,
+) -> bool:
     loop, stopped, signals = asyncio.get_running_loop(), asyncio.Event(), end_signals()
 
     def received() -> None:
         if stopped.is_set():
-            crew.stop_at_once()
+            second()
         else:
-            crew.stop()
+            first()
             stopped.set()
 
     for number in signals:
         loop.add_signal_handler(number, received)
+    stop = asyncio.ensure_future(stopped.wait())
+    done = asyncio.ensure_future(watching)
     try:
-        yield stopped
+        await asyncio.wait((done, stop), return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if done.done():
+            await done
+            return True
+        done.cancel()
+        await asyncio.gather(done, return_exceptions=True)
+        return False
     finally:
+        # After the first signal the handlers stay: a second one must still be heard.
         if not stopped.is_set():
             for number in signals:
                 loop.remove_signal_handler(number)
 
 
-async def _watch(session: Session, job_id: str, display: _Display) -> None:
-    history = JobHistory(session, job_id)
-    while True:
-        job = await session.backend.ledger.job(job_id)
-        async for event in history.more():
-            display.event(event)
-        if job is None or job.state.terminal:
-            return
-        await session.backend.clock.sleep(LOOK_EVERY)
+async def _watch(desk: Desk, job_id: str, display: _Display) -> None:
+    async for event in desk.events(Named(job_id), every=True, follow=True):
+        display.event(event_of(event))
 
 
 @contextmanager

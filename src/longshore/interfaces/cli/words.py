@@ -10,6 +10,16 @@ _UNITS = (("d", _DAY), ("h", _HOUR), ("min", _MINUTE), ("s", _SECOND))
 _SIZES = ("B", "kB", "MB", "GB", "TB")
 
 
+def moment(text: str | None) -> datetime | None:
+    """A time as the wire has it."""
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def lasted(milliseconds: int | None) -> str:
+    """How long something took that the wire gives in milliseconds."""
+    return "" if milliseconds is None else took(timedelta(milliseconds=milliseconds))
+
+
 def took(duration: timedelta | None) -> str:
     """How long something took: ``0.8 s``, ``12 s``, ``3 min 20 s``, ``2 d 3 h``."""
     if duration is None:

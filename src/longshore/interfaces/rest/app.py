@@ -9,7 +9,19 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.middleware.gzip import GZipMiddleware
 
-from longshore.interfaces.rest import dead_letters, definitions, jobs, keys, tasks, wishes
+from longshore.interfaces.rest import (
+    dead_letters,
+    definitions,
+    events,
+    health,
+    jobs,
+    keys,
+    lookups,
+    output,
+    queues,
+    tasks,
+    wishes,
+)
 from longshore.interfaces.rest import schemas as s
 from longshore.interfaces.rest.answers import problems
 from longshore.interfaces.rest.callers import Reader
@@ -31,6 +43,20 @@ _DESCRIBED = (
     s.KeyRequestDocument,
     s.ReplayDocument,
     s.DefinitionRequestDocument,
+    s.PauseDocument,
+)
+_PARTS = (
+    jobs,
+    tasks,
+    wishes,
+    output,
+    events,
+    lookups,
+    definitions,
+    dead_letters,
+    queues,
+    health,
+    keys,
 )
 
 
@@ -52,7 +78,7 @@ def create_app(desk: Desk, *, hosts: Collection[str], body_bytes: int) -> FastAP
     )
     app.state.desk = desk
     app.state.body_bytes = body_bytes
-    for module in (jobs, tasks, wishes, definitions, dead_letters, keys):
+    for module in _PARTS:
         app.include_router(module.router, prefix=f"/{VERSION}")
     app.include_router(_about(app), prefix=f"/{VERSION}")
     app.include_router(_probes())

@@ -62,7 +62,22 @@ def allowed(scope: Scope) -> Callable[..., Awaitable[Caller]]:
     return caller
 
 
+async def _housekeeper(
+    request: Request, caller: Annotated[Caller, Security(allowed(Scope.ADMIN))]
+) -> Caller:
+    access: Access = request.app.state.desk.access
+    if not access.runs_the_house(caller.key):
+        detail = (
+            "this concerns all tenants: it needs a key with the scope 'admin' of the tenant that "
+            "runs this installation"
+        )
+        raise Refused(403, "not-allowed", detail)
+    return caller
+
+
 Reader = Annotated[Caller, Security(allowed(Scope.READ))]
 Submitter = Annotated[Caller, Security(allowed(Scope.SUBMIT))]
 Operator = Annotated[Caller, Security(allowed(Scope.OPERATE))]
 Admin = Annotated[Caller, Security(allowed(Scope.ADMIN))]
+Housekeeper = Annotated[Caller, Security(_housekeeper)]
+"""For what concerns all tenants: see ``Access.runs_the_house``."""

@@ -18,6 +18,7 @@ from longshore.services.dead_letters import DeadLetters
 from longshore.services.documents import Documents
 from longshore.services.explaining import Explaining
 from longshore.services.health_check import HealthCheck
+from longshore.services.pausing import Pausing
 from longshore.services.producer import Producer
 from longshore.services.resuming import Resuming
 from longshore.services.reviewing import Reviewing
@@ -39,6 +40,12 @@ class Desk:
     health_check: HealthCheck
     access: Access
     environment: str  # the name of the stage, as events have it
+    events_ttl_days: int = 0  # for how long events are kept; 0: for ever
+
+    @property
+    def pausing(self) -> Pausing:
+        """Pauses queues."""
+        return Pausing(self.backend)
 
     async def job(self, tenant: str, job_id: str) -> JobRow:
         """A tenant's job; another's is as unknown as one that never was."""

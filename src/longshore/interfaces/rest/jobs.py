@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from longshore.core.ids import task_id_of
 from longshore.core.rows import JobRow, TaskRow
 from longshore.core.states import JobState, TaskState
+from longshore.errors import CommandRefused
 from longshore.interfaces import views
 from longshore.interfaces.rest import schemas as s
 from longshore.interfaces.rest.answers import body_of, problems, tagged
-from longshore.interfaces.rest.bodies import json_body, optional_json_body, shaped
-from longshore.interfaces.rest.callers import Caller, Operator, Reader, Submitter
+from longshore.interfaces.rest.bodies import shaped
+from longshore.interfaces.rest.callers import Operator, Reader, Submitter
 from longshore.interfaces.rest.desk import AtDesk, Desk
+from longshore.interfaces.rest.params import (
+    MOST_A_PAGE,
+    Body,
+    Cursor,
+    Limit,
+    Moment,
+    OptionalBody,
+    RequestId,
+)
 
 router = APIRouter(tags=["jobs"])
-MOST_A_PAGE = 100
-_LIMIT = Query(ge=1, le=MOST_A_PAGE, description="How many at most.")
-_CURSOR = Query(max_length=1_000, description="`nextCursor` of the page before.")
-_KEY = Header(
-    alias="Idempotency-Key",
-    min_length=1,
-    max_length=256,
-    description="The same key gives the same job, however often it is sent.",
-)
-Body = Annotated[Any, Depends(json_body)]
-OptionalBody = Annotated[Any, Depends(optional_json_body)]
-Limit = Annotated[int, _LIMIT]
-Cursor = Annotated[str | None, _CURSOR]
-RequestId = Annotated[str | None, _KEY]
 
 
 @router.post(
@@ -65,13 +62,28 @@ async def list_jobs(
     limit: Limit = 50,
     cursor: Cursor = None,
     status: Annotated[s.JobStatus | None, Query()] = None,
+    name: Annotated[str | None, Query(max_length=200, description="The whole name.")] = None,
+    created_from: Annotated[
+        Moment | None, Query(alias="createdFrom", description="Those from then on.")
+    ] = None,
+    created_before: Annotated[
+        Moment | None, Query(alias="createdBefore", description="Those from before then.")
+    ] = None,
 ) -> Any:
-    """The tenant's jobs, the newest first."""
-    state = JobState(status) if status else None
+    """The tenant's jobs to which everything applies that is asked, the newest first.
+
+    A cursor names a place and not a number: jobs that are added meanwhile shift nothing.
+    """
     page = await desk.backend.ledger.list_jobs(
-        caller.tenant, state=state, limit=limit, cursor=cursor
+        caller.tenant,
+        state=JobState(status) if status else None,
+        name=name,
+        created_from=created_from,
+        created_before=created_before,
+        limit=limit,
+        cursor=cursor,
     )
-    return {"jobs": [_document(job) for job in page.items], "nextCursor": page.cursor}
+    return {"jobs": [await _document(desk, job) for job in page.items], "cursor": page.cursor}
 
 
 @router.get(
@@ -84,8 +96,17 @@ async def read(
 ) -> Any:
     """A job with its tasks: all of them, or the first hundred."""
     job = await desk.job(caller.tenant, job_id)
-    tasks = await _tasks(desk, caller, job_id, limit, None)
-    return tagged(request, s.WholeJob.model_validate({**_document(job), **tasks}))
+    page = await desk.backend.ledger.list_tasks(caller.tenant, job_id=job_id, limit=limit)
+    states = {row.spec.key: row.state for row in page.items}
+    if page.cursor is not None:
+        states = await desk.backend.ledger.task_states(job_id)
+    document = {
+        **views.job_document(job, exit_code=views.job_exit_code(job, page.items)),
+        "states": views.counts_of(states),
+        "tasks": [await task_document(desk, row) for row in page.items],
+        "cursor": page.cursor,
+    }
+    return tagged(request, s.WholeJob.model_validate(document))
 
 
 @router.get("/jobs/{job_id}/tasks", response_model=s.TaskPage, responses=problems(404))
@@ -99,7 +120,8 @@ async def list_tasks(
 ) -> Any:
     """The tasks of a job, in their order."""
     await desk.job(caller.tenant, job_id)
-    return await _tasks(desk, caller, job_id, limit, cursor, TaskState(status) if status else None)
+    state = TaskState(status) if status else None
+    return await task_page(desk, caller.tenant, job_id, limit, cursor, state)
 
 
 @router.post(
@@ -124,7 +146,7 @@ async def add(
     request_id = key or secrets.token_urlsafe(16)
     added = await desk.adding.add(caller.tenant, job_id, request_id, document)
     response.status_code = 201 if added.created else 200
-    return {**_short(added.job), "addedTasks": list(added.keys)}
+    return {**_short(added.job), "addedTasks": list(added.keys), "created": added.created}
 
 
 @router.post(
@@ -137,7 +159,7 @@ async def cancel(desk: AtDesk, caller: Operator, job_id: str, document: Optional
     """End a job with all that runs or would run; what is done stays done."""
     wish = shaped(s.CancelDocument, document)
     await desk.cancelling.cancel(job_id, by=caller.by, reason=wish.reason, tenant=caller.tenant)
-    return _document(await desk.job(caller.tenant, job_id))
+    return await _document(desk, await desk.job(caller.tenant, job_id))
 
 
 @router.post(
@@ -155,9 +177,12 @@ async def resume(desk: AtDesk, caller: Operator, job_id: str, document: Optional
         states = await desk.backend.ledger.task_states(job_id)
         over = (TaskState.FAILED, TaskState.CANCELLED)
         keys = [key for key, state in states.items() if state in over]
+        if not keys:
+            raise CommandRefused(job_id, "nothing of it has failed or was cancelled")
     ids = {task_id_of(job_id, key): key for key in keys}
     resumed = await desk.resuming.resume(job_id, list(ids), by=caller.by, tenant=caller.tenant)
     return {
+        "jobId": job_id,
         "round": resumed.round,
         "tasks": [ids[task_id] for task_id in resumed.tasks],
         "refused": {ids[task_id]: why for task_id, why in resumed.refused.items()},
@@ -177,19 +202,20 @@ async def why_document(desk: Desk, tenant: str, id_: str) -> dict[str, Any]:
     return {"reasons": [views.reason_document(reason) for reason in reasons]}
 
 
-async def _tasks(
+async def task_page(
     desk: Desk,
-    caller: Caller,
-    job_id: str,
+    tenant: str,
+    job_id: str | None,
     limit: int,
     cursor: str | None,
-    state: TaskState | None = None,
+    state: TaskState | None,
 ) -> dict[str, Any]:
+    """A page of tasks, of one job or of all."""
     page = await desk.backend.ledger.list_tasks(
-        caller.tenant, job_id=job_id, state=state, limit=limit, cursor=cursor
+        tenant, job_id=job_id, state=state, limit=limit, cursor=cursor
     )
     tasks = [await task_document(desk, row) for row in page.items]
-    return {"tasks": tasks, "nextCursor": page.cursor}
+    return {"tasks": tasks, "cursor": page.cursor}
 
 
 async def task_document(desk: Desk, row: TaskRow) -> dict[str, Any]:
@@ -198,8 +224,12 @@ async def task_document(desk: Desk, row: TaskRow) -> dict[str, Any]:
     return views.task_document(row, last_event=last)
 
 
-def _document(job: JobRow) -> dict[str, Any]:
-    return views.job_document(job, exit_code=None)
+async def _document(desk: Desk, job: JobRow) -> dict[str, Any]:
+    tasks: Sequence[TaskRow] = ()
+    if job.total == 1 and job.state.terminal:
+        ledger = desk.backend.ledger
+        tasks = (await ledger.list_tasks(job.spec.tenant, job_id=job.id, limit=1)).items
+    return views.job_document(job, exit_code=views.job_exit_code(job, tasks))
 
 
 def _short(job: JobRow) -> dict[str, Any]:

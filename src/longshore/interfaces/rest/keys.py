@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 
-from longshore.core.keys import KeyRecord, Scope
+from longshore.core.keys import Scope
+from longshore.interfaces import views
 from longshore.interfaces.rest import schemas as s
 from longshore.interfaces.rest.answers import body_of, problems
-from longshore.interfaces.rest.bodies import json_body, shaped
+from longshore.interfaces.rest.bodies import shaped
 from longshore.interfaces.rest.callers import Admin
 from longshore.interfaces.rest.desk import AtDesk
+from longshore.interfaces.rest.params import Body
 
 router = APIRouter(tags=["keys"])
 
@@ -19,7 +21,9 @@ router = APIRouter(tags=["keys"])
 @router.get("/keys", response_model=s.KeyList, responses=problems())
 async def list_keys(desk: AtDesk, caller: Admin) -> Any:
     """All keys, oldest first, revoked ones too; never the keys themselves."""
-    return {"keys": [_document(record) for record in await desk.access.list(caller.tenant)]}
+    return {
+        "keys": [views.key_document(record) for record in await desk.access.list(caller.tenant)]
+    }
 
 
 @router.post(
@@ -29,29 +33,17 @@ async def list_keys(desk: AtDesk, caller: Admin) -> Any:
     responses=problems(413, 415),
     openapi_extra=body_of(s.KeyRequestDocument),
 )
-async def create_key(
-    desk: AtDesk, caller: Admin, document: Annotated[Any, Depends(json_body)]
-) -> Any:
+async def create_key(desk: AtDesk, caller: Admin, document: Body) -> Any:
     """Make a key. It is shown in this answer and never again."""
     wanted = shaped(s.KeyRequestDocument, document)
     scopes = {Scope(name) for name in wanted.scopes}
     record, text = await desk.access.create(
         caller.tenant, name=wanted.name, scopes=scopes, by=caller.by
     )
-    return {**_document(record), "key": text}
+    return {**views.key_document(record), "key": text}
 
 
 @router.delete("/keys/{key_id}", response_model=s.KeyDocument, responses=problems(404))
 async def revoke_key(desk: AtDesk, caller: Admin, key_id: str) -> Any:
     """From now on the key allows nothing, at every server at once."""
-    return _document(await desk.access.revoke(caller.tenant, key_id, by=caller.by))
-
-
-def _document(record: KeyRecord) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "name": record.name,
-        "scopes": sorted(scope.value for scope in record.scopes),
-        "createdAt": record.created_at,
-        "revokedAt": record.revoked_at,
-    }
+    return views.key_document(await desk.access.revoke(caller.tenant, key_id, by=caller.by))

@@ -32,7 +32,8 @@ def bound(host: str, port: int) -> socket.socket:
         UsageError: the address is taken, or not ours.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol named: without it asyncio does not know that small answers must not wait.
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))

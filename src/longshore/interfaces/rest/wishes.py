@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 
 from longshore.core.ids import task_id_of
 from longshore.core.limits import FEEDBACK_LIMIT_CHARACTERS
 from longshore.core.remarks import problem_of_remark
 from longshore.interfaces.rest import schemas as s
 from longshore.interfaces.rest.answers import body_of, problems
-from longshore.interfaces.rest.bodies import json_body, optional_json_body, shaped
+from longshore.interfaces.rest.bodies import shaped
 from longshore.interfaces.rest.callers import Operator, Reader
 from longshore.interfaces.rest.desk import AtDesk
 from longshore.interfaces.rest.jobs import task_document, why_document
+from longshore.interfaces.rest.params import Body, OptionalBody
 from longshore.interfaces.rest.problems import Refused, Wrong
 
 router = APIRouter(prefix="/jobs/{job_id}/tasks/{task_id}", tags=["tasks"])
-OptionalBody = Annotated[Any, Depends(optional_json_body)]
 
 
 @router.post(
@@ -57,7 +57,7 @@ async def approve(
 
 @router.post(
     "/revise",
-    response_model=s.TaskDocument,
+    response_model=s.RevisedDocument,
     responses=problems(404, 409, 413, 415),
     openapi_extra=body_of(s.ReviseDocument),
 )
@@ -66,7 +66,7 @@ async def revise(
     caller: Operator,
     job_id: str,
     task_id: str,
-    document: Annotated[Any, Depends(json_body)],
+    document: Body,
 ) -> Any:
     """The result in review is to be bettered: a new attempt gets it, and the feedback."""
     wish = shaped(s.ReviseDocument, document)
@@ -80,7 +80,7 @@ async def revise(
         feedback=wish.feedback,
         attempt=wish.attempt,
     )
-    return await task_document(desk, row)
+    return {**await task_document(desk, row), "revision": row.revision}
 
 
 @router.get("/why", response_model=s.WhyDocument, responses=problems(404))

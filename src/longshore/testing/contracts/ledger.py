@@ -11,6 +11,7 @@ from itertools import cycle
 from longshore.core import commands as c
 from longshore.errors import VersionConflict
 from longshore.testing.contracts.ledger_commits import CommitClauses
+from longshore.testing.contracts.ledger_failed import FailedClauses
 from longshore.testing.contracts.ledger_filters import JobFilterClauses
 from longshore.testing.contracts.ledger_groups import (
     AtomicLedgerContract,
@@ -62,6 +63,7 @@ class LedgerContract(
     UnrecordedEndClauses,
     UntoldParentClauses,
     UntoldEndClauses,
+    FailedClauses,
     NudgeClauses,
 ):
     """What holds for every ledger."""

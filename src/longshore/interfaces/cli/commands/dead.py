@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from longshore.core.error_categories import ErrorCategory
+from longshore.interfaces.cli.commands.shared import Cursor, Limit
 from longshore.interfaces.cli.options import Here, command
 
 _Queue = Annotated[
@@ -44,6 +45,7 @@ _Since = Annotated[
     ("longshore dead list --category network --since 2h", "what the network has done to us"),
     ("longshore dead list --queue mail -o json | jq .count", "for a monitor"),
     output=True,
+    anywhere=True,
 )
 def list_(
     here: Here,
@@ -53,18 +55,8 @@ def list_(
     category: _Category = None,
     job: _Job = None,
     since: _Since = None,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")
-    ] = 50,
-    cursor: Annotated[
-        str | None,
-        typer.Option(
-            "--cursor",
-            metavar="TEXT",
-            help="Go on where an earlier list ended.",
-            show_default=False,
-        ),
-    ] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> None:
     """List dead letters, the latest first: what nobody will look at again by itself.
 
@@ -82,6 +74,7 @@ def list_(
     ("longshore dead show job-k3x_fetch", "a task: each attempt, and the last it printed"),
     ("longshore dead show msg-17", "a message: why nobody could act on it"),
     output=True,
+    anywhere=True,
 )
 def show(
     here: Here,
@@ -105,6 +98,7 @@ def show(
     ("longshore dead replay --category network --since 1h", "says how many, and asks"),
     ("longshore dead replay --all --yes", "everything, without being asked"),
     output=True,
+    anywhere=True,
 )
 def replay(
     here: Here,
@@ -148,6 +142,7 @@ def replay(
 @command(
     ("longshore dead discard msg-17", "forget a message that leads nowhere"),
     output=True,
+    anywhere=True,
 )
 def discard(
     here: Here,

@@ -12,25 +12,9 @@ from typing import Annotated
 import typer
 
 from longshore.core.states import JobState, TaskState
+from longshore.interfaces.cli.commands.shared import Cursor, Id, Limit
 from longshore.interfaces.cli.options import Here, command
 
-_Id = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID",
-        help="A job or task: its id, or as much of it as is enough.",
-        show_default=False,
-    ),
-]
-_Limit = Annotated[
-    int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")
-]
-_Cursor = Annotated[
-    str | None,
-    typer.Option(
-        "--cursor", metavar="TEXT", help="Go on where an earlier list ended.", show_default=False
-    ),
-]
 _Follow = Annotated[
     bool, typer.Option("--follow", "-f", help="Go on until it has ended.", show_default=False)
 ]
@@ -41,6 +25,7 @@ _Follow = Annotated[
     ("longshore jobs --state failed", "only those that failed"),
     ("longshore jobs -o json | jq '.jobs[].jobId'", "for a script"),
     output=True,
+    anywhere=True,
 )
 def jobs(
     here: Here,
@@ -48,8 +33,8 @@ def jobs(
     state: Annotated[
         JobState | None, typer.Option("--state", help="Only jobs in this state.")
     ] = None,
-    limit: _Limit = 50,
-    cursor: _Cursor = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> None:
     """List jobs, the newest first."""
     from longshore.interfaces.cli import listing
@@ -61,8 +46,9 @@ def jobs(
     ("longshore job job-k3x", "the job whose id begins so"),
     ("longshore job job-k3x -o json", "the same for a script"),
     output=True,
+    anywhere=True,
 )
-def job(here: Here, job_id: _Id) -> None:
+def job(here: Here, job_id: Id) -> None:
     """Show one job: how far it is, and each task with its state, attempts, times and error."""
     from longshore.interfaces.cli import listing
 
@@ -73,6 +59,7 @@ def job(here: Here, job_id: _Id) -> None:
     ("longshore tasks --state processing", "what runs now"),
     ("longshore tasks --job job-k3x", "the tasks of one job"),
     output=True,
+    anywhere=True,
 )
 def tasks(
     here: Here,
@@ -83,8 +70,8 @@ def tasks(
     state: Annotated[
         TaskState | None, typer.Option("--state", help="Only tasks in this state.")
     ] = None,
-    limit: _Limit = 50,
-    cursor: _Cursor = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> None:
     """List tasks: the newest first, or those of one job in order."""
     from longshore.interfaces.cli import listing
@@ -97,10 +84,11 @@ def tasks(
     ("longshore events job-k3x --all -f", "and to its tasks, as it happens"),
     ("longshore events job-k3x_fetch -o json", "every event of a task, whole"),
     output=True,
+    anywhere=True,
 )
 def events(
     here: Here,
-    entity: _Id,
+    entity: Id,
     *,
     every: Annotated[
         bool,
@@ -123,10 +111,11 @@ def events(
     ("longshore logs job-k3x_fetch -f", "one task, until it has ended"),
     ("longshore logs job-k3x_fetch --attempt 1", "only its first attempt"),
     output=True,
+    anywhere=True,
 )
 def logs(
     here: Here,
-    entity: _Id,
+    entity: Id,
     *,
     follow: _Follow = False,
     attempt: Annotated[

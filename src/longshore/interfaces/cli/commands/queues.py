@@ -15,7 +15,7 @@ from longshore.interfaces.cli.options import Here, command
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the queue.", show_default=False)]
 
 
-@command(("longshore queues list", "which are paused, by whom and why"), output=True)
+@command(("longshore queues list", "which are paused, by whom and why"), output=True, anywhere=True)
 def list_(here: Here) -> None:
     """List the queues that are paused."""
     from longshore.interfaces.cli import queueing
@@ -26,6 +26,7 @@ def list_(here: Here) -> None:
 @command(
     ("longshore queues pause mail --reason 'the server is down'", "what runs goes on"),
     output=True,
+    anywhere=True,
 )
 def pause(
     here: Here,
@@ -45,7 +46,9 @@ def pause(
     asyncio.run(queueing.pause(here, name, reason=reason))
 
 
-@command(("longshore queues resume mail", "workers take its tasks at once"), output=True)
+@command(
+    ("longshore queues resume mail", "workers take its tasks at once"), output=True, anywhere=True
+)
 def resume(here: Here, name: _Name) -> None:
     """Let the tasks of a queue begin again.
 

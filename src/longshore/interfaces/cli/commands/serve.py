@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from longshore.interfaces.cli.commands.shared import App, Concurrency, Queues
 from longshore.interfaces.cli.options import Here, command
 
 
@@ -45,35 +46,9 @@ def up(
         bool,
         typer.Option("--worker/--no-worker", help="Whether tasks are run here."),
     ] = True,
-    queue: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--queue",
-            metavar="NAME",
-            help="A queue to serve; may be repeated. [default: the setting worker.queues]",
-            show_default=False,
-        ),
-    ] = None,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "--concurrency",
-            metavar="N",
-            min=1,
-            max=1_000,
-            help="How many tasks at once. [default: the setting worker.concurrency]",
-            show_default=False,
-        ),
-    ] = None,
-    app: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--app",
-            metavar="MODULE",
-            help="A module with tasks, loaded once; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
+    queue: Queues = None,
+    concurrency: Concurrency = None,
+    app: App = None,
 ) -> int:
     """Run Longshore as a service on this machine.
 

@@ -6,21 +6,13 @@ Here are their command lines alone; what they do is imported when they run.
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from longshore.interfaces.cli.commands.shared import Id, JobFile
 from longshore.interfaces.cli.options import Here, command
 
-_Id = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID",
-        help="A job or task: its id, or as much of it as is enough.",
-        show_default=False,
-    ),
-]
 _Task = Annotated[
     str,
     typer.Argument(
@@ -33,8 +25,9 @@ _Task = Annotated[
     ("longshore why job-k3x_fetch", "what it waits for, and what would move it on"),
     ("longshore why k3x", "of a whole job"),
     output=True,
+    anywhere=True,
 )
-def why(here: Here, id_: _Id) -> None:
+def why(here: Here, id_: Id) -> None:
     """Say why a job or task does not run, down to the root of it.
 
     Parents that have not completed, a failure before it, a delay or a backoff, a queue that is
@@ -47,13 +40,38 @@ def why(here: Here, id_: _Id) -> None:
 
 
 @command(
+    ("longshore health", "of all that runs; history and people are told, as by the clock"),
+    ("longshore health k3x_fetch", "of one task; nobody else is told"),
+    output=True,
+    anywhere=True,
+)
+def health(
+    here: Here,
+    task: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ID", help="A task: its id, or as much of it as is enough.", show_default=False
+        ),
+    ] = None,
+) -> int:
+    """Check whether tasks that run are well: not silent, not longer at it than they may be.
+
+    Exits with 1 if one is critical or over its time.
+    """
+    from longshore.interfaces.cli import wellbeing
+
+    return asyncio.run(wellbeing.health(here, task))
+
+
+@command(
     ("longshore cancel k3x", "a whole job"),
     ("longshore cancel k3x_fetch --reason 'wrong day'", "one task"),
     output=True,
+    anywhere=True,
 )
 def cancel(
     here: Here,
-    id_: _Id,
+    id_: Id,
     *,
     reason: Annotated[
         str | None,
@@ -76,8 +94,9 @@ def cancel(
     ("longshore resume k3x", "all that failed or was cancelled"),
     ("longshore resume k3x_fetch", "one task"),
     output=True,
+    anywhere=True,
 )
-def resume(here: Here, id_: _Id) -> None:
+def resume(here: Here, id_: Id) -> None:
     """Run what failed or was cancelled again; what completed is not run again.
 
     The tasks begin a new round, with fresh attempts; what waits behind them goes on after them.
@@ -89,7 +108,7 @@ def resume(here: Here, id_: _Id) -> None:
     asyncio.run(wishing.resume(here, id_))
 
 
-@command(("longshore approve k3x_draft", "what depends on it goes on"), output=True)
+@command(("longshore approve k3x_draft", "what depends on it goes on"), output=True, anywhere=True)
 def approve(here: Here, task: _Task) -> None:
     """Say that the result of a task in review is right.
 
@@ -103,6 +122,7 @@ def approve(here: Here, task: _Task) -> None:
 @command(
     ("longshore revise k3x_draft 'half as long, please'", "a new attempt gets it"),
     output=True,
+    anywhere=True,
 )
 def revise(
     here: Here,
@@ -125,6 +145,7 @@ def revise(
     ("longshore add k3x more.yaml", "a file with a list of tasks"),
     ("longshore add k3x more.yaml --request-id part-2", "never twice"),
     output=True,
+    anywhere=True,
 )
 def add(
     here: Here,
@@ -134,9 +155,7 @@ def add(
             metavar="JOB", help="Its id, or as much of it as is enough.", show_default=False
         ),
     ],
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="YAML or JSON; - is stdin.", show_default=False)
-    ],
+    file: JobFile,
     *,
     request_id: Annotated[
         str | None,

@@ -7,11 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from longshore.interfaces.cli.commands.shared import (
+    App,
+    Concurrency,
+    JobFile,
+    Lifeline,
+    LogFile,
+    LogFormat,
+    Processes,
+    Queues,
+    RecycleAt,
+)
 from longshore.interfaces.cli.options import Here, command, duration
 
 _RequestId = Annotated[
@@ -95,17 +105,20 @@ def run(
     ("longshore submit job.yaml --wait", "work on it here until it has ended"),
     ("generate-job | longshore submit - -o json", "from another program"),
     output=True,
+    anywhere=True,
 )
 def submit(
     here: Here,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="YAML or JSON; - is stdin.", show_default=False)
-    ],
+    file: JobFile,
     *,
     request_id: _RequestId = None,
     wait: Annotated[
         bool,
-        typer.Option("--wait", help="Work on it here until it has ended.", show_default=False),
+        typer.Option(
+            "--wait",
+            help="Work on it here until it has ended; behind a server, wait.",
+            show_default=False,
+        ),
     ] = False,
 ) -> int:
     """Submit a job from a file.
@@ -142,86 +155,17 @@ def submit(
 def worker(
     here: Here,
     *,
-    queue: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--queue",
-            metavar="NAME",
-            help="A queue to serve; may be repeated. [default: the setting worker.queues]",
-            show_default=False,
-        ),
-    ] = None,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "--concurrency",
-            metavar="N",
-            min=1,
-            help="How many tasks at once. [default: the setting worker.concurrency]",
-            show_default=False,
-        ),
-    ] = None,
-    app: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--app",
-            metavar="MODULE",
-            help="A module with tasks; may be repeated. [default: the setting worker.app]",
-            show_default=False,
-        ),
-    ] = None,
+    queue: Queues = None,
+    concurrency: Concurrency = None,
+    app: App = None,
     burst: Annotated[
         bool, typer.Option("--burst", help="Stop when nothing is left to do.", show_default=False)
     ] = False,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            "--processes",
-            metavar="N",
-            min=1,
-            help="How many worker processes to keep running."
-            " [default: the setting supervisor.processes]",
-            show_default=False,
-        ),
-    ] = None,
-    recycle_at: Annotated[
-        str | None,
-        typer.Option(
-            "--recycle-at",
-            metavar="HH:MM",
-            help="When to replace them, each day. [default: the setting supervisor.recycle_at]",
-            show_default=False,
-        ),
-    ] = None,
-    log_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--log-file",
-            metavar="FILE",
-            help="Log there and not to stderr. [default: the setting log_file]",
-            show_default=False,
-        ),
-    ] = None,
-    log_format: Annotated[
-        str | None,
-        typer.Option(
-            "--log-format",
-            metavar="NAME",
-            help="How records look: text or json. [default: the setting log_format]",
-            show_default=False,
-        ),
-    ] = None,
-    lifeline: Annotated[
-        int | None,
-        typer.Option(
-            "--lifeline",
-            metavar="N",
-            min=3,
-            help="For the supervisor: the descriptor whose end stops this worker.",
-            show_default=False,
-            hidden=True,
-        ),
-    ] = None,
+    processes: Processes = None,
+    recycle_at: RecycleAt = None,
+    log_file: LogFile = None,
+    log_format: LogFormat = None,
+    lifeline: Lifeline = None,
 ) -> int:
     """Work on tasks until stopped.
 

@@ -22,12 +22,12 @@ from longshore.interfaces.cli.demo.cast import Actor
 from longshore.interfaces.cli.demo.scene import Note, Stage
 from longshore.interfaces.cli.demo.verdict import Verdict, verdict_of
 from longshore.interfaces.cli.demo.view import View, view_for
-from longshore.interfaces.cli.event_view import JobHistory
 from longshore.interfaces.cli.exits import ExitCode, say
 from longshore.interfaces.cli.interruption import end_signals
 from longshore.interfaces.cli.options import Here
 from longshore.interfaces.cli.screen import print_pairs
 from longshore.interfaces.cli.session import Session, opened
+from longshore.services.histories import JobHistory
 from longshore.settings import load_settings
 
 TITLE = "nightly report"
@@ -187,7 +187,7 @@ class _Story:
 
     async def verdict(self) -> Verdict:
         """What the events say so far."""
-        history = JobHistory(self._session, self._job.id)
+        history = JobHistory(self._session.backend, self._session.settings.tenant, self._job.id)
         return verdict_of(
             [event async for event in history.more()],
             total=self._job.total,

@@ -37,6 +37,9 @@ class Asked(Shape):
     )
 
 
+NEXT = "As `cursor` for the next page; null: this was all."
+
+
 class ProblemError(Shape):
     """One thing that is wrong with a request, and where."""
 

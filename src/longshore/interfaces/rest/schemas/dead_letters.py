@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
-from longshore.interfaces.rest.schemas.base import Asked, Moment, Shape
+from longshore.interfaces.rest.schemas.base import NEXT, Asked, Moment, Shape
 from longshore.interfaces.rest.schemas.tasks import TaskDocument
 
 Category = Literal[
@@ -49,8 +49,25 @@ class DeadLetterPage(Shape):
     """Dead letters, those that died last first."""
 
     dead_letters: list[DeadLetterDocument]
-    total: int = Field(description="On all pages.")
-    next_cursor: str | None = Field(description="For the next page; null: this was all.")
+    count: int = Field(description="On all pages.")
+    cursor: str | None = Field(description=NEXT)
+
+
+class DeadKind(Shape):
+    """How many dead letters are of one kind."""
+
+    queue: str
+    category: str = Field(description="Of the error; `message`: a message without a task.")
+    count: int
+
+
+class DeadCounts(Shape):
+    """How many dead letters there are."""
+
+    count: int = Field(description="All of them.")
+    tasks: int = Field(description="Those that a replay would give another round.")
+    messages: int
+    kinds: list[DeadKind] = Field(description="The most frequent first.")
 
 
 class PastAttemptDocument(Shape):
@@ -80,6 +97,8 @@ class PostMortemDocument(DeadLetterDocument):
 
     ended_by: str | None
     body: str | None
+    body_bytes: int | None = None
+    sent_at: Moment | None = None
     input_bytes: int
     task: TaskDocument | None
     attempts: list[PastAttemptDocument]
@@ -93,6 +112,11 @@ class DeadFilterDocument(Asked):
     name: str | None = None
     category: Category | None = None
     job_id: str | None = None
+    since: Annotated[AwareDatetime, Field(strict=False)] | None = Field(
+        default=None,
+        description="Not those from before this moment.",
+        examples=["2030-01-31T12:00:00Z"],
+    )
 
 
 class ReplayDocument(Asked):
@@ -102,8 +126,22 @@ class ReplayDocument(Asked):
     matching: DeadFilterDocument | None = None
 
 
-class ReplayedDocument(Shape):
-    """What came of a replay, by the ids of the tasks."""
+class RoundDocument(Shape):
+    """A task that has another round."""
 
-    rounds: dict[str, int]
-    refused: dict[str, str]
+    request_id: str
+    round: int
+
+
+class MovedOnDocument(Shape):
+    """A task that was left as it is."""
+
+    request_id: str
+    reason: str
+
+
+class ReplayedDocument(Shape):
+    """What came of a replay."""
+
+    replayed: list[RoundDocument]
+    moved_on: list[MovedOnDocument]

@@ -61,6 +61,6 @@ class DefinitionDocument(DefinitionRequestDocument):
 
 
 class DefinitionList(Shape):
-    """The newest version of each."""
+    """Definitions."""
 
     definitions: list[DefinitionDocument]

@@ -7,9 +7,16 @@ from typing import Any, Literal
 from pydantic import Field
 
 from longshore.core.dag import TASK_KEY_PATTERN
-from longshore.core.limits import TASKS_PER_JOB
+from longshore.core.limits import REASON_LIMIT_CHARACTERS, TASKS_PER_JOB
 from longshore.core.submission import LONGEST_DELAY, MOST_ATTEMPTS
-from longshore.interfaces.rest.schemas.base import Asked, JobStatus, Moment, Shape
+from longshore.interfaces.rest.schemas.base import (
+    NEXT,
+    Asked,
+    JobStatus,
+    Moment,
+    Shape,
+    TaskStatus,
+)
 from longshore.interfaces.rest.schemas.tasks import TaskDocument
 
 
@@ -61,6 +68,7 @@ class AddedDocument(Shape):
     status: JobStatus
     total_tasks: int
     added_tasks: list[str]
+    created: bool = Field(description="False: they had been added before, by the same request.")
 
 
 class Progress(Shape):
@@ -79,6 +87,9 @@ class JobDocument(Shape):
     job_id: str
     name: str | None
     status: JobStatus
+    exit_code: int | None = Field(
+        description="What a shell would have ended with that ran it; null while it runs."
+    )
     total_tasks: int
     progress: Progress
     request_id: str
@@ -92,27 +103,43 @@ class JobPage(Shape):
     """Jobs, the newest first."""
 
     jobs: list[JobDocument]
-    next_cursor: str | None = Field(description="For the next page; null: this was all.")
+    cursor: str | None = Field(description=NEXT)
 
 
 class TaskPage(Shape):
-    """Tasks of a job, in their order."""
+    """Tasks: those of a job in their order, else the newest first."""
 
     tasks: list[TaskDocument]
-    next_cursor: str | None = Field(description="For the next page; null: this was all.")
+    cursor: str | None = Field(description=NEXT)
 
 
 class WholeJob(JobDocument):
     """A job with its first tasks."""
 
+    states: dict[TaskStatus, int] = Field(description="How many of its tasks are in which state.")
     tasks: list[TaskDocument]
-    next_cursor: str | None = Field(description="For `GET …/tasks`; null: these are all.")
+    cursor: str | None = Field(description="For `GET …/tasks`; null: these are all.")
+
+
+class StatusesDocument(Shape):
+    """Where every task of a job stands."""
+
+    statuses: dict[str, TaskStatus] = Field(
+        description="By the task's id in the job, in the order of the tasks.",
+        examples=[{"fetch": "completed", "report": "processing"}],
+    )
+
+
+class IdList(Shape):
+    """Ids, in order."""
+
+    ids: list[str] = Field(description="A job's is `job-…`, a task's is {jobId}_{taskId}.")
 
 
 class ReasonDocument(Shape):
     """One link of why something waits."""
 
-    code: str = Field(examples=["queue-paused"])
+    code: str = Field(examples=["queue_paused"])
     text: str
     since: Moment | None
     until: Moment | None
@@ -140,10 +167,16 @@ class ReviseDocument(ApproveDocument):
     feedback: str = Field(min_length=1, max_length=5_000)
 
 
+class RevisedDocument(TaskDocument):
+    """A task whose result goes back."""
+
+    revision: int = Field(description="How often it has gone back so far.")
+
+
 class CancelDocument(Asked):
     """Why something is to be ended."""
 
-    reason: str | None = Field(default=None, max_length=500)
+    reason: str | None = Field(default=None, max_length=REASON_LIMIT_CHARACTERS)
 
 
 class ResumeDocument(Asked):
@@ -155,8 +188,9 @@ class ResumeDocument(Asked):
 
 
 class ResumedDocument(Shape):
-    """What came of a resume."""
+    """What came of a resume; tasks by their ids in the job."""
 
+    job_id: str
     round: int
     tasks: list[str]
-    refused: dict[str, str] = Field(description="Why, by the id of the task.")
+    refused: dict[str, str] = Field(description="Why not, by the task.")

@@ -63,53 +63,25 @@ class ResultDocument(Shape):
     result: Any
 
 
-class TaskHealthDocument(Shape):
-    """How a task looks now; what only a running one has is null."""
-
-    status: TaskStatus
-    health: Literal["healthy", "warning", "critical", "overtime"] | None
-    elapsed_ms: int | None = Field(description="Since the attempt began.")
-    silent_ms: int | None = Field(description="Since its last event.")
-    last_event_type: str | None
-    worker_id: str | None
-
-
 class OutputPiece(Shape):
     """Something that a task printed."""
 
     id: str = Field(description="Its place: {attempt}.{sequence}.", examples=["1.17"])
+    job_id: str
+    task_id: str
     attempt: int
     sequence: int
     at: Moment
     stream: Literal["stdout", "stderr", "log", "lost"]
     text: str
     base64: str | None = Field(default=None, description="The bytes, if they are not UTF-8.")
-    last: int | None = Field(default=None, description="Of `lost`: up to which sequence.")
+    last_sequence: int | None = Field(default=None, description="Of `lost`: up to where.")
 
 
 class OutputPage(Shape):
     """Pieces of output, in order; go on after the last one's id."""
 
     output: list[OutputPiece]
-
-
-class EventDocument(Shape):
-    """Something that happened."""
-
-    event_id: str
-    sequence: int
-    event_type: str = Field(examples=["Task Completed"])
-    entity_id: str
-    entity_type: str
-    timestamp: int = Field(description="Milliseconds since 1970.")
-    context: dict[str, Any]
-    properties: dict[str, Any]
-
-
-class EventPage(Shape):
-    """Events, in order; go on after the last one's sequence."""
-
-    events: list[EventDocument]
 
 
 class Artifact(Shape):

@@ -1,0 +1,159 @@
+"""A store with as many jobs as one likes, quickly.
+
+The real services make one job of each kind, with its task and its events. SQLite then copies their
+rows as often as needed: text for text as the adapter wrote them, with an id, a name and a time of
+their own put in place. Of the events it is the last of each job and task, because that is what a
+read asks for. Indexes and log are taken away meanwhile, which leaves the same file much sooner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import apsw
+
+from benchmarks.system import TENANT, TRUE, system
+from longshore.adapters.sqlite import codec, opening
+from longshore.adapters.sqlite.database import SqliteOptions
+from longshore.core import commands as c
+from longshore.core.failures import ErrorCategory, Failure
+from longshore.core.ids import task_id_of
+from longshore.core.rows import JobRow
+from longshore.wiring import Services
+
+NAMES = tuple(f"name-{number}" for number in range(5))
+KEY = "t0"
+"""What the one task of each job is called."""
+
+APART = timedelta(seconds=1)
+"""Between one job's creation and the next one's."""
+
+_LATER = "2100-01-01T00:00:00Z"
+_NO_TIME = timedelta(0)
+_LEASE = timedelta(minutes=10)
+_BROKEN = Failure(category=ErrorCategory.UNKNOWN, message="as it was told to", retry=False)
+_KINDS = ("running", "completed", "failed", "cancelled")
+_TABLES = {"jobs": "id", "tasks": "job_id", "events": "entity"}  # and where the job is named
+
+# Every name has jobs of every kind; one in twenty has not ended.
+_COPIES = """
+CREATE TEMP TABLE copies AS
+WITH RECURSIVE numbers (value) AS
+    (SELECT 0 UNION ALL SELECT value + 1 FROM numbers WHERE value + 1 < ?3)
+SELECT value AS number,
+       'job-' || lower(hex(randomblob(12))) AS id,
+       ?1 - value * ?2 AS us,
+       'name-' || (value % 5) AS name,
+       CASE value / 5 % 20 WHEN 0 THEN 0 ELSE 1 + value / 5 % 3 END AS kind
+FROM numbers
+ORDER BY id
+"""
+_AT = "strftime('%Y-%m-%dT%H:%M:%fZ', us / 1000000.0, 'unixepoch')"
+
+
+async def filled(folder: Path, count: int) -> None:
+    """Fill the folder's store with so many jobs, of every kind and name; the newest is of now."""
+    async with system(folder) as services:
+        patterns = [await _pattern(services, kind) for kind in _KINDS]
+        now = services.backend.clock.now()
+    path = folder / opening.FILE_NAME
+    connection = opening.connect(path, busy_timeout=SqliteOptions().busy_timeout)
+    connection.execute("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA temp_store=2")
+    connection.execute("PRAGMA cache_size=-500000")
+    with connection, _without_indexes(connection):
+        first = (codec.to_us(now), codec.to_us(now) - codec.to_us(now - APART), count)
+        connection.execute(_COPIES, first)
+        _take_out(connection, patterns)
+        for kind, pattern in enumerate(patterns):
+            _copy(connection, kind, pattern)
+        # Nobody is to hear of copies as if they were news.
+        connection.execute("UPDATE cursors SET position = (SELECT max(position) FROM events)")
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.close()
+
+
+async def _pattern(services: Services, kind: str) -> JobRow:
+    """A job that has come as far as this."""
+    # One that runs is not due for long: nobody rings for it while others are measured.
+    when = {"runAt": _LATER} if kind == "running" else {}
+    document = {"name": "pattern", "tasks": [{"taskId": KEY, **TRUE, **when}]}
+    accepted = await services.producer.submit(TENANT, kind, document)
+    job_id, task_id = accepted.job.id, task_id_of(accepted.job.id, KEY)
+    if kind == "cancelled":
+        await services.cancelling.cancel(job_id, by="benchmarks", reason=None, tenant=TENANT)
+    elif kind != "running":
+        claim = c.Claim(
+            worker_id="w", process_id=1, lasts=_LEASE, epoch=services.backend.ledger.epoch
+        )
+        held = await services.transitions.task(task_id, claim)
+        outcome: c.Command = c.Complete(fence=held.fence, result=None, duration=_NO_TIME)
+        if kind == "failed":
+            outcome = c.AttemptFailed(
+                fence=held.fence, failure=_BROKEN, duration=_NO_TIME, roll=0.0
+            )
+        await services.transitions.task(task_id, outcome)
+    while await services.dispatcher.step(_NO_TIME):
+        pass
+    row = await services.backend.ledger.job(job_id)
+    assert row is not None
+    assert row.state.value == kind, f"{kind} is {row.state}"
+    return row
+
+
+@contextmanager
+def _without_indexes(connection: apsw.Connection) -> Iterator[None]:
+    made = connection.execute(
+        "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+        " AND tbl_name IN ('jobs', 'tasks', 'events')"
+    ).fetchall()
+    for name, _ in made:
+        connection.execute(f"DROP INDEX {name}")
+    yield
+    for _, sql in made:
+        connection.execute(str(sql))
+
+
+def _copy(connection: apsw.Connection, kind: int, pattern: JobRow) -> None:
+    """All rows of one pattern, for each copy of that kind."""
+    created = {"old": pattern.id, "at": codec.to_json(pattern.spec.created_at).strip('"')}
+    for table in _TABLES:
+        names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+        columns = [name for name in names if name != "position"]
+        values = ", ".join(_value(f"p.{name}", name) for name in columns)
+        # Table and columns are those of our own schema.
+        connection.execute(
+            f"INSERT INTO {table} ({', '.join(columns)}) SELECT {values}"  # noqa: S608
+            f" FROM temp.copies AS o CROSS JOIN temp.{table}_patterns AS p"
+            " WHERE o.kind = :kind AND p.pattern = :old",
+            {**created, "kind": kind},
+        )
+
+
+def _value(column: str, name: str) -> str:
+    """What stands in a column of a copy."""
+    if name == "created_us":
+        return "o.us"
+    if name == "name":
+        return "o.name"
+    if name in ("id", "job_id", "entity"):
+        return f"replace({column}, :old, o.id)"
+    if name in ("body", "spec", "properties"):
+        own = f"replace(replace({column}, :old, o.id), :at, {_AT})"
+        return f"""replace({own}, '"name":"pattern"', '"name":"' || o.name || '"')"""
+    return column
+
+
+def _take_out(connection: apsw.Connection, patterns: list[JobRow]) -> None:
+    """Put the patterns' rows beside, where they can be found without passing over their copies."""
+    for table, owner in _TABLES.items():
+        connection.execute(
+            f"CREATE TEMP TABLE {table}_patterns AS SELECT '' AS pattern, * FROM {table} LIMIT 0"  # noqa: S608
+        )
+        for row in patterns:
+            theirs = f"FROM {table} WHERE instr({owner}, ?1) > 0"
+            last = f"{theirs} GROUP BY {owner} HAVING rowid = max(rowid)"
+            connection.execute(f"INSERT INTO {table}_patterns SELECT ?1, * {last}", (row.id,))
+            connection.execute(f"DELETE {theirs}", (row.id,))

@@ -1,0 +1,169 @@
+"""What failed for good in the course of the years: a look at the edge of an index, and no more."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from longshore.adapters.sqlite import codec, opening
+from longshore.adapters.sqlite.backend import sqlite_backend
+from longshore.adapters.sqlite.database import Database
+from longshore.core import commands as c
+from longshore.core.failures import ErrorCategory, Failure
+from longshore.core.rows import TaskRow
+from longshore.testing.clock import FakeClock
+from longshore.testing.contracts.ledger_failed import failed_task
+from longshore.testing.contracts.samples import after, claim, new_task
+from longshore.testing.contracts.suite import START
+from tests.adapters.process.conftest import scenario
+
+SECOND = timedelta(seconds=1)
+Asked = list[tuple[str, Sequence[Any]]]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Every statement that the reading thread is asked to run."""
+    noted: Asked = []
+    scan = Database.scan
+
+    async def noting(self: Database, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        noted.append((sql, values))
+        return await scan(self, sql, values)
+
+    monkeypatch.setattr(Database, "scan", noting)
+    return noted
+
+
+@scenario
+async def test_both_questions_are_walks_along_the_index_of_what_failed(
+    tmp_path: Path, asked: Asked
+) -> None:
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        await backend.ledger.failed("acme", limit=10)
+        await backend.ledger.failed_tenants(limit=10, after="a")
+
+    connection = apsw.Connection(str(tmp_path / opening.FILE_NAME))
+    plans = [connection.execute(f"EXPLAIN QUERY PLAN {sql}", values) for sql, values in asked]
+    of_tasks, of_tenants = [[step[-1] for step in plan] for plan in plans]
+    connection.close()
+    assert of_tasks == ["SEARCH tasks USING INDEX tasks_failed (tenant=?)"]
+    looks = [step for step in of_tenants if " tasks " in step]
+    assert looks == ["SEARCH tasks USING COVERING INDEX tasks_failed (tenant>?)"] * 2
+
+
+@scenario
+async def test_of_very_many_only_those_that_are_asked_for_are_looked_at(
+    tmp_path: Path, asked: Asked
+) -> None:
+    steps: dict[int, list[int]] = {}
+    for many in (50, 2_000):
+        folder = tmp_path / str(many)
+        async with sqlite_backend(folder, FakeClock(START)) as backend:
+            rows = [failed_row(f"t{number:05}", number) for number in range(many)]
+            for tenant in ("acme", "zoo"):
+                write_by_hand(folder, tenant, rows)
+            asked.clear()
+            found = await backend.ledger.failed("acme", limit=10)
+            tenants = await backend.ledger.failed_tenants(limit=10)
+        assert [task.task_id for task in found] == [
+            f"acme_t{number:05}" for number in range(many - 1, many - 11, -1)
+        ]
+        assert tenants == ["acme", "zoo"]
+        connection = apsw.Connection(str(folder / opening.FILE_NAME))
+        steps[many] = [steps_of(connection, sql, values) for sql, values in asked]
+        connection.close()
+
+    assert steps[50] == steps[2_000]
+    assert all(steps[50])
+
+
+@scenario
+async def test_a_damaged_row_and_a_category_of_a_newer_version_are_failures_of_no_known_kind(
+    tmp_path: Path,
+) -> None:
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        for key, seconds in (("damaged", 3), ("newer", 2), ("fine", 1)):
+            await failed_task(backend, key, at=START + seconds * SECOND)
+        connection = apsw.Connection(str(tmp_path / opening.FILE_NAME))
+        connection.execute("UPDATE tasks SET body = '{' WHERE id = 'job-one_damaged'")
+        connection.execute(
+            "UPDATE tasks SET body = json_set(body, '$.failure.category', 'sunspots')"
+            " WHERE id = 'job-one_newer'"
+        )
+        connection.close()
+
+        found = await backend.ledger.failed("acme", limit=10)
+
+    assert [(task.task_id, task.category) for task in found] == [
+        ("job-one_damaged", None),
+        ("job-one_newer", None),
+        ("job-one_fine", ErrorCategory.VALIDATION),
+    ]
+
+
+@scenario
+async def test_what_failed_in_a_file_of_an_older_schema_is_found(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    older = list(takewhile(lambda one: "tasks_failed" not in one[1], opening.migrations()))
+    connection = apsw.Connection(str(tmp_path / opening.FILE_NAME))
+    connection.execute("PRAGMA journal_mode=WAL")
+    for _, sql in older:
+        connection.execute(sql)
+    connection.execute(
+        f"PRAGMA application_id={opening.APPLICATION_ID}; PRAGMA user_version={older[-1][0]}"
+    )
+    connection.close()
+    row = failed_row("a", 0)
+    write_by_hand(tmp_path, "acme", [row])
+
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        (found,) = await backend.ledger.failed("acme", limit=10)
+
+        assert (found.task_id, found.failed_at) == ("acme_a", row.finished_at)
+        assert await backend.ledger.failed_tenants(limit=10) == ["acme"]
+
+
+def failed_row(key: str, number: int) -> TaskRow:
+    """A task that failed so many seconds after the start."""
+    held = claim(new_task(key, number=number).row).row
+    failure = Failure(category=ErrorCategory.VALIDATION, message="broke")
+    failed = c.AttemptFailed(fence=held.fence, failure=failure, roll=0.0, duration=SECOND)
+    return after(held, failed, now=START + number * SECOND).row
+
+
+def write_by_hand(folder: Path, tenant: str, rows: Sequence[TaskRow]) -> None:
+    """Put rows into the file as if they were that tenant's."""
+    connection = apsw.Connection(str(folder / opening.FILE_NAME))
+    with connection:
+        connection.executemany(
+            "INSERT INTO tasks (id, tenant, job_id, number, queue, created_us, spec, state,"
+            " finished_us, version, body) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+            [
+                (
+                    *(f"{tenant}_{row.spec.key}", tenant, f"job-{tenant}", row.spec.number),
+                    *(row.spec.queue, 0, codec.spec_to_json(row.spec), row.state),
+                    *(codec.maybe_us(row.finished_at), row.version, codec.body_to_json(row)),
+                )
+                for row in rows
+            ],
+        )
+    connection.close()
+
+
+def steps_of(connection: apsw.Connection, sql: str, values: Sequence[Any]) -> int:
+    """How many steps SQLite takes for a statement."""
+    steps = 0
+
+    def step() -> bool:
+        nonlocal steps
+        steps += 1
+        return False
+
+    connection.set_progress_handler(step, 1)
+    list(connection.execute(sql, values))
+    return steps

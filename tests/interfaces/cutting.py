@@ -1,0 +1,85 @@
+"""A way to a server on which answers get lost."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+PATIENCE_S = 60
+
+
+class _Way:
+    """One connection there and back."""
+
+    def __init__(self, left: list[int], marked: bytes) -> None:
+        self._left = left
+        self._marked = marked
+        self._most: int | None = None
+
+    async def there(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65_536):
+            if self._left and data.startswith(self._marked):
+                self._most = self._left.pop(0)
+            sink.write(data)
+            await sink.drain()
+
+    async def back(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(4096):
+            if self._most is not None:
+                data = data[: self._most]
+                self._most -= len(data)
+            sink.write(data)
+            await sink.drain()
+            if self._most == 0:
+                return
+
+
+@contextlib.contextmanager
+def cutting(url: str, *, after: tuple[int, ...], marked: bytes = b"") -> Iterator[str]:
+    """An address that leads to the server, and cuts the first answers off.
+
+    Args:
+        after: how many bytes of the first answer come through, of the second and so on.
+        marked: how the requests begin whose answers are cut.
+    """
+    loop = asyncio.new_event_loop()
+    began: list[int] = []
+    ready, over = threading.Event(), asyncio.Event()
+    left = list(after)
+    upstream = urlsplit(url)
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, answer = await asyncio.open_connection(upstream.hostname, upstream.port)
+        way = _Way(left, marked)
+        ways = [
+            asyncio.ensure_future(way.there(reader, answer)),
+            asyncio.ensure_future(way.back(there, writer)),
+        ]
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for one in ways:
+            one.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+        for one in (writer, answer):
+            one.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(carry, "127.0.0.1", 0)
+        began.append(server.sockets[0].getsockname()[1])
+        ready.set()
+        await over.wait()
+        server.close()
+
+    def threaded() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(run())
+
+    thread = threading.Thread(target=threaded, name="cutting")
+    thread.start()
+    assert ready.wait(PATIENCE_S)
+    try:
+        yield f"http://127.0.0.1:{began[0]}"
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join(PATIENCE_S)

@@ -1,0 +1,129 @@
+"""Dead letters through the HTTP door: H5."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from longshore.core.limits import RECEIVE_LIMIT
+from longshore.ports.queue import Outgoing
+from tests.interfaces.rest.door import Door, a_task, opened, scenario
+
+FAILS = ("sh", "-c", "exit 3")
+NO_TIME = timedelta(0)
+LETTERS = "/v1/dead-letters"
+
+
+async def poison(door: Door, queue: str = "mail") -> None:
+    """A message that leads nowhere, received too often."""
+    messages = door.services.backend.queue
+    await messages.send([Outgoing(queue=queue, body="what is this")])
+    for _ in range(RECEIVE_LIMIT + 1):
+        await messages.receive([queue], limit=1, hidden_for=NO_TIME, wait=NO_TIME)
+
+
+async def counted(door: Door, **wanted: Any) -> dict[str, Any]:
+    counts: dict[str, Any] = (await door.get(f"{LETTERS}/counts", params=wanted)).json()
+    page = (await door.get(LETTERS, params=wanted)).json()
+    assert counts["count"] == page["count"] == len(page["deadLetters"])
+    return counts
+
+
+@scenario
+async def test_what_a_replay_would_touch_is_counted_before_by_the_same_filter(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path, working=True) as door:
+        early = await door.submit(a_task("a", argv=FAILS), a_task("b", argv=FAILS))
+        await door.until(early, "failed")
+        late = await door.submit(a_task("c", argv=("no-such-command",)))
+        await door.until(late, "failed")
+        died = (await door.get(f"/v1/jobs/{late}/tasks/c")).json()
+        await poison(door)
+
+        everything = await counted(door)
+        since = await counted(door, since=died["finishedAt"], name="command")
+        of_job = await counted(door, jobId=early, queue="default", category="exit-code")
+        matching = {"since": died["finishedAt"], "name": "command"}
+        replayed = (await door.post(f"{LETTERS}/replay", {"matching": matching})).json()
+        again = (await door.post(f"{LETTERS}/replay", {"ids": [f"{early}_a", f"{late}_c"]})).json()
+
+        assert {key: everything[key] for key in ("count", "tasks", "messages")} == {
+            "count": 4,
+            "tasks": 3,
+            "messages": 1,
+        }
+        assert everything["kinds"][0] == {"queue": "default", "category": "exit-code", "count": 2}
+        assert {"queue": "mail", "category": "message", "count": 1} in everything["kinds"]
+        assert (since["tasks"], since["kinds"][0]["category"]) == (1, died["error"]["category"])
+        assert of_job["tasks"] == 2
+        assert replayed == {
+            "replayed": [{"requestId": f"{late}_c", "round": 2}],
+            "movedOn": [],
+        }
+        # The other has been replayed just now, or has even failed again since.
+        assert {"requestId": f"{early}_a", "round": 2} in again["replayed"]
+        for job_id in (early, late):
+            await door.until(job_id, "failed")
+
+
+@scenario
+async def test_a_message_that_leads_nowhere_is_examined_and_discarded(tmp_path: Path) -> None:
+    async with opened(tmp_path) as door:
+        await poison(door)
+        (letter,) = (await door.get(LETTERS)).json()["deadLetters"]
+        path = f"{LETTERS}/{letter['id']}"
+
+        examined = (await door.get(path)).json()
+        discarded = await door.send("DELETE", path)
+
+        assert (letter["kind"], letter["receives"]) == ("message", RECEIVE_LIMIT)
+        assert (examined["body"], examined["bodyBytes"]) == ("what is this", 12)
+        assert examined["sentAt"] is not None
+        assert (discarded.status_code, discarded.json()) == (200, letter)
+        assert (await door.get(path)).status_code == 404
+        assert (await door.get(LETTERS)).json()["count"] == 0
+        told = (await door.get("/v1/events?entity=QUEUE%23mail")).json()["events"]
+        assert told[-1]["properties"]["reason"].startswith("discarded by ann")
+
+
+@scenario
+async def test_a_task_that_failed_is_history_and_cannot_be_discarded(tmp_path: Path) -> None:
+    async with opened(tmp_path, working=True) as door:
+        job_id = await door.submit(a_task("a", argv=FAILS))
+        await door.until(job_id, "failed")
+
+        answer = await door.send("DELETE", f"{LETTERS}/{job_id}_a")
+
+        assert (answer.status_code, answer.json()["type"]) == (409, "urn:longshore:problem:refused")
+        assert (await door.get(LETTERS)).json()["count"] == 1
+
+
+@scenario
+async def test_pages_of_dead_letters_fit_together_while_more_die(tmp_path: Path) -> None:
+    async with opened(tmp_path, working=True) as door:
+        keys = [f"t{number}" for number in range(5)]
+        job_id = await door.submit(*(a_task(key, argv=FAILS) for key in keys))
+        await door.until(job_id, "failed")
+
+        page = (await door.get(f"{LETTERS}?limit=2")).json()
+        seen = [letter["id"] for letter in page["deadLetters"]]
+        more = await door.submit(a_task("late", argv=FAILS))
+        await door.until(more, "failed")
+        while page["cursor"]:
+            page = (await door.get(LETTERS, params={"limit": 2, "cursor": page["cursor"]})).json()
+            seen += [letter["id"] for letter in page["deadLetters"]]
+
+        assert sorted(seen) == [f"{job_id}_{key}" for key in keys]
+
+
+@scenario
+async def test_what_is_wrong_with_a_filter_is_told(tmp_path: Path) -> None:
+    async with opened(tmp_path) as door:
+        query = await door.get(f"{LETTERS}/counts?since=soon&category=sad")
+        body = await door.post(f"{LETTERS}/replay", {"matching": {"since": "2030-01-31"}})
+
+        assert [one["path"] for one in query.json()["errors"]] == [
+            "query.category",
+            "query.since",
+        ]
+        assert [one["path"] for one in body.json()["errors"]] == ["matching.since"]

@@ -1,0 +1,293 @@
+"""Very many readers of one task's output, and one that stops reading; through the real server.
+
+Readers are bare sockets that speak HTTP/1.0, so that what they get is the stream and nothing else.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.adapters.sqlite.output import SqliteOutputLog
+from longshore.ports.output import OutputEntry, Place, Stream
+from longshore.services import following
+from tests.interfaces.rest.door import Door, a_task, opened, scenario
+
+LINES = 10_000
+HALF = LINES // 2
+READERS = 200
+A_PIECE = 100
+# Each message on the channel is a piece of output by itself, however busy whoever reads it is. Half
+# way the task waits until it is told to go on.
+CHATTY = f"""
+import json, sys
+channel = open(3, "w")
+def say(first, last):
+    for start in range(first, last, {A_PIECE}):
+        lines = "\\n".join(f"line {{number}}" for number in range(start, start + {A_PIECE}))
+        print(json.dumps({{"type": "log", "text": lines}}), file=channel, flush=True)
+say(0, {HALF})
+open(sys.argv[1], "rb").read(1)
+say({HALF}, {LINES})
+"""
+PRINTED = "".join(f"line {number}\n" for number in range(LINES))
+MIB = 2**20
+# What a kernel takes for a socket before it says that it is full, and a little for everybody else.
+FITS = 8 * MIB
+UNLIMITED = {"requests_per_second": 1_000_000, "burst": 1_000_000}
+
+
+@dataclass
+class Reader:
+    """One who reads a stream, and may be cut off and come back."""
+
+    door: Door
+    path: str
+    text: list[str] = field(default_factory=list)
+    lines: int = 0
+    last_id: str | None = None
+    end: Any = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self.door.address.removeprefix("http://").split(":")
+        return host, int(port)
+
+    async def read(self, enough: Callable[[], bool] = lambda: False) -> None:
+        """Go on behind the last piece that came, until it is enough, or to the end."""
+        reader, writer = await asyncio.open_connection(*self.address)
+        with contextlib.closing(writer):
+            writer.write(self.request())
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert b" 200 " in head.partition(b"\r\n")[0], head
+            left = b""
+            while not enough() and (data := await reader.read(MIB)):
+                *events, left = (left + data).split(b"\n\n")
+                for event in events:
+                    self._take(event)
+
+    def request(self) -> bytes:
+        came_so_far = f"Last-Event-ID: {self.last_id}\r\n" if self.last_id else ""
+        key = self.door.keys["all"]
+        return (
+            f"GET {self.path} HTTP/1.0\r\nHost: 127.0.0.1\r\nx-api-key: {key}\r\n{came_so_far}\r\n"
+        ).encode()
+
+    def _take(self, event: bytes) -> None:
+        fields = dict(line.split(b": ", 1) for line in event.split(b"\n"))
+        if fields.get(b"event") == b"output":
+            text = json.loads(fields[b"data"])["text"]
+            self.text.append(text)
+            self.lines += text.count("\n")
+            self.last_id = fields[b"id"].decode()
+        elif fields.get(b"event") == b"end":
+            self.end = json.loads(fields[b"data"])
+
+
+@scenario
+async def test_each_of_many_readers_gets_every_line_once_and_in_order_also_when_it_comes_back(
+    tmp_path: Path,
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    go_on = os.open(gate, os.O_RDWR)
+    argv = (sys.executable, "-c", CHATTY, str(gate))
+    async with opened(tmp_path / "data", working=True, **UNLIMITED) as door:
+        job_id = await door.submit(a_task("a", argv=argv))
+        path = f"/v1/jobs/{job_id}/tasks/a/output/stream"
+        readers = [Reader(door, path) for _ in range(READERS)]
+        behind = set(range(READERS))
+
+        async def follow(number: int) -> None:
+            reader, cut_at = readers[number], number * LINES // READERS
+
+            def cut_off() -> bool:
+                if reader.lines >= HALF and number in behind:
+                    behind.remove(number)
+                    if not behind:
+                        os.write(go_on, b"!")
+                return reader.lines >= cut_at
+
+            await reader.read(cut_off)
+            cut_at = LINES + 1
+            await reader.read(cut_off)
+
+        await asyncio.gather(*map(follow, range(READERS)))
+
+        assert {len(reader.text) for reader in readers} == {len(readers[0].text)}
+        assert {"".join(reader.text) == PRINTED for reader in readers} == {True}
+        assert [reader.end for reader in readers] == [{"status": "completed"}] * READERS
+    os.close(go_on)
+
+
+async def printed(door: Door, task_id: str, first: int, *pieces: bytes) -> None:
+    """Keep pieces, as a worker does."""
+    backend = door.services.backend
+    now = backend.clock.now()
+    entries = [
+        OutputEntry(attempt=1, sequence=sequence, at=now, stream=Stream.STDOUT, data=data)
+        for sequence, data in enumerate(pieces, first)
+    ]
+    await backend.output.append(task_id, entries)
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes that each stream has taken from the store, in the order in which they began."""
+    counts: list[int] = []
+    updates = following.updates
+
+    async def counted(*given: Any, **named: Any) -> AsyncIterator[Any]:
+        place = len(counts)
+        counts.append(0)
+        async for row, entries in updates(*given, **named):
+            counts[place] += sum(len(entry.data) for entry in entries)
+            yield row, entries
+
+    monkeypatch.setattr(following, "updates", counted)
+    return counts
+
+
+@scenario
+async def test_for_a_reader_that_stops_no_more_is_held_than_fits_its_socket_and_a_little(
+    tmp_path: Path, taken: list[int]
+) -> None:
+    async with opened(tmp_path, **UNLIMITED) as door:
+        job_id = await door.submit(a_task("a"))
+        path = f"/v1/jobs/{job_id}/tasks/a/output/stream"
+        # So many short ones that very many of them are read at once; then long ones.
+        short, long = [b"a\n"] * 400, [b"a line\n" * 9_000] * 500
+        await printed(door, f"{job_id}_a", 1, *short, *long)
+        await door.post(f"/v1/jobs/{job_id}/cancel")
+        stopped, reading = Reader(door, path), Reader(door, path)
+        with socket.socket() as never_read:
+            never_read.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            never_read.connect(stopped.address)
+            never_read.sendall(stopped.request())
+            while not taken:
+                await asyncio.sleep(0)  # the server is on this loop: it gets its turns
+            # All that another reads meanwhile, the stopped one could have been sent, too.
+            await reading.read()
+
+            assert taken[1] == sum(map(len, reading.text)) == sum(map(len, short + long))
+            assert 0 < taken[0] < FITS < taken[1] / 3
+
+
+@scenario
+async def test_what_many_readers_wait_for_is_read_once_for_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, count = 10, 50
+    reads = 0
+    read = SqliteOutputLog.read
+
+    async def counted(self: SqliteOutputLog, *given: Any, **named: Any) -> list[OutputEntry]:
+        nonlocal reads
+        reads += 1
+        return await read(self, *given, **named)
+
+    monkeypatch.setattr(SqliteOutputLog, "read", counted)
+    async with opened(tmp_path, **UNLIMITED) as door:
+        job_id = await door.submit(a_task("a"))
+        path = f"/v1/jobs/{job_id}/tasks/a/output/stream"
+        readers = [Reader(door, path) for _ in range(count)]
+        all_have_it = asyncio.Event()
+        number = 0
+
+        def enough() -> bool:
+            if min(reader.lines for reader in readers) == number:
+                all_have_it.set()
+            return number == lines and all_have_it.is_set()
+
+        reading = [asyncio.ensure_future(reader.read(enough)) for reader in readers]
+        for number in range(1, lines + 1):
+            all_have_it.clear()
+            await printed(door, f"{job_id}_a", number, b"a line\n")
+            await all_have_it.wait()
+        for one in reading:
+            one.cancel()
+        await asyncio.wait(reading)
+
+    # At first each looks for itself; then one reads for all who wait, and some may come too late.
+    assert reads < count + lines * count / 5
+    assert {"".join(reader.text) for reader in readers} == {"a line\n" * lines}
+
+
+@scenario
+async def test_a_reader_that_leaves_takes_nothing_from_those_who_wait_with_it(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as door:
+        task_id = f"{await door.submit(a_task('a'))}_a"
+        streams = [
+            following.updates(door.services.backend, task_id, look_every=timedelta(hours=1))
+            for _ in range(4)
+        ]
+        for stream in streams:
+            await anext(stream)
+        before = asyncio.all_tasks()
+
+        waiting = await _waiting(streams)
+        await _left(waiting[0])  # the one for whom the wait was begun
+        await printed(door, task_id, 1, b"a line\n")
+        got = await asyncio.gather(*waiting[1:])
+        for one in await _waiting(streams[1:]):
+            await _left(one)
+        newcomer = following.updates(
+            door.services.backend, task_id, after=Place(1, 1), look_every=timedelta(hours=1)
+        )
+        await anext(newcomer)
+        (waiting_again,) = await _waiting([newcomer])
+        await printed(door, task_id, 2, b"another\n")
+        got.append(await waiting_again)
+
+        lines = [[b"a line\n"]] * 3 + [[b"another\n"]]
+        assert [[entry.data for entry in entries] for _, entries in got] == lines
+        while left := asyncio.all_tasks() - before:
+            await asyncio.wait(left)  # nobody waits for an hour on behalf of those who are gone
+
+
+async def _waiting(streams: list[Any]) -> list[asyncio.Future[Any]]:
+    waiting = [asyncio.ensure_future(anext(stream)) for stream in streams]
+    await asyncio.sleep(0)
+    return waiting
+
+
+async def _left(reader: asyncio.Future[Any]) -> None:
+    reader.cancel()
+    await asyncio.wait([reader])
+
+
+@pytest.mark.parametrize("follow", [False, True], ids=["stored", "followed"])
+@scenario
+async def test_much_output_of_several_tasks_comes_once_and_in_the_order_of_time(
+    tmp_path: Path, follow: bool
+) -> None:
+    async with opened(tmp_path) as door:
+        keys = ("a", "b", "c")
+        job_id = await door.submit(*(a_task(key) for key in keys))
+        wanted = []
+        # Short pieces and then long ones, so that batches of every size are cut off somewhere.
+        for number in range(1, 121):
+            for key in keys:
+                data = f"{key} {number} ".encode() * (9_000 if number > 100 else 1)
+                await printed(door, f"{job_id}_{key}", number, data)
+                wanted.append((key, data))
+        await door.post(f"/v1/jobs/{job_id}/cancel")
+        backend = door.services.backend
+
+        pieces = following.of_job(backend, job_id, follow=follow, attempt=None)
+        got = [piece async for piece in pieces]
+        of_one = [entry.data async for entry in following.stored(backend, f"{job_id}_b")]
+
+        assert [(piece.key, piece.entry.data) for piece in got] == wanted
+        assert of_one == [data for key, data in wanted if key == "b"]

@@ -1,0 +1,123 @@
+"""What tasks print, through the HTTP door: whole jobs, single attempts; J3."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from tests.interfaces.rest.door import Door, a_task, opened, scenario
+from tests.interfaces.rest.streams import streamed
+
+
+async def _printed(door: Door, path: str) -> tuple[list[Any], Any]:
+    pieces, end = [], None
+    async for name, id_, data in streamed(door, path):
+        if name == "output":
+            pieces.append((id_, data))
+        else:
+            end = data
+    return pieces, end
+
+
+@scenario
+async def test_what_all_tasks_of_a_job_print_comes_in_one_stream_while_it_runs(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path, working=True) as door:
+        say = "for i in 1 2 3; do echo $0 $i; done"
+        job_id = await door.submit(
+            a_task("a", argv=("sh", "-c", say, "a")),
+            a_task("b", argv=("sh", "-c", say, "b")),
+            a_task("c", "a", "b", argv=("sh", "-c", say, "c")),
+        )
+
+        live, end = await _printed(door, f"/v1/jobs/{job_id}/output/stream")
+        stored, _ = await _printed(door, f"/v1/jobs/{job_id}/output/stream?follow=false")
+
+        for pieces in (live, stored):
+            for key in "abc":
+                text = "".join(piece["text"] for _, piece in pieces if piece["taskId"] == key)
+                assert text == "".join(f"{key} {number}\n" for number in (1, 2, 3))
+            assert [piece["taskId"] for _, piece in pieces][-1] == "c"
+            assert {piece["jobId"] for _, piece in pieces} == {job_id}
+            # Nothing that a browser would believe it can go on from.
+            assert {id_ for id_, _ in pieces} == {""}
+        assert [piece["at"] for _, piece in stored] == sorted(piece["at"] for _, piece in stored)
+        assert end == {"status": "completed"}
+
+
+@scenario
+async def test_what_is_there_of_a_job_that_runs_can_be_had_without_waiting(tmp_path: Path) -> None:
+    async with opened(tmp_path, working=True) as door:
+        job_id = await door.submit(a_task("a", argv=("sh", "-c", "echo begun; sleep 1000")))
+        while not (await door.get(f"/v1/jobs/{job_id}/tasks/a/output")).json()["output"]:
+            await asyncio.sleep(0.02)  # another process works on it
+
+        pieces, end = await _printed(door, f"/v1/jobs/{job_id}/output/stream?follow=false")
+
+        assert [piece["text"] for _, piece in pieces] == ["begun\n"]
+        assert end == {"status": "running"}
+        await door.post(f"/v1/jobs/{job_id}/cancel")
+        await door.until(job_id, "cancelled")
+
+
+@scenario
+async def test_the_stream_of_an_attempt_ends_with_it_although_the_task_goes_on(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path, working=True) as door:
+        definition = {
+            "runner": "command",
+            "retryableExitCodes": [9],
+            "retry": {"maxAttempts": 2, "base": "10ms", "cap": "20ms"},
+        }
+        await door.send("PUT", "/v1/task-definitions/second-longer", definition)
+        say = "echo try $LONGSHORE_ATTEMPT; test $LONGSHORE_ATTEMPT = 1 && exit 9; sleep 1000"
+        job_id = await door.submit(
+            {"taskId": "a", "name": "second-longer", "input": {"argv": ["sh", "-c", say]}}
+        )
+
+        pieces, end = await _printed(door, f"/v1/jobs/{job_id}/tasks/a/output/stream?attempt=1")
+
+        assert [piece["text"] for _, piece in pieces] == ["try 1\n"]
+        assert end in ({"status": "pending"}, {"status": "processing"})
+        await door.post(f"/v1/jobs/{job_id}/cancel")
+        await door.until(job_id, "cancelled")
+
+
+@scenario
+async def test_the_output_of_one_attempt_can_be_had_alone(tmp_path: Path) -> None:
+    async with opened(tmp_path, working=True) as door:
+        definition = {
+            "runner": "command",
+            "retryableExitCodes": [9],
+            "retry": {"maxAttempts": 3, "base": "10ms", "cap": "20ms"},
+        }
+        await door.send("PUT", "/v1/task-definitions/flaky", definition)
+        say = f"echo try $LONGSHORE_ATTEMPT; test -e {tmp_path}/2 && exit 0; "
+        say += f"test -e {tmp_path}/1 && touch {tmp_path}/2; touch {tmp_path}/1; exit 9"
+        job_id = await door.submit(
+            {"taskId": "a", "name": "flaky", "input": {"argv": ["sh", "-c", say]}}
+        )
+        await door.until(job_id, "completed")
+        path = f"/v1/jobs/{job_id}/tasks/a/output"
+
+        async def of(attempt: int) -> list[str]:
+            page = (await door.get(f"{path}?attempt={attempt}")).json()["output"]
+            pieces, _ = await _printed(door, f"{path}/stream?attempt={attempt}")
+            whole, _ = await _printed(door, f"/v1/jobs/{job_id}/output/stream?attempt={attempt}")
+            texts = [piece["text"] for piece in page]
+            assert texts == [data["text"] for _, data in pieces]
+            assert texts == [data["text"] for _, data in whole]
+            return texts
+
+        assert [await of(attempt) for attempt in (1, 2, 3, 4)] == [
+            ["try 1\n"],
+            ["try 2\n"],
+            ["try 3\n"],
+            [],
+        ]
+        everything = (await door.get(path)).json()["output"]
+        assert [piece["id"] for piece in everything] == ["1.1", "2.1", "3.1"]
+        rest = (await door.get(f"{path}?attempt=1&after=1.1")).json()["output"]
+        assert rest == []
+        assert (await door.get(f"{path}?attempt=0")).status_code == 422

@@ -1,0 +1,93 @@
+"""Queues through the HTTP door: paused by whoever runs the house, for everybody to see."""
+
+from pathlib import Path
+
+import pytest
+
+from longshore.core.keys import Scope
+from tests.interfaces.rest.door import QUICK, a_task, opened, scenario
+
+
+@scenario
+async def test_nothing_of_a_paused_queue_begins_until_it_goes_on(tmp_path: Path) -> None:
+    async with opened(tmp_path) as door:
+        paused = (await door.post("/v1/queues/default/pause", {"reason": "repairs"})).json()
+    serves_both = QUICK.model_copy(update={"queues": ("default", "other")})
+    async with opened(tmp_path, working=True, others={"worker": serves_both}) as door:
+        held = await door.submit(a_task("a"))
+        free = await door.submit(a_task("a", queue="other"))
+        await door.until(free, "completed")
+        reasons = (await door.get(f"/v1/jobs/{held}/tasks/a/why")).json()["reasons"]
+        listed = (await door.get("/v1/queues")).json()
+
+        resumed = await door.post("/v1/queues/default/resume")
+
+        assert (paused["name"], paused["by"], paused["reason"]) == ("default", "ann", "repairs")
+        assert listed == {"paused": [paused]}
+        assert "queue_paused" in [reason["code"] for reason in reasons]
+        assert resumed.json() == paused
+        await door.until(held, "completed")
+        assert (await door.get("/v1/queues")).json() == {"paused": []}
+
+
+@scenario
+async def test_of_several_pauses_the_first_counts_and_a_queue_is_resumed_once(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as door:
+        bob = {"x-api-key": await door.key(Scope.ADMIN, name="bob")}
+
+        first = await door.post("/v1/queues/mail/pause")
+        second = await door.post("/v1/queues/mail/pause", {"reason": "mine"}, headers=bob)
+        resumed = await door.post("/v1/queues/mail/resume", headers=bob)
+        again = await door.post("/v1/queues/mail/resume")
+
+        assert (first.json()["reason"], second.json()) == (None, first.json())
+        assert resumed.json() == first.json()
+        assert (again.status_code, again.json()["type"]) == (409, "urn:longshore:problem:refused")
+
+
+@scenario
+async def test_only_administrators_of_the_house_may_pause_and_all_may_look(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as door:
+        await door.post("/v1/queues/held/pause")
+        ordinary = (Scope.READ, Scope.SUBMIT, Scope.OPERATE)
+        keys = [
+            await door.key(*ordinary),
+            await door.key(*ordinary, tenant="globex"),
+            await door.key(Scope.ADMIN, tenant="globex"),
+        ]
+
+        for key in keys:
+            headers = {"x-api-key": key}
+            for path in ("/v1/queues/default/pause", "/v1/queues/held/resume"):
+                answer = await door.post(path, headers=headers)
+                assert (answer.status_code, answer.json()["type"]) == (
+                    403,
+                    "urn:longshore:problem:not-allowed",
+                )
+            listed = (await door.get("/v1/queues", headers=headers)).json()["paused"]
+            assert [queue["name"] for queue in listed] == ["held"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "place"),
+    [
+        ("/v1/queues/a.b/pause", {}, "path.name"),
+        ("/v1/queues/a/pause", {"reason": "x" * 1_001}, "reason"),
+        ("/v1/queues/a/pause", {"why": "x"}, "why"),
+        ("/v1/queues/a.b/resume", None, "path.name"),
+    ],
+)
+@scenario
+async def test_what_is_wrong_with_a_pause_is_told_with_its_place(
+    path: str, body: object, place: str, tmp_path: Path
+) -> None:
+    async with opened(tmp_path) as door:
+        answer = await door.post(path, body)
+
+        assert answer.status_code == 422
+        assert [one["path"] for one in answer.json()["errors"]] == [place]
+        assert (await door.get("/v1/queues")).json() == {"paused": []}

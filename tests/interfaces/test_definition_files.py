@@ -1,0 +1,324 @@
+"""Definition files as they come: well written, half written, broken, huge, and not files at all."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from longshore.interfaces.definition_documents import read_definition, request_document
+from longshore.interfaces.definition_files import (
+    FILE_LIMIT,
+    FILE_LIMIT_BYTES,
+    FOLDER_LIMIT_BYTES,
+    PROBLEM_LIMIT,
+    read_folder,
+    read_paths,
+)
+from longshore.services.definition_sync import Reading
+
+ROOT = Path(__file__).parents[2]
+GOOD = "name: good\nrunner: command\n"
+MB = 1024 * 1024
+
+
+def write(folder: Path, **files: str | bytes) -> None:
+    """Files of ``definitions/`` by the first part of their names; they are YAML."""
+    for name, content in files.items():
+        put(folder / "definitions" / f"{name}.yaml", content)
+
+
+def put(path: Path, content: str | bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def names(reading: Reading) -> list[str]:
+    return sorted(one.definition.name for one in reading.documents)
+
+
+def told(reading: Reading) -> list[str]:
+    return [str(problem) for problem in reading.problems]
+
+
+def test_definitions_are_read_from_every_place_and_in_every_form(tmp_path: Path) -> None:
+    put(tmp_path / "longshore.yaml", "definitions: {a: {runner: command}, b: {runner: python}}")
+    put(tmp_path / "definitions/one.yaml", "name: c\nrunner: command\ntimeout: 90s\n")
+    put(tmp_path / "definitions/list.yml", "definitions: [{name: d, runner: command}]")
+    put(
+        tmp_path / "definitions/tabs.json", '{\t"$schema": "x",\n\t"name": "e", "runner": "python"}'
+    )
+    put(tmp_path / "definitions/UPPER.YAML", "\ufeffdefinitions:\n  f: {runner: python}\n")
+    put(tmp_path / "definitions/notes.txt", "not: [ours")
+    put(tmp_path / "definitions/.a.yaml.swp.yaml", "an: [editor's")
+
+    documents, problems = read_folder(tmp_path)
+
+    assert problems == ()
+    assert {one.definition.name: one.file for one in documents} == {
+        "a": "longshore.yaml",
+        "b": "longshore.yaml",
+        "c": "definitions/one.yaml",
+        "d": "definitions/list.yml",
+        "e": "definitions/tabs.json",
+        "f": "definitions/UPPER.YAML",
+    }
+    for one in documents:
+        assert read_definition(request_document(one.definition)) == one.definition
+
+
+@pytest.mark.parametrize("text", [None, "", "# later\n", "definitions:\n", "definitions: {}"])
+def test_a_folder_may_say_nothing(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        put(tmp_path / "longshore.yaml", text)
+
+    assert read_folder(tmp_path) == Reading((), ())
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    assert told(read_folder(tmp_path / "no")) == [f"{tmp_path}/no: there is no such folder"]
+
+
+def test_aliases_and_merged_fields_are_understood(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        a="definitions:\n"
+        "  a: &a {runner: command, timeout: 5s, retry: &r {maxAttempts: 7}}\n"
+        "  b: {<<: *a, timeout: 9s}\n"
+        "  c: {<<: [{queue: q}, *a, {queue: z}], retry: *r}\n",
+    )
+
+    reading = read_folder(tmp_path)
+
+    assert told(reading) == []
+    a, b, c = (one.definition for one in reading.documents)
+    assert [one.timeout and one.timeout.seconds for one in (a, b, c)] == [5, 9, 5]
+    assert [one.retry and one.retry.max_attempts for one in (a, b, c)] == [7, 7, 7]
+    assert c.queue == "q"
+
+
+# Each with its lists inside the one before: a billion values in a few hundred bytes.
+_LAUGHS = "\n".join(f"  x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9)}]" for n in range(1, 12))
+BOMB = f"name: bomb\nrunner: command\noptions:\n  x0: &x0 [ha]\n{_LAUGHS}\n"
+_MERGES = "\n".join(
+    f"  x{n}: &x{n} {{<<: [{', '.join([f'*x{n - 1}'] * 9)}]}}" for n in range(1, 12)
+)
+MERGING_BOMB = f"name: bomb\nrunner: command\noptions:\n  x0: &x0 {{ha: ha}}\n{_MERGES}\n"
+OPTIONS = "name: a\nrunner: command\noptions:\n  x: "
+
+BROKEN: list[tuple[str | bytes, str]] = [
+    ("name: a\nrunner: [command\n", "line 3: it is not YAML: while parsing a flow sequence, expec"),
+    ("name: a\n\trunner: command", "line 2: it is not YAML: "),
+    ("name: a\nrunner: command\nname: b\n", "line 3: 'name' is there twice; keep one"),
+    ("definitions:\n  a: {runner: python}\n  a: {runner: command}", "line 3: 'a' is there twice"),
+    ("definitions: [{name: a, runner: python}, {name: a, runner: python}]", "defined twice"),
+    ("name: a\n---\nname: b\n", "line 2: it is not YAML: expected a single document in the stream"),
+    (b"name: a\nrunner: \xff\xfe\n", "line 2: it is not UTF-8 text (a byte is 0xff); save it as"),
+    ("name: a\x00\nrunner: command", "line 1: it is not YAML: special characters are not allowed"),
+    ("", "expected one definition, or an object with 'definitions'"),
+    ("- name: a\n  runner: command\n", "expected one definition, or an object with 'definitions'"),
+    ("just words", "expected one definition, or an object with 'definitions'"),
+    ("definitions: 7", "line 1: definitions: expected definitions by their names, or a list"),
+    ("definitions:\n  a:\n", "line 2: definitions.a: expected an object with 'runner'"),
+    (
+        "definitions:\n  a b: {runner: command}\n",
+        "line 2: definitions.a b: expected a name of 1 to",
+    ),
+    ("definitions:\n  a: {name: a, runner: command}", "line 2: definitions.a.name: unknown here"),
+    ("definitions: {}\ntasks: []\n", "line 2: tasks: unknown here; expected 'definitions' alone"),
+    ("name: a\n", "line 1: runner: missing"),
+    ("name: a\nrunner: steam\n", "line 2: runner: expected one of command, python, not 'steam'"),
+    ("name: a\nrunner: command\n\ntimeot: 3s\n", "line 4: timeot: unknown field; expected one of"),
+    (
+        "definitions:\n- name: a\n  runner: command\n  retry:\n    maxAttempts: many\n",
+        "line 5: definitions[0].retry: maxAttempts: expected a whole number from 1 on, not 'many'",
+    ),
+    ("name: a\nrunner: command\n3: x\n", "line 3: expected text before a colon, not '3'; put it"),
+    ("name: a\nrunner: command\n[x]: x\n", "line 3: expected text before a colon, not a list or"),
+    (f"{OPTIONS}!!binary aGk=\n", "line 4: it has a value of the kind 'binary', which JSON does"),
+    (f"{OPTIONS}!!timestamp 2030-01-31\n", "line 4: it has a value of the kind 'timestamp'"),
+    (f"{OPTIONS}!!set {{a, b}}\n", "line 4: it has a value of the kind 'set'"),
+    (f"{OPTIONS}!!python/object/apply:os.getpid []\n", "line 4: it has a value of the kind 'pyth"),
+    (f"{OPTIONS}.nan\n", "options: expected a number that JSON knows, not nan"),
+    (f'{OPTIONS}"\\ud800"\n', "options: expected text of whole characters"),
+    (f"{OPTIONS}{'9' * 5000}\n", "it cannot be understood: Exceeds the limit"),
+    (f"{OPTIONS}{'[' * 100_000}", "it cannot be understood: maximum recursion depth"),
+    (f"{OPTIONS}{'[' * 110}{']' * 110}", "line 4: it is nested in more than 100 levels"),
+    (f"{OPTIONS}&x [*x]\n", "line 4: it is nested in more than 100 levels; an alias (*) may be in"),
+    (f"{OPTIONS}{{<<: 7}}\n", "line 4: expected fields, or a list of such, after '<<'"),
+    (BOMB, "it has more than 50,000 values, counted with what its aliases (*) stand for"),
+    (MERGING_BOMB, "it has more than 50,000 values, counted with what its aliases (*) stand for"),
+]
+
+
+@pytest.mark.parametrize(("content", "expected"), BROKEN, ids=range(len(BROKEN)))
+def test_a_broken_file_is_told_with_its_place_and_costs_only_itself(
+    tmp_path: Path, content: str | bytes, expected: str
+) -> None:
+    write(tmp_path, broken=content, good=GOOD)
+
+    reading = read_folder(tmp_path)
+
+    assert names(reading) == ["good"]
+    (problem,) = told(reading)
+    assert problem.startswith("definitions/broken.yaml")
+    assert expected in problem
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ('{"name": "a",\n "name": "b"}', "'name' is there twice in one object; keep one"),
+        ('{"name": "a"\n "runner"', "line 2: it is not JSON: Expecting ',' delimiter in column 2"),
+        ('{"name": "a", "runner": 7}', "runner: expected one of command, python, not 7"),
+        ("[" * 100_000, "it cannot be understood: maximum recursion depth"),
+        ('{"name": "a", "runner": "python", "options": {"x": NaN}}', "that JSON knows, not nan"),
+        ('{"name": "a", "runner": "python", "x.[": 1}', "x.[: unknown field"),
+    ],
+    ids=range(6),
+)
+def test_likewise_a_json_file(tmp_path: Path, content: str, expected: str) -> None:
+    put(tmp_path / "definitions/broken.json", content)
+
+    (problem,) = told(read_folder(tmp_path))
+
+    assert problem.startswith("definitions/broken.json")
+    assert expected in problem
+
+
+def test_longshore_yaml_has_definitions_and_nothing_else(tmp_path: Path) -> None:
+    put(tmp_path / "longshore.yaml", f"{GOOD}definitions: {{a: {{runner: command}}}}\n")
+
+    reading = read_folder(tmp_path)
+
+    assert names(reading) == []
+    assert told(reading) == [
+        "longshore.yaml, line 1: name: unknown here; expected 'definitions' alone",
+        "longshore.yaml, line 2: runner: unknown here; expected 'definitions' alone",
+    ]
+
+
+def test_a_file_with_many_problems_tells_some_and_how_many_there_are(tmp_path: Path) -> None:
+    write(tmp_path, a="".join(f"x{number}: 1\n" for number in range(1_000)))
+
+    problems = told(read_folder(tmp_path))
+
+    assert len(problems) == PROBLEM_LIMIT + 1
+    assert problems[-1] == "definitions/a.yaml: and 982 more of such problems"
+
+
+def test_a_name_in_two_files_counts_in_neither_and_both_are_told(tmp_path: Path) -> None:
+    put(tmp_path / "longshore.yaml", "definitions: {feed: {runner: command}}")
+    write(tmp_path, a="name: feed\nrunner: python\n", good=GOOD)
+
+    reading = read_folder(tmp_path)
+
+    assert names(reading) == ["good"]
+    assert told(reading) == [
+        "longshore.yaml: 'feed' is defined in definitions/a.yaml too, and none of them counts;"
+        " keep one",
+        "definitions/a.yaml: 'feed' is defined in longshore.yaml too, and none of them counts;"
+        " keep one",
+    ]
+
+
+def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
+    write(tmp_path, huge=GOOD, good=GOOD)
+    os.truncate(tmp_path / "definitions/huge.yaml", 100 * MB)
+    just = GOOD.replace("good", "just")
+    put(tmp_path / "definitions/just.yaml", just + "#" * (FILE_LIMIT_BYTES - len(just)))
+
+    reading = read_folder(tmp_path)
+
+    assert names(reading) == ["good", "just"]
+    assert told(reading) == [
+        "definitions/huge.yaml: it has 104,857,600 bytes, more than 262,144; divide it, or move it"
+        " out of the folder"
+    ]
+
+
+@pytest.mark.parametrize("count", [FILE_LIMIT + 1, 10_000])
+def test_a_folder_of_too_many_files_is_not_read(tmp_path: Path, count: int) -> None:
+    put(tmp_path / "longshore.yaml", "definitions: {own: {runner: command}}")
+    (tmp_path / "definitions").mkdir()
+    for number in range(count):
+        (tmp_path / "definitions" / f"{number}.yaml").touch()
+
+    reading = read_folder(tmp_path)
+
+    assert names(reading) == ["own"]
+    (problem,) = told(reading)
+    assert problem.startswith("definitions/: it has more than 1,000 files")
+
+
+def test_a_folder_of_too_many_bytes_is_not_read(tmp_path: Path) -> None:
+    fit = FOLDER_LIMIT_BYTES // FILE_LIMIT_BYTES
+    write(tmp_path, **{f"f{number}": b"#" * FILE_LIMIT_BYTES for number in range(fit)}, g=GOOD)
+
+    (problem,) = told(read_folder(tmp_path))
+
+    assert problem.startswith("definitions/: its files have 1,048,603 bytes, more than 1,048,576")
+
+
+def test_what_is_not_a_file_is_told_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    write(tmp_path, good=GOOD)
+    folder = tmp_path / "definitions"
+    put(tmp_path / "elsewhere.yaml", "name: linked\nrunner: command\n")
+    (folder / "circle.yaml").symlink_to("circle.yaml")
+    (folder / "folder.yaml").mkdir()
+    (folder / "linked.yaml").symlink_to("../elsewhere.yaml")
+    (folder / "nothing.yaml").symlink_to("gone.yaml")
+    (folder / "zeros.yaml").symlink_to("/dev/zero")
+    os.mkfifo(folder / "pipe.yaml")
+
+    reading = read_folder(tmp_path)
+
+    assert names(reading) == ["good", "linked"]
+    assert [
+        (one.file.removeprefix("definitions/"), one.message[:40]) for one in reading.problems
+    ] == [
+        ("circle.yaml", "its symbolic links lead in a circle; put"),
+        ("folder.yaml", "it is not a file; call it otherwise, or "),
+        ("nothing.yaml", "it is a symbolic link to nothing; mend i"),
+        ("pipe.yaml", "it is not a file; call it otherwise, or "),
+        ("zeros.yaml", "it is not a file; call it otherwise, or "),
+    ]
+
+
+@pytest.mark.parametrize("target", ["definitions", "nowhere", "longshore.yaml"])
+def test_a_folder_of_definitions_that_is_none_is_told(tmp_path: Path, target: str) -> None:
+    put(tmp_path / "longshore.yaml", "definitions: {own: {runner: command}}")
+    (tmp_path / "definitions").symlink_to(target)
+
+    reading = read_folder(tmp_path)
+
+    assert names(reading) == ["own"]
+    assert [one.file for one in reading.problems] == ["definitions/"]
+
+
+def test_files_and_folders_that_somebody_names_are_read_together(tmp_path: Path) -> None:
+    put(tmp_path / "shop/longshore.yaml", "definitions: {own: {runner: command}}")
+    write(tmp_path / "shop", good=GOOD)
+    put(tmp_path / "more/a.yaml", "name: a\nrunner: command\n")
+    put(tmp_path / "more/b.json", '{"name": "b", "runner": "command"}')
+    put(tmp_path / "one.yml", "name: one\nrunner: command\n")
+    put(tmp_path / "bad.yml", "name: own\nrunner: steam\n")
+    place = {name: tmp_path / name for name in ("shop", "more", "one.yml", "bad.yml", "no.yml")}
+
+    assert names(read_paths([place["shop"], place["one.yml"]])) == ["good", "one", "own"]
+    assert names(read_paths([place["shop"] / "longshore.yaml", place["more"]])) == ["a", "b", "own"]
+    assert read_paths([place["shop"] / "definitions"]).documents[0].definition.name == "good"
+    reading = read_paths([place["bad.yml"], place["no.yml"], place["more"]])
+    assert names(reading) == ["a", "b"]
+    assert told(reading) == [
+        f"{place['bad.yml']}, line 2: runner: expected one of command, python, not 'steam'",
+        f"{place['no.yml']}: there is no such file",
+    ]
+    twice = read_paths([place["one.yml"], place["shop"], place["shop"] / "definitions/good.yaml"])
+    assert (names(twice), told(twice)) == (["good", "one", "own"], [])
+
+
+def test_the_example_is_read_without_a_problem() -> None:
+    reading = read_folder(ROOT / "examples" / "shop")
+
+    assert told(reading) == []
+    assert names(reading) == ["import-feed", "mail-customers", "mail-staff", "price-list"]
