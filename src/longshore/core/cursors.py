@@ -28,6 +28,7 @@ def place_of(listing: str, cursor: str, kinds: tuple[type, ...]) -> list[Any]:
     try:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
         name, *rest = json.loads(text)
+        _check_storable(rest)
     except (ValueError, TypeError, RecursionError) as error:
         message = "the cursor is not valid; leave it out to begin at the first page"
         raise UsageError(message) from error
@@ -36,3 +37,16 @@ def place_of(listing: str, cursor: str, kinds: tuple[type, ...]) -> list[Any]:
         message = "the cursor belongs to another listing; leave it out to begin at the first page"
         raise UsageError(message)
     return place
+
+
+def _check_storable(place: list[Any]) -> None:
+    """Refuse what somebody made up: numbers and texts that no store can be asked for.
+
+    Raises:
+        ValueError: there is one.
+    """
+    for part in place:
+        if isinstance(part, int) and abs(part) >= 2**63:
+            raise ValueError
+        if isinstance(part, str):
+            part.encode()  # half of a surrogate pair has no bytes

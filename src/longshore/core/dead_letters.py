@@ -148,12 +148,14 @@ class DeadFilter:
     category: ErrorCategory | None = None
     job_id: str | None = None
     since: datetime | None = None  # not those from before
+    ownerless: bool = True  # messages that lead to no task too, which are no tenant's
 
     def fits(self, letter: DeadLetter) -> bool:
         """Whether the letter is meant: one that says nothing of a thing asked for is not."""
         spec = letter.row.spec if letter.row else None
         return (
-            self.queue in (None, letter.queue)
+            (self.ownerless or spec is not None)
+            and self.queue in (None, letter.queue)
             and self.category in (None, letter.category)
             and (self.since is None or letter.at >= self.since)
             and (

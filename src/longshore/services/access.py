@@ -112,7 +112,11 @@ class Access:
         other tenants administer their own things only. Of an installation without such a key
         nobody may, unless it has been said to whom it belongs.
         """
-        return record.tenant == self._house and record.allows(Scope.ADMIN)
+        return self.is_of_the_house(record) and record.allows(Scope.ADMIN)
+
+    def is_of_the_house(self, record: KeyRecord) -> bool:
+        """Whether the key may see what is no tenant's: it is of the tenant that runs all this."""
+        return record.tenant == self._house
 
     async def list(self, tenant: str) -> list[KeyRecord]:
         """A tenant's keys, oldest first, revoked ones too."""

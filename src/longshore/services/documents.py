@@ -85,7 +85,10 @@ class Documents:
             for name, value in properties.items()
         }
         for name in _LISTS.intersection(whole):
-            whole[name] = [await self.whole(item) for item in whole[name]]
+            # Of some events these are names alone.
+            whole[name] = [
+                await self.whole(item) if isinstance(item, dict) else item for item in whole[name]
+            ]
         return whole
 
     async def _put_back(self, value: Any) -> Any:

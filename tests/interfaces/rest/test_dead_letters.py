@@ -4,6 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from longshore.core.keys import Scope
 from longshore.core.limits import RECEIVE_LIMIT
 from longshore.ports.queue import Outgoing
 from tests.interfaces.rest.door import Door, a_task, opened, scenario
@@ -127,3 +128,24 @@ async def test_what_is_wrong_with_a_filter_is_told(tmp_path: Path) -> None:
             "query.since",
         ]
         assert [one["path"] for one in body.json()["errors"]] == ["matching.since"]
+
+
+@scenario
+async def test_a_message_that_leads_to_no_task_is_seen_by_the_tenant_that_runs_the_house_alone(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as door:
+        await poison(door)
+        (letter,) = (await door.get(LETTERS)).json()["deadLetters"]
+        place = f"{LETTERS}/{letter['id']}"
+        other = {"x-api-key": await door.key(Scope.ADMIN, tenant="other")}
+
+        listed = (await door.get(LETTERS, headers=other)).json()
+        counted = (await door.get(f"{LETTERS}/counts", headers=other)).json()
+        read = await door.get(place, headers=other)
+        discarded = await door.send("DELETE", place, headers=other)
+
+        assert (listed["count"], counted["messages"]) == (0, 0)
+        assert (read.status_code, discarded.status_code) == (404, 404)
+        assert (await door.get(place)).json()["body"] == "what is this"
+        assert (await door.send("DELETE", place)).status_code == 200

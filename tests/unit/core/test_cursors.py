@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from longshore.core.cursors import cursor_to, place_of
 from longshore.errors import UsageError
 
-PLACES = st.lists(st.integers() | st.text(st.characters(exclude_categories=["Cs"])), max_size=4)
+LARGEST = 2**63 - 1
+PLACES = st.lists(
+    st.integers(-LARGEST, LARGEST) | st.text(st.characters(exclude_categories=["Cs"])), max_size=4
+)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), PLACES)
@@ -62,3 +65,9 @@ def test_a_cursor_made_to_exhaust_the_stack_is_refused() -> None:
 def test_what_is_no_cursor_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not valid"):
         place_of("tasks", text, (int,))
+
+
+@pytest.mark.parametrize("part", [2**63, -(2**63), 10**40, "\ud800"])
+def test_a_place_that_no_store_can_be_asked_for_is_refused(part: int | str) -> None:
+    with pytest.raises(UsageError, match="not valid"):
+        place_of("jobs", cursor_to("jobs", part), (type(part),))

@@ -205,3 +205,9 @@ class TestFilter:
         assert MESSAGE is not None
         assert DeadFilter(queue="mail", since=NOON).fits(MESSAGE)
         assert not DeadFilter(since=NOON + TICK).fits(MESSAGE)
+
+    def test_who_sees_only_their_own_does_not_see_what_is_nobodys(self) -> None:
+        assert TASK is not None
+        assert MESSAGE is not None
+        assert DeadFilter(ownerless=False).fits(TASK)
+        assert not DeadFilter(ownerless=False).fits(MESSAGE)

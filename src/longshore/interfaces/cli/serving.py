@@ -157,6 +157,7 @@ def _desk(session: Session) -> Desk:
         health_check=session.health_check,
         access=session.access,
         environment=session.settings.environment,
+        events_ttl_days=session.settings.limits.events_ttl_days,
     )
 
 

@@ -1,4 +1,8 @@
-"""Dead letters of the caller's tenant: tasks that failed for good, messages that lead nowhere."""
+"""Dead letters of the caller's tenant: tasks that failed for good, messages that lead nowhere.
+
+A message that leads to no task is no tenant's, and nobody knows what is in it: only the tenant that
+runs the installation sees it.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 
-from longshore.core.dead_letters import DeadFilter
+from longshore.core.dead_letters import DeadFilter, DeadLetter
 from longshore.core.error_categories import ErrorCategory
+from longshore.errors import NotFound
 from longshore.interfaces import views
 from longshore.interfaces.rest import schemas as s
 from longshore.interfaces.rest.answers import body_of, problems
@@ -22,6 +27,8 @@ router = APIRouter(prefix="/dead-letters", tags=["dead letters"])
 
 
 async def _wanted(
+    desk: AtDesk,
+    caller: Reader,
     queue: Annotated[str | None, Query(max_length=64)] = None,
     name: Annotated[str | None, Query(max_length=64, description="Of a definition.")] = None,
     category: Annotated[s.Category | None, Query()] = None,
@@ -34,9 +41,18 @@ async def _wanted(
         category=ErrorCategory(category) if category else None,
         job_id=job_id,
         since=since,
+        ownerless=desk.access.is_of_the_house(caller.key),
     )
 
 
+async def _found(desk: AtDesk, caller: Reader, letter_id: str) -> DeadLetter:
+    letter = await desk.dead_letters.find(caller.tenant, letter_id)
+    if letter.row is None and not desk.access.is_of_the_house(caller.key):
+        raise NotFound("dead letter", letter_id[:300])
+    return letter
+
+
+Found = Annotated[DeadLetter, Depends(_found)]
 Wanted = Annotated[DeadFilter, Depends(_wanted)]
 
 
@@ -69,9 +85,8 @@ async def count_dead(desk: AtDesk, caller: Reader, wanted: Wanted) -> Any:
 
 
 @router.get("/{letter_id}", response_model=s.PostMortemDocument, responses=problems(404))
-async def read_dead(desk: AtDesk, caller: Reader, letter_id: str) -> Any:
+async def read_dead(desk: AtDesk, letter: Found) -> Any:
     """One of them, with its attempts and its last lines."""
-    letter = await desk.dead_letters.find(caller.tenant, letter_id)
     return views.post_mortem_document(await examine(desk.backend, letter))
 
 
@@ -109,7 +124,7 @@ async def replay(desk: AtDesk, caller: Operator, document: Body) -> Any:
 
 
 @router.delete("/{letter_id}", response_model=s.DeadLetterDocument, responses=problems(404, 409))
-async def discard(desk: AtDesk, caller: Operator, letter_id: str) -> Any:
+async def discard(desk: AtDesk, caller: Operator, letter: Found) -> Any:
     """Forget a message that leads to no task; tasks cannot be forgotten so."""
-    letter = await desk.dead_letters.discard(caller.tenant, letter_id, by=caller.by)
-    return views.dead_letter_document(letter)
+    gone = await desk.dead_letters.discard(caller.tenant, letter.id, by=caller.by)
+    return views.dead_letter_document(gone)

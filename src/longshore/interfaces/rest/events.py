@@ -180,14 +180,7 @@ async def event_document(desk: Desk, event: Event) -> dict[str, Any]:
     days = desk.events_ttl_days
     ttl_at = event.at + timedelta(days=days) if days else None
     wire = to_wire(event, environment=desk.environment, ttl_at=ttl_at)
-    # Lists of names have nothing to put back, and are not expected where that is done.
-    names = {name: one for name, one in wire["properties"].items() if _is_names(one)}
-    others = {name: one for name, one in wire["properties"].items() if name not in names}
-    return {**wire, "properties": {**await desk.documents.whole(others), **names}}
-
-
-def _is_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return {**wire, "properties": await desk.documents.whole(wire["properties"])}
 
 
 async def _page(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from fastapi import APIRouter
 
 from longshore.core.events.codec import properties_of
-from longshore.core.events.event import Event
 from longshore.core.events.types import TaskHealthCheck
 from longshore.errors import NotFound
+from longshore.interfaces import views
 from longshore.interfaces.rest import schemas as s
 from longshore.interfaces.rest.answers import problems
 from longshore.interfaces.rest.callers import Operator, Reader
@@ -20,7 +19,6 @@ from longshore.services.health_check import ENTITY_ID
 
 router = APIRouter(tags=["health"])
 _ENTITY = f"{TaskHealthCheck.ENTITY.value}#{ENTITY_ID}"
-_MS = timedelta(milliseconds=1)
 
 
 @router.get("/health-check", response_model=s.HealthCheckDocument, responses=problems(404))
@@ -43,16 +41,7 @@ async def check_now(desk: AtDesk, caller: Operator) -> Any:
     know it yet.
     """
     report = await desk.health_check.check(caller.tenant)
-    told = Event(
-        entity_type=TaskHealthCheck.ENTITY,
-        entity_id=ENTITY_ID,
-        tenant=caller.tenant,
-        app="",
-        sequence=1,
-        at=report.at,
-        body=report.event(),
-    )
-    return {**properties_of(told), "checkedAt": report.at}
+    return views.health_check_document(report.event(), report.at)
 
 
 @router.get(
@@ -63,11 +52,4 @@ async def check_now(desk: AtDesk, caller: Operator) -> Any:
 async def read_health(desk: AtDesk, row: FoundTask) -> Any:
     """Whether a running task beats its heart, and for how long it has run; nobody else is told."""
     found = await desk.health_check.check_one(row.spec.tenant, row.id)
-    return {
-        "status": row.state.value,
-        "health": found.health.value if found else None,
-        "elapsedMs": found.elapsed // _MS if found else None,
-        "silentMs": found.silence // _MS if found else None,
-        "lastEventType": found.last_event_type if found else None,
-        "workerId": found.worker_id if found else None,
-    }
+    return views.task_health_document(row, found)

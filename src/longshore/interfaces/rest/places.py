@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from longshore.core.events.event import Event
 from longshore.errors import UsageError
-from longshore.interfaces.rest.params import storable
 from longshore.ports.pages import Page
 
 PATTERN = r"^[A-Za-z0-9_-]{0,500}(\.[0-9]{1,4}\.[0-9a-f]{8})?$"
@@ -69,7 +68,7 @@ class Telling:
         if mark not in ("", self._mark):
             message = "the cursor belongs to a list of other events; leave it out to begin"
             raise UsageError(message)
-        return Place(storable(cursor or None), int(seen or 0))
+        return Place(cursor or None, int(seen or 0))
 
     @property
     def _mark(self) -> str:

@@ -14,6 +14,7 @@ Health = Literal["healthy", "warning", "critical", "overtime"]
 class TaskHealthDocument(Shape):
     """How a task looks now; what only a running one has is null."""
 
+    request_id: str
     status: TaskStatus
     health: Health | None
     elapsed_ms: int | None = Field(description="Since the attempt began.")
