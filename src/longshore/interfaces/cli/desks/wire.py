@@ -78,25 +78,9 @@ class Wire:
         """What is there."""
         return await self.send("GET", path, query=query, repeatable=True)
 
-    async def send(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        query: Query | None = None,
-        request_id: str | None = None,
-        repeatable: bool = False,
-    ) -> Any:
-        """The answer to a request.
-
-        Args:
-            request_id: makes the server do it once, however often it is asked.
-            repeatable: doing it twice is as good as once.
-        """
-        answer = await self.answer(
-            method, path, body, query=query, request_id=request_id, repeatable=repeatable
-        )
+    async def send(self, method: str, path: str, body: Any = None, **how: Any) -> Any:
+        """What a request was answered with; ``how`` it is sent, ``answer`` says."""
+        answer = await self.answer(method, path, body, **how)
         return answer.json() if answer.content else None
 
     async def answer(
@@ -109,7 +93,12 @@ class Wire:
         request_id: str | None = None,
         repeatable: bool = False,
     ) -> httpx.Response:
-        """Likewise, with its status."""
+        """The answer to a request, with its status.
+
+        Args:
+            request_id: makes the server do it once, however often it is asked.
+            repeatable: doing it twice is as good as once.
+        """
         headers = {"Idempotency-Key": request_id} if request_id else {}
         again = repeatable or request_id is not None
         request = self._client.build_request(
