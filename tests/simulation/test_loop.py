@@ -3,11 +3,12 @@
 import asyncio
 import time
 from collections.abc import Coroutine
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
-from longshore.testing.simulation.loop import Deadlock, VirtualLoop
+from longshore.testing.simulation.loop import Deadlock, Livelock, VirtualLoop
 
 
 def played(work: Coroutine[Any, Any, Any]) -> Any:
@@ -64,3 +65,38 @@ def test_when_everybody_waits_for_ever_it_says_so() -> None:
     with pytest.raises(asyncio.CancelledError):
         loop.run_until_complete(waiting)
     loop.close()
+
+
+def test_what_goes_round_in_a_circle_while_no_time_passes_is_ended() -> None:
+    async def circle() -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    loop = VirtualLoop()
+    circling = loop.create_task(circle())
+    with pytest.raises(Livelock):
+        loop.run_until_complete(circling)
+    circling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        loop.run_until_complete(circling)
+    loop.close()
+
+
+def test_what_a_task_has_set_is_seen_by_it_and_by_nobody_whom_it_wakes() -> None:
+    mine: ContextVar[str] = ContextVar("mine", default="nothing")
+
+    async def wake(event: asyncio.Event) -> str:
+        mine.set("something")
+        await asyncio.sleep(1)
+        event.set()
+        return mine.get()
+
+    async def sleep(event: asyncio.Event) -> str:
+        await event.wait()
+        return mine.get()
+
+    async def both() -> list[str]:
+        event = asyncio.Event()
+        return await asyncio.gather(sleep(event), wake(event))
+
+    assert played(both()) == ["nothing", "something"]

@@ -4,7 +4,13 @@ import pytest
 
 from tests.simulation.planted import BUGS, ROOT, Bug, found_at
 
-QUICKLY_FOUND = ("fence used twice", "attempt number used twice after a resume")
+QUICKLY_FOUND = {
+    "fence used twice": "invariant 2",
+    "attempt number used twice after a resume": "invariant 2",
+    "only the first of several dependents is told": "still waits for it",
+    "a paused queue is served": "is paused",
+    "a problem is told at every check": "which watcher-",
+}
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
@@ -14,9 +20,13 @@ def test_what_a_bug_replaces_is_there_once(bug: Bug) -> None:
     assert bug.instead != bug.text
 
 
+def test_no_two_bugs_have_one_name() -> None:
+    assert len({bug.name for bug in BUGS}) == len(BUGS)
+
+
 @pytest.mark.parametrize("name", QUICKLY_FOUND)
 def test_a_planted_bug_is_found(name: str) -> None:
     (bug,) = (bug for bug in BUGS if bug.name == name)
     runs, what = found_at(bug, 100)
     assert runs is not None, what
-    assert "invariant 2" in what
+    assert QUICKLY_FOUND[name] in what

@@ -3,57 +3,28 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
-from functools import wraps
+from datetime import timedelta
 from random import Random
-from typing import Any
 
 import pytest
 
+from longshore.core.ids import job_id_of, task_id_of
+from longshore.core.rows import TaskRow
+from longshore.core.states import TaskState
 from longshore.errors import BackendUnavailable
-from longshore.settings import Settings
+from longshore.ports.backend import Backend
 from longshore.testing.simulation.campaign import ENOUGH_FOR_ALL_FAULTS, Tally, campaign
+from longshore.testing.simulation.deeds import Deed
 from longshore.testing.simulation.faults import Fault, Faults
-from longshore.testing.simulation.line import Rumours
-from longshore.testing.simulation.loop import VirtualLoop
-from longshore.testing.simulation.processes import Machine, Process
 from longshore.testing.simulation.run import Scenario, run
-from longshore.testing.simulation.world import World
+from longshore.testing.simulation.world import TENANT
+from tests.simulation.stage import ALL, a_process, calm, simulated
 
-ALL = frozenset(Fault)
+SECOND = timedelta(seconds=1)
 DIGEST = (
     "from longshore.testing.simulation.run import Scenario, run;"
     "print([run(Scenario(seed=seed)).digest for seed in (1, 2, 3)])"
 )
-
-
-def simulated(play: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test on the simulated clock."""
-
-    @wraps(play)
-    def test() -> None:
-        async def and_leave() -> None:
-            await play()
-            left = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
-
-        loop = VirtualLoop()
-        try:
-            loop.run_until_complete(and_leave())
-        finally:
-            loop.close()
-
-    return test
-
-
-def a_process(world: World, name: str = "a") -> Process:
-    return Process(world, Machine(world, "m"), name, Rumours(Random(0)))
-
-
-def calm(seed: int = 1) -> World:
-    return World(seed, Settings(backend="memory"), atomic=True, without=ALL)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -160,6 +131,25 @@ async def test_a_process_that_is_cut_off_hears_of_it() -> None:
     await process.services.backend.blobs.put("a", b"")
 
 
+@simulated
+async def test_a_row_can_be_read_late_only_by_whoever_heard_of_it_early() -> None:
+    world = calm()
+    hears, reads = a_process(world, "a"), a_process(world, "b")
+    document = {"tasks": [{"taskId": "t", "name": "python"}]}
+    await hears.services.producer.submit(TENANT, "r", document)
+    task_id = task_id_of(job_id_of(TENANT, "r"), "t")
+    await hears.services.cancelling.cancel_task(TENANT, task_id, by="me")
+    world.faults.happens = lambda fault, _: fault is Fault.EVENT_EARLY  # type: ignore[method-assign]
+
+    async def hear_and_read(backend: Backend) -> list[TaskRow]:
+        await backend.bus.receive("x", types=["Task Cancelled"], limit=1, wait=SECOND)
+        return await backend.ledger.tasks([task_id])
+
+    (early,) = await asyncio.create_task(hear_and_read(hears.services.backend))
+    (others,) = await reads.services.backend.ledger.tasks([task_id])
+    assert (early.state, others.state) == (TaskState.PENDING, TaskState.CANCELLED)
+
+
 def test_a_fault_that_never_happens_makes_a_campaign_unclean() -> None:
     tally = Tally(runs=ENOUGH_FOR_ALL_FAULTS)
     tally.happened.update({fault: 1 for fault in Fault if fault is not Fault.PAUSE})
@@ -169,10 +159,19 @@ def test_a_fault_that_never_happens_makes_a_campaign_unclean() -> None:
     assert tally.clean
 
 
+def test_an_act_that_is_never_carried_out_is_told() -> None:
+    tally = Tally(runs=ENOUGH_FOR_ALL_FAULTS)
+    tally.done.update({deed: 1 for deed in Deed if deed is not Deed.APPROVE})
+    assert tally.undone == [Deed.APPROVE]
+    tally.done[Deed.APPROVE] = 1
+    assert tally.undone == []
+
+
 def test_several_processes_find_what_one_finds() -> None:
     one, two = campaign(range(30), jobs=1), campaign(range(30), jobs=2)
     assert one.runs == two.runs == 30
     assert one.happened == two.happened
+    assert one.done == two.done
     assert one.virtual_seconds == pytest.approx(two.virtual_seconds)
     assert one.twice == two.twice == 1
     assert one.unequal == two.unequal == []

@@ -1,4 +1,4 @@
-"""Two thousand runs, all clean; and all faults happen in them."""
+"""Two thousand runs, all clean; and all faults happen in them, and all that people do."""
 
 import pytest
 
@@ -7,9 +7,11 @@ from longshore.testing.simulation.shrinking import repeat_command
 
 RUNS, PARTS = 2_000, 8
 SIZE = RUNS // PARTS
-# Once failed, with the workload of that day: two cancellations while a resume was being carried
-# out, and a resume whose answer was lost.
-FOUND = (13_324, 19_578, 1_494)
+# Situations that once failed: a cancellation while a resume was being carried out, and a resume
+# whose answer was lost. With the workload as it is, these runs fail again when their mend is taken
+# out: the first by the planted bug "a cancellation passes over a resume that is under way", the
+# second if ``Resuming._committed`` takes every conflict for somebody else's.
+FOUND = (847, 1_718)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -19,6 +21,7 @@ def test_runs_are_clean(part: int) -> None:
     assert not tally.failed, told(tally)
     assert tally.unequal == []
     assert tally.never == []
+    assert tally.undone == []
 
 
 def test_what_was_found_once_stays_mended() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing import get_context
 
+from longshore.testing.simulation.deeds import Deed
 from longshore.testing.simulation.faults import Fault
 from longshore.testing.simulation.run import Report, Scenario, run
 
@@ -34,6 +35,7 @@ class Tally:
     task_seconds: float = 0.0
     cpu_seconds: float = 0.0
     happened: Counter[Fault] = field(default_factory=Counter)
+    done: Counter[Deed] = field(default_factory=Counter)
     failed: list[Report] = field(default_factory=list)
     unequal: list[int] = field(default_factory=list)  # seeds that gave two different runs
 
@@ -46,6 +48,7 @@ class Tally:
         self.task_seconds += report.task_seconds
         self.cpu_seconds += report.cpu_seconds
         self.happened += report.happened
+        self.done += report.done
         if report.breaches:
             self.failed.append(report)
 
@@ -58,6 +61,7 @@ class Tally:
         self.task_seconds += other.task_seconds
         self.cpu_seconds += other.cpu_seconds
         self.happened += other.happened
+        self.done += other.done
         self.failed += other.failed
         self.unequal += other.unequal
         return self
@@ -68,6 +72,13 @@ class Tally:
         if self.runs < ENOUGH_FOR_ALL_FAULTS:
             return []
         return [fault for fault in Fault if not self.happened[fault]]
+
+    @property
+    def undone(self) -> list[Deed]:
+        """Acts that were not carried out once, though there were runs enough for it."""
+        if self.runs < ENOUGH_FOR_ALL_FAULTS:
+            return []
+        return [deed for deed in Deed if not self.done[deed]]
 
     @property
     def clean(self) -> bool:

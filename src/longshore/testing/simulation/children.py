@@ -70,6 +70,8 @@ class Children:
         if row is None or row.fence != order.fence:
             text = f"a child of attempt {order.attempt} is started after another took over"
             self._world.breach(10, order.task_id, text)
+        elif row.feedback != order.feedback:
+            self._world.breach(1, order.task_id, "starts without what the reviewer has said")
         child = Child(self._process, order, self._plan(order))
         self._running[child] = None
         child.begin(lambda: self._running.pop(child, None))
@@ -144,6 +146,11 @@ class Child:
             if not isinstance(value, dict) or value.get("key") != key:
                 text = f"starts without the result of its parent {key!r}"
                 self._world.breach(6, self.order.task_id, text)
+        seen = self.order.previous_output
+        if self.order.feedback is not None and not (
+            isinstance(seen, dict) and seen["attempt"] < self.order.attempt
+        ):
+            self._world.breach(1, self.order.task_id, "starts without what the reviewer has seen")
 
     async def _play(self) -> None:
         plan, order = self._plan, self.order

@@ -39,6 +39,12 @@ class Fault(StrEnum):
     NO_CHILD = "no process can be had for an attempt"
     CHILD_DIES = "an attempt dies without a word"
     CHILD_STUBBORN = "an attempt does not end when it is asked to"
+    OVERTAKEN = "a commit waits until somebody else has changed its row"
+    EVENT_EARLY = "an event is brought before its row can be read"
+    ALERT_FAILS = "an alert is not taken"
+    ALERT_SLOW = "an alert takes seconds"
+    ALERT_HANGS = "an alert is never answered"
+    ALERT_UNHEARD = "an alert is taken and the answer is lost"
 
 
 # How likely each is, at most: of a call, of a message or event, of a start; or how many there are
@@ -60,6 +66,12 @@ _MOST: Mapping[Fault, float] = {
     Fault.NO_CHILD: 0.3,
     Fault.CHILD_DIES: 0.4,
     Fault.CHILD_STUBBORN: 0.5,
+    Fault.OVERTAKEN: 0.3,
+    Fault.EVENT_EARLY: 0.5,
+    Fault.ALERT_FAILS: 0.9,
+    Fault.ALERT_SLOW: 0.9,
+    Fault.ALERT_HANGS: 0.5,
+    Fault.ALERT_UNHEARD: 0.5,
 }
 _MOST_TIMES: Mapping[Fault, int] = {
     Fault.OUTAGE: 3,
@@ -96,10 +108,14 @@ class Faults:
             else:
                 self._times[fault] = 1 + int(times * _MOST_TIMES[fault])
 
-    def happens(self, fault: Fault, rng: Random) -> bool:
-        """Whether it happens now; counted if it does."""
+    def happens(self, fault: Fault, rng: Random, *, likelier: float = 1.0) -> bool:
+        """Whether it happens now; counted if it does.
+
+        Args:
+            likelier: By how much more it is here than usual.
+        """
         chance = self._chance.get(fault)
-        if chance is None or not self._active or rng.random() >= chance:
+        if chance is None or not self._active or rng.random() >= chance * likelier:
             return False
         self.happened[fault] += 1
         return True

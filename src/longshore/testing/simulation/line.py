@@ -7,8 +7,9 @@ process that is killed does not run its ``finally`` blocks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
 from inspect import iscoroutinefunction
@@ -16,19 +17,18 @@ from random import Random
 from typing import Any, Protocol
 
 from longshore.core.changes import Effect
-from longshore.core.events import types as e
-from longshore.core.events.event import Event
-from longshore.core.messages import task_named_in
-from longshore.core.rows import JobRow, TaskRow
-from longshore.core.states import TaskState
-from longshore.errors import BackendUnavailable, LongshoreError, OutcomeUnknown
+from longshore.core.rows import TaskRow
+from longshore.errors import BackendUnavailable, LongshoreError, NotFound, OutcomeUnknown
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 from longshore.ports.events import Delivery
 from longshore.ports.ledger import AnyChange
 from longshore.ports.queue import Message, Outgoing
+from longshore.ports.queues import PausedQueue
 from longshore.testing.simulation.faults import Fault
 from longshore.testing.simulation.late_events import LateEvents
+from longshore.testing.simulation.onlooker import Onlooker
+from longshore.testing.simulation.pauses import Listener
 from longshore.testing.simulation.world import World
 
 _PORTS = (
@@ -38,17 +38,10 @@ _LISTINGS = frozenset(
     {
         *("ledger.held", "ledger.unrung", "ledger.open_intents", "ledger.unrecorded_ends"),
         *("ledger.untold_parents", "ledger.untold_ends", "ledger.list_tasks", "ledger.list_jobs"),
-        "ledger.find",
+        *("ledger.find", "ledger.failed", "ledger.failed_tenants"),
     }
 )
 _WHICH = (*("after", "cursor", "state", "job_id", "name", "created_from", "created_before"),)
-_REPORTS = frozenset(
-    event.TYPE
-    for event in (
-        *(e.TaskHeartbeat, e.TaskProcessingFailed, e.TaskReleased, e.TaskCompleted, e.TaskFailed),
-        *(e.TaskTimeout, e.TaskSubmittedForReview),
-    )
-)
 # These wait by themselves: what comes of them late is no sign of a slow line.
 _WAITING = frozenset(
     {"queue.receive", "queues.paused_of", "bus.receive", "ledger.nudged", "output.wait"}
@@ -58,13 +51,17 @@ _USUAL_DELAY = 0.02
 _LONG_DELAY = 8.0
 _LATEST_WRITE = 20.0
 _LATEST_MESSAGE = 40.0
+_LATEST_ROW = 8.0
+_OVERTAKEN_AGAIN = 10.0
+
+# Tasks of which this reader has heard and whose rows it cannot read yet: until when, and up to
+# which event.
+_UNREADABLE: ContextVar[Mapping[str, tuple[float, int]]] = ContextVar("_UNREADABLE")
 
 
-class Alive(Protocol):
+class Alive(Listener, Protocol):
     """What the line has to know of the process at its end."""
 
-    @property
-    def name(self) -> str: ...
     @property
     def cut_off(self) -> bool:
         """Whether it can reach nothing at the moment."""
@@ -79,28 +76,20 @@ class Alive(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Delivered:
-    task_id: str
-    attempt: int  # the last there was, when the message was received
-    at: datetime
-
-
 class Rumours:
     """What all lines of a run share: old listings, and events that are still on their way."""
 
     def __init__(self, rng: Random) -> None:
         self.listings: dict[tuple[Any, ...], Any] = {}
-        self.deliveries: dict[str, _Delivered] = {}  # by receipt
-        self.latest: dict[tuple[str, str], str] = {}  # receipts by task and process
         self.late_events = LateEvents(rng)
 
 
 def over_the_line(process: Alive, world: World, clock: Clock, rumours: Rumours) -> Backend:
     """The backend as this process has it."""
     rng = world.chance(f"line of {process.name}")
+    onlooker = Onlooker(process, world)
     ports: dict[str, Any] = {
-        name: Line(process, world, clock, name, rng, rumours) for name in _PORTS
+        name: Line(process, onlooker, world, clock, name, rng, rumours) for name in _PORTS
     }
     return replace(world.backend, clock=clock, **ports)
 
@@ -110,13 +99,25 @@ def _is_call(port: type, name: str) -> bool:
     return iscoroutinefunction(getattr(port, name))
 
 
+def _nothing(*_: object) -> None:
+    """Nobody wants to know."""
+
+
 class Line:
     """Stands before a port; its methods are the port's, with trouble."""
 
     def __init__(
-        self, process: Alive, world: World, clock: Clock, name: str, rng: Random, rumours: Rumours
+        self,
+        process: Alive,
+        onlooker: Onlooker,
+        world: World,
+        clock: Clock,
+        name: str,
+        rng: Random,
+        rumours: Rumours,
     ) -> None:
         self._process = process
+        self._onlooker = onlooker
         self._world = world
         self._faults = world.faults
         self._clock = clock
@@ -124,13 +125,64 @@ class Line:
         self._port: Any = getattr(world.backend, name)
         self._rng = rng
         self._rumours = rumours
+        self._unanswered: dict[str, None] = {}  # ids of changes that were committed
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._port, name)
         if _is_call(type(self._port), name):  # type: ignore[arg-type]
-            found = self._troubled(f"{self._name}.{name}", found)
+            found = self._overheard(f"{self._name}.{name}", found)
             setattr(self, name, found)  # the next time there is nothing to look up
         return found
+
+    def _overheard(
+        self, name: str, method: Callable[..., Awaitable[Any]]
+    ) -> Callable[..., Awaitable[Any]]:
+        """The method; what is answered, and what is not, is told where it matters later."""
+        call = self._troubled(name, method)
+        if name in ("bus.acknowledge", "ledger.held"):
+            return self._announced(name, call)
+        who, pauses, ears = self._process.name, self._world.pauses, self._world.ears
+        answers: dict[str, Callable[..., object]] = {
+            "queues.paused_of": lambda answer, *_: pauses.told(who, answer),
+            "queue.receive": lambda answer, *_: self._onlooker.handed(answer),
+            "blobs.get": lambda _, key: ears.read(key, who),
+        }
+        troubles: dict[str, Callable[..., object]] = {
+            "queues.paused_of": lambda *_: pauses.trouble(who),
+            "blobs.put": lambda key, *_: ears.not_written(key, who),
+            "blobs.delete": lambda key: ears.not_written(key, who),
+        }
+        if name not in answers and name not in troubles:
+            return call
+        answered, unanswered = answers.get(name, _nothing), troubles.get(name, _nothing)
+
+        async def overheard(*arguments: Any, **named: Any) -> Any:
+            try:
+                answer = await call(*arguments, **named)
+            except BackendUnavailable:
+                unanswered(*arguments)
+                raise
+            except NotFound:
+                answered(None, *arguments)
+                raise
+            answered(answer, *arguments)
+            return answer
+
+        return overheard
+
+    def _announced(
+        self, name: str, call: Callable[..., Awaitable[Any]]
+    ) -> Callable[..., Awaitable[Any]]:
+        """A call that says something by being made: it may be carried out much later."""
+
+        async def announced(*arguments: Any, **named: Any) -> Any:
+            if name == "bus.acknowledge":
+                await self._onlooker.acknowledges(arguments[1])
+            else:
+                self._world.ears.check_begins(self._process.name)
+            return await call(*arguments, **named)
+
+        return announced
 
     def _troubled(
         self, name: str, method: Callable[..., Awaitable[Any]]
@@ -138,6 +190,11 @@ class Line:
         process, faults, rng, world = self._process, self._faults, self._rng, self._world
         special: dict[str, Callable[..., Awaitable[Any]]] = {
             "ledger.commit": self._commit,
+            "ledger.tasks": self._tasks,
+            "queues.pause": self._pause,
+            "queues.resume": self._resume,
+            "blobs.put": self._put,
+            "blobs.delete": self._remove,
             "queue.send": self._send,
             "queue.receive": self._receive,
             "queue.delete": self._delete,
@@ -172,7 +229,7 @@ class Line:
                 raise BackendUnavailable(message)
             if not waiting and faults.happens(Fault.LATE_WRITE, rng):
                 world.note(process.name, "given up", name)
-                world.begin(self._later(carry_out, arguments, named))
+                world.begin(self._later(name, carry_out, arguments, named))
                 message = f"the answer of {name} did not come"
                 raise OutcomeUnknown(message)
             answer = await carry_out(*arguments, **named)
@@ -186,6 +243,8 @@ class Line:
                 await self._passes()
             if faults.happens(Fault.UNKNOWN, rng):
                 world.note(process.name, "answer lost", name)
+                if name == "ledger.commit":
+                    self._unanswered.update((change.row.change_id, None) for change in arguments)
                 message = f"the answer of {name} was lost"
                 raise OutcomeUnknown(message)
             return answer
@@ -196,6 +255,7 @@ class Line:
         """A moment, in which others may be faster."""
         if self._faults.happens(Fault.SLOW, self._rng):
             seconds = self._rng.random() * _LONG_DELAY
+            self._world.pauses.trouble(self._process.name, seconds)
         else:
             # Often none: most answers come in the order of the questions.
             seconds = max(self._rng.random() - 0.5, 0.0) * _USUAL_DELAY
@@ -207,10 +267,14 @@ class Line:
         self._process.die()
         await self._process.awake()
 
-    async def _later(self, method: Callable[..., Awaitable[Any]], given: Any, named: Any) -> None:
+    async def _later(
+        self, name: str, method: Callable[..., Awaitable[Any]], given: Any, named: Any
+    ) -> None:
         await asyncio.sleep(self._rng.random() * _LATEST_WRITE)
         try:
             await method(*given, **named)
+            if name in ("blobs.put", "blobs.delete"):
+                self._world.ears.written_late(given[0])
         except LongshoreError as error:
             self._world.note("late write", type(error).__name__, str(error))
 
@@ -224,34 +288,49 @@ class Line:
         return answer
 
     async def _commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
-        before = {change.row.id: await self._task(change.row) for change in changes}
-        effects = await self._world.backend.ledger.commit(*changes)
-        for change in changes:
-            old = before[change.row.id]
-            if old is not None and isinstance(change.row, TaskRow):
-                self._look_at(old, change.row, change.events)
+        # Whoever has not heard of its own commit is the likeliest to get it wrong.
+        again = any(change.row.change_id in self._unanswered for change in changes)
+        likelier = _OVERTAKEN_AGAIN if again else 1.0
+        if self._faults.happens(Fault.OVERTAKEN, self._rng, likelier=likelier):
+            rows = [change.row.id for change in changes]
+            await self._world.chronicle.change_of(rows, within=_LONG_DELAY)
+            await self._process.awake()
+        before = await self._onlooker.rows_of(changes)
+        effects: tuple[Effect, ...] = await self._port.commit(*changes)
+        self._onlooker.committed(changes, before)
         return effects
 
-    async def _task(self, row: TaskRow | JobRow) -> TaskRow | None:
-        return await self._world.backend.ledger.task(row.id) if isinstance(row, TaskRow) else None
+    async def _tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
+        rows: list[TaskRow] = await self._port.tasks(task_ids)
+        unreadable = _UNREADABLE.get(None)
+        if not unreadable or self._faults.over:
+            return rows
+        return [self._perhaps_before(row, *unreadable.get(row.id, (0.0, 0))) for row in rows]
 
-    def _look_at(self, old: TaskRow, new: TaskRow, events: Sequence[Event]) -> None:
-        """Only the holder reports, whatever the fence says that comes with it."""
-        holder = old.lease.worker_id if old.lease else None
-        if holder == self._process.name or old.change_id == new.change_id:
-            return
-        early = old.lease is not None and self._world.clock.now() < old.lease.expires_at
-        if early and new.lease is None and holder in self._world.alive:
-            text = f"{self._process.name} ends the lease of {holder}, who is alive and may use it"
-            self._world.breach(2, new.id, text)
-        reports = [event.type for event in events if event.type in _REPORTS]
-        by_a_worker = [event.type for event in events if event.context.origin == "worker"]
-        said = [name for name in reports if name in by_a_worker]
-        if new.checkpoint not in (old.checkpoint, None):
-            said.append("a checkpoint")
-        for what in said:
-            text = f"{self._process.name} commits {what}, and {holder or 'nobody'} holds the task"
-            self._world.breach(3, new.id, text)
+    def _perhaps_before(self, row: TaskRow, until: float, sequence: int) -> TaskRow:
+        if self._world.time() >= until or row.last_sequence != sequence:
+            return row
+        return self._world.chronicle.before.get(row.id, row)
+
+    async def _pause(self, name: str, **named: Any) -> PausedQueue:
+        held: PausedQueue = await self._port.pause(name, **named)
+        self._world.pauses.switched(name, paused=True)
+        return held
+
+    async def _resume(self, name: str) -> PausedQueue | None:
+        ended: PausedQueue | None = await self._port.resume(name)
+        self._world.pauses.switched(name, paused=False)
+        return ended
+
+    async def _put(self, key: str, data: bytes) -> int:
+        size: int = await self._port.put(key, data)
+        self._world.ears.written(key, data)
+        return size
+
+    async def _remove(self, key: str) -> bool:
+        removed: bool = await self._port.delete(key)
+        self._world.ears.written(key, None)
+        return removed
 
     def _true(self, moment: datetime) -> datetime:
         """A moment by the process's clock as the queue has it, which is told only how long."""
@@ -261,6 +340,7 @@ class Line:
         await self._port.put_off(receipt, until=self._true(until))
 
     async def _send(self, messages: list[Outgoing]) -> list[Outgoing]:
+        await self._onlooker.sends(messages)
         sent: list[Outgoing] = []
         for message in messages:
             if self._faults.happens(Fault.MESSAGE_DROPPED, self._rng):
@@ -274,36 +354,13 @@ class Line:
 
     async def _receive(self, *arguments: Any, **named: Any) -> list[Message]:
         messages: list[Message] = await self._port.receive(*arguments, **named)
-        for message in messages:
-            task_id = task_named_in(message.body)
-            row = isinstance(task_id, str) and await self._world.backend.ledger.task(task_id)
-            if row:
-                delivered = _Delivered(row.id, row.attempt, self._world.clock.now())
-                self._rumours.deliveries[message.receipt] = delivered
-                self._rumours.latest[row.id, self._process.name] = message.receipt
+        await self._onlooker.received(messages)
         return messages
 
     async def _delete(self, receipts: list[str]) -> list[str]:
-        for receipt in receipts:
-            delivered = self._rumours.deliveries.get(receipt)
-            # It may hold the task by a later message, and be done with this one.
-            if delivered and self._rumours.latest[delivered.task_id, self._process.name] == receipt:
-                await self._may_be_deleted(delivered)
+        await self._onlooker.deletes(receipts)
         stale: list[str] = await self._port.delete(receipts)
         return stale
-
-    async def _may_be_deleted(self, delivered: _Delivered) -> None:
-        """A message goes when the outcome is committed, or when nothing is left to do."""
-        row = await self._world.backend.ledger.task(delivered.task_id)
-        if row is None:
-            return
-        margin = self._world.settings.worker.skew_margin
-        unrung = row.rung_at is None or row.rung_at < delivered.at - margin
-        ours = row.lease is not None and row.lease.worker_id == self._process.name
-        at_work = ours and row.attempt == delivered.attempt + 1
-        if at_work or (row.state is TaskState.PENDING and unrung):
-            text = f"{self._process.name} deletes its message while the task is {row.state.value}"
-            self._world.breach(1, row.id, text)
 
     def _perhaps_late(self, message: Outgoing) -> Outgoing:
         seen = self._true(message.visible_at) if message.visible_at else self._world.clock.now()
@@ -312,8 +369,20 @@ class Line:
         return replace(message, visible_at=seen)
 
     async def _events(self, consumer: str, **named: Any) -> Delivery | None:
-        delivery: Delivery | None = await self._port.receive(consumer, **named)
-        return self._rumours.late_events.mixed_up(delivery, self._world, self._faults)
+        brought: Delivery | None = await self._port.receive(consumer, **named)
+        delivery = self._rumours.late_events.mixed_up(brought, self._world, self._faults)
+        if delivery is not None:
+            self._onlooker.hears(delivery)
+            _UNREADABLE.set(self._too_early(delivery))
+        return delivery
+
+    def _too_early(self, delivery: Delivery) -> dict[str, tuple[float, int]]:
+        now, rng = self._world.time(), self._rng
+        return {
+            event.entity_id: (now + rng.random() * _LATEST_ROW, event.sequence)
+            for event in delivery.events
+            if self._faults.happens(Fault.EVENT_EARLY, rng)
+        }
 
     async def _acknowledge(self, consumer: str, receipt: str) -> None:
         await self._port.acknowledge(consumer, self._rumours.late_events.received(receipt))

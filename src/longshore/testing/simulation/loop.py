@@ -19,8 +19,16 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+# Many times as many as the busiest moment of a run has.
+_MOST_TURNS_A_MOMENT = 100_000
+
+
 class Deadlock(RuntimeError):
     """Everybody waits, and nobody for the clock."""
+
+
+class Livelock(RuntimeError):
+    """Somebody does something over and over, and no time passes."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -29,6 +37,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._time = 0.0
+        self._turns = 0  # since time last went on
         self._ready: deque[_Call] = deque()
         self._order = count()
         # The number keeps those of one moment in the order in which they asked for it.
@@ -57,13 +66,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         ready, later = self._ready, self._later
+        self._turns += 1
         if not ready:
             while later and later[0][2].callback is None:
                 heapq.heappop(later)
             if not later:
                 message = "everybody waits, and nobody for the clock"
                 raise Deadlock(message)
-            self._time = later[0][0]
+            self._time, self._turns = later[0][0], 0
+        elif self._turns > _MOST_TURNS_A_MOMENT:
+            self._turns = 0
+            message = f"somebody goes round in a circle, and it is still {self._time}"
+            raise Livelock(message)
         while later and later[0][0] <= self._time:
             ready.append(heapq.heappop(later)[2])
         # Only those that are ready now: what they make ready has to wait its turn.
@@ -78,7 +92,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> _Call:
-        call = _Call(callback, args, context or contextvars.copy_context(), self._time)
+        # An empty context counts as false, and is somebody's all the same.
+        context = contextvars.copy_context() if context is None else context
+        call = _Call(callback, args, context, self._time)
         self._ready.append(call)
         return call
 
@@ -98,7 +114,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> _Call:
-        call = _Call(callback, args, context or contextvars.copy_context(), when)
+        context = contextvars.copy_context() if context is None else context
+        call = _Call(callback, args, context, when)
         heapq.heappush(self._later, (when, next(self._order), call))
         return call
 

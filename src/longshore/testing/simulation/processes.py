@@ -8,6 +8,7 @@ from itertools import count
 
 from longshore.errors import UsageError
 from longshore.services.crew import Crew
+from longshore.testing.simulation.channels import health_check_of
 from longshore.testing.simulation.children import Children
 from longshore.testing.simulation.faults import Fault
 from longshore.testing.simulation.line import Rumours, over_the_line
@@ -16,6 +17,7 @@ from longshore.wiring import Services, services_on
 
 # Between the end of a worker and the end of the last of its children.
 _KEEPER_TICK = 0.5
+_LONGEST_RESTART = 20.0
 
 
 class Machine:
@@ -148,10 +150,14 @@ class Process:
         )
         self._never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._crew: Crew | None = None
+        self._checking: asyncio.Future[None] | None = None
 
     @property
     def cut_off(self) -> bool:
         return self.world.time() < self.cut_off_until
+
+    def stood_still(self, since: float) -> bool:
+        return self.machine.stood_still(since, self.world.time())
 
     async def awake(self) -> None:
         if self.machine.paused_until > self.world.time():
@@ -194,6 +200,18 @@ class Process:
             if self.children.alive:
                 self.world.breach(10, self.name, "the worker has ended and its children have not")
 
+    async def watch(self) -> None:
+        """Check health until the end; whatever ends it but a stop is a breach."""
+        self._checking = checking = asyncio.ensure_future(health_check_of(self).run())
+        await asyncio.wait((checking,))
+        if self.dead or self.world.over:
+            return
+        if not checking.cancelled():
+            text = f"the health check ended by {checking.exception()!r}"
+            self.world.breach(0, self.name, text)
+        self.end()
+        self.world.note(self.name, "has stopped")
+
     def end(self) -> None:
         """It has nothing left to do."""
         self.ended = True
@@ -205,42 +223,52 @@ class Process:
 
     def stop(self, *, at_once: bool) -> None:
         """SIGTERM, or two of them."""
-        if self._crew is None or self.dead or self.ended:
+        if self.dead or self.ended:
             return
         self.world.note(self.name, "is to stop at once" if at_once else "is to stop")
-        if at_once:
+        if self._checking is not None:
+            self._checking.cancel()
+        if self._crew is not None and at_once:
             self._crew.stop_at_once()
-        else:
+        elif self._crew is not None:
             self._crew.stop()
 
 
 class Fleet:
     """The processes of a run, each started again when it has ended."""
 
-    def __init__(self, world: World, machines: list[Machine], *, size: int) -> None:
+    def __init__(
+        self, world: World, machines: list[Machine], *, workers: int, watchers: int
+    ) -> None:
         self.rumours = Rumours(world.chance("rumours"))
-        self.workers: list[Process] = []
+        self._started: list[Process] = []
         self._world = world
         self._machines = machines
         self._names = count(1)
-        self._size = size
+        self._workers = workers
+        self._watchers = watchers
         self._rng = world.chance("fleet")
 
     def start(self) -> None:
         """All of them."""
-        for place in range(self._size):
-            self._world.begin(self._keep_one(self._machines[place % len(self._machines)]))
+        machines = self._machines
+        for place in range(self._workers):
+            self._world.begin(self._keep_one(machines[place % len(machines)], watches=False))
+        for _ in range(self._watchers):
+            # On one machine: there one of them does it, and no two machines ask each other.
+            self._world.begin(self._keep_one(machines[0], watches=True))
 
-    async def _keep_one(self, machine: Machine) -> None:
-        """A worker, and after its end another."""
+    async def _keep_one(self, machine: Machine, *, watches: bool) -> None:
+        """A process that works or watches, and after its end another."""
+        kind = "watcher" if watches else "worker"
         while True:
-            process = self.process(machine, f"worker-{next(self._names)}")
+            process = self.process(machine, f"{kind}-{next(self._names)}")
             self._world.note(process.name, "starts", machine.name)
-            self.workers.append(process)
-            self._world.begin(process.work())
+            self._started.append(process)
+            self._world.begin(process.watch() if watches else process.work())
             await process.over.wait()
             if not self._world.faults.over:
-                await asyncio.sleep(self._rng.random() * 20.0)
+                await asyncio.sleep(self._rng.random() * _LONGEST_RESTART)
 
     def process(self, machine: Machine, name: str) -> Process:
         """One more process."""
@@ -248,5 +276,5 @@ class Fleet:
 
     @property
     def living(self) -> list[Process]:
-        """Workers that run now."""
-        return [process for process in self.workers if not (process.dead or process.ended)]
+        """Workers and watchers that run now."""
+        return [process for process in self._started if not (process.dead or process.ended)]

@@ -18,20 +18,25 @@ from longshore.core.lease import LeasePolicy
 from longshore.core.states import JobState, TaskState
 from longshore.errors import LongshoreError
 from longshore.settings import Settings
+from longshore.settings.health import AlertsSettings, HealthSettings
 from longshore.settings.sections import RetrySettings, WorkerSettings
 from longshore.testing.auditing.audit import audit
 from longshore.testing.auditing.from_memory import evidence_of
 from longshore.testing.simulation import witness
+from longshore.testing.simulation.acts import QUEUES, Act, drawn
+from longshore.testing.simulation.deeds import Deed
 from longshore.testing.simulation.faults import Fault
 from longshore.testing.simulation.loop import VirtualLoop
-from longshore.testing.simulation.processes import Fleet, Machine
-from longshore.testing.simulation.workload import QUEUES, Act, People, drawn
+from longshore.testing.simulation.processes import Fleet, Machine, Process
+from longshore.testing.simulation.workload import People
 from longshore.testing.simulation.world import TENANT, Breach, Entry, World
 
 # Longer than every backoff, delay, lease and late answer together.
 _PATIENCE = 3_600.0
 _AFTERWARDS = 35.0
 _LOOK_EVERY = 5.0
+# After the last fault: for calls that are slow, answers that are late, and processes to start.
+_ECHO = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,7 @@ class Report:
     scenario: Scenario
     breaches: tuple[Breach, ...]
     happened: Counter[Fault]
+    done: Counter[Deed]
     acts: int  # how many were carried out
     tasks: int
     attempts: int
@@ -136,12 +142,14 @@ class _Run:
         self._machines = [
             Machine(self._world, f"machine-{number}") for number in range(1 if one_machine else 3)
         ]
-        size = 1 + rng.randrange(5)
-        self._fleet = Fleet(self._world, self._machines, size=size)
+        workers = 1 + rng.randrange(5)
+        watchers = 1 + self._world.chance("watchers").randrange(2)
+        self._fleet = Fleet(self._world, self._machines, workers=workers, watchers=watchers)
+        self._operator: Process | None = None
         self._people = People(
             self._world, lambda name: self._fleet.process(self._machines[-1], name)
         )
-        acts = drawn(self._world.chance("people"), self._length)
+        acts = drawn(self._world.chance, self._length)
         wanted = range(len(acts)) if scenario.acts is None else scenario.acts
         self._acts: Sequence[Act] = [acts[place] for place in wanted]
 
@@ -154,6 +162,8 @@ class _Run:
         await asyncio.sleep(self._length)
         world.faults.end()
         world.note("world", "faults end")
+        still = max(machine.paused_until for machine in self._machines)
+        world.calm_from = max(world.time(), still) + _ECHO
         await asyncio.wait(acting, timeout=_PATIENCE) if acting else None
         settled = await self._settled()
         await self._judge(settled=settled, acting=acting)
@@ -211,14 +221,24 @@ class _Run:
             await machine.runs()
         end = self._world.time() + _PATIENCE
         while self._world.time() < end:
+            await self._serve_all_queues()
             if await self._at_rest():
                 await asyncio.sleep(_AFTERWARDS)
                 return await self._at_rest()
             await asyncio.sleep(_LOOK_EVERY)
         return False
 
+    async def _serve_all_queues(self) -> None:
+        if await self._world.backend.queues.paused():
+            operator = self._operator or self._fleet.process(self._machines[0], "operator")
+            self._operator = operator
+            await self._people.end_pauses(operator)
+
     async def _at_rest(self) -> bool:
         ledger = self._world.backend.ledger
+        failed = await ledger.list_tasks(TENANT, state=TaskState.FAILED, limit=1)
+        if self._world.ears.unaware(dead_letters=bool(failed.items)):
+            return False
         for state in (TaskState.PENDING, TaskState.PROCESSING):
             if (await ledger.list_tasks(TENANT, state=state, limit=1)).items:
                 return False
@@ -245,8 +265,10 @@ class _Run:
             world.breach(0, "a service", text)
         for found in audit(evidence_of(world.backend, settled=settled)):
             world.breach(found.invariant, found.subject, found.text)
-        people = self._people
-        await witness.judge(world, people.accepted, people.added, people.refused)
+        failed = await world.backend.ledger.list_tasks(TENANT, state=TaskState.FAILED, limit=1)
+        for whom in world.ears.unaware(dead_letters=bool(failed.items)):
+            world.breach(0, "the health check", f"has not told the {whom}")
+        await witness.judge(world, self._people.answers)
 
     async def _report(self, began: float, *, keep_trace: bool) -> Report:
         world = self._world
@@ -255,6 +277,7 @@ class _Run:
             scenario=self._scenario,
             breaches=tuple(world.breaches),
             happened=world.faults.happened,
+            done=world.done,
             acts=len(self._acts),
             tasks=len({life.task_id for life in lives}),
             attempts=len(lives),
@@ -295,5 +318,22 @@ def _settings(rng: Random) -> Settings:
         drain_grace=timedelta(seconds=rng.choice((1, 10))),
         task_timeout=timedelta(seconds=40),
     )
-    retry = RetrySettings(base=timedelta(seconds=1), cap=timedelta(seconds=10))
-    return Settings(backend="memory", tenant=TENANT, worker=worker, retry=retry)
+    return Settings(
+        backend="memory",
+        tenant=TENANT,
+        worker=worker,
+        retry=RetrySettings(base=timedelta(seconds=1), cap=timedelta(seconds=10)),
+        health=_health_settings(rng),
+        alerts=AlertsSettings(timeout=timedelta(seconds=5)),
+    )
+
+
+def _health_settings(rng: Random) -> HealthSettings:
+    """Strict ones: much must be told in so short a time."""
+    return HealthSettings(
+        every=timedelta(seconds=rng.choice((5, 10))),
+        longest_run=timedelta(seconds=rng.choice((8, 15))),
+        healthy_within=timedelta(seconds=3),
+        warning_within=timedelta(seconds=6),
+        cool_down=timedelta(seconds=rng.choice((20, 60, 3600))),
+    )

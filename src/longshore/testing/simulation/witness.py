@@ -4,35 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
-from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.rows import TaskRow
 from longshore.core.states import TaskState
 from longshore.services.documents import Documents
+from longshore.testing.simulation.answers import Answers
 from longshore.testing.simulation.lives import Life
 from longshore.testing.simulation.world import TENANT, World
 
 _ALL = 100_000
 
 
-async def judge(
-    world: World,
-    accepted: Mapping[str, Mapping[str, Any]],
-    added: Mapping[tuple[str, str], tuple[Mapping[str, Any], bool]],
-    refused: Mapping[tuple[str, str], str],
-) -> None:
-    """Add what is wrong to the world's breaches.
-
-    Args:
-        accepted: What was submitted and answered, by request id.
-        added: What was to be added by which request to which, and whether it was answered.
-        refused: Who was told that nothing was done to which job or task, and why.
-    """
+async def judge(world: World, answers: Answers) -> None:
+    """Add what is wrong to the world's breaches."""
     rows = await _rows(world)
-    _accepted_is_there(world, accepted, rows)
-    _added_is_whole(world, added, rows)
-    await _refused_did_nothing(world, refused)
+    await answers.judge(world, rows)
     by_task: dict[str, list[Life]] = {}
     for life in world.lives.all:
         by_task.setdefault(life.task_id, []).append(life)
@@ -57,40 +43,6 @@ async def task_seconds(world: World) -> float:
 async def _rows(world: World) -> Mapping[str, TaskRow]:
     page = await world.backend.ledger.list_tasks(TENANT, limit=_ALL)
     return {row.id: row for row in page.items}
-
-
-def _accepted_is_there(
-    world: World, accepted: Mapping[str, Mapping[str, Any]], rows: Mapping[str, TaskRow]
-) -> None:
-    for request_id, document in accepted.items():
-        for task in document["tasks"]:
-            task_id = task_id_of(job_id_of(TENANT, request_id), task["taskId"])
-            if task_id not in rows:
-                world.breach(1, task_id, "was accepted, and is not there")
-
-
-def _added_is_whole(
-    world: World,
-    added: Mapping[tuple[str, str], tuple[Mapping[str, Any], bool]],
-    rows: Mapping[str, TaskRow],
-) -> None:
-    for (request_id, addition_id), (document, answered) in added.items():
-        ids = [
-            task_id_of(job_id_of(TENANT, request_id), task["taskId"]) for task in document["tasks"]
-        ]
-        there = [task_id for task_id in ids if task_id in rows]
-        if len(there) < len(ids) and (answered or there):
-            world.breach(1, addition_id, f"of {ids} only {there} are there")
-
-
-async def _refused_did_nothing(world: World, refused: Mapping[tuple[str, str], str]) -> None:
-    """A refusal changes nothing: whoever got one is not named in that history."""
-    page = await world.backend.events.query(TENANT, limit=_ALL)
-    for event in page.items:
-        by = str(getattr(event.body, "by", ""))
-        if (why := refused.get((by, event.entity_id))) is not None:
-            text = f"{by} was refused ({why}), and yet there is its {event.type}"
-            world.breach(14, event.entity_id, text)
 
 
 def _one_at_a_time(world: World, task_id: str, lives: list[Life]) -> None:

@@ -1,8 +1,4 @@
-"""What people do in a run: submit, add, cancel, resume, replay, review, put nonsense on the queue.
-
-Everything is drawn before the run begins, as a list, so that a failing run can be tried again with
-less of it.
-"""
+"""People: they submit, add, cancel, resume, replay, review, pause, and send nonsense."""
 
 from __future__ import annotations
 
@@ -10,156 +6,49 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
-from typing import Any
+from typing import assert_never
 
-from longshore.core import commands as c
-from longshore.core.backoff import RetryPolicy
-from longshore.core.definition import Definition, RunnerKind
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.limits import RECEIVE_LIMIT
 from longshore.core.messages import body_for
+from longshore.core.rows import JobRow
 from longshore.core.states import TaskState
 from longshore.errors import BackendUnavailable, CommandRefused, Conflict, NotFound
 from longshore.ports.queue import Outgoing
+from longshore.testing.simulation.acts import (
+    DEFINITIONS,
+    MOST_JOBS,
+    MOST_TASKS,
+    QUEUES,
+    Act,
+    Add,
+    Submit,
+    Switch,
+    Wish,
+)
+from longshore.testing.simulation.answers import Answers, Cancelled
+from longshore.testing.simulation.deeds import Deed
 from longshore.testing.simulation.faults import Fault
 from longshore.testing.simulation.processes import Process
+from longshore.testing.simulation.reviews import Reviews
 from longshore.testing.simulation.world import TENANT, World
 
-QUEUES = ("default", "other")
-DEFINITIONS = (
-    Definition(name="plain", runner=RunnerKind.PYTHON),
-    Definition(name="hasty", runner=RunnerKind.PYTHON, timeout=timedelta(seconds=4)),
-    Definition(
-        name="again",
-        runner=RunnerKind.PYTHON,
-        timeout=timedelta(seconds=6),
-        retry_on_timeout=True,
-        retry=RetryPolicy(max_attempts=4),
-    ),
-    Definition(name="reviewed", runner=RunnerKind.PYTHON, requires_review=True),
-    Definition(name="elsewhere", runner=RunnerKind.PYTHON, queue="other"),
-)
-_MOST_JOBS = 5
-_MOST_TASKS = 7
-_MOST_WISHES = 10
-_MOST_ADDITIONS = 4
 _CLIENT_TRIES = 8
+_LOOKS = 6
+_LOOK_EVERY = 5.0
 _WORN_OUT = "worn-out"
 
-
-@dataclass(frozen=True, slots=True)
-class Submit:
-    """Somebody submits a job; with ``twice``, as with wishes, two do at once."""
-
-    at: float
-    request_id: str
-    document: dict[str, Any]
-    twice: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """Somebody wants something of a job: ``cancel``, ``resume``, ``replay`` or ``review``."""
-
-    at: float
-    kind: str
-    request_id: str
-    seed: str
-    twice: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Add:
-    """Somebody adds tasks to a job."""
-
-    at: float
-    request_id: str
-    addition_id: str
-    document: dict[str, Any]
-    twice: bool = False
-
-
-Act = Submit | Add | Wish
-
-
-def drawn(rng: Random, length: float) -> list[Act]:
-    """What people do in a run that lasts so long, in no order."""
-    acts: list[Any] = []
-    requests = []
-    for number in range(1 + rng.randrange(_MOST_JOBS)):
-        request_id = f"request-{number}"
-        requests.append(request_id)
-        acts.append(
-            Submit(
-                at=rng.random() * length * 0.6,
-                request_id=request_id,
-                document={"tasks": _tasks(rng)},
-                twice=rng.random() < 0.2,
-            )
-        )
-    acts += [
-        _addition(rng, length, f"addition-{number}", rng.choice(acts))
-        for number in range(rng.randrange(_MOST_ADDITIONS))
-    ]
-    kinds = ("cancel", "resume", "resume", "resume", "replay", "review", "review")
-    acts += [
-        Wish(
-            at=rng.random() * length * 1.2,
-            kind=rng.choice(kinds),
-            request_id=rng.choice(requests),
-            seed=f"wish {number}",
-            twice=rng.random() < 0.3,
-        )
-        for number in range(rng.randrange(_MOST_WISHES))
-    ]
-    return acts
-
-
-def _addition(rng: Random, length: float, addition_id: str, to: Submit) -> Add:
-    there = [task["taskId"] for task in to.document["tasks"]]
-    return Add(
-        at=to.at + rng.random() * length * 0.6,
-        request_id=to.request_id,
-        addition_id=addition_id,
-        document={"tasks": _tasks(rng, name=f"{addition_id}-t", there=there)},
-        twice=rng.random() < 0.3,
-    )
-
-
-def _tasks(rng: Random, *, name: str = "t", there: Sequence[str] = ()) -> list[dict[str, Any]]:
-    size = rng.choice((1, 1, 2, 3, 4, _MOST_TASKS))
-    tasks: list[dict[str, Any]] = []
-    for number in range(size):
-        before = [*there, *(task["taskId"] for task in tasks)]
-        parents = [key for key in before if rng.random() < 0.35]
-        task: dict[str, Any] = {
-            "taskId": f"{name}{number}",
-            "name": rng.choice(("plain", "plain", "reviewed", *(one.name for one in DEFINITIONS))),
-            "input": rng.choices(("work", "fails", "impossible"), (20, 4, 1), k=1)[0],
-        }
-        if parents:
-            task["dependsOn"] = parents
-        if rng.random() < 0.2:
-            task["delay"] = rng.randrange(1, 40)
-        if rng.random() < 0.3:
-            task["priority"] = rng.choice(("high", "normal", "low"))
-        if rng.random() < 0.2:
-            task["maxAttempts"] = rng.choice((1, 2, 5))
-        tasks.append(task)
-    return tasks
+Doing = Callable[[Process], Awaitable[None]]
 
 
 class People:
     """Carry out what was drawn, each act from a process of its own that may die of it."""
 
     def __init__(self, world: World, process: Callable[[str], Process]) -> None:
-        self.accepted: dict[str, dict[str, Any]] = {}  # by request id: what was answered to
-        self.refused: dict[tuple[str, str], str] = {}  # by client, and job or task: why
-        # By request id: what was to be added, and whether anybody was told that it is.
-        self.added: dict[tuple[str, str], tuple[dict[str, Any], bool]] = {}
+        self.answers = Answers()
+        self._reviews = Reviews(world, self.answers)
         self._calls: Counter[str] = Counter()  # by request id: how often it was submitted
         self._world = world
         self._process = process
@@ -188,7 +77,7 @@ class People:
                 return
             await asyncio.sleep(2.0)
 
-    async def _safely(self, doing: Callable[[Process], Awaitable[None]], process: Process) -> bool:
+    async def _safely(self, doing: Doing, process: Process) -> bool:
         """Whether it was answered, be it with a refusal."""
         try:
             await doing(process)
@@ -198,7 +87,7 @@ class People:
         except (Conflict, NotFound) as error:
             self._world.note(process.name, "refused", str(error))
             if isinstance(error, CommandRefused):
-                self.refused[process.name, error.row_id] = error.reason
+                self.answers.refused[process.name, error.row_id] = error.reason
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody was meant to see it
             if not process.dead:
                 self._world.breach(0, process.name, f"a client was answered with {error!r}")
@@ -207,7 +96,7 @@ class People:
                 process.end()
         return True
 
-    def _doing(self, act: Act) -> Callable[[Process], Awaitable[None]]:
+    def _doing(self, act: Act) -> Doing:
         match act:
             case Submit():
                 return self._submit(act)
@@ -215,60 +104,136 @@ class People:
                 return self._add(act)
             case Wish():
                 return self._wish(act)
+            case Switch():
+                return self._switch(act)
+            case _:
+                assert_never(act)
 
-    def _submit(self, act: Submit) -> Callable[[Process], Awaitable[None]]:
+    def _submit(self, act: Submit) -> Doing:
         async def submit(process: Process) -> None:
             self._calls[act.request_id] += 1
             accepted = await process.services.producer.submit(TENANT, act.request_id, act.document)
-            self._world.note(process.name, "submitted", act.request_id)
+            self._world.did(process.name, Deed.SUBMIT, act.request_id)
             if accepted.job.id != job_id_of(TENANT, act.request_id):
                 self._world.breach(9, act.request_id, f"became job {accepted.job.id}")
-            alone = self._calls[act.request_id] == 1 and accepted.job.version == 1
-            if alone and not accepted.created:
+            alone = self._calls[act.request_id] == 1 and not accepted.created
+            if alone and await self._untouched(accepted.job):
                 self._world.breach(9, act.request_id, "was new, and yet is said to be known")
-            self.accepted[act.request_id] = act.document
+            self.answers.accepted[act.request_id] = act.document
 
         return submit
 
-    def _add(self, act: Add) -> Callable[[Process], Awaitable[None]]:
+    async def _untouched(self, job: JobRow) -> bool:
+        """Whether nobody has changed anything of the job: then its creation cannot be missed."""
+        tasks = await self._world.backend.ledger.list_tasks(TENANT, job_id=job.id, limit=MOST_TASKS)
+        return job.version == 1 and all(row.version == 1 for row in tasks.items)
+
+    def _add(self, act: Add) -> Doing:
         job_id, which = job_id_of(TENANT, act.request_id), (act.request_id, act.addition_id)
-        self.added.setdefault(which, (act.document, False))
+        self.answers.added.setdefault(which, (act.document, False))
 
         async def add(process: Process) -> None:
             adding = process.services.adding
             added = await adding.add(TENANT, job_id, act.addition_id, act.document)
-            self._world.note(process.name, "added", act.addition_id)
+            self._world.did(process.name, Deed.ADD, act.addition_id)
             wanted = tuple(task["taskId"] for task in act.document["tasks"])
             if added.keys != wanted:
                 self._world.breach(9, job_id, f"{act.addition_id} has added {added.keys}")
-            self.added[which] = (act.document, True)
+            self.answers.added[which] = (act.document, True)
 
         return add
 
-    def _wish(self, act: Wish) -> Callable[[Process], Awaitable[None]]:
+    def _wish(self, act: Wish) -> Doing:
         job_id = job_id_of(TENANT, act.request_id)
 
         async def wish(process: Process) -> None:
-            rng = self._world.chance(act.seed)
-            self._world.note(process.name, act.kind, act.request_id)
+            self._world.note(process.name, f"wants to {act.kind}", act.request_id)
             match act.kind:
                 case "cancel":
-                    await process.services.cancelling.cancel(job_id, by=process.name)
+                    await self._cancel(process, job_id)
+                case "cancel task":
+                    await self._cancel_task(process, job_id, self._world.chance(act.seed))
                 case "replay":
                     await process.services.dead_letters.replay_matching(TENANT, by=process.name)
+                    self._world.did(process.name, Deed.REPLAY, "everything")
                 case "resume":
                     await self._resume(process, job_id)
                 case _:
-                    await _review(process, job_id, rng)
+                    # Two who review at once need not be of one mind.
+                    own = self._world.chance(f"{act.seed} by {process.name}")
+                    await self._review(process, job_id, own)
 
         return wish
+
+    async def _cancel(self, process: Process, job_id: str) -> None:
+        asked = self._world.time()
+        await process.services.cancelling.cancel(job_id, by=process.name)
+        self._world.did(process.name, Deed.CANCEL, job_id)
+        self.answers.cancelled.append(Cancelled(asked, self._world.time(), job_id))
+
+    async def _cancel_task(self, process: Process, job_id: str, rng: Random) -> None:
+        open_ = [state for state in TaskState if not state.terminal]
+        tasks = await _states(process, job_id, *open_) or await _states(process, job_id, *TaskState)
+        if not tasks:
+            return
+        task_id, asked = rng.choice(tasks), self._world.time()
+        try:
+            row = await process.services.cancelling.cancel_task(TENANT, task_id, by=process.name)
+        except CommandRefused:
+            # It may have been cancelled, its answer lost, and resumed: then a later round is told.
+            if not self._world.chronicle.resumed_since(job_id, asked, self._world.time()):
+                raise
+            return
+        now = self._world.time()
+        self._world.did(process.name, Deed.CANCEL_TASK, task_id)
+        self.answers.cancelled.append(Cancelled(asked, now, job_id, task_id, row.round))
+        await self._world.chronicle.answered(row, asked)
 
     async def _resume(self, process: Process, job_id: str) -> None:
         ended = await _states(process, job_id, TaskState.FAILED, TaskState.CANCELLED)
         if ended:
             resumed = await process.services.resuming.resume(job_id, ended, by=process.name)
-            if not resumed.tasks:
-                self.refused[process.name, job_id] = "; ".join(resumed.refused.values())
+            if resumed.tasks:
+                self._world.did(process.name, Deed.RESUME, job_id)
+            else:
+                why = "; ".join(resumed.refused.values())
+                self.answers.refused[process.name, job_id] = why
+
+    async def _review(self, process: Process, job_id: str, rng: Random) -> None:
+        """Wait until there is something to review, but not for ever."""
+        for _ in range(_LOOKS):
+            if in_review := await _states(process, job_id, TaskState.IN_REVIEW):
+                await self._reviews.of(process, in_review, rng)
+                return
+            await asyncio.sleep(_LOOK_EVERY)
+            await process.awake()
+
+    def _switch(self, act: Switch) -> Doing:
+        async def switch(process: Process) -> None:
+            pausing, asked = process.services.pausing, self._world.time()
+            if act.pause:
+                held = await pausing.pause(act.queue, by=process.name, reason="to look at it")
+                self._world.did(process.name, Deed.PAUSE, f"{act.queue}, by {held.by}")
+                self._world.pauses.answered(act.queue, asked)
+                return
+            ended = await pausing.resume(act.queue, by=process.name)
+            if ended is not None:
+                self._world.did(process.name, Deed.END_PAUSE, f"{act.queue}, by {ended.by}")
+                self._ended_once(ended.name, ended.by, process.name)
+
+        return switch
+
+    def _ended_once(self, queue: str, paused_by: str, by: str) -> None:
+        earlier = self.answers.resumed.setdefault((queue, paused_by), by)
+        if earlier != by:
+            text = f"the pause of {paused_by} was ended by {earlier} and again by {by}"
+            self._world.breach(0, queue, text)
+
+    async def end_pauses(self, process: Process) -> None:
+        """No pause is for ever: whatever is paused now is served again."""
+        for paused in await process.services.pausing.paused():
+            await process.services.pausing.resume(paused.name, by=process.name)
+            self._world.note(process.name, "ends the pause of", paused.name)
 
     def poison(self, rng: Random) -> None:
         """Put something on the queue that makes no sense."""
@@ -284,7 +249,7 @@ class People:
         self._world.begin(self._wear_out(rng))
 
     async def _wear_out(self, rng: Random) -> None:
-        page = await self._world.backend.ledger.list_tasks(TENANT, limit=_MOST_JOBS * _MOST_TASKS)
+        page = await self._world.backend.ledger.list_tasks(TENANT, limit=MOST_JOBS * MOST_TASKS)
         open_ = [row for row in page.items if not row.state.terminal]
         if not open_:
             return
@@ -301,15 +266,3 @@ class People:
 async def _states(process: Process, job_id: str, *states: TaskState) -> list[str]:
     found = await process.services.backend.ledger.task_states(job_id)
     return [task_id_of(job_id, key) for key, state in found.items() if state in states]
-
-
-async def _review(process: Process, job_id: str, rng: Random) -> None:
-    for task_id in await _states(process, job_id, TaskState.IN_REVIEW):
-        approves = rng.random() < 0.6
-        feedback = f"once more, please ({process.name})"
-        command: c.Command = (
-            c.Approve(by=process.name)
-            if approves
-            else c.RequestRevision(feedback=feedback, by=process.name)
-        )
-        await process.services.transitions.task(task_id, command)

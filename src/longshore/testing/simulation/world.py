@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
+from math import inf
 from random import Random
 from typing import Any
 
 from longshore.adapters.memory.backend import memory_backend
 from longshore.settings import Settings
+from longshore.testing.simulation.chronicle import Chronicle
+from longshore.testing.simulation.deeds import Deed
+from longshore.testing.simulation.ears import Ears
 from longshore.testing.simulation.faults import Fault, Faults
 from longshore.testing.simulation.lives import Lives
+from longshore.testing.simulation.pauses import Pauses
 
 START = datetime(2030, 1, 7, 12, tzinfo=UTC)
 TENANT = "acme"
@@ -75,6 +81,11 @@ class World:
         self.trace: list[Entry] = []
         self.breaches: list[Breach] = []
         self.lives = Lives()
+        self.chronicle = Chronicle(self)
+        self.pauses = Pauses(self)
+        self.ears = Ears(self)
+        self.done: Counter[Deed] = Counter()
+        self.calm_from = inf  # nothing that went wrong before has an effect any more
         self.alive: dict[str, None] = {}  # names of the processes that run
         self.over = False
         self._loop = asyncio.get_running_loop()
@@ -91,6 +102,11 @@ class World:
     def note(self, who: str, what: str, about: str = "") -> None:
         """Add to the record."""
         self.trace.append(Entry(self.time(), who, what, about))
+
+    def did(self, who: str, deed: Deed, about: str) -> None:
+        """Somebody did something, and was told that it is done."""
+        self.done[deed] += 1
+        self.note(who, deed.name.lower().replace("_", " "), about)
 
     def breach(self, invariant: int, subject: str, text: str) -> None:
         """Something happened that must not."""

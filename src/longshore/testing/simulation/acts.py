@@ -1,0 +1,180 @@
+"""What people do in a run, drawn before it begins.
+
+It is a list, so that a failing run can be tried again with less of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import chain
+from random import Random
+from typing import Any
+
+from longshore.core.backoff import RetryPolicy
+from longshore.core.definition import Definition, RunnerKind
+from longshore.core.health import HealthLimits
+
+QUEUES = ("default", "other")
+DEFINITIONS = (
+    Definition(name="plain", runner=RunnerKind.PYTHON),
+    Definition(name="hasty", runner=RunnerKind.PYTHON, timeout=timedelta(seconds=4)),
+    Definition(
+        name="again",
+        runner=RunnerKind.PYTHON,
+        timeout=timedelta(seconds=6),
+        retry_on_timeout=True,
+        retry=RetryPolicy(max_attempts=4),
+        health=HealthLimits(longest_run=timedelta(seconds=4)),
+    ),
+    Definition(name="reviewed", runner=RunnerKind.PYTHON, requires_review=True),
+    Definition(name="elsewhere", runner=RunnerKind.PYTHON, queue="other"),
+)
+MOST_JOBS = 5
+MOST_TASKS = 7
+_MOST_WISHES = 10
+_MOST_ADDITIONS = 4
+_MOST_MORE_WISHES = 5
+_MOST_PAUSES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Somebody submits a job; with ``twice``, as with all acts, two do at once."""
+
+    at: float
+    request_id: str
+    document: dict[str, Any]
+    twice: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Somebody wants something of a job.
+
+    ``cancel`` it, or one of its tasks (``cancel task``); ``resume`` what has ended without a
+    result; ``replay`` what is dead; ``review`` what waits for that.
+    """
+
+    at: float
+    kind: str
+    request_id: str
+    seed: str
+    twice: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Somebody adds tasks to a job."""
+
+    at: float
+    request_id: str
+    addition_id: str
+    document: dict[str, Any]
+    twice: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Somebody pauses a queue, or resumes it."""
+
+    at: float
+    queue: str
+    pause: bool
+    twice: bool = False
+
+
+Act = Submit | Add | Wish | Switch
+
+
+def drawn(chance: Callable[[str], Random], length: float) -> list[Act]:
+    """What people do in a run that lasts so long, in no order.
+
+    Args:
+        chance: Numbers of its own for each purpose: one more kind of act leaves the others as
+            they are.
+    """
+    rng, more = chance("people"), chance("more people")
+    submits = [_submission(rng, length, number) for number in range(1 + rng.randrange(MOST_JOBS))]
+    requests = [submit.request_id for submit in submits]
+    additions = [
+        _addition(rng, length, f"addition-{number}", rng.choice(submits))
+        for number in range(rng.randrange(_MOST_ADDITIONS))
+    ]
+    kinds = ("cancel", "resume", "resume", "resume", "replay", "review", "review")
+    wishes = [
+        _wish(rng, length, kinds, requests, f"wish {number}")
+        for number in range(rng.randrange(_MOST_WISHES))
+    ]
+    wishes += [
+        _wish(more, length, ("cancel task", "review"), requests, f"more {number}")
+        for number in range(more.randrange(_MOST_MORE_WISHES))
+    ]
+    pauses = [_pause(more, length) for _ in range(more.randrange(_MOST_PAUSES))]
+    return [*submits, *additions, *wishes, *chain.from_iterable(pauses)]
+
+
+def _submission(rng: Random, length: float, number: int) -> Submit:
+    return Submit(
+        at=rng.random() * length * 0.6,
+        request_id=f"request-{number}",
+        document={"tasks": _tasks(rng)},
+        twice=rng.random() < 0.2,
+    )
+
+
+def _addition(rng: Random, length: float, addition_id: str, to: Submit) -> Add:
+    there = [task["taskId"] for task in to.document["tasks"]]
+    return Add(
+        at=to.at + rng.random() * length * 0.6,
+        request_id=to.request_id,
+        addition_id=addition_id,
+        document={"tasks": _tasks(rng, name=f"{addition_id}-t", there=there)},
+        twice=rng.random() < 0.3,
+    )
+
+
+def _wish(
+    rng: Random, length: float, kinds: Sequence[str], requests: Sequence[str], seed: str
+) -> Wish:
+    return Wish(
+        at=rng.random() * length * 1.2,
+        kind=rng.choice(kinds),
+        request_id=rng.choice(requests),
+        seed=seed,
+        twice=rng.random() < 0.3,
+    )
+
+
+def _pause(rng: Random, length: float) -> list[Switch]:
+    """A pause, and its end; whoever forgets that leaves it to those who see to it in the end."""
+    begin, queue = rng.random() * length, rng.choice(QUEUES)
+    end = begin + rng.random() * length * 0.5
+    switches = [Switch(begin, queue, pause=True, twice=rng.random() < 0.3)]
+    if rng.random() < 0.8:
+        switches.append(Switch(end, queue, pause=False, twice=rng.random() < 0.3))
+    return switches
+
+
+def _tasks(rng: Random, *, name: str = "t", there: Sequence[str] = ()) -> list[dict[str, Any]]:
+    size = rng.choice((1, 1, 2, 3, 4, MOST_TASKS))
+    tasks: list[dict[str, Any]] = []
+    for number in range(size):
+        before = [*there, *(task["taskId"] for task in tasks)]
+        parents = [key for key in before if rng.random() < 0.35]
+        task: dict[str, Any] = {
+            "taskId": f"{name}{number}",
+            "name": rng.choice(("plain", "plain", "reviewed", *(one.name for one in DEFINITIONS))),
+            "input": rng.choices(("work", "fails", "impossible"), (20, 4, 1), k=1)[0],
+        }
+        if parents:
+            task["dependsOn"] = parents
+        if rng.random() < 0.2:
+            task["delay"] = rng.randrange(1, 40)
+        if rng.random() < 0.3:
+            task["priority"] = rng.choice(("high", "normal", "low"))
+        if rng.random() < 0.2:
+            task["maxAttempts"] = rng.choice((1, 2, 5))
+        tasks.append(task)
+    return tasks
