@@ -29,6 +29,7 @@ _REPORTS = frozenset(
 @dataclass(frozen=True, slots=True)
 class _Delivered:
     task_id: str
+    round: int
     attempt: int  # the last there was, when the message was received
     at: datetime
 
@@ -120,7 +121,8 @@ class Onlooker:
             task_id = task_named_in(message.body)
             row = isinstance(task_id, str) and await self._world.backend.ledger.task(task_id)
             if row:
-                delivered = _Delivered(row.id, row.attempt, self._world.clock.now())
+                now = self._world.clock.now()
+                delivered = _Delivered(row.id, row.round, row.attempt, now)
                 self._deliveries[message.receipt] = delivered
                 self._latest[row.id] = message.receipt
 
@@ -141,7 +143,8 @@ class Onlooker:
     async def _may_be_deleted(self, delivered: _Delivered) -> None:
         """A message goes when the outcome is committed, or when nothing is left to do."""
         row = await self._world.backend.ledger.task(delivered.task_id)
-        if row is None:
+        # Whoever resumes a task rings for it: a message of the round before is of no use any more.
+        if row is None or row.round != delivered.round:
             return
         who, margin = self._process.name, self._world.settings.worker.skew_margin
         unrung = row.rung_at is None or row.rung_at < delivered.at - margin
