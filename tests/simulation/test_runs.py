@@ -92,6 +92,20 @@ async def test_calls_of_a_dead_process_never_return_and_are_never_made() -> None
 
 
 @simulated
+async def test_a_process_stays_dead_when_one_of_its_calls_is_called_off() -> None:
+    process = a_process(calm())
+    process.die()
+    first, second = (
+        asyncio.ensure_future(process.services.backend.blobs.put(key, b"")) for key in "ab"
+    )
+    await asyncio.sleep(1)
+    first.cancel()
+    third = asyncio.ensure_future(process.services.backend.blobs.put("c", b""))
+    await asyncio.sleep(1)
+    assert (first.cancelled(), second.done(), third.done()) == (True, False, False)
+
+
+@simulated
 async def test_a_process_that_dies_does_not_run_its_finally_blocks() -> None:
     world = calm()
     process = a_process(world)

@@ -165,7 +165,8 @@ class Process:
         if self.world.over:
             raise asyncio.CancelledError
         if self.dead:
-            await self._never
+            # Who waits here may be cancelled by what is left of the process: the others wait on.
+            await asyncio.shield(self._never)
 
     def die(self) -> None:
         if self.dead or self.ended:

@@ -83,6 +83,10 @@ def run(scenario: Scenario, *, keep_trace: bool = False) -> Report:
             report = loop.run_until_complete(
                 _carried_out(scenario, broken, began, keep_trace=keep_trace)
             )
+    except Exception as error:
+        # Whoever makes many runs sees by this which of them it was.
+        error.add_note(f"in the run of seed {scenario.seed}")
+        raise
     finally:
         asyncio.set_event_loop(None)
         loop.close()
