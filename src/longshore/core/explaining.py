@@ -138,13 +138,13 @@ def _waiting(_: Picture, row: TaskRow) -> list[Reason]:
 
 
 def _pending(picture: Picture, row: TaskRow) -> list[Reason]:
-    spec, workers = row.spec, len(picture.present)
+    spec = row.spec
     if row.due_at is not None and row.due_at > picture.now:
         reasons = [_put_off(row, row.due_at)]
     else:
         text = (
-            f"Task {_name(row)} is due and waits in queue {spec.queue!r} for a worker "
-            f"that serves this queue and is free{_present(workers)}."
+            f"Task {_name(row)} is due and waits in queue {spec.queue!r} for a free worker"
+            f"{_serving(picture, spec.queue)}."
         )
         reasons = [_about(row, Code.DUE, text, since=row.due_at)]
     if (pause := picture.paused.get(spec.queue)) is not None:
@@ -168,10 +168,15 @@ def _put_off(row: TaskRow, due_at: datetime) -> Reason:
 
 
 def _no_worker(picture: Picture, queue: str) -> list[Reason]:
-    if picture.present:
+    if _servers(picture, queue):
         return []
-    text = f"No worker is present on this machine to serve queue {queue!r}."
-    return [Reason(code=Code.NO_WORKER, text=text, remedy_command="longshore worker")]
+    text = f"No worker of this machine serves queue {queue!r}"
+    if picture.present:
+        others = {one for served in picture.present.values() for one in served}
+        there = f"{_count(len(picture.present), 'worker')} {_is(len(picture.present))}"
+        text += f"; {there} here for {', '.join(map(repr, sorted(others)))}"
+    remedy = f"longshore worker --queue {queue}"
+    return [Reason(code=Code.NO_WORKER, text=f"{text}.", remedy_command=remedy)]
 
 
 def _held(picture: Picture, row: TaskRow, lease: Lease) -> list[Reason]:
@@ -291,9 +296,18 @@ def _resume(job_id: str) -> str:
     return f"longshore resume {job_id}"
 
 
-def _present(workers: int) -> str:
-    are = "is" if workers == 1 else "are"
-    return f"; {_count(workers, 'worker')} {are} present on this machine" if workers else ""
+def _serving(picture: Picture, queue: str) -> str:
+    workers = _servers(picture, queue)
+    serve = "serves" if workers == 1 else "serve"
+    return f"; {_count(workers, 'worker')} of this machine {serve} it" if workers else ""
+
+
+def _servers(picture: Picture, queue: str) -> int:
+    return sum(queue in served for served in picture.present.values())
+
+
+def _is(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _count(count: int, thing: str) -> str:

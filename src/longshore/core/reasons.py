@@ -68,7 +68,7 @@ class Picture:
     lease: LeasePolicy
     rows: Mapping[int, TaskRow]  # by number: those that exist of the ones that are needed
     keys: Mapping[int, str]
-    present: Sequence[str]  # workers on this machine
+    present: Mapping[str, Sequence[str]]  # workers on this machine, each with its queues
     gone: Sequence[str] = ()  # those of this machine whose process has ended
     paused: Mapping[str, Paused]  # by queue
 

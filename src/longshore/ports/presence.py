@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -12,8 +13,8 @@ class Presence(Protocol):
     system itself vouches that the process has ended.
     """
 
-    def appear(self, worker_id: str) -> None:
-        """From now until this process ends, the worker is here.
+    def appear(self, worker_id: str, queues: Sequence[str]) -> None:
+        """From now until this process ends, the worker is here and serves these queues.
 
         Raises:
             UsageError: another process is here under that id.
@@ -59,6 +60,6 @@ class Presence(Protocol):
         """Ids of all workers that are gone and not yet cleared away."""
         ...
 
-    def present(self) -> list[str]:
-        """Ids of all workers that are here now."""
+    def present(self) -> dict[str, tuple[str, ...]]:
+        """The workers that are here now, and the queues each of them serves."""
         ...

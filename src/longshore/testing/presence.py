@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from longshore.errors import UsageError
 
 
@@ -13,16 +15,18 @@ class FakePresence:
         self.calls: list[tuple[str, str]] = []
         self.children: dict[str, list[int]] = {}  # by worker, those that were not forgotten
         self._here: dict[str, bool] = {}  # False: its process has ended
+        self._serves: dict[str, tuple[str, ...]] = {}
 
     def dies(self, worker_id: str) -> None:
         """The worker's process ends without a word; it need not have been seen before."""
         self._here[worker_id] = False
 
-    def appear(self, worker_id: str) -> None:
+    def appear(self, worker_id: str, queues: Sequence[str]) -> None:
         if worker_id in self._here:
             message = f"a worker called {worker_id!r} was here before; choose another id"
             raise UsageError(message)
         self._here[worker_id] = True
+        self._serves[worker_id] = tuple(queues)
         self._note("appear", worker_id)
 
     def leave(self, worker_id: str) -> None:
@@ -52,8 +56,10 @@ class FakePresence:
     def absent(self) -> list[str]:
         return [worker_id for worker_id, here in self._here.items() if not here]
 
-    def present(self) -> list[str]:
-        return [worker_id for worker_id, here in self._here.items() if here]
+    def present(self) -> dict[str, tuple[str, ...]]:
+        return {
+            worker_id: self._serves[worker_id] for worker_id, here in self._here.items() if here
+        }
 
     def _note(self, call: str, worker_id: str) -> None:
         self.calls.append((call, worker_id))

@@ -95,22 +95,37 @@ def test_a_worker_is_here_until_its_process_ends_and_gone_from_then_on(
     presence: FilePresence, another: Callable[[], Process]
 ) -> None:
     process = another()
-    process.does("appear", "w")
+    process.does("appear", "w", ["default"])
 
     here = presence.gone("w"), presence.present(), presence.absent()
     process.dies()
 
-    assert here == (False, ["w"], [])
+    assert here == (False, {"w": ("default",)}, [])
     assert presence.gone("w")
-    assert presence.present() == []
+    assert presence.present() == {}
     assert presence.absent() == ["w"]
 
 
 def test_one_s_own_worker_is_here(presence: FilePresence) -> None:
-    presence.appear("w")
+    presence.appear("w", ["default"])
 
     assert not presence.gone("w")
-    assert presence.present() == ["w"]
+    assert presence.present() == {"w": ("default",)}
+
+
+def test_the_queues_of_a_worker_are_known_before_and_after_its_children(
+    presence: FilePresence, another: Callable[[], Process]
+) -> None:
+    process = another()
+    process.does("appear", "w", ["fast", "slow"])
+    seen = [presence.present()]
+    child = process.starts(LASTING)
+    process.does("note_child", "w", child)
+    seen.append(presence.present())
+    process.does("forget_child", "w", child)
+    seen.append(presence.present())
+
+    assert seen == [{"w": ("fast", "slow")}] * 3
 
 
 def test_nothing_is_known_of_a_worker_that_was_never_here(presence: FilePresence) -> None:
@@ -121,51 +136,51 @@ def test_nothing_is_known_of_a_worker_that_was_never_here(presence: FilePresence
 
 def test_leaving_is_silent(presence: FilePresence, another: Callable[[], Process]) -> None:
     process = another()
-    process.does("appear", "w")
+    process.does("appear", "w", ["default"])
 
     process.does("leave", "w")
     process.dies()
 
     assert not presence.gone("w")
-    assert presence.absent() == presence.present() == []
+    assert (presence.absent(), presence.present()) == ([], {})
 
 
 def test_a_name_is_taken_while_its_worker_is_here_and_until_it_is_cleared_away(
     presence: FilePresence, another: Callable[[], Process], tmp_path: Path
 ) -> None:
     process = another()
-    process.does("appear", "w")
+    process.does("appear", "w", ["default"])
 
     with pytest.raises(UsageError):
-        presence.appear("w")
+        presence.appear("w", ["default"])
     process.dies()
     with pytest.raises(UsageError):
-        presence.appear("w")
+        presence.appear("w", ["default"])
     presence.leave("w")
-    presence.appear("w")
+    presence.appear("w", ["default"])
 
-    assert presence.present() == ["w"]
+    assert presence.present() == {"w": ("default",)}
     assert os.listdir(tmp_path / "workers") == ["w.lock"]
 
 
 def test_a_refused_name_stays_with_the_one_who_has_it(
     presence: FilePresence, another: Callable[[], Process]
 ) -> None:
-    presence.appear("w")
+    presence.appear("w", ["default"])
     process = another()
 
-    answer = process.does("appear", "w")
+    answer = process.does("appear", "w", ["default"])
 
     assert answer == "UsageError"
     assert process.does("gone", "w") is False
-    assert presence.present() == ["w"]
+    assert presence.present() == {"w": ("default",)}
 
 
 def test_clearing_kills_the_children_of_a_dead_worker_and_their_children(
     presence: FilePresence, another: Callable[[], Process]
 ) -> None:
     process = another()
-    process.does("appear", "w")
+    process.does("appear", "w", ["default"])
     script = "trap '' TERM; sleep 1000 & sleep 1000 & echo ready; wait"
     child = process.starts(script)
     process.does("note_child", "w", child)
@@ -191,7 +206,7 @@ def test_clearing_kills_what_a_dead_child_has_left(
     presence: FilePresence, another: Callable[[], Process]
 ) -> None:
     process = another()
-    process.does("appear", "w")
+    process.does("appear", "w", ["default"])
     child = process.starts("sleep 1000 & echo ready; wait")
     process.does("note_child", "w", child)
     (orphan,) = [
@@ -212,7 +227,7 @@ def test_clearing_kills_those_of_a_child_s_session_who_have_a_group_of_their_own
     presence: FilePresence, another: Callable[[], Process], leader_lives: bool
 ) -> None:
     process = another()
-    process.does("appear", "w")
+    process.does("appear", "w", ["default"])
     # With job control each one in the background gets a group, and all stay in the session.
     child = process.starts("exec bash -c 'set -m; sleep 1000 & echo ready; wait'")
     process.does("note_child", "w", child)
@@ -245,7 +260,7 @@ def test_a_child_that_was_forgotten_is_left_alone(
     presence: FilePresence, another: Callable[[], Process]
 ) -> None:
     process = another()
-    process.does("appear", "w")
+    process.does("appear", "w", ["default"])
     forgotten, noted = process.starts(LASTING), process.starts(LASTING)
     for child in (forgotten, noted):
         process.does("note_child", "w", child)
@@ -262,7 +277,7 @@ def test_a_number_that_has_gone_to_somebody_else_is_left_alone(
     presence: FilePresence, another: Callable[[], Process], tmp_path: Path
 ) -> None:
     process = another()
-    process.does("appear", "w")
+    process.does("appear", "w", ["default"])
     child = process.starts(LASTING)
     process.does("note_child", "w", child)
     process.dies()

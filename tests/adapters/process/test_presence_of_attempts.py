@@ -19,7 +19,7 @@ WORKER = "w1"
 @scenario
 async def test_a_worker_is_not_gone_while_anything_of_its_attempt_lives(tmp_path: Path) -> None:
     ours, others = FilePresence(tmp_path), FilePresence(tmp_path)
-    ours.appear(WORKER)
+    ours.appear(WORKER, ["default"])
     (lock,) = ours.held_by(WORKER)
     runner = ProcessRunner(tmp_path, {"PATH": "/usr/bin:/bin"}, SystemClock(), held=lambda: (lock,))
     async with started(runner, a_command("sleep", "1000")) as attempt:

@@ -32,7 +32,7 @@ def a_picture(*rows: TaskRow, job: JobRow | None = None, **fields: Any) -> Pictu
         "lease": LeasePolicy(),
         "rows": {row.spec.number: row for row in rows},
         "keys": dict(enumerate("abcde")),
-        "present": ["worker-1"],
+        "present": {"worker-1": ("default",)},
         "paused": {},
         **fields,
     }

@@ -28,23 +28,47 @@ class TestPending:
 
         assert reason.code is Code.DUE
         assert reason.text == (
-            "Task 'a' is due and waits in queue 'default' for a worker that serves this queue "
-            "and is free; 1 worker is present on this machine."
+            "Task 'a' is due and waits in queue 'default' for a free worker; "
+            "1 worker of this machine serves it."
         )
         assert (reason.task_id, reason.since, reason.until) == (A, NOON, None)
 
     def test_several_workers_are_counted(self) -> None:
-        assert "2 workers are present" in one_of(a_task(), present=["w1", "w2"]).text
+        present = {"w1": ["default"], "w2": ["slow", "default"], "w3": ["slow"]}
+
+        assert one_of(a_task(), present=present).text.endswith(
+            "2 workers of this machine serve it."
+        )
 
     def test_without_any_worker_that_is_the_root_of_it(self) -> None:
-        due, nobody = reasons_of(a_task(spec=a_spec(queue="slow")), present=[])
+        due, nobody = reasons_of(a_task(spec=a_spec(queue="slow")), present={})
 
-        assert due.text.endswith("that serves this queue and is free.")
+        assert due.text.endswith("waits in queue 'slow' for a free worker.")
         assert nobody == Reason(
             code=Code.NO_WORKER,
-            text="No worker is present on this machine to serve queue 'slow'.",
-            remedy_command="longshore worker",
+            text="No worker of this machine serves queue 'slow'.",
+            remedy_command="longshore worker --queue slow",
         )
+
+    def test_workers_of_other_queues_do_not_help_and_are_named(self) -> None:
+        present = {"w1": ["fast", "default"], "w2": ["fast"]}
+
+        due, nobody = reasons_of(a_task(spec=a_spec(queue="slow")), present=present)
+
+        assert due.text.endswith("waits in queue 'slow' for a free worker.")
+        assert nobody == Reason(
+            code=Code.NO_WORKER,
+            text=(
+                "No worker of this machine serves queue 'slow'; "
+                "2 workers are here for 'default', 'fast'."
+            ),
+            remedy_command="longshore worker --queue slow",
+        )
+
+    def test_one_worker_of_another_queue_is_spoken_of_as_one(self) -> None:
+        _, nobody = reasons_of(a_task(), present={"w1": ["fast"]})
+
+        assert nobody.text.endswith("; 1 worker is here for 'fast'.")
 
     def test_a_task_for_later_says_when(self) -> None:
         due_at = NOON + timedelta(hours=1)
@@ -89,7 +113,7 @@ class TestPending:
         assert one_of(a_task(), paused={"other": Pause()}).code is Code.DUE
 
     def test_a_queue_is_paused_and_nobody_is_there(self) -> None:
-        reasons = reasons_of(a_task(), paused={"default": Pause()}, present=[])
+        reasons = reasons_of(a_task(), paused={"default": Pause()}, present={})
 
         assert [one.code for one in reasons] == [Code.DUE, Code.QUEUE_PAUSED, Code.NO_WORKER]
 
@@ -148,7 +172,7 @@ class TestProcessing:
     def test_when_the_moment_has_passed_somebody_has_only_to_look(self) -> None:
         row = a_task(state=TaskState.PROCESSING)
 
-        reasons = reasons_of(row, now=NOON + LASTS + MARGIN, present=[])
+        reasons = reasons_of(row, now=NOON + LASTS + MARGIN, present={})
 
         assert reasons[1].text.endswith("taken over as soon as another worker looks.")
         assert [one.code for one in reasons][1:] == [Code.WORKER_SILENT, Code.NO_WORKER]

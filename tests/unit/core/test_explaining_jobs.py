@@ -127,7 +127,7 @@ class TestJobs:
     def test_what_several_tasks_wait_for_alike_is_said_once_and_last(self) -> None:
         rows = [row_of(key, TaskState.PENDING) for key in "abc"]
 
-        reasons = why_job(a_picture(*rows, present=[]), [0, 1, 2])
+        reasons = why_job(a_picture(*rows, present={}), [0, 1, 2])
 
         assert [one.code for one in reasons] == [
             Code.RUNNING,

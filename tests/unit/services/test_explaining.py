@@ -61,7 +61,7 @@ async def test_a_task_that_is_due_without_a_worker_or_on_a_paused_queue(
         paused = {pause.name: pause}
 
         assert await codes(stage, A) == [("due", "a"), ("no_worker", None)]
-        stage.presence.appear(HERE)
+        stage.presence.appear(HERE, ["default"])
         assert await codes(stage, A) == [("due", "a")]
         assert await codes(stage, A, paused=paused) == [("due", "a"), ("queue_paused", None)]
 
@@ -71,7 +71,7 @@ async def test_a_task_that_is_due_without_a_worker_or_on_a_paused_queue(
 async def test_the_whole_chain_down_to_the_task_that_runs(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
-        stage.presence.appear(HERE)
+        stage.presence.appear(HERE, ["default"])
         await stage.submit(a_task("a"), a_task("b", "a"), a_task("x"), a_task("c", "x", "b"))
         await stage.complete(task_id("x"))
         await stage.dispatch()
@@ -130,7 +130,7 @@ async def test_behind_a_cancelled_task(kind: str, tmp_path: Path) -> None:
 async def test_a_task_for_later_and_one_that_is_tried_again(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
-        stage.presence.appear(HERE)
+        stage.presence.appear(HERE, ["default"])
         await stage.submit(a_task("a", delay=3600), a_task("b"))
         claimed = await stage.claim(task_id("b"))
         broke = Failure(category=ErrorCategory.NETWORK, message="no route")
@@ -156,7 +156,7 @@ async def test_a_worker_that_falls_silent_and_one_whose_process_is_gone(
 ) -> None:
     async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
-        stage.presence.appear("worker-2")
+        stage.presence.appear("worker-2", ["default"])
         await stage.submit(a_task())
         claimed = await stage.claim(A)
 
@@ -228,7 +228,7 @@ async def test_a_parent_whose_end_nobody_has_heard_of_yet(kind: str, tmp_path: P
 async def test_a_long_chain_is_told_short_and_read_little(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
-        stage.presence.appear(HERE)
+        stage.presence.appear(HERE, ["default"])
         chain = [a_task(f"t{n}", f"t{n - 1}") for n in range(1, 300)]
         await stage.submit(a_task("t0"), *chain)
         watched, calls = recorded(backend)
@@ -282,7 +282,7 @@ async def test_a_job_under_way_tells_what_failed_and_what_it_waits_for(
 ) -> None:
     async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
-        stage.presence.appear(HERE)
+        stage.presence.appear(HERE, ["default"])
         await stage.submit(a_task("a"), a_task("b", "a"), a_task("c"), a_task("d"), a_task("e"))
         await stage.complete(task_id("e"))
         await stage.fail(A)

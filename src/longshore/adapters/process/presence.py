@@ -1,10 +1,11 @@
 """Presence by file locks: the kernel itself lets go of a lock when its process ends.
 
-Each worker keeps ``workers/ID.lock`` locked as long as it lives, and notes in it the process
-groups it starts and sees end. Its keeper and the guards of its attempts hold the lock too, until
-nothing of an attempt lives. So whoever can take it knows that the worker is gone and its attempts
-with it; kills what is left of its children all the same, in case the guards were killed as well
-(same process id *and* same start time, or nothing); and removes the file.
+Each worker keeps ``workers/ID.lock`` locked as long as it lives. The first line of it names the
+queues it serves; below, it notes the process groups it starts and sees end. Its keeper and the
+guards of its attempts hold the lock too, until nothing of an attempt lives. So whoever can take it
+knows that the worker is gone and its attempts with it; kills what is left of its children all the
+same, in case the guards were killed as well (same process id *and* same start time, or nothing);
+and removes the file.
 A lock is a fact of this machine's kernel, so it holds across containers that share the folder, and
 a data folder on a network file system is refused elsewhere.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from longshore.adapters.process.killing import kill_group
@@ -22,6 +24,7 @@ from longshore.errors import UsageError
 from longshore.failpoints import reach
 
 _FOLDER_MODE = 0o700
+_SERVES = "serves "
 
 
 class FilePresence:
@@ -32,9 +35,10 @@ class FilePresence:
         self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         self._locks: dict[str, int] = {}
         self._children: dict[str, set[int]] = {}
+        self._heads: dict[str, int] = {}  # how long the first line of a worker's file is
         self._roles: dict[str, int] = {}
 
-    def appear(self, worker_id: str) -> None:
+    def appear(self, worker_id: str, queues: Sequence[str]) -> None:
         path = self._lock_path(worker_id)
         # Locked before it gets its name: an unlocked file would look like a worker that is gone.
         draft = path.with_suffix(f".{os.getpid()}-draft")
@@ -42,6 +46,7 @@ class FilePresence:
         lock = os.open(draft, flags, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            head = os.write(lock, f"{_SERVES}{' '.join(queues)}\n".encode())
             reach("worker.locked")
             _give_name(draft, path)
             reach("worker.named")
@@ -52,6 +57,7 @@ class FilePresence:
         finally:
             draft.unlink(missing_ok=True)
         self._locks[worker_id] = lock
+        self._heads[worker_id] = head
         self._children[worker_id] = set()
         reach("worker.here")
 
@@ -79,7 +85,7 @@ class FilePresence:
         reach("worker.child_forgetting")
         os.write(self._locks[worker_id], f"-{process_id}\n".encode())
         if not self._children[worker_id]:
-            os.ftruncate(self._locks[worker_id], 0)
+            os.ftruncate(self._locks[worker_id], self._heads[worker_id])
         reach("worker.child_forgotten")
 
     def gone(self, worker_id: str) -> bool:
@@ -105,7 +111,7 @@ class FilePresence:
                 process_id, _, started = line[1:].partition(" ")
                 if line.startswith("+"):
                     children[process_id] = started
-                else:
+                elif line.startswith("-"):
                     children.pop(process_id, None)
         for process_id, started in children.items():
             kill_group(int(process_id), started=started)
@@ -129,8 +135,13 @@ class FilePresence:
     def absent(self) -> list[str]:
         return [worker_id for worker_id in self._known() if self.gone(worker_id)]
 
-    def present(self) -> list[str]:
-        return [worker_id for worker_id in self._known() if not self.gone(worker_id)]
+    def present(self) -> dict[str, tuple[str, ...]]:
+        here = {}
+        for worker_id in self._known():
+            with contextlib.suppress(FileNotFoundError):  # it has left since
+                if not self.gone(worker_id):
+                    here[worker_id] = _served(self._lock_path(worker_id))
+        return here
 
     def _known(self) -> list[str]:
         return sorted(path.stem for path in self._folder.glob("*.lock"))
@@ -142,6 +153,11 @@ class FilePresence:
 
     def _lock_path(self, worker_id: str) -> Path:
         return self._folder / f"{worker_id}.lock"
+
+
+def _served(path: Path) -> tuple[str, ...]:
+    with path.open() as notes:
+        return tuple(notes.readline().removeprefix(_SERVES).split())
 
 
 def _give_name(draft: Path, path: Path) -> None:

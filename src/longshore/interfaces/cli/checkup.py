@@ -198,8 +198,8 @@ def _at_work(settings: Settings, facts: StoreFacts) -> Iterator[Check]:
         detail = f"{', '.join(gone)} ended without a word; the next worker clears up after it"
         yield Check("workers", Mark.WARN, detail)
     else:
-        shown = ", ".join(present) if present else "none at work"
-        yield Check("workers", Mark.OK, shown)
+        shown = ", ".join(f"{name} ({', '.join(serves)})" for name, serves in present.items())
+        yield Check("workers", Mark.OK, shown or "none at work")
     stale = facts.stale_bells
     detail = f"{words.number_of(stale, 'bell')} of dead processes; the next commit removes them"
     yield Check("bells", Mark.WARN if stale else Mark.OK, detail if stale else "none is stale")
@@ -207,8 +207,9 @@ def _at_work(settings: Settings, facts: StoreFacts) -> Iterator[Check]:
         detail = f"{depth.ready} ready, {depth.hidden} hidden, {depth.dead} dead"
         if depth.dead:
             yield Check(f"queue {name}", Mark.WARN, f"{detail}: see `longshore dead list`")
-        elif depth.ready and not present:
-            yield Check(f"queue {name}", Mark.WARN, f"{detail}: no worker; `longshore worker`")
+        elif depth.ready and not any(name in serves for serves in present.values()):
+            remedy = f"`longshore worker --queue {name}`"
+            yield Check(f"queue {name}", Mark.WARN, f"{detail}: no worker serves it; {remedy}")
         else:
             yield Check(f"queue {name}", Mark.OK, detail)
     if not facts.queues:

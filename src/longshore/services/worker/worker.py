@@ -90,7 +90,7 @@ class Worker:
 
     async def run(self) -> None:
         """Work until ``stop``; then drain."""
-        self._tools.presence.appear(self.id)
+        self._tools.presence.appear(self.id, self._policy.queues)
         keeping = [
             asyncio.ensure_future(self._keep_leases()),
             asyncio.ensure_future(self._listen_for_nudges()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import count
 
@@ -28,6 +29,7 @@ class Machine:
         self.paused_until = 0.0
         self.pauses: list[tuple[float, float]] = []
         self.workers: dict[str, Process] = {}  # those that appeared and did not leave
+        self.served: dict[str, tuple[str, ...]] = {}  # by worker, its queues
         self.roles: dict[str, Process] = {}
         self.offset = timedelta(0)
         self._world = world
@@ -86,11 +88,12 @@ class MachinePresence:
         self._process = process
         self._machine = process.machine
 
-    def appear(self, worker_id: str) -> None:
+    def appear(self, worker_id: str, queues: Sequence[str]) -> None:
         if worker_id in self._machine.workers:
             message = f"a worker called {worker_id!r} is here already"
             raise UsageError(message)
         self._machine.workers[worker_id] = self._process
+        self._machine.served[worker_id] = tuple(queues)
 
     def leave(self, worker_id: str) -> None:
         if not self._process.dead:
@@ -123,8 +126,9 @@ class MachinePresence:
     def absent(self) -> list[str]:
         return [worker_id for worker_id in self._machine.workers if self.gone(worker_id)]
 
-    def present(self) -> list[str]:
-        return [name for name, process in self._machine.workers.items() if not process.dead]
+    def present(self) -> dict[str, tuple[str, ...]]:
+        workers = self._machine.workers.items()
+        return {name: self._machine.served[name] for name, process in workers if not process.dead}
 
 
 class Process:

@@ -150,7 +150,10 @@ class Desk(Protocol):
         ...
 
     def who_works(self, queues: Sequence[str]) -> str | None:
-        """The command that brings a worker to these queues, if one is missing."""
+        """The command that brings a worker to these queues, if one is missing.
+
+        Without queues: to any.
+        """
         ...
 
     # The house ----------------------------------------------------------------------------------

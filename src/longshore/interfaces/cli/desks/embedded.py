@@ -281,10 +281,13 @@ class EmbeddedDesk:
         await self.session.dead_letters.discard(self._tenant, letter_id, by=by_whom())
 
     def who_works(self, queues: Sequence[str]) -> str | None:
-        if not set(queues) <= set(self.session.settings.worker.queues):
-            named = "".join(f" --queue {queue}" for queue in queues)
-            return f"longshore worker --burst{named}"
-        return None if self.session.presence.present() else "longshore worker --burst"
+        served = {one for serves in self.session.presence.present().values() for one in serves}
+        missing = [queue for queue in queues if queue not in served]
+        if not missing and (queues or served):
+            return None
+        named = "".join(f" --queue {queue}" for queue in missing)
+        by_default = set(missing) <= set(self.session.settings.worker.queues)
+        return f"longshore worker --burst{'' if by_default else named}"
 
     # The house ----------------------------------------------------------------------------------
 
