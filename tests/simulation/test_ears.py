@@ -184,6 +184,8 @@ async def test_everybody_has_to_hear_of_dead_letters_and_of_their_end() -> None:
     assert room.ears.unaware(dead_letters=True) == ["pager of dead letters", "room of dead letters"]
     room.told_by("a", dead(1))
     assert room.ears.unaware(dead_letters=True) == ["pager of dead letters"]
+    assert room.ears.unaware(dead_letters=False) == []  # nobody after this one could know
+    room.kept()
     assert room.ears.unaware(dead_letters=False) == ["room of dead letters"]
     room.told_by("a", dead(0))
     assert room.ears.unaware(dead_letters=False) == []

@@ -148,7 +148,9 @@ class Ears:
         for channel in CHANNELS:
             known_dead = self._heard.get((channel, DEAD))
             believed = known_dead is not None and not known_dead.news.over
-            if believed != dead_letters:
+            # Whoever told it may have died before it was stored: then nobody knows of it now.
+            stored = known_dead is not None and known_dead.kept
+            if (dead_letters and not believed) or (not dead_letters and believed and stored):
                 worried.append(f"{channel} of {DEAD}")
         return worried
 
