@@ -11,6 +11,8 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 RUNTIME := $(VENV)/.installed-runtime
 DEV := $(VENV)/.installed-dev
+# What stands in for AWS in the tests, in an environment of its own: its pins fight with others.
+STANDIN := $(VENV)/aws-stand-in
 LOCK_ARGS ?=
 # `--python` names our own environment: another one may be active in the caller's shell.
 INSTALL := $(UV) pip install --quiet --python $(BIN)/python
@@ -33,7 +35,7 @@ help: ## Print this list
 demo: $(RUNTIME) ## Run a small job from start to end and show what happened
 	@$(BIN)/longshore demo
 
-test: $(DEV) ## Run the tests (PYTEST_ARGS=... to choose)
+test: $(DEV) $(STANDIN)/.installed ## Run the tests (PYTEST_ARGS=... to choose)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: $(DEV) ## Lint, formatting and types, without changing anything
@@ -71,6 +73,7 @@ power: $(DEV) ## Cut the power at any write and see that what was promised is th
 lock: $(UV) ## Write requirements*.txt from pyproject.toml (LOCK_ARGS=--upgrade for newer versions)
 	$(LOCK) --group build -o requirements.txt
 	$(LOCK) --all-extras --group dev --group build -o requirements-dev.txt
+	$(LOCK:pyproject.toml=tests/aws/requirements.in) -o tests/aws/requirements.txt
 
 $(UV):
 	@if [ -z "$(PYTHON)" ]; then echo "Longshore needs Python 3.11 or newer; none was found (PYTHON=/path/to/python3 names one)." >&2; exit 1; fi
@@ -91,3 +94,9 @@ $(DEV): requirements-dev.txt pyproject.toml | $(UV)
 	@$(INSTALL) --require-hashes -r requirements-dev.txt
 	@$(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $(RUNTIME) $@
+
+$(STANDIN)/.installed: tests/aws/requirements.txt | $(UV)
+	@echo "Installing what stands in for AWS"
+	@$(UV) venv --quiet --clear --python $(BIN)/python $(STANDIN)
+	@$(UV) pip install --quiet --python $(STANDIN)/bin/python --require-hashes -r tests/aws/requirements.txt
+	@touch $@

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from longshore.adapters.sqlite import codec
+from longshore.adapters.shared import codec
 from longshore.core.changes import Effect, Ring
 from longshore.core.events.codec import properties_of
 from longshore.core.events.event import Event

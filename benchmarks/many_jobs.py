@@ -16,7 +16,8 @@ from pathlib import Path
 import apsw
 
 from benchmarks.system import TENANT, TRUE, system
-from longshore.adapters.sqlite import codec, opening
+from longshore.adapters.shared import codec
+from longshore.adapters.sqlite import opening
 from longshore.adapters.sqlite.database import SqliteOptions
 from longshore.core import commands as c
 from longshore.core.failures import ErrorCategory, Failure

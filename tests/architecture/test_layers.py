@@ -19,7 +19,8 @@ PACKAGE = ROOT / "src" / "longshore"
 FACADES = {"", "aws", "durations", "retry"}
 _PURE = {"core", "errors"}
 _INNER = _PURE | {"ports", "services", "settings", "facade"}
-# Layer -> layers it may import besides its own. An adapter's own layer is its folder.
+# Layer -> layers it may import besides its own. An adapter's own layer is its folder, and what
+# several need alike is in adapters/shared.
 MAY_IMPORT: dict[str, set[str]] = {
     "core": _PURE,
     "errors": set(),
@@ -40,10 +41,11 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "retry": {"tenacity"},
     "settings": {"pydantic"},
     "adapters.aws": {"aiobotocore", "boto3", "botocore"},
+    "adapters.shared": {"msgspec"},
     "adapters.alerts.slack": {"slack_sdk"},
     "adapters.alerts.trying": {"tenacity"},
     "adapters.alerts.webhook": {"httpx"},
-    "adapters.sqlite": {"apsw", "msgspec"},
+    "adapters.sqlite": {"apsw"},
     "interfaces.cli": {"click", "rich", "typer", "yaml"},
     "interfaces.cli.desks.remote": {"httpx"},
     "interfaces.cli.desks.wire": {"httpx"},
@@ -188,7 +190,7 @@ def _own_problem(module: Module, target: tuple[str, ...], *, lazy: bool) -> str 
     # A name that is no layer is one that the package itself exports.
     layer = layer_of(target) or "facade"
     if layer == module.layer:
-        same_folder = layer != "adapters" or target[:2] == module.name[:2]
+        same_folder = layer != "adapters" or target[1:2] in (module.name[1:2], ("shared",))
         return None if same_folder else ": another adapter"
     if module.layer == "facade" and lazy and layer != "testing":
         return None
@@ -252,6 +254,7 @@ PLANTED = [
     ("services/a.py", "def f():\n    import longshore.wiring", "wiring is out of its reach"),
     ("adapters/memory/a.py", "from longshore.adapters.sqlite import x", "another adapter"),
     ("adapters/sqlite/a.py", "from longshore.adapters import memory", "another adapter"),
+    ("adapters/shared/a.py", "from longshore.adapters.sqlite import x", "another adapter"),
     ("adapters/memory/a.py", "import apsw", "adapters must not import apsw"),
     ("adapters/sqlite/a.py", "import longshore.services.x", "services is out of its reach"),
     ("interfaces/web/a.py", "import longshore.adapters.memory.x", "adapters is out of its reach"),
@@ -285,6 +288,7 @@ ALLOWED = [
     ("core/a.py", "import json\nfrom datetime import datetime\nfrom longshore.core import task"),
     ("ports/a.py", "import asyncio\nfrom longshore.ports.clock import Clock"),
     ("adapters/sqlite/a.py", "import apsw\nfrom longshore.adapters.sqlite.database import x"),
+    ("adapters/aws/a.py", "from longshore.adapters.shared import codec"),
     ("adapters/process/a.py", "import os\nfrom longshore.failpoints import reach\nos.getpid()"),
     ("services/a.py", "from longshore.settings import WorkerSettings\nimport longshore.ports.x"),
     ("interfaces/cli/main.py", "import typer\ndef f():\n    from longshore.wiring import wire"),

@@ -118,7 +118,7 @@ QUEUE_FAULTS = (
     ),
     _fault(
         name="moments are kept in whole milliseconds",
-        file="adapters/sqlite/codec.py",
+        file="adapters/shared/codec.py",
         old='1970."""\n    return (moment - _EPOCH) // _MICROSECOND',
         new='1970."""\n    return (moment - _EPOCH) // _MICROSECOND // 1000 * 1000',
         caught_by=f"{_SQLITE}::test_a_message_is_seen_from_its_moment_on",

@@ -9,7 +9,8 @@ from typing import Any
 import apsw
 import pytest
 
-from longshore.adapters.sqlite import codec, opening
+from longshore.adapters.shared import codec
+from longshore.adapters.sqlite import opening
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.sqlite.database import Database
 from longshore.core import commands as c

@@ -13,7 +13,7 @@ from typing import Any
 
 import apsw
 
-from longshore.adapters.sqlite import codec
+from longshore.adapters.shared import codec
 from longshore.adapters.sqlite.bells import Topic
 from longshore.adapters.sqlite.events import INSERT_EVENT, event_values
 from longshore.adapters.sqlite.queue import UPSERT_MESSAGE

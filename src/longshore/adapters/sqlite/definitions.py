@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import apsw
 
-from longshore.adapters.sqlite import codec
+from longshore.adapters.shared import codec
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.statements import rows
 from longshore.core.definition import Definition

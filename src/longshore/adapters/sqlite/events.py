@@ -12,7 +12,8 @@ from typing import Any
 
 import apsw
 
-from longshore.adapters.sqlite import codec, event_pages
+from longshore.adapters.shared import codec
+from longshore.adapters.sqlite import event_pages
 from longshore.adapters.sqlite.bells import Topic
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.statements import Row, rows

@@ -6,7 +6,7 @@ asked for.
 
 from __future__ import annotations
 
-from longshore.adapters.sqlite import codec
+from longshore.adapters.shared import codec
 from longshore.adapters.sqlite.database import Database
 from longshore.core.error_categories import ErrorCategory
 from longshore.ports.ledger import FailedTask

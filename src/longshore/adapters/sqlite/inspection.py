@@ -12,7 +12,8 @@ from pathlib import Path
 
 import apsw
 
-from longshore.adapters.sqlite import codec, opening
+from longshore.adapters.shared import codec
+from longshore.adapters.sqlite import opening
 from longshore.adapters.sqlite.statements import rows
 from longshore.core.events.kinds import moment_of
 from longshore.ports.inspection import StoreFacts

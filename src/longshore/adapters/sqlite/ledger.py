@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
-from longshore.adapters.sqlite import codec, failed, overlooked
+from longshore.adapters.shared import codec
+from longshore.adapters.sqlite import failed, overlooked
 from longshore.adapters.sqlite.bells import Topic
 from longshore.adapters.sqlite.commit import Commit
 from longshore.adapters.sqlite.database import Database

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import apsw
 
-from longshore.adapters.sqlite import codec
+from longshore.adapters.shared import codec
 from longshore.adapters.sqlite.bells import Topic
 from longshore.adapters.sqlite.database import Database
 from longshore.ports.output import START, OutputEntry, Place, Stream

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from longshore.adapters.sqlite import codec
+from longshore.adapters.shared import codec
 from longshore.adapters.sqlite.database import Database
 from longshore.core.ids import split_task_id
 from longshore.core.numbers import NumberSet

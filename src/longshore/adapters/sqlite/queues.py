@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import apsw
 
-from longshore.adapters.sqlite import codec
+from longshore.adapters.shared import codec
 from longshore.adapters.sqlite.bells import Topic
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.statements import Row, rows

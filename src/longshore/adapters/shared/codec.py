@@ -1,7 +1,7 @@
 """Rows as JSON text and back.
 
 Fields that a newer version adds have defaults, fields that it dropped are ignored, so files of
-neighbouring versions can be read. JSON, not a binary form, so that a person with a SQLite shell can
+neighbouring versions can be read. JSON, not a binary form, so that a person with a shell or a console can
 see what is going on.
 """
 

@@ -1,0 +1,163 @@
+"""Calls to AWS: one way out for every adapter, and errors as the ports know them.
+
+What a failed call means depends on what it was to do. A read that failed can be made again. A write
+that AWS refused did not happen; one that was cut off, or that AWS itself stumbled over, may have
+happened, and only whoever made it knows how to find out.
+
+The client library makes throttled and broken calls again by itself a few times. That is safe here
+because every write is conditional or says the same when it is said twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession, get_session
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+)
+from botocore.loaders import Loader
+
+from longshore.errors import BackendError, BackendRejected, BackendUnavailable, OutcomeUnknown
+
+_SERVER_ERROR = 500
+_THROTTLED = frozenset(
+    {
+        "KmsThrottled",
+        "LimitExceededException",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+        "TransactionConflictException",
+        "TransactionInProgressException",
+    }
+)
+# Nothing was sent, so nothing can have happened.
+_NEVER_SENT = (ConnectTimeoutError, EndpointConnectionError)
+# The descriptions of AWS's services are read from disk once a process.
+_loader = Loader()
+
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwsPlace:
+    """Where AWS is, and how patiently it is asked."""
+
+    region: str
+    endpoint_url: str | None = None  # None: AWS itself
+    tries: int = 3
+    connect_timeout_s: float = 5
+    read_timeout_s: float = 30  # longer than the longest poll
+
+
+class Refused(Exception):
+    """AWS has understood the call and does not carry it out; nothing happened."""
+
+    def __init__(self, code: str, answer: Answer) -> None:
+        self.code = code
+        self.answer = answer
+        super().__init__(code)
+
+
+class Aws:
+    """The clients of one process, opened when they are first needed."""
+
+    def __init__(self, place: AwsPlace) -> None:
+        self._place = place
+        self._session: AioSession | None = None
+        self._clients: dict[str, Any] = {}
+        self._opened = AsyncExitStack()
+        self._opening = asyncio.Lock()
+
+    async def call(
+        self,
+        service: str,
+        operation: str,
+        *,
+        alters: bool = False,
+        expects: tuple[str, ...] = (),
+        **parameters: Any,
+    ) -> Answer:
+        """The answer of an operation such as ``get_item``.
+
+        Args:
+            alters: It writes: if its answer is lost, it may have happened.
+            expects: Codes of refusals that the caller knows what to do with.
+
+        Raises:
+            Refused: with one of the codes in ``expects``.
+            BackendUnavailable: throttled, timed out, out of reach; it did not happen.
+            OutcomeUnknown: it alters, and may have happened.
+            BackendRejected: denied, malformed, or what it is about does not exist.
+        """
+        client = await self.client(service)
+        try:
+            answer: Answer = await getattr(client, operation)(**parameters)
+        except ClientError as error:
+            code = error.response.get("Error", {}).get("Code", "")
+            if code in expects:
+                raise Refused(code, dict(error.response)) from error
+            raise _failure(error, code, f"{service}.{operation}", alters=alters) from error
+        except (BotoCoreError, HTTPClientError, OSError, TimeoutError) as error:
+            text = f"{service}.{operation}: {type(error).__name__}"
+            if alters and not isinstance(error, _NEVER_SENT):
+                raise OutcomeUnknown(text) from error
+            raise BackendUnavailable(text) from error
+        return answer
+
+    async def client(self, service: str) -> Any:
+        """The client of a service; what it raises is the library's."""
+        if service not in self._clients:
+            async with self._opening:
+                if service not in self._clients:
+                    self._clients[service] = await self._open(service)
+        return self._clients[service]
+
+    async def _open(self, service: str) -> Any:
+        if self._session is None:
+            self._session = get_session()
+            self._session.register_component("data_loader", _loader)
+        place = self._place
+        config = AioConfig(
+            connect_timeout=place.connect_timeout_s,
+            read_timeout=place.read_timeout_s,
+            retries={"mode": "standard", "total_max_attempts": place.tries},
+            max_pool_connections=100,
+        )
+        opening = self._session.create_client(
+            service,
+            region_name=place.region,
+            endpoint_url=place.endpoint_url,
+            config=config,
+        )
+        return await self._opened.enter_async_context(opening)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        self._clients.clear()
+        await self._opened.aclose()
+
+
+def _failure(error: ClientError, code: str, what: str, *, alters: bool) -> BackendError:
+    # Never the whole message: it may quote what was sent.
+    text = f"{what}: {code or 'refused'}"
+    if code in _THROTTLED:
+        return BackendUnavailable(text)
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if status >= _SERVER_ERROR:
+        return OutcomeUnknown(text) if alters else BackendUnavailable(text)
+    return BackendRejected(text)

@@ -1,0 +1,82 @@
+"""Backends on the stand-in: what a test asks for is real, the rest is in memory."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from longshore.adapters.aws.calls import Aws
+from longshore.adapters.aws.names import Names
+from longshore.adapters.aws.shapes import table_shapes
+from longshore.adapters.memory.backend import memory_backend
+from longshore.core.limits import RECEIVE_LIMIT
+from longshore.core.states import Priority
+from longshore.ports.backend import Backend
+from longshore.testing.clock import FakeClock
+from tests.aws.standin import REGION, stand_in
+
+QUEUES = ("a", "agents", "b", "default", "mail", "never", "other")
+"""Every queue that a contract speaks of."""
+
+Maker = Callable[[Aws, Names, FakeClock], Any]
+
+
+@asynccontextmanager
+async def on_aws(
+    tmp_path: Path, clock: FakeClock, *, queues: tuple[str, ...] = (), **ports: Maker
+) -> AsyncIterator[Backend]:
+    """A backend whose ``ports`` are made for the stand-in.
+
+    Opened again with the same folder, it is another process on the same tables. A port that is an
+    async context manager is entered, and left at the end.
+    """
+    server = stand_in()
+    async with AsyncExitStack() as stack:
+        stack.enter_context(server.in_time_of(clock))
+        aws = Aws(server.place)
+        stack.push_async_callback(aws.close)
+        names = await _names(aws, tmp_path, queues)
+        made = {name: make(aws, names, clock) for name, make in ports.items()}
+        for port in made.values():
+            if isinstance(port, AbstractAsyncContextManager):
+                await stack.enter_async_context(port)
+        yield replace(memory_backend(clock), **made)
+
+
+async def _names(aws: Aws, tmp_path: Path, queues: tuple[str, ...]) -> Names:
+    """Of this folder's installation, which is made when it is first asked for."""
+    stage = tmp_path / "stage"
+    known = stage.exists()
+    if not known:
+        stage.write_text(stand_in().new_stage())
+    name = stage.read_text()
+    names = Names(stage=name, bucket=f"longshore-{name}-blobs")
+    if not known:
+        await provide(aws, names, queues)
+    return names
+
+
+async def provide(aws: Aws, names: Names, queues: tuple[str, ...]) -> None:
+    """Make the tables, the bucket and the queues, as the stacks do."""
+    for shape in table_shapes(names):
+        await aws.call("dynamodb", "create_table", **shape)
+    await aws.call(
+        "s3",
+        "create_bucket",
+        Bucket=names.bucket,
+        CreateBucketConfiguration={"LocationConstraint": REGION},
+    )
+    for queue in queues:
+        for priority in Priority:
+            dead = await _queue(aws, names.dead(queue, priority), {})
+            policy = f'{{"deadLetterTargetArn":"{dead}","maxReceiveCount":{RECEIVE_LIMIT}}}'
+            await _queue(aws, names.queue(queue, priority), {"RedrivePolicy": policy})
+
+
+async def _queue(aws: Aws, name: str, attributes: dict[str, str]) -> str:
+    made = await aws.call("sqs", "create_queue", QueueName=name, Attributes=attributes)
+    found = await aws.call(
+        "sqs", "get_queue_attributes", QueueUrl=made["QueueUrl"], AttributeNames=["QueueArn"]
+    )
+    return str(found["Attributes"]["QueueArn"])
