@@ -173,9 +173,9 @@ BUGS_OF_TASKS = (
     ),
     Bug(
         "outcome told before its output is stored",
-        "services/worker/attempt.py",
-        "            command = await self._with_output(command)\n",
-        "",
+        "services/worker/output.py",
+        "            if self._waiting:\n                await self._log.append",
+        "            if False:\n                await self._log.append",
     ),
     Bug(
         "a task that runs is cancelled at once",

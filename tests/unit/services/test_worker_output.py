@@ -12,6 +12,7 @@ from longshore.testing.flaky import Flaky
 from longshore.testing.runner import Script, fails, prints
 from tests.unit.services.stage import (
     BACKENDS,
+    LEASE,
     NO_WAIT,
     SECOND,
     Stage,
@@ -123,3 +124,32 @@ async def test_a_log_that_stays_down_costs_no_outcome_and_less_output_is_named(
         assert (await stage.told("a"))[-1] == "Task Completed"
         assert (row.attempt, row.last_output) == (1, 1)
         assert covered(await kept(stage, task_id("a"))) == [1]
+
+
+@pytest.mark.parametrize("leases", [1.0, 1.3, 1.6, 1.9])
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_what_a_log_kept_without_an_answer_is_named_when_everything_is_back(
+    kind: str, leases: float, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        log = Flaky(backend.output, "append", times=None, after_the_write=True)
+        ledger = Flaky(backend.ledger, "commit", times=None, skip=1)
+        reads = Flaky(ledger, "task", times=None, skip=1)
+        stage.runner.plays("a", Script(says=[prints("x")]))
+        await stage.submit(a_task())
+
+        async with stage.with_ports(output=log, ledger=reads).working():
+            # As long as a worker insists on storing output, and longer.
+            await stage.passes(LEASE.lasts * leases)
+            kept_already = covered(await kept(stage, task_id("a")))
+            log.mend()
+            ledger.mend()
+            reads.mend()
+            await stage.passes(timedelta(seconds=20))
+
+        row = await stage.task("a")
+        assert kept_already == [1]
+        assert (await stage.told("a"))[-1] == "Task Completed"
+        assert (row.attempt, row.last_output) == (1, 1)

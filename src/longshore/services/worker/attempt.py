@@ -158,8 +158,9 @@ class Attempt:
             logger.warning("attempt.fenced", extra={"task_id": self.task_id, "fence": self.fence})
             return
         try:
-            command = await self._with_output(command)
-            await self._insistently(lambda: self._tell(command))
+            with contextlib.suppress(Exception):  # what is still missing then is tried again
+                await self._insistently(self._pump.settle)
+            await self._insistently(lambda: self._tell_outcome(command))
             logger.info("attempt.ended", extra={**about, "state": self.row.state.value})
         except (LeaseLost, NotFound) as error:
             logger.warning("outcome.refused", extra={"task_id": self.task_id, "why": str(error)})
@@ -167,18 +168,18 @@ class Attempt:
             # Cancelled in the same moment and confirmed by somebody else.
             logger.exception("outcome.refused", extra={"task_id": self.task_id})
 
-    async def _with_output(self, command: Outcome) -> Outcome:
-        """The outcome, once the output that it names is stored.
-
-        A log that stays out of reach does not cost the work: then less is named.
-        """
-        try:
-            await self._insistently(self._pump.settle)
-        except Exception as error:  # whatever it is, it is the log's
-            extra = {"task_id": self.task_id, "error": str(error)}
-            logger.exception("output.lost_for_good", extra=extra)
-            return replace(command, last_output=self._pump.last_stored)
-        return command
+    async def _tell_outcome(self, command: Outcome) -> None:
+        """Tell it; a log that stays out of reach does not cost the work: then less is named."""
+        if not self._pump.settled:
+            # Only if the ledger is in reach and the log is not: both may come back at once.
+            await self._tools.backend.ledger.task(self.task_id)
+            try:
+                await self._tools.transitions.persistently(self._pump.settle)
+            except Exception as error:  # whatever it is, it is the log's
+                extra = {"task_id": self.task_id, "error": str(error)}
+                logger.exception("output.lost_for_good", extra=extra)
+                command = replace(command, last_output=self._pump.last_stored)
+        await self._tell(command)
 
     async def _tell(self, command: c.Command) -> None:
         self._know(await self._tools.transitions.task(self.task_id, command, row=self.row))

@@ -66,6 +66,11 @@ class OutputPump:
         """The last sequence up to which the log has everything; None if it has nothing."""
         return self._stored or None
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing waits to be stored."""
+        return not self._waiting
+
     async def add(self, stream: Stream, data: bytes) -> None:
         """Take one piece; it is in the log soon, and at the latest when ``finish`` returns."""
         self._sequence += 1

@@ -9,7 +9,7 @@ from datetime import datetime
 from longshore.core.events import types as e
 from longshore.core.events.event import Event
 from longshore.core.messages import task_named_in
-from longshore.core.rows import IntentKind, JobRow, TaskRow
+from longshore.core.rows import JobRow, TaskRow
 from longshore.core.states import TaskState
 from longshore.ports.events import Delivery
 from longshore.ports.ledger import AnyChange
@@ -42,6 +42,7 @@ class Onlooker:
         self._world = world
         self._deliveries: dict[str, _Delivered] = {}  # by receipt
         self._latest: dict[str, str] = {}  # receipts by task
+        self._made_again: set[str] = set()  # tasks that had been made when this one made them
         self._events: dict[str, tuple[float, tuple[Event, ...]]] = {}  # by receipt
 
     async def rows_of(self, changes: Sequence[AnyChange]) -> dict[str, TaskRow | JobRow | None]:
@@ -62,7 +63,10 @@ class Onlooker:
         for change in changes:
             new, old = change.row, before[change.row.id]
             if old is not None and old.change_id == new.change_id:
-                continue  # its answer had been lost
+                # Its answer had been lost. Or two create the same task: the second may know that
+                # its parents have completed since, and ring for it, and it waits all the same.
+                self._made_again.add(new.id)
+                continue
             if isinstance(new, JobRow):
                 if isinstance(old, JobRow):
                     chronicle.job_committed(old, new)
@@ -100,20 +104,10 @@ class Onlooker:
                 continue
             row = await self._world.backend.ledger.task(task_id)
             early = row is not None and row.state is TaskState.WAITING
-            if row is None or (early and not await self._is_created(row)):
+            if row is None or (early and task_id not in self._made_again):
                 state = row.state.value if row else "not there"
                 text = f"{self._process.name} sends a message for it, and it is {state}"
                 self._world.breach(6, task_id, text)
-
-    async def _is_created(self, row: TaskRow) -> bool:
-        """Whether its job is just getting tasks.
-
-        Of two who create the same one, the second may know that its parents have completed since,
-        and ring for it. It waits all the same, until both have looked.
-        """
-        job = await self._world.backend.ledger.job(row.spec.job_id)
-        kinds = (IntentKind.CREATE, IntentKind.ADD)
-        return job is not None and any(intent.kind in kinds for intent in job.intents)
 
     async def received(self, messages: Sequence[Message]) -> None:
         """Messages are on their way to the process."""
