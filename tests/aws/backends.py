@@ -6,14 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from longshore.adapters.aws.bus import DETAIL_TYPE
 from longshore.adapters.aws.calls import Aws
+from longshore.adapters.aws.events import DynamoEventLog
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.shapes import table_shapes
 from longshore.adapters.memory.backend import memory_backend
+from longshore.core.events.event import Event
 from longshore.core.limits import RECEIVE_LIMIT
 from longshore.core.states import Priority
 from longshore.ports.backend import Backend
+from longshore.ports.pages import Page
 from longshore.testing.clock import FakeClock
+from tests.aws.pump import Pump
 from tests.aws.standin import REGION, stand_in
 
 QUEUES = ("a", "agents", "b", "default", "mail", "never", "other")
@@ -24,9 +29,16 @@ Maker = Callable[[Aws, Names, FakeClock], Any]
 
 @asynccontextmanager
 async def on_aws(
-    tmp_path: Path, clock: FakeClock, *, queues: tuple[str, ...] = (), **ports: Maker
+    tmp_path: Path,
+    clock: FakeClock,
+    *,
+    queues: tuple[str, ...] = (),
+    consumers: tuple[str, ...] = (),
+    **ports: Maker,
 ) -> AsyncIterator[Backend]:
     """A backend whose ``ports`` are made for the stand-in.
+
+    With a ledger and an event log, what is committed is brought to the log (and the bus).
 
     Opened again with the same folder, it is another process on the same tables. A port that is an
     async context manager is entered, and left at the end.
@@ -36,15 +48,36 @@ async def on_aws(
         stack.enter_context(server.in_time_of(clock))
         aws = Aws(server.place)
         stack.push_async_callback(aws.close)
-        names = await _names(aws, tmp_path, queues)
+        names = await _names(aws, tmp_path, queues, consumers)
         made = {name: make(aws, names, clock) for name, make in ports.items()}
         for port in made.values():
             if isinstance(port, AbstractAsyncContextManager):
                 await stack.enter_async_context(port)
+        if "ledger" in made and "events" in made:
+            pump = Pump(aws, names, made["events"], made.get("bus"))
+            await stack.enter_async_context(pump)
+            made["events"] = Prompt(made["events"], pump)
         yield replace(memory_backend(clock), **made)
 
 
-async def _names(aws: Aws, tmp_path: Path, queues: tuple[str, ...]) -> Names:
+class Prompt:
+    """An event log that has caught up with the ledger whenever it is queried."""
+
+    def __init__(self, log: DynamoEventLog, pump: Pump) -> None:
+        self._log = log
+        self._pump = pump
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    async def query(self, *given: Any, **named: Any) -> Page[Event]:
+        await self._pump.caught_up()
+        return await self._log.query(*given, **named)
+
+
+async def _names(
+    aws: Aws, tmp_path: Path, queues: tuple[str, ...], consumers: tuple[str, ...]
+) -> Names:
     """Of this folder's installation, which is made when it is first asked for."""
     stage = tmp_path / "stage"
     known = stage.exists()
@@ -53,12 +86,14 @@ async def _names(aws: Aws, tmp_path: Path, queues: tuple[str, ...]) -> Names:
     name = stage.read_text()
     names = Names(stage=name, bucket=f"longshore-{name}-blobs")
     if not known:
-        await provide(aws, names, queues)
+        await provide(aws, names, queues, consumers)
     return names
 
 
-async def provide(aws: Aws, names: Names, queues: tuple[str, ...]) -> None:
-    """Make the tables, the bucket and the queues, as the stacks do."""
+async def provide(
+    aws: Aws, names: Names, queues: tuple[str, ...], consumers: tuple[str, ...] = ()
+) -> None:
+    """Make the tables, the bucket, the queues and the bus, as the stacks do."""
     for shape in table_shapes(names):
         await aws.call("dynamodb", "create_table", **shape)
     await aws.call(
@@ -72,6 +107,21 @@ async def provide(aws: Aws, names: Names, queues: tuple[str, ...]) -> None:
             dead = await _queue(aws, names.dead(queue, priority), {})
             policy = f'{{"deadLetterTargetArn":"{dead}","maxReceiveCount":{RECEIVE_LIMIT}}}'
             await _queue(aws, names.queue(queue, priority), {"RedrivePolicy": policy})
+
+    if consumers:
+        await aws.call("events", "create_event_bus", Name=names.bus)
+    for consumer in consumers:
+        arn = await _queue(aws, names.consumer(consumer), {})
+        rule = {"Name": names.consumer(consumer), "EventBusName": names.bus}
+        pattern = f'{{"detail-type":["{DETAIL_TYPE}"]}}'
+        await aws.call("events", "put_rule", EventPattern=pattern, **rule)
+        await aws.call(
+            "events",
+            "put_targets",
+            Rule=rule["Name"],
+            EventBusName=names.bus,
+            Targets=[{"Id": consumer, "Arn": arn}],
+        )
 
 
 async def _queue(aws: Aws, name: str, attributes: dict[str, str]) -> str:

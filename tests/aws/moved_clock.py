@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from ministack import app
-from ministack.services import sqs
+from ministack.services import eventbridge, sqs
 
 
 class _Time:
@@ -31,5 +31,6 @@ class _Time:
 
 
 if __name__ == "__main__":
-    sqs.time = _Time(sys.argv.pop(1))
+    # The bus too: it puts messages on queues, with the time at which they were sent.
+    sqs.time = eventbridge.time = _Time(sys.argv.pop(1))
     app.main()

@@ -7,14 +7,13 @@ import struct
 import subprocess
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
 
+import httpx
 import pytest
 
 from longshore.adapters.aws.calls import AwsPlace
@@ -43,7 +42,7 @@ class StandIn:
         self._process = subprocess.Popen(
             [PYTHON, Path(__file__).with_name("moved_clock.py"), self._time],
             env={
-                **os.environ,
+                **os.environ,  # noqa: TID251
                 "GATEWAY_PORT": str(port),
                 "BIND_HOST": "127.0.0.1",
                 "TMPDIR": self._folder.name,
@@ -57,7 +56,9 @@ class StandIn:
 
     @property
     def place(self) -> AwsPlace:
-        return AwsPlace(region=REGION, endpoint_url=self.endpoint)
+        return AwsPlace(
+            region=REGION, endpoint_url=self.endpoint, credentials=("testing", "testing")
+        )
 
     def new_stage(self) -> str:
         """A name under which nothing was made yet."""
@@ -75,9 +76,7 @@ class StandIn:
 
     def reset(self) -> None:
         """Forget everything."""
-        request = urllib.request.Request(f"{self.endpoint}/_ministack/reset", method="POST")
-        with urllib.request.urlopen(request, timeout=30):
-            pass
+        httpx.post(f"{self.endpoint}/_ministack/reset", timeout=30).raise_for_status()
 
     def _tell(self, moment: float) -> None:
         # In one write of one block, so that the other side reads the old or the new.
@@ -88,13 +87,14 @@ class StandIn:
         ends = time.monotonic() + _STARTS_WITHIN_S
         while True:
             try:
-                with urllib.request.urlopen(f"{self.endpoint}/_ministack/health", timeout=5):
-                    return
-            except (urllib.error.URLError, OSError):
+                httpx.get(f"{self.endpoint}/_ministack/health", timeout=5).raise_for_status()
+            except httpx.HTTPError:
                 if self._process.poll() is not None or time.monotonic() > ends:
                     log = (Path(self._folder.name) / "log").read_text()
                     pytest.fail(f"the AWS stand-in did not start:\n{log}")
-                time.sleep(0.02)
+                time.sleep(0.02)  # noqa: TID251 - another process starts, and nothing tells
+            else:
+                return
 
     def _end(self) -> None:
         self._process.kill()
@@ -108,9 +108,7 @@ def stand_in() -> StandIn:
     """The stand-in of this process."""
     if not PYTHON.exists():
         told = f"no AWS stand-in at {PYTHON.parents[1]}: `make test` installs it"
-        if os.environ.get("CI"):
+        if os.environ.get("CI"):  # noqa: TID251
             pytest.fail(told)
         pytest.skip(told)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        os.environ[name] = "testing"
     return StandIn()

@@ -9,8 +9,9 @@ from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 from longshore.testing.contracts.blobs import BlobStoreContract
 from longshore.testing.contracts.definitions import DefinitionsContract
-from longshore.testing.contracts.event_bus import EventBusContract
+from longshore.testing.contracts.event_bus import EventBusContract, LogBusContract
 from longshore.testing.contracts.event_log import EventLogContract
+from longshore.testing.contracts.event_queries import RecordedOrderContract
 from longshore.testing.contracts.keys import KeysContract
 from longshore.testing.contracts.ledger import (
     AtomicLedgerContract,
@@ -48,11 +49,11 @@ class TestMemoryTaskQueue(_Memory, TaskQueueContract):
     pass
 
 
-class TestMemoryEventLog(_Memory, EventLogContract):
+class TestMemoryEventLog(_Memory, EventLogContract, RecordedOrderContract):
     pass
 
 
-class TestMemoryEventBus(_Memory, EventBusContract):
+class TestMemoryEventBus(_Memory, EventBusContract, LogBusContract):
     pass
 
 

@@ -11,8 +11,13 @@ from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 from longshore.testing.contracts.blobs import BlobStoreContract, BlobStoreSharedContract
 from longshore.testing.contracts.definitions import DefinitionsContract, DefinitionsSharedContract
-from longshore.testing.contracts.event_bus import EventBusContract, EventBusSharedContract
+from longshore.testing.contracts.event_bus import (
+    EventBusContract,
+    EventBusSharedContract,
+    LogBusContract,
+)
 from longshore.testing.contracts.event_log import EventLogContract, EventLogSharedContract
+from longshore.testing.contracts.event_queries import RecordedOrderContract
 from longshore.testing.contracts.keys import KeysContract, KeysSharedContract
 from longshore.testing.contracts.ledger import (
     AtomicLedgerContract,
@@ -37,11 +42,11 @@ class TestSqliteTaskQueue(_Sqlite, TaskQueueContract, TaskQueueSharedContract):
     pass
 
 
-class TestSqliteEventLog(_Sqlite, EventLogContract, EventLogSharedContract):
+class TestSqliteEventLog(_Sqlite, EventLogContract, RecordedOrderContract, EventLogSharedContract):
     pass
 
 
-class TestSqliteEventLogFarFromItsEnd(_Sqlite, EventLogContract):
+class TestSqliteEventLogFarFromItsEnd(_Sqlite, EventLogContract, RecordedOrderContract):
     """Where a page is found by an index, which a log of a few events never asks for."""
 
     @pytest.fixture(autouse=True)
@@ -49,7 +54,7 @@ class TestSqliteEventLogFarFromItsEnd(_Sqlite, EventLogContract):
         monkeypatch.setattr(event_pages, "NEAR", -1)
 
 
-class TestSqliteEventBus(_Sqlite, EventBusContract, EventBusSharedContract):
+class TestSqliteEventBus(_Sqlite, EventBusContract, LogBusContract, EventBusSharedContract):
     pass
 
 

@@ -14,8 +14,13 @@ from longshore.testing.contracts.definitions import (
     DefinitionsContract,
     DefinitionsSharedContract,
 )
-from longshore.testing.contracts.event_bus import EventBusContract, EventBusSharedContract
+from longshore.testing.contracts.event_bus import (
+    EventBusContract,
+    EventBusSharedContract,
+    LogBusContract,
+)
 from longshore.testing.contracts.event_log import EventLogContract, EventLogSharedContract
+from longshore.testing.contracts.event_queries import RecordedOrderContract
 from longshore.testing.contracts.keys import KeysContract, KeysSharedContract
 from longshore.testing.contracts.ledger import (
     AtomicLedgerContract,
@@ -57,11 +62,15 @@ class TestSqliteTaskQueueInFour(_FourProcesses, TaskQueueContract, TaskQueueShar
     pass
 
 
-class TestSqliteEventLogInFour(_FourProcesses, EventLogContract, EventLogSharedContract):
+class TestSqliteEventLogInFour(
+    _FourProcesses, EventLogContract, RecordedOrderContract, EventLogSharedContract
+):
     pass
 
 
-class TestSqliteEventBusInFour(_FourProcesses, EventBusContract, EventBusSharedContract):
+class TestSqliteEventBusInFour(
+    _FourProcesses, EventBusContract, LogBusContract, EventBusSharedContract
+):
     pass
 
 

@@ -63,6 +63,9 @@ class EventLog(Protocol):
     ) -> Page[Event]:
         """Events that fit every given condition, in the order in which they were recorded.
 
+        A log that is kept by time has them in the order of their moments instead: an event that was
+        recorded late then stands among those of its time.
+
         ``job_id`` gives the job's own events and those of all its tasks.
 
         Raises:
@@ -106,5 +109,5 @@ class EventBus(Protocol):
         ...
 
     async def acknowledge(self, consumer: str, receipt: str) -> None:
-        """The delivery, and everything before it, has been dealt with."""
+        """The delivery has been dealt with; where all come in order, everything before it too."""
         ...

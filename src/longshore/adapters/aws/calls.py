@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiobotocore.config import AioConfig
@@ -23,6 +23,8 @@ from botocore.exceptions import (
     ConnectTimeoutError,
     EndpointConnectionError,
     HTTPClientError,
+    NoCredentialsError,
+    PartialCredentialsError,
 )
 from botocore.loaders import Loader
 
@@ -47,6 +49,10 @@ _THROTTLED = frozenset(
 )
 # Nothing was sent, so nothing can have happened.
 _NEVER_SENT = (ConnectTimeoutError, EndpointConnectionError)
+_NO_CREDENTIALS = (
+    "no AWS credentials were found: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and"
+    " AWS_SECRET_ACCESS_KEY, or run where a role gives them"
+)
 # The descriptions of AWS's services are read from disk once a process.
 _loader = Loader()
 
@@ -59,6 +65,8 @@ class AwsPlace:
 
     region: str
     endpoint_url: str | None = None  # None: AWS itself
+    # An access key and its secret. None: as usual on AWS, from the environment, a profile, a role.
+    credentials: tuple[str, str] | None = field(default=None, repr=False)
     tries: int = 3
     connect_timeout_s: float = 5
     read_timeout_s: float = 30  # longer than the longest poll
@@ -112,6 +120,8 @@ class Aws:
             if code in expects:
                 raise Refused(code, dict(error.response)) from error
             raise _failure(error, code, f"{service}.{operation}", alters=alters) from error
+        except (NoCredentialsError, PartialCredentialsError) as error:
+            raise BackendRejected(_NO_CREDENTIALS) from error
         except (BotoCoreError, HTTPClientError, OSError, TimeoutError) as error:
             text = f"{service}.{operation}: {type(error).__name__}"
             if alters and not isinstance(error, _NEVER_SENT):
@@ -132,6 +142,7 @@ class Aws:
             self._session = get_session()
             self._session.register_component("data_loader", _loader)
         place = self._place
+        key, secret = place.credentials or (None, None)
         config = AioConfig(
             connect_timeout=place.connect_timeout_s,
             read_timeout=place.read_timeout_s,
@@ -142,6 +153,8 @@ class Aws:
             service,
             region_name=place.region,
             endpoint_url=place.endpoint_url,
+            aws_access_key_id=key,
+            aws_secret_access_key=secret,
             config=config,
         )
         return await self._opened.enter_async_context(opening)

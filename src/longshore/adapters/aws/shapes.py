@@ -26,6 +26,7 @@ def table_shapes(names: Names) -> list[dict[str, Any]]:
             ("job", "task"),
             {LISTING: ("g1", "s1"), STATE: ("g2", "s2"), NAME: ("g3", "s3")},
             stream=True,
+            beside={STATE: ["t"]},
         ),
         _table(
             names.events,
@@ -47,6 +48,7 @@ def _table(
     indexes: Mapping[str, tuple[str, str]] | None = None,
     *,
     projection: str = "KEYS_ONLY",
+    beside: Mapping[str, list[str]] | None = None,
     stream: bool = False,
 ) -> dict[str, Any]:
     indexes = indexes or {}
@@ -65,13 +67,19 @@ def _table(
             {
                 "IndexName": index,
                 "KeySchema": _key(*parts),
-                "Projection": {"ProjectionType": projection},
+                "Projection": _projection(projection, (beside or {}).get(index)),
             }
             for index, parts in indexes.items()
         ]
     if stream:
         shape["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}
     return shape
+
+
+def _projection(kind: str, beside: list[str] | None) -> dict[str, Any]:
+    if beside is None:
+        return {"ProjectionType": kind}
+    return {"ProjectionType": "INCLUDE", "NonKeyAttributes": beside}
 
 
 def _key(partition: str, sort: str) -> list[dict[str, str]]:

@@ -1,8 +1,8 @@
 """Rows as JSON text and back.
 
 Fields that a newer version adds have defaults, fields that it dropped are ignored, so files of
-neighbouring versions can be read. JSON, not a binary form, so that a person with a shell or a console can
-see what is going on.
+neighbouring versions can be read. JSON, not a binary form, so that a person with a database's own
+shell can see what is going on.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,11 +20,11 @@ from longshore.testing.contracts.samples import (
     new_job,
     new_task,
 )
-from longshore.testing.contracts.suite import PortContract, clause
+from longshore.testing.contracts.suite import START, PortContract, clause
 
 
-class QueryClauses(PortContract):
-    """``query``."""
+class RecordedOrderContract(PortContract):
+    """What holds for an event log that knows in which order events came to it."""
 
     @clause
     async def test_events_come_in_the_order_in_which_they_were_recorded(
@@ -39,6 +40,25 @@ class QueryClauses(PortContract):
             ("TASK#job-one_a", 2),
             ("TASK#job-one_a", 1),
             (f"TASK#{pending.id}", 1),
+            ("QUEUE#default", 1),
+        ]
+
+
+class QueryClauses(PortContract):
+    """``query``."""
+
+    @clause
+    async def test_events_come_as_they_happened_and_were_recorded(self, backend: Backend) -> None:
+        pending = await commit(backend, new_task("c"))
+        for sequence, task_id in ((1, "job-one_b"), (2, "job-one_a"), (3, "job-one_b")):
+            await backend.events.record([an_event(sequence, task_id=task_id)])
+        await append_event(backend, now=START + timedelta(seconds=4))
+
+        assert await _query(backend) == [
+            (f"TASK#{pending.id}", 1),
+            ("TASK#job-one_b", 1),
+            ("TASK#job-one_a", 2),
+            ("TASK#job-one_b", 3),
             ("QUEUE#default", 1),
         ]
 

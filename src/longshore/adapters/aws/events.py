@@ -1,0 +1,343 @@
+"""The event log in DynamoDB: one item an event, found by its own key and seven indexes.
+
+Events of tasks and jobs come here on their way through the ledger's stream and the bus, so they are
+here a moment after their row. A history is told whole all the same: the row says which sequence was
+its last, and a reader waits for it a little; what is behind a gap after that is held back.
+
+Events of what has no row are appended under a count a name, in one transaction with it.
+
+The indexes cost eight writes an event, as seed 001 wants them: see docs/explain/aws.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from longshore.adapters.aws.attributes import document_from, document_to
+from longshore.adapters.aws.calls import Aws, Refused
+from longshore.adapters.aws.event_walks import Walk, walk_for
+from longshore.adapters.aws.items import JOB_ITSELF, id_of, key_of
+from longshore.adapters.aws.names import Names
+from longshore.adapters.aws.tables import Item, Tables
+from longshore.core.cursors import cursor_to, place_of
+from longshore.core.events.codec import from_wire, to_wire
+from longshore.core.events.event import Context, Event, next_moment
+from longshore.core.events.kinds import moment_of, ms_of
+from longshore.core.events.types import EntityType, EventBody
+from longshore.errors import AlreadyExists, BackendUnavailable, OutcomeUnknown
+from longshore.ports.clock import Clock
+from longshore.ports.events import EventBus
+from longshore.ports.pages import Page
+
+logger = logging.getLogger(__name__)
+
+_ROWS_OF = {f"{EntityType.TASK}#", f"{EntityType.JOB}#"}
+_TRIES = 30
+_PAUSE_S = 0.05
+_LISTING = "events"
+
+
+class DynamoEventLog:
+    """See ``ports.events.EventLog``."""
+
+    def __init__(
+        self,
+        aws: Aws,
+        names: Names,
+        clock: Clock,
+        bus: EventBus | None = None,
+        *,
+        environment: str = "",
+        keeps: timedelta | None = None,
+        patience: timedelta = timedelta(seconds=5),
+    ) -> None:
+        """See the class.
+
+        Args:
+            bus: Where events are told that come to no row; those of rows get there with the stream.
+            environment: What events say of where they come from; the stage.
+            keeps: How long DynamoDB keeps an event; None: for ever.
+            patience: How long a history waits for events that are on their way.
+        """
+        self._aws = aws
+        self._names = names
+        self._clock = clock
+        self._bus = bus
+        self._tables = Tables(aws, clock)
+        self._environment = environment or names.stage
+        self._keeps = keeps
+        self._patience = patience
+
+    async def record(self, events: Sequence[Event]) -> None:
+        for event in events:
+            await self._check_place(event)
+        await self.save(events)
+        await self._tell(events)
+
+    async def _tell(self, events: Sequence[Event]) -> None:
+        if self._bus is not None and (refused := await self._bus.publish(events)):
+            logger.warning("events.untold", extra={"events": [event.id for event in refused]})
+
+    async def _check_place(self, event: Event) -> None:
+        async for there in self._of_entity(event.tenant, event.entity, after=event.sequence - 1):
+            if there.sequence == event.sequence and _content(there) != _content(event):
+                raise AlreadyExists("event", event.id)
+            if there.sequence >= event.sequence:
+                return
+
+    async def save(self, events: Sequence[Event]) -> None:
+        """Write events of which it is known that nothing else is in their place."""
+        for event in events:
+            await self._aws.call(
+                "dynamodb",
+                "put_item",
+                alters=True,
+                TableName=self._names.events,
+                Item=self._item(event),
+            )
+
+    def _item(self, event: Event) -> Item:
+        now = self._clock.now()
+        wire = to_wire(
+            event,
+            environment=self._environment,
+            ttl_at=event.at + self._keeps if self._keeps else None,
+        )
+        wire["receivedAt"] = ms_of(now)
+        properties = wire.pop("properties")
+        item: Item = document_to(wire)["M"]
+        return item | {"properties": document_to(properties)}
+
+    async def append(
+        self,
+        *,
+        tenant: str,
+        app: str,
+        entity_id: str,
+        body: EventBody,
+        context: Context,
+        now: datetime,
+    ) -> Event:
+        entity = f"{body.ENTITY}#{entity_id}"
+        place = {"kind": {"S": f"sequence#{tenant}"}, "name": {"S": entity}}
+        for turn in range(_TRIES):
+            last = await self._tables.item(self._names.house, place)
+            count = int(last["count"]["N"]) if last else 0
+            last_at = moment_of(int(last["at"]["N"])) if last else None
+            event = Event(
+                entity_type=body.ENTITY,
+                entity_id=entity_id,
+                tenant=tenant,
+                app=app,
+                sequence=count + 1,
+                at=next_moment(now, last_at),
+                body=body,
+                context=context,
+            )
+            if await self._appended(place, count, event):
+                await self._tell([event])
+                return event
+            await asyncio.sleep(_PAUSE_S * secrets.randbelow(1 + turn))
+        message = f"dynamodb.transact_write_items: others always came first to {entity}"
+        raise BackendUnavailable(message)
+
+    async def _appended(self, place: Item, count: int, event: Event) -> bool:
+        """Whether the event is the next of its entity; not if somebody else's is."""
+        counted: dict[str, Any] = {
+            "TableName": self._names.house,
+            "Key": place,
+            "UpdateExpression": "SET #n = :new, #a = :at",
+            "ConditionExpression": "#n = :old" if count else "attribute_not_exists(#n)",
+            "ExpressionAttributeNames": {"#n": "count", "#a": "at"},
+            "ExpressionAttributeValues": {
+                ":new": {"N": str(event.sequence)},
+                ":at": {"N": str(ms_of(event.at))},
+                **({":old": {"N": str(count)}} if count else {}),
+            },
+        }
+        put = {"TableName": self._names.events, "Item": self._item(event)}
+        token = secrets.token_hex(16)  # the same transaction again is one
+        for last_try in (False, False, True):
+            try:
+                await self._aws.call(
+                    "dynamodb",
+                    "transact_write_items",
+                    alters=True,
+                    expects=("TransactionCanceledException",),
+                    TransactItems=[{"Update": counted}, {"Put": put}],
+                    ClientRequestToken=token,
+                )
+            except Refused:
+                return False
+            except OutcomeUnknown:
+                if last_try:
+                    raise
+            else:
+                break
+        return True
+
+    async def history(
+        self, tenant: str, entity: str, *, after: int = 0, limit: int = 1000
+    ) -> list[Event]:
+        ends = self._clock.elapsed() + self._patience
+        turns = 0
+        last = await self._last_sequence(entity)
+        while True:
+            found = await self._first(tenant, entity, after, limit)
+            wanted = min(last, after + limit)
+            if last == 0 or _whole(found, after, wanted):
+                return found
+            turns += 1
+            if self._clock.elapsed() >= ends or turns * _PAUSE_S > self._patience.total_seconds():
+                return _up_to_a_gap(found, after)
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _first(self, tenant: str, entity: str, after: int, limit: int) -> list[Event]:
+        found: dict[int, Event] = {}
+        async for event in self._of_entity(tenant, entity, after=after):
+            found.setdefault(event.sequence, event)
+            if len(found) == limit:
+                break
+        return [found[sequence] for sequence in sorted(found)]
+
+    async def _last_sequence(self, entity: str) -> int:
+        """Of an entity that has a row, the last event that was told of it; else 0."""
+        kind, _, entity_id = entity.partition("#")
+        if f"{kind}#" not in _ROWS_OF or not entity_id:
+            return 0
+        item = await self._tables.item(self._names.ledger, key_of(entity_id))
+        return int(item["last"]["N"]) if item else 0
+
+    async def latest(self, tenant: str, entity: str) -> Event | None:
+        last = await self._last_sequence(entity)
+        if last:
+            found = await self.history(tenant, entity, after=last - 1, limit=1)
+            if found:
+                return found[-1]
+        newest: Event | None = None
+        async for event in self._of_entity(tenant, entity):
+            newest = event
+        return newest
+
+    def _of_entity(self, tenant: str, entity: str, *, after: int = 0) -> AsyncIterator[Event]:
+        walk = walk_for(tenant, entity=entity)
+        return self._events(walk, tenant, "#q > :q", {"#q": "sequence"}, {":q": {"N": str(after)}})
+
+    async def query(
+        self,
+        tenant: str,
+        *,
+        app: str | None = None,
+        event_type: str | None = None,
+        entity: str | None = None,
+        job_id: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Event]:
+        begins: tuple[int, str, int] | None = None
+        if cursor is not None:
+            at, name, sequence = place_of(_LISTING, cursor, (int, str, int))
+            begins = at, name, sequence
+        walks = [walk_for(tenant, app=app, event_type=event_type, entity=entity)]
+        if job_id is not None and entity is None:
+            entities = await self._entities_of(job_id)
+            walks = [
+                walk_for(tenant, app=app, event_type=event_type, entity=one) for one in entities
+            ]
+        found: list[Event] = []
+        for walk in walks:
+            since = walk if begins is None else walk.since(begins[0])
+            count = 0
+            async for event in self._events(since, tenant):
+                if begins is not None and _place(event) <= begins:
+                    continue
+                if _fits(event, app, event_type, entity, job_id):
+                    found.append(event)
+                    count += 1
+                    # Those of one moment come in no order: they are all looked at.
+                    if count > limit and event.at > found[-2].at:
+                        break
+        found.sort(key=_place)
+        page = tuple(found[:limit])
+        return Page(page, cursor_to(_LISTING, *_place(page[-1])) if len(found) > limit else None)
+
+    async def _entities_of(self, job_id: str) -> list[str]:
+        """The job and its tasks, as far as there are rows of them."""
+        found = [f"{EntityType.JOB}#{job_id}"]
+        walk = self._tables.query(self._names.ledger, ("job", job_id), "task")
+        found += [
+            f"{EntityType.TASK}#{id_of(item)}"
+            async for item in walk
+            if item["task"]["S"] != JOB_ITSELF
+        ]
+        return found
+
+    async def _events(
+        self,
+        walk: Walk,
+        tenant: str,
+        condition: str = "",
+        names: dict[str, str] | None = None,
+        values: dict[str, Any] | None = None,
+    ) -> AsyncIterator[Event]:
+        found = self._tables.query(
+            self._names.events,
+            walk.partition,
+            walk.sort,
+            index=walk.index,
+            low=walk.low,
+            high=walk.high,
+            filters=(f"#t = :t{' AND ' + condition if condition else ''}"),
+            names={"#t": "tenantId", **(names or {})},
+            values={":t": {"S": tenant}, **(values or {})},
+        )
+        async for item in found:
+            yield _event(item)
+
+
+def _event(item: Item) -> Event:
+    properties = document_from(item["properties"])
+    envelope = document_from(
+        {"M": {name: each for name, each in item.items() if name != "properties"}}
+    )
+    return from_wire(envelope | {"properties": properties})
+
+
+def _content(event: Event) -> dict[str, Any]:
+    return to_wire(event, environment="")
+
+
+def _place(event: Event) -> tuple[int, str, int]:
+    return ms_of(event.at), event.entity, event.sequence
+
+
+def _fits(
+    event: Event, app: str | None, event_type: str | None, entity: str | None, job_id: str | None
+) -> bool:
+    if job_id is not None:
+        of_job = event.entity == f"{EntityType.JOB}#{job_id}"
+        if not of_job and not event.entity.startswith(f"{EntityType.TASK}#{job_id}_"):
+            return False
+    return (
+        app in (None, event.app)
+        and event_type in (None, event.type)
+        and entity in (None, event.entity)
+    )
+
+
+def _whole(found: Sequence[Event], after: int, last: int) -> bool:
+    return [event.sequence for event in found][: last - after] == list(range(after + 1, last + 1))
+
+
+def _up_to_a_gap(found: Sequence[Event], after: int) -> list[Event]:
+    told: list[Event] = []
+    for event in found:
+        if event.sequence != after + 1 + len(told):
+            break
+        told.append(event)
+    return told

@@ -1,0 +1,227 @@
+"""The ledger in DynamoDB: a transition is one conditional write of one item.
+
+The new image carries the events of exactly that change, and the table's stream tells of them (see
+``items``). Doorbells are for the caller to ring; nudges are counted in an item a worker.
+
+Whoever loses an answer commits again: the condition then fails on the very change that is to be
+made, and DynamoDB hands out the item it failed on, so that no second read is needed to see that.
+
+A commit costs 1 write unit a kilobyte of the item, and of each index whose key or projected part it
+changes; a read of a row 1 read unit per 4 kB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+
+from longshore.adapters.aws import ledger_listings, ledger_sweeps
+from longshore.adapters.aws.calls import Aws, Refused
+from longshore.adapters.aws.items import (
+    INDEXED,
+    Item,
+    item_of,
+    job_of,
+    key_of,
+    stays_in_state_index,
+    task_of,
+)
+from longshore.adapters.aws.names import Names
+from longshore.adapters.aws.tables import Tables
+from longshore.core.changes import Effect, Nudge
+from longshore.core.rows import JobRow, TaskRow
+from longshore.core.states import JobState, TaskState
+from longshore.errors import BackendUnavailable, UsageError, VersionConflict
+from longshore.ports.clock import Clock
+from longshore.ports.ledger import AnyChange, FailedTask, HeldTask
+from longshore.ports.pages import Page
+
+_CONDITION_FAILED = "ConditionalCheckFailedException"
+# How long a nudge may take to be heard; seconds of real time, as nobody else's clock counts here.
+_LISTENS_EVERY_S = 1.0
+
+
+class DynamoLedger:
+    """See ``ports.ledger.Ledger``."""
+
+    atomic = False
+    epoch = 1  # what was answered is stored
+
+    def __init__(self, aws: Aws, names: Names, clock: Clock, *, shards: int = 4) -> None:
+        self._aws = aws
+        self._names = names
+        self._tables = Tables(aws, clock)
+        self._shards = shards
+        self._nudges: dict[str, int] = {}  # how many of each worker's have been seen
+
+    async def task(self, task_id: str) -> TaskRow | None:
+        item = await self._tables.item(self._names.ledger, key_of(task_id))
+        return task_of(item) if item else None
+
+    async def tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
+        keys = [key_of(task_id) for task_id in dict.fromkeys(task_ids)]
+        rows = map(task_of, await self._tables.items(self._names.ledger, keys))
+        found = {row.id: row for row in rows}
+        return [found[task_id] for task_id in task_ids if task_id in found]
+
+    async def job(self, job_id: str) -> JobRow | None:
+        item = await self._tables.item(self._names.ledger, key_of(job_id))
+        return job_of(item) if item else None
+
+    async def commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
+        if len(changes) != 1:
+            message = "this ledger takes one change in a commit"
+            raise UsageError(message)
+        (change,) = changes
+        await self._write(change)
+        nudges = [effect for effect in change.effects if isinstance(effect, Nudge)]
+        for nudge in nudges:
+            await self._nudge(nudge)
+        return tuple(effect for effect in change.effects if not isinstance(effect, Nudge))
+
+    async def _write(self, change: AnyChange) -> None:
+        item = item_of(change, self._shards)
+        values = {f":{name}": value for name, value in item.items()}
+        update = "SET " + ", ".join(f"#{name} = :{name}" for name in item)
+        gone = [] if not change.expected_version else _left(change, item)
+        if gone:
+            update += " REMOVE " + ", ".join(f"#{name}" for name in gone)
+        condition = "attribute_not_exists(#v)"
+        if change.expected_version:
+            condition = "#v = :expected"
+            values[":expected"] = {"N": str(change.expected_version)}
+        try:
+            await self._aws.call(
+                "dynamodb",
+                "update_item",
+                alters=True,
+                expects=(_CONDITION_FAILED,),
+                TableName=self._names.ledger,
+                Key=key_of(change.row.id),
+                UpdateExpression=update,
+                ConditionExpression=condition,
+                ExpressionAttributeNames={f"#{name}": name for name in (*item, *gone)},
+                ExpressionAttributeValues=values,
+                ReturnValuesOnConditionCheckFailure="ALL_OLD",
+            )
+        except Refused as refused:
+            there = refused.answer.get("Item")
+            if not there or there["change"]["S"] != change.row.change_id:
+                raise VersionConflict(change.row.id, change.expected_version) from refused
+
+    async def _nudge(self, nudge: Nudge) -> None:
+        try:
+            await self._aws.call(
+                "dynamodb",
+                "update_item",
+                alters=True,
+                TableName=self._names.house,
+                Key=_nudges_of(nudge.worker_id),
+                UpdateExpression="ADD #n :one",
+                ExpressionAttributeNames={"#n": "count"},
+                ExpressionAttributeValues={":one": {"N": "1"}},
+            )
+        except BackendUnavailable:
+            # The change is made. Its worker sees it when it renews the lease.
+            return
+
+    async def nudged(self, worker_id: str) -> None:
+        seen = self._nudges.get(worker_id)
+        if seen is None:
+            seen = self._nudges[worker_id] = await self._count_nudges(worker_id)
+        # Another process counts, and nothing tells.
+        while (count := await self._count_nudges(worker_id)) == seen:  # noqa: ASYNC110
+            await asyncio.sleep(_LISTENS_EVERY_S)
+        self._nudges[worker_id] = count
+
+    async def _count_nudges(self, worker_id: str) -> int:
+        item = await self._tables.item(self._names.house, _nudges_of(worker_id))
+        return int(item["count"]["N"]) if item else 0
+
+    # Listings, and what the sweeper asks ---------------------------------------------------------
+
+    async def list_tasks(
+        self,
+        tenant: str,
+        *,
+        job_id: str | None = None,
+        state: TaskState | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[TaskRow]:
+        walks = self._walks()
+        if job_id is not None:
+            return await walks.tasks_of_job(tenant, job_id, state, limit, cursor)
+        return await walks.tasks(tenant, state, limit, cursor)
+
+    async def list_jobs(
+        self,
+        tenant: str,
+        *,
+        state: JobState | None = None,
+        name: str | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[JobRow]:
+        return await self._walks().jobs(
+            tenant,
+            state=state,
+            name=name,
+            created_from=created_from,
+            created_before=created_before,
+            limit=limit,
+            cursor=cursor,
+        )
+
+    async def task_states(self, job_id: str) -> dict[str, TaskState]:
+        return await self._walks().task_states(job_id)
+
+    async def find(self, tenant: str, prefix: str, *, limit: int = 10) -> list[str]:
+        return await self._walks().find(tenant, prefix, limit)
+
+    async def unrung(self, *, due_by: datetime, rung_before: datetime, limit: int) -> list[str]:
+        return await self._sweeps().unrung(due_by, rung_before, limit)
+
+    async def held(self, *, limit: int, expired_by: datetime | None = None) -> list[HeldTask]:
+        return await self._sweeps().held(limit, expired_by)
+
+    async def failed(self, tenant: str, *, limit: int) -> list[FailedTask]:
+        return await self._sweeps().failed(tenant, limit)
+
+    async def failed_tenants(self, *, limit: int, after: str = "") -> list[str]:
+        return await self._sweeps().failed_tenants(limit, after)
+
+    async def open_intents(self, *, limit: int, after: str = "") -> list[str]:
+        return await self._sweeps().open_intents(limit, after)
+
+    async def unrecorded_ends(
+        self, *, ended_by: datetime, limit: int, after: str = ""
+    ) -> list[str]:
+        return await self._sweeps().unrecorded_ends(ended_by, limit, after)
+
+    async def untold_parents(self, *, limit: int, after: str = "") -> list[str]:
+        return await self._sweeps().untold_parents(limit, after)
+
+    async def untold_ends(self, *, limit: int, after: str = "") -> list[str]:
+        return await self._sweeps().untold_ends(limit, after)
+
+    def _walks(self) -> ledger_listings.Listings:
+        return ledger_listings.Listings(self._tables, self._names.ledger, self._shards)
+
+    def _sweeps(self) -> ledger_sweeps.Sweeps:
+        return ledger_sweeps.Sweeps(self._tables, self._names.ledger, self._shards)
+
+
+def _left(change: AnyChange, item: Item) -> list[str]:
+    """The index attributes that the row may have had and has no longer."""
+    written_once = {"g1", "s1"}
+    if stays_in_state_index(change.row):
+        written_once |= {"g2", "s2"}
+    return [name for name in INDEXED if name not in item and name not in written_once]
+
+
+def _nudges_of(worker_id: str) -> Item:
+    return {"kind": {"S": f"nudges#{worker_id}"}, "name": {"S": "count"}}

@@ -1,0 +1,240 @@
+"""Listings of the ledger in DynamoDB: keys from an index, in order; then the rows themselves.
+
+An index may be behind, so each row is judged as it is now. One that has moved on since is left out,
+and one that has just come may be missing: that is what listings are.
+
+A page costs half a read unit a partition it walks along (shards, and groups of states) and one a
+row. The tasks of one job are its partition of the table: by number they are read whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from longshore.adapters.aws.items import (
+    JOB_ITSELF,
+    LETTERS,
+    OTHER_LETTERS,
+    UNSETTLED,
+    Item,
+    id_of,
+    ids_of,
+    job_of,
+    key_of,
+    letter_of,
+    listing_of,
+    moment,
+    named,
+    task_of,
+)
+from longshore.adapters.aws.shapes import LISTING, NAME, STATE
+from longshore.adapters.aws.tables import Tables, merged
+from longshore.adapters.shared import codec
+from longshore.core.cursors import cursor_to, place_of
+from longshore.core.ids import split_task_id
+from longshore.core.rows import JobRow, TaskRow
+from longshore.core.states import JobState, TaskState
+from longshore.ports.pages import Page
+
+_BEYOND_ALL = "~"  # after every digit and letter
+_ROWS_AT_ONCE = 100
+_LETTER = 5  # how much of an id tells in which partition of ids it is
+
+RowT = TypeVar("RowT", TaskRow, JobRow)
+
+
+class Listings:
+    """The ledger's listings."""
+
+    def __init__(self, tables: Tables, table: str, shards: int) -> None:
+        self._tables = tables
+        self._table = table
+        self._shards = shards
+
+    async def tasks(
+        self, tenant: str, state: TaskState | None, limit: int, cursor: str | None
+    ) -> Page[TaskRow]:
+        """See ``Ledger.list_tasks``; without a job."""
+        span = moment(None), _place_before("tasks", cursor)
+        walks = [
+            self._walk(LISTING, ("g1", listing_of(tenant, shard)), "s1", "", span, limit)
+            for shard in range(self._shards)
+        ]
+        keys = merged(walks, lambda item: item["s1"]["S"], descending=True)
+        rows = await self._rows(
+            keys, task_of, lambda row: state is None or row.state is state, limit + 1
+        )
+        return _page("tasks", rows, limit)
+
+    async def tasks_of_job(
+        self, tenant: str, job_id: str, state: TaskState | None, limit: int, cursor: str | None
+    ) -> Page[TaskRow]:
+        """See ``Ledger.list_tasks``; of one job, by number."""
+        after = place_of("job-tasks", cursor, (int,))[0] if cursor else -1
+        rows = [
+            row
+            async for item in self._tables.query(self._table, ("job", job_id), "task")
+            if item["task"]["S"] != JOB_ITSELF
+            and (row := task_of(item)).spec.number > after
+            and row.spec.tenant == tenant
+            and (state is None or row.state is state)
+        ]
+        rows.sort(key=lambda row: row.spec.number)
+        items = tuple(rows[:limit])
+        more = len(rows) > limit
+        return Page(items, cursor_to("job-tasks", items[-1].spec.number) if more else None)
+
+    async def jobs(
+        self,
+        tenant: str,
+        *,
+        state: JobState | None,
+        name: str | None,
+        created_from: datetime | None,
+        created_before: datetime | None,
+        limit: int,
+        cursor: str | None,
+    ) -> Page[JobRow]:
+        """See ``Ledger.list_jobs``."""
+        span = moment(created_from), _place_before("jobs", cursor)
+        if created_before is not None:
+            span = span[0], min(span[1], moment(created_before))
+        groups = [UNSETTLED, *([state] if state else JobState)]
+        if name is not None:
+            by_name, sort = ("g3", named(tenant, name)), "s3"
+            walks = [self._walk(NAME, by_name, sort, f"{group}#", span, limit) for group in groups]
+        else:
+            sort = "s2"
+            walks = [
+                self._walk(STATE, ("g2", f"{group}#{shard}"), sort, f"{tenant}#", span, limit)
+                for group in groups
+                for shard in range(self._shards)
+            ]
+        keys = merged(walks, lambda item: _after(item[sort]["S"]), descending=True)
+        rows = await self._rows(
+            keys, job_of, lambda row: state is None or row.state is state, limit + 1
+        )
+        return _page("jobs", rows, limit)
+
+    async def task_states(self, job_id: str) -> dict[str, TaskState]:
+        """See ``Ledger.task_states``."""
+        walk = self._tables.query(self._table, ("job", job_id), "task")
+        return {
+            item["task"]["S"]: task_of(item).state
+            async for item in walk
+            if item["task"]["S"] != JOB_ITSELF
+        }
+
+    async def find(self, tenant: str, prefix: str, limit: int) -> list[str]:
+        """See ``Ledger.find``."""
+        job_id, key = split_task_id(prefix)
+        if "_" in prefix:
+            return await self._tasks_named(tenant, job_id, key, limit)
+        found: list[str] = []
+        letters = letter_of(prefix) if len(prefix) >= _LETTER else LETTERS + OTHER_LETTERS
+        for letter in letters:
+            partition = ("g1", ids_of(tenant, letter))
+            walk = self._tables.query(
+                self._table, partition, "s1", index=LISTING, prefix=prefix, page=limit
+            )
+            async for item in walk:
+                job = item["s1"]["S"]
+                found.append(job)
+                found += await self._tasks_named(tenant, job, "", limit - len(found))
+                if len(found) >= limit:
+                    return found[:limit]
+        return found
+
+    async def _tasks_named(self, tenant: str, job_id: str, key: str, limit: int) -> list[str]:
+        if limit <= 0 or not job_id:
+            return []
+        found: list[str] = []
+        walk = self._tables.query(
+            self._table, ("job", job_id), "task", prefix=key or None, page=limit + 1
+        )
+        async for item in walk:
+            if item["task"]["S"] == JOB_ITSELF or task_of(item).spec.tenant != tenant:
+                continue
+            found.append(id_of(item))
+            if len(found) == limit:
+                break
+        return found
+
+    def _walk(
+        self,
+        index: str,
+        partition: tuple[str, str],
+        sort: str,
+        prefix: str,
+        span: tuple[str, str],
+        limit: int,
+    ) -> AsyncIterator[Item]:
+        """Keys of a partition, the newest first: from a place on, up to just before another."""
+        first, before = span
+        return _but(
+            prefix + before,
+            sort,
+            self._tables.query(
+                self._table,
+                partition,
+                sort,
+                index=index,
+                low=prefix + min(first, before),
+                high=prefix + before,
+                descending=True,
+                page=limit + 1,
+            ),
+        )
+
+    async def _rows(
+        self,
+        keys: AsyncIterator[Item],
+        decode: Callable[[Item], RowT],
+        wanted: Callable[[RowT], bool],
+        count: int,
+    ) -> list[RowT]:
+        """The first rows that are wanted, in the order of their keys."""
+        rows: list[RowT] = []
+        ids: list[str] = []
+        async for item in keys:
+            ids.append(id_of(item))
+            if len(ids) >= min(count - len(rows), _ROWS_AT_ONCE):
+                rows += [row for row in await self._read(ids, decode) if wanted(row)]
+                ids = []
+                if len(rows) >= count:
+                    return rows
+        return rows + [row for row in await self._read(ids, decode) if wanted(row)]
+
+    async def _read(self, ids: Sequence[str], decode: Callable[[Item], RowT]) -> list[RowT]:
+        found = await self._tables.items(self._table, [key_of(row_id) for row_id in ids])
+        rows = {id_of(item): decode(item) for item in found}
+        return [rows[row_id] for row_id in ids if row_id in rows]
+
+
+async def _but(last: str, sort: str, items: AsyncIterator[Item]) -> AsyncIterator[Item]:
+    """Without the one at which the page before ended."""
+    async for item in items:
+        if item[sort]["S"] != last:
+            yield item
+
+
+def _place_before(listing: str, cursor: str | None) -> str:
+    if cursor is None:
+        return _BEYOND_ALL
+    created, row_id = place_of(listing, cursor, (int, str))
+    return f"{max(created, 0):020d}#{row_id}"
+
+
+def _after(text: str) -> str:
+    """The place in time, of a sort key that begins with something else."""
+    return text.partition("#")[2]
+
+
+def _page(listing: str, rows: list[RowT], limit: int) -> Page[RowT]:
+    items = tuple(rows[:limit])
+    if len(rows) <= limit:
+        return Page(items)
+    last = items[-1]
+    return Page(items, cursor_to(listing, codec.to_us(last.spec.created_at), last.id))

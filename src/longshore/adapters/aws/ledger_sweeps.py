@@ -1,0 +1,224 @@
+"""What the sweeper and the health check ask of the ledger in DynamoDB.
+
+Open tasks stand in one index with when they are due and were rung, and whether they are processing:
+what is to be rung again is told by keys alone, and rows are read only of those that run. Jobs that
+run are looked at one by one, each with its tasks: that costs a read unit per 8 kB of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime
+from heapq import nsmallest
+
+from longshore.adapters.aws.items import (
+    FAILED,
+    JOB_ITSELF,
+    OPEN,
+    UNSETTLED,
+    Item,
+    id_of,
+    job_of,
+    key_of,
+    moment,
+    task_of,
+)
+from longshore.adapters.aws.shapes import STATE
+from longshore.adapters.aws.tables import Tables, merged
+from longshore.core.ids import split_task_id
+from longshore.core.rows import JobRow, TaskRow
+from longshore.core.states import JobState, TaskState
+from longshore.ports.ledger import FailedTask, HeldTask
+
+_ROWS_AT_ONCE = 100
+_BEYOND_ALL = "~"
+
+
+class Sweeps:
+    """The ledger's questions about what is overdue."""
+
+    def __init__(self, tables: Tables, table: str, shards: int) -> None:
+        self._tables = tables
+        self._table = table
+        self._shards = shards
+
+    async def unrung(self, due_by: datetime, rung_before: datetime, limit: int) -> list[str]:
+        """See ``Ledger.unrung``."""
+        now, late = int(moment(due_by)), int(moment(rung_before))
+        candidates: list[str] = []
+        async for item in self._open(high=f"{moment(due_by)}#{_BEYOND_ALL}"):
+            due, rung = (int(part) for part in item["s2"]["S"].split("#")[:2])
+            if item.get("t") or rung >= late or (rung > due and now < 2 * rung - due):
+                continue
+            candidates.append(id_of(item))
+            if len(candidates) == limit:
+                break
+        return candidates
+
+    async def held(self, limit: int, expired_by: datetime | None) -> list[HeldTask]:
+        """See ``Ledger.held``."""
+        found: list[HeldTask] = []
+        ids = [id_of(item) async for item in self._open() if item.get("t")]
+        for at in range(0, len(ids), _ROWS_AT_ONCE):
+            for row in await self._tasks(ids[at : at + _ROWS_AT_ONCE]):
+                lease = row.lease
+                if lease is None or (expired_by is not None and lease.expires_at > expired_by):
+                    continue
+                found.append(
+                    HeldTask(
+                        task_id=row.id,
+                        worker_id=lease.worker_id,
+                        fence=lease.fence,
+                        expires_at=lease.expires_at,
+                    )
+                )
+        return nsmallest(limit, found, key=lambda task: (task.expires_at, task.task_id))
+
+    def _open(self, high: str | None = None) -> AsyncIterator[Item]:
+        return merged(
+            [
+                self._tables.query(
+                    self._table, ("g2", f"{OPEN}#{shard}"), "s2", index=STATE, high=high
+                )
+                for shard in range(self._shards)
+            ],
+            lambda item: item["s2"]["S"],
+        )
+
+    async def failed(self, tenant: str, limit: int) -> list[FailedTask]:
+        """See ``Ledger.failed``."""
+        walks = [
+            self._tables.query(
+                self._table,
+                ("g2", f"{FAILED}#{shard}"),
+                "s2",
+                index=STATE,
+                prefix=f"{tenant}#",
+                descending=True,
+                page=limit,
+            )
+            for shard in range(self._shards)
+        ]
+        found: list[FailedTask] = []
+        ids: list[str] = []
+        async for item in merged(walks, lambda item: item["s2"]["S"], descending=True):
+            ids.append(id_of(item))
+            if len(ids) == min(limit - len(found), _ROWS_AT_ONCE):
+                found += await self._failures(ids)
+                ids = []
+                if len(found) >= limit:
+                    return found
+        return found + await self._failures(ids)
+
+    async def _failures(self, ids: list[str]) -> list[FailedTask]:
+        rows = {row.id: row for row in await self._tasks(ids)}
+        return [
+            FailedTask(
+                task_id=row.id,
+                queue=row.spec.queue,
+                category=row.failure.category if row.failure else None,
+                failed_at=row.finished_at or row.updated_at,
+            )
+            for task_id in ids
+            if (row := rows.get(task_id)) and row.state is TaskState.FAILED
+        ]
+
+    async def failed_tenants(self, limit: int, after: str) -> list[str]:
+        """See ``Ledger.failed_tenants``."""
+        found: list[str] = []
+        while len(found) < limit:
+            firsts = await asyncio.gather(
+                *(self._tenant_after(after, shard) for shard in range(self._shards))
+            )
+            tenants = [tenant for tenant in firsts if tenant is not None]
+            if not tenants:
+                break
+            after = min(tenants)
+            found.append(after)
+        return found
+
+    async def _tenant_after(self, tenant: str, shard: int) -> str | None:
+        # A tenant's keys go on with "#"; the sign after it is past all of them.
+        low = f"{tenant}$" if tenant else None
+        walk = self._tables.query(
+            self._table, ("g2", f"{FAILED}#{shard}"), "s2", index=STATE, low=low, page=1
+        )
+        async for item in walk:
+            return str(item["s2"]["S"].partition("#")[0])
+        return None
+
+    async def open_intents(self, limit: int, after: str) -> list[str]:
+        """See ``Ledger.open_intents``."""
+        return await self._jobs_that(lambda row: bool(row.intents), limit, after, running=True)
+
+    async def untold_ends(self, limit: int, after: str) -> list[str]:
+        """See ``Ledger.untold_ends``."""
+        return await self._jobs_that(lambda row: row.untold, limit, after, running=False)
+
+    async def _jobs_that(
+        self, applies: Callable[[JobRow], bool], limit: int, after: str, *, running: bool
+    ) -> list[str]:
+        found: list[str] = []
+        async for row in self._jobs([UNSETTLED, *([JobState.RUNNING] * running)], after):
+            if row.id > after and applies(row):
+                found.append(row.id)
+                if len(found) == limit:
+                    break
+        return found
+
+    async def unrecorded_ends(self, ended_by: datetime, limit: int, after: str) -> list[str]:
+        """See ``Ledger.unrecorded_ends``."""
+
+        def overlooked(job: JobRow, task: TaskRow) -> bool:
+            ended = task.finished_at is not None and task.finished_at <= ended_by
+            return ended and task.spec.number not in job.ended
+
+        return await self._tasks_that(overlooked, limit, after)
+
+    async def untold_parents(self, limit: int, after: str) -> list[str]:
+        """See ``Ledger.untold_parents``."""
+
+        def overlooked(job: JobRow, task: TaskRow) -> bool:
+            return task.state is TaskState.WAITING and bool(task.awaits & job.completed)
+
+        return await self._tasks_that(overlooked, limit, after)
+
+    async def _tasks_that(
+        self, applies: Callable[[JobRow, TaskRow], bool], limit: int, after: str
+    ) -> list[str]:
+        first, mark = split_task_id(after)
+        found: list[str] = []
+        async for job in self._jobs([JobState.RUNNING], first):
+            if job.state is not JobState.RUNNING:
+                continue
+            low = mark if mark and job.id == first else None
+            async for item in self._tables.query(self._table, ("job", job.id), "task", low=low):
+                if item["task"]["S"] == JOB_ITSELF or (job.id, item["task"]["S"]) <= (first, mark):
+                    continue
+                if applies(job, task_of(item)):
+                    found.append(id_of(item))
+                    if len(found) == limit:
+                        return found
+        return found
+
+    async def _jobs(self, groups: list[str], first: str) -> AsyncIterator[JobRow]:
+        """The jobs of some groups in the order of their ids, from ``first`` on."""
+        walks = [
+            self._tables.query(self._table, ("g2", f"{group}#{shard}"), "s2", index=STATE)
+            for group in groups
+            for shard in range(self._shards)
+        ]
+        ids: set[str] = set()
+        for walk in walks:
+            ids |= {job_id async for item in walk if (job_id := id_of(item)) >= first}
+        ordered = sorted(ids)
+        for at in range(0, len(ordered), _ROWS_AT_ONCE):
+            some = [key_of(job_id) for job_id in ordered[at : at + _ROWS_AT_ONCE]]
+            rows = [job_of(item) for item in await self._tables.items(self._table, some)]
+            for row in sorted(rows, key=lambda row: row.id):
+                yield row
+
+    async def _tasks(self, ids: list[str]) -> list[TaskRow]:
+        found = await self._tables.items(self._table, [key_of(task_id) for task_id in ids])
+        return [task_of(item) for item in found]
