@@ -17,6 +17,7 @@ from typing import Any
 
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession, get_session
+from aiohttp import ClientConnectorError
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -24,6 +25,7 @@ from botocore.exceptions import (
     EndpointConnectionError,
     HTTPClientError,
     NoCredentialsError,
+    NoRegionError,
     PartialCredentialsError,
 )
 from botocore.loaders import Loader
@@ -47,12 +49,11 @@ _THROTTLED = frozenset(
         "TransactionInProgressException",
     }
 )
-# Nothing was sent, so nothing can have happened.
-_NEVER_SENT = (ConnectTimeoutError, EndpointConnectionError)
 _NO_CREDENTIALS = (
     "no AWS credentials were found: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and"
     " AWS_SECRET_ACCESS_KEY, or run where a role gives them"
 )
+_NO_REGION = "no AWS region is known: set LONGSHORE_AWS_REGION, or AWS_DEFAULT_REGION"
 # The descriptions of AWS's services are read from disk once a process.
 _loader = Loader()
 
@@ -63,7 +64,7 @@ Answer = dict[str, Any]
 class AwsPlace:
     """Where AWS is, and how patiently it is asked."""
 
-    region: str
+    region: str | None = None  # None: that of the profile
     endpoint_url: str | None = None  # None: AWS itself
     # An access key and its secret. None: as usual on AWS, from the environment, a profile, a role.
     credentials: tuple[str, str] | None = field(default=None, repr=False)
@@ -112,19 +113,21 @@ class Aws:
             OutcomeUnknown: it alters, and may have happened.
             BackendRejected: denied, malformed, or what it is about does not exist.
         """
-        client = await self.client(service)
         try:
+            client = await self.client(service)
             answer: Answer = await getattr(client, operation)(**parameters)
         except ClientError as error:
             code = error.response.get("Error", {}).get("Code", "")
             if code in expects:
                 raise Refused(code, dict(error.response)) from error
             raise _failure(error, code, f"{service}.{operation}", alters=alters) from error
+        except NoRegionError as error:
+            raise BackendRejected(_NO_REGION) from error
         except (NoCredentialsError, PartialCredentialsError) as error:
             raise BackendRejected(_NO_CREDENTIALS) from error
         except (BotoCoreError, HTTPClientError, OSError, TimeoutError) as error:
             text = f"{service}.{operation}: {type(error).__name__}"
-            if alters and not isinstance(error, _NEVER_SENT):
+            if alters and not _never_sent(error):
                 raise OutcomeUnknown(text) from error
             raise BackendUnavailable(text) from error
         return answer
@@ -148,6 +151,8 @@ class Aws:
             read_timeout=place.read_timeout_s,
             retries={"mode": "standard", "total_max_attempts": place.tries},
             max_pool_connections=100,
+            # In its oldest regions S3's addresses would be signed as new buckets refuse.
+            signature_version="s3v4" if service == "s3" else None,
         )
         opening = self._session.create_client(
             service,
@@ -163,6 +168,14 @@ class Aws:
         """Close every connection."""
         self._clients.clear()
         await self._opened.aclose()
+
+
+def _never_sent(error: BaseException) -> bool:
+    """Whether there was no connection, so that nothing can have happened."""
+    if isinstance(error, EndpointConnectionError):
+        # The library says so too of a connection that broke when all had been sent.
+        return isinstance(error.kwargs.get("error"), ClientConnectorError)
+    return isinstance(error, ConnectTimeoutError)
 
 
 def _failure(error: ClientError, code: str, what: str, *, alters: bool) -> BackendError:

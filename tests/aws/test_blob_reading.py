@@ -1,0 +1,186 @@
+"""Blobs in S3, read over a connection that breaks."""
+
+import asyncio
+import re
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from socket import SO_LINGER, SOL_SOCKET
+
+import httpx
+import pytest
+
+from longshore.adapters.aws.blobs import S3BlobStore
+from longshore.errors import BackendUnavailable
+from longshore.ports.backend import Backend
+from longshore.testing.clock import FakeClock
+from longshore.testing.contracts.suite import clause, soon
+from tests.aws.standin import stand_in
+from tests.aws.test_blobs import KEY, MB, BlobsInTrouble, another_aws, different_bytes
+from tests.aws.trouble import Trouble
+
+
+class TestReadingOverAWireThatIsCut(BlobsInTrouble):
+    @asynccontextmanager
+    async def make_backend(self, tmp_path: Path, clock: FakeClock) -> AsyncIterator[Backend]:
+        async with (
+            super().make_backend(tmp_path, clock) as backend,
+            _Wire() as self.wire,
+            another_aws(endpoint_url=self.wire.endpoint) as aws,
+        ):
+            self.calls = Trouble(aws)
+            self.reader = S3BlobStore(self.calls, self.names)
+            yield backend
+
+    @pytest.mark.parametrize("reset", [False, True])
+    @pytest.mark.parametrize("size", [300_000, 3 * MB])
+    @clause
+    async def test_a_reader_whose_connection_breaks_goes_on_where_it_was(
+        self, backend: Backend, size: int, reset: bool
+    ) -> None:
+        data = different_bytes(size)
+        await backend.blobs.put(KEY, data)
+        self.wire.cuts = [size // 4] * 3
+        self.wire.resets = reset
+
+        assert await self.reader.get(KEY) == data
+
+        assert self.wire.cuts == []
+        assert self.calls.count("get_object") == 4
+
+    @clause
+    async def test_a_reader_goes_on_however_often_as_long_as_it_gets_on(
+        self, backend: Backend
+    ) -> None:
+        data = different_bytes(MB)
+        await backend.blobs.put(KEY, data)
+        self.wire.cuts = [50_000] * 10
+
+        assert await self.reader.get(KEY) == data
+
+        assert self.wire.cuts == []
+
+    @clause
+    async def test_a_reader_that_does_not_get_on_is_told_so(self, backend: Backend) -> None:
+        await backend.blobs.put(KEY, different_bytes(MB))
+        self.wire.cuts = [100_000, *[0] * 100]
+
+        with pytest.raises(BackendUnavailable):
+            await self.reader.get(KEY)
+
+        assert self.calls.count("get_object") < 6
+
+    @pytest.mark.parametrize("other", [b"b", None], ids=["replaced", "removed"])
+    @clause
+    async def test_a_reader_whose_connection_breaks_never_sees_a_mixture_of_two_versions(
+        self, backend: Backend, other: bytes | None
+    ) -> None:
+        await backend.blobs.put(KEY, b"a" * 3 * MB)
+        self.wire.cuts = [MB]
+        reader = self.reader.stream(KEY)
+        read = await anext(reader)
+
+        async def read_on() -> None:
+            nonlocal read
+            async for piece in reader:
+                read += piece
+
+        if other is None:
+            await backend.blobs.delete(KEY)
+        else:
+            await backend.blobs.put(KEY, other * 3 * MB)
+        with pytest.raises(BackendUnavailable):
+            await read_on()
+
+        assert set(read) == set(b"a")
+        assert self.calls.count("get_object") == 2
+
+    @clause
+    async def test_bytes_that_were_damaged_on_the_way_are_not_taken_for_whole(
+        self, backend: Backend
+    ) -> None:
+        await backend.blobs.put(KEY, b"a" * MB)
+        self.wire.damages = True
+
+        with pytest.raises(BackendUnavailable, match="Checksum"):
+            await self.reader.get(KEY)
+
+    @clause
+    async def test_readers_that_leave_early_leave_nothing_open(self, backend: Backend) -> None:
+        await backend.blobs.put(KEY, bytes(MB))
+
+        # More than there may be connections.
+        for _ in range(120):
+            reader = self.reader.stream(KEY)
+            await soon(anext(reader))
+            await reader.aclose()
+
+        await soon(self.wire.nobody.wait())
+
+
+class _Wire:
+    """What lies between a reader and S3: requests go through, and answers as a test wants."""
+
+    def __init__(self) -> None:
+        self.cuts: list[int] = []
+        """After so many bytes the next answers break off."""
+        self.resets = False
+        self.damages = False
+        self.nobody = asyncio.Event()
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> "_Wire":
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.endpoint = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for each in self._connections:
+            each.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.create_task(self._serve(reader, writer))
+        self._connections.add(connection)
+        self.nobody.clear()
+        connection.add_done_callback(self._left)
+
+    def _left(self, connection: asyncio.Task[None]) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self.nobody.set()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server = httpx.URL(stand_in().endpoint)
+        from_s3, to_s3 = await asyncio.open_connection(server.host, server.port)
+        try:
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                while await self._answered(reader, to_s3, from_s3, writer):
+                    pass
+        finally:
+            to_s3.close()
+            writer.close()
+
+    async def _answered(
+        self,
+        reader: asyncio.StreamReader,
+        to_s3: asyncio.StreamWriter,
+        from_s3: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> bool:
+        to_s3.write(await reader.readuntil(b"\r\n\r\n"))  # reading has no body
+        head = await from_s3.readuntil(b"\r\n\r\n")
+        (length,) = re.findall(rb"(?i)content-length: (\d+)", head)
+        body = await from_s3.readexactly(int(length))
+        if self.damages:
+            body = b"b" + body[1:]
+        fine = head.split()[1].startswith(b"2")
+        cut = self.cuts.pop(0) if fine and self.cuts else None
+        writer.write(head + body[:cut])
+        await writer.drain()
+        if cut is not None and self.resets:
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, linger)
+        return cut is None

@@ -1,0 +1,286 @@
+"""Definitions in DynamoDB held to their contract, and what DynamoDB does besides."""
+
+import asyncio
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.adapters.aws.calls import Aws
+from longshore.adapters.aws.definitions import LIMIT_BYTES, DynamoDefinitions
+from longshore.adapters.aws.house import kind_of
+from longshore.adapters.aws.names import Names
+from longshore.core.definition import Definition, RunnerKind
+from longshore.errors import BackendUnavailable, OutcomeUnknown, UsageError
+from longshore.ports.backend import Backend
+from longshore.testing.clock import FakeClock
+from longshore.testing.contracts.definitions import DefinitionsContract, DefinitionsSharedContract
+from longshore.testing.contracts.suite import Opener, clause
+from tests.aws.backends import on_aws
+from tests.aws.trouble import (
+    InTrouble,
+    Mishap,
+    after,
+    asked_for,
+    lost,
+    lost_and_then,
+    never_arrived,
+    throttled,
+)
+
+
+class _Aws:
+    def make_backend(
+        self, tmp_path: Path, clock: FakeClock
+    ) -> AbstractAsyncContextManager[Backend]:
+        return on_aws(
+            tmp_path, clock, definitions=lambda aws, names, _: DynamoDefinitions(aws, names)
+        )
+
+
+class TestDynamoDefinitions(_Aws, DefinitionsContract, DefinitionsSharedContract):
+    pass
+
+
+class _InTrouble(InTrouble):
+    def port(self, aws: Aws, names: Names) -> dict[str, Any]:
+        return {"definitions": DynamoDefinitions(aws, names)}
+
+
+class TestPuttingInTrouble(_InTrouble):
+    @pytest.mark.parametrize("mishap", [lost, never_arrived])
+    @pytest.mark.parametrize("operation", ["put_item", "update_item"])
+    @clause
+    async def test_a_put_that_is_not_answered_is_one_version(
+        self, backend: Backend, operation: str, mishap: Mishap
+    ) -> None:
+        await backend.definitions.put("acme", _definition("old"))
+        self.trouble.meet(operation, mishap, mishap)
+
+        stored = await backend.definitions.put("acme", _definition("new"))
+
+        assert stored == replace(_definition("new"), version=2)
+        assert await backend.definitions.get("acme", "resize") == stored
+        assert await backend.definitions.list("acme") == [stored]
+        assert await backend.definitions.get("acme", "resize", version=3) is None
+
+    @pytest.mark.parametrize("operation", ["put_item", "update_item"])
+    @clause
+    async def test_a_put_that_is_never_answered_is_told_as_unknown(
+        self, backend: Backend, operation: str
+    ) -> None:
+        self.trouble.meet(operation, *[lost] * 3)
+
+        with pytest.raises(OutcomeUnknown):
+            await backend.definitions.put("acme", _definition("new"))
+
+        assert self.trouble.count(operation) == 3
+
+    @clause
+    async def test_another_writer_passes_the_version_of_one_that_died(
+        self, backend: Backend
+    ) -> None:
+        await self._one_dies(backend, _definition("theirs"))
+
+        stored = await backend.definitions.put("acme", _definition("ours"))
+
+        assert stored.version == 2
+        assert await backend.definitions.get("acme", "resize") == stored
+        theirs = await backend.definitions.get("acme", "resize", version=1)
+        assert theirs == replace(_definition("theirs"), version=1)
+
+    @clause
+    async def test_a_writer_that_died_and_comes_again_shares_its_version(
+        self, backend: Backend
+    ) -> None:
+        await self._one_dies(backend, _definition("same"))
+
+        stored = await backend.definitions.put("acme", _definition("same"))
+
+        assert stored.version == 1
+        assert await backend.definitions.list("acme") == [stored]
+        assert await backend.definitions.get("acme", "resize", version=2) is None
+
+    async def _one_dies(self, backend: Backend, definition: Definition) -> None:
+        """After it has taken a version, before it is the newest."""
+        self.trouble.meet("update_item", throttled)
+        with pytest.raises(BackendUnavailable):
+            await backend.definitions.put("acme", definition)
+        assert await backend.definitions.get("acme", definition.name) is None
+
+    @clause
+    async def test_the_newest_stays_the_newest_when_an_older_one_comes_late(
+        self, backend: Backend, open_backend: Opener
+    ) -> None:
+        trouble = self.trouble
+        async with open_backend() as other:
+            trouble.meet(
+                "update_item", after(lambda: other.definitions.put("acme", _definition("second")))
+            )
+
+            first = await backend.definitions.put("acme", _definition("first"))
+
+            second = await other.definitions.get("acme", "resize")
+            assert second == replace(_definition("second"), version=2)
+            assert await backend.definitions.get("acme", "resize") == second
+            assert await backend.definitions.get("acme", "resize", version=1) == first
+
+    @clause
+    async def test_writers_of_several_processes_all_get_a_version(
+        self, open_backend: Opener
+    ) -> None:
+        async with AsyncExitStack() as stack:
+            opened = [await stack.enter_async_context(open_backend()) for _ in range(6)]
+            for name in ("a", "b", "c"):
+                texts = [f"text {number}" for number in range(len(opened))]
+
+                stored = await asyncio.gather(
+                    *(
+                        backend.definitions.put("acme", _definition(text, name=name))
+                        for backend, text in zip(opened, texts, strict=True)
+                    )
+                )
+
+                assert sorted(one.version for one in stored) == [1, 2, 3, 4, 5, 6]
+                assert [one.description for one in stored] == texts
+                newest = max(stored, key=lambda one: one.version)
+                assert await opened[0].definitions.get("acme", name) == newest
+
+    @clause
+    async def test_writers_of_several_processes_with_the_same_content_share_a_version(
+        self, open_backend: Opener
+    ) -> None:
+        async with AsyncExitStack() as stack:
+            opened = [await stack.enter_async_context(open_backend()) for _ in range(6)]
+
+            stored = await asyncio.gather(
+                *(backend.definitions.put("acme", _definition("same")) for backend in opened)
+            )
+
+            assert [one.version for one in stored] == [1] * 6
+
+    @clause
+    async def test_a_definition_that_is_too_large_is_refused_and_says_what_to_do(
+        self, backend: Backend
+    ) -> None:
+        with pytest.raises(UsageError, match="file"):
+            await backend.definitions.put("acme", _definition("ü" * (LIMIT_BYTES // 2)))
+
+        assert await backend.definitions.list("acme") == []
+
+    @clause
+    async def test_the_largest_definition_there_may_be_is_kept(self, backend: Backend) -> None:
+        largest = _definition("x" * (LIMIT_BYTES - 1000), name="n" * 64)
+
+        stored = await backend.definitions.put("t" * 64, largest)
+
+        assert await backend.definitions.list("t" * 64) == [stored]
+
+    @clause
+    async def test_content_is_the_same_when_it_is_the_same_json(self, backend: Backend) -> None:
+        for sizes in ((1, 2), [1, 2]):
+            definition = replace(_definition(), options={"sizes": sizes})
+            stored = await backend.definitions.put("acme", definition)
+
+        assert stored.version == 1
+        assert stored.options == {"sizes": [1, 2]}
+
+
+class TestDeletingInTrouble(_InTrouble):
+    @pytest.mark.parametrize("mishap", [lost, never_arrived])
+    @clause
+    async def test_a_delete_that_is_not_answered_has_deleted(
+        self, backend: Backend, mishap: Mishap
+    ) -> None:
+        await backend.definitions.put("acme", _definition())
+        self.trouble.meet("update_item", mishap)
+
+        assert await backend.definitions.delete("acme", "resize") is True
+
+        assert await backend.definitions.delete("acme", "resize") is False
+        assert await backend.definitions.get("acme", "resize") is None
+
+    @clause
+    async def test_a_delete_that_is_made_again_spares_what_was_put_since(
+        self, backend: Backend, open_backend: Opener
+    ) -> None:
+        trouble = self.trouble
+        async with open_backend() as other:
+            await backend.definitions.put("acme", _definition("old"))
+            trouble.meet(
+                "update_item",
+                lost_and_then(lambda: other.definitions.put("acme", _definition("new"))),
+            )
+
+            assert await backend.definitions.delete("acme", "resize") is True
+
+            newest = await backend.definitions.get("acme", "resize")
+            assert newest == replace(_definition("new"), version=2)
+
+    @clause
+    async def test_who_deletes_what_another_has_deleted_meanwhile_is_told_that_it_did_not(
+        self, backend: Backend, open_backend: Opener
+    ) -> None:
+        trouble = self.trouble
+        async with open_backend() as other:
+            await backend.definitions.put("acme", _definition())
+            trouble.meet("update_item", after(lambda: other.definitions.delete("acme", "resize")))
+
+            assert await backend.definitions.delete("acme", "resize") is False
+
+
+class TestReadingInTrouble(_InTrouble):
+    @clause
+    async def test_definitions_are_listed_whole_and_in_order_however_many_pages(
+        self, backend: Backend
+    ) -> None:
+        names = [f"d{number:02}" for number in range(12)]
+        for name in reversed(names):
+            await backend.definitions.put("acme", _definition("x" * 50, name=name))
+        await backend.definitions.delete("acme", "d05")
+        self.trouble.meet("query", *[asked_for(Limit=5)] * 10)
+
+        listed = await backend.definitions.list("acme")
+
+        assert [one.name for one in listed] == [name for name in names if name != "d05"]
+        assert self.trouble.count("query") == 3
+
+    @clause
+    async def test_every_read_is_consistent_and_one_request(self, backend: Backend) -> None:
+        await backend.definitions.put("acme", _definition())
+        self.trouble.made.clear()
+
+        await backend.definitions.get("acme", "resize")
+        await backend.definitions.get("acme", "resize", version=1)
+        await backend.definitions.list("acme")
+
+        assert [name for name, _ in self.trouble.made] == ["get_item", "get_item", "query"]
+        assert all(parameters["ConsistentRead"] for _, parameters in self.trouble.made)
+
+    @clause
+    async def test_a_tenant_and_a_name_are_not_taken_for_others(self, backend: Backend) -> None:
+        await backend.definitions.put("a#b", _definition(name="c"))
+
+        assert await backend.definitions.get("a", "b#c", version=1) is None
+        assert await backend.definitions.get("a%23b", "c", version=1) is None
+        assert await backend.definitions.list("a") == []
+
+    @pytest.mark.parametrize("name", ["", "n" * 3000, "ü" * 600], ids=len)
+    @clause
+    async def test_what_can_be_no_name_is_not_there(self, backend: Backend, name: str) -> None:
+        assert await backend.definitions.get("acme", name) is None
+        assert await backend.definitions.get("acme", name, version=1) is None
+        assert await backend.definitions.delete("acme", name) is False
+
+
+def test_no_two_lists_of_parts_make_one_kind() -> None:
+    parts = ["", "a", "#", "%", "a#", "#a", "%23", "a%23", "%2523"]
+    lists = [(one,) for one in parts] + [(one, two) for one in parts for two in parts]
+
+    assert len({kind_of(*each) for each in lists}) == len(lists)
+
+
+def _definition(description: str = "", *, name: str = "resize") -> Definition:
+    return Definition(name=name, runner=RunnerKind.COMMAND, description=description)
