@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 THIRD_PARTIES: dict[str, set[str]] = {
     "retry": {"tenacity"},
     "settings": {"pydantic"},
-    "adapters.aws": {"aiobotocore", "boto3", "botocore"},
+    "adapters.aws": {"aiobotocore", "aiohttp", "boto3", "botocore"},
     "adapters.shared": {"msgspec"},
     "adapters.alerts.slack": {"slack_sdk"},
     "adapters.alerts.trying": {"tenacity"},
@@ -263,7 +263,7 @@ PLANTED = [
     ("interfaces/python/a.py", "from longshore.wiring import wire", "at the top"),
     ("interfaces/python/a.py", "import typer", "interfaces must not import typer"),
     ("runners/python/a.py", "from longshore.services import x", "services is out of its reach"),
-    ("wiring.py", "from longshore.testing import clock", "testing is out of its reach"),
+    ("wiring/a.py", "from longshore.testing import clock", "testing is out of its reach"),
     ("interfaces/cli/a.py", "from longshore.testing import clock", "testing.clock at the top"),
     ("interfaces/python/a.py", "import longshore.testing", "testing is out of its reach"),
     ("__init__.py", "def f():\n    import longshore.testing", "testing is out of its reach"),
@@ -298,7 +298,7 @@ ALLOWED = [
     ("__init__.py", "if TYPE_CHECKING:\n    from longshore.interfaces.python.a import task"),
     ("interfaces/lambdas/a.py", "from longshore.wiring import wire"),
     ("runners/python/__main__.py", "from longshore.wiring import wire"),
-    ("wiring.py", "import longshore.adapters.sqlite.x\nimport longshore.interfaces.cli.main"),
+    ("wiring/a.py", "import longshore.adapters.sqlite.x\nimport longshore.interfaces.cli.main"),
     ("testing/contracts/a.py", "import pytest\nimport longshore.adapters.memory.x"),
 ]
 

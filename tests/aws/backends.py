@@ -48,7 +48,7 @@ async def on_aws(
         stack.enter_context(server.in_time_of(clock))
         aws = Aws(server.place)
         stack.push_async_callback(aws.close)
-        names = await _names(aws, tmp_path, queues, consumers)
+        names = await names_in(aws, tmp_path, queues, consumers)
         made = {name: make(aws, names, clock) for name, make in ports.items()}
         for port in made.values():
             if isinstance(port, AbstractAsyncContextManager):
@@ -75,13 +75,14 @@ class Prompt:
         return await self._log.query(*given, **named)
 
 
-async def _names(
+async def names_in(
     aws: Aws, tmp_path: Path, queues: tuple[str, ...], consumers: tuple[str, ...]
 ) -> Names:
     """Of this folder's installation, which is made when it is first asked for."""
     stage = tmp_path / "stage"
     known = stage.exists()
     if not known:
+        tmp_path.mkdir(parents=True, exist_ok=True)
         stage.write_text(stand_in().new_stage())
     name = stage.read_text()
     names = Names(stage=name, bucket=f"longshore-{name}-blobs")

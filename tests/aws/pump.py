@@ -43,6 +43,17 @@ class Pump:
             await asyncio.gather(self._running, return_exceptions=True)
             del _pumping[self._names.ledger]
 
+    async def begin(self) -> None:
+        """Instead of running beside: tell when it is asked for."""
+        self._iterators = await self._shards()
+        self._turning = asyncio.Lock()
+
+    async def catch_up(self) -> None:
+        """Tell all that was committed before the call."""
+        async with self._turning:
+            while await self._turn():
+                pass
+
     async def caught_up(self) -> None:
         """Return when all is told that was committed before the call."""
         pump = _pumping[self._names.ledger]

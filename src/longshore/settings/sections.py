@@ -21,6 +21,7 @@ from longshore.core.lease import LEASE_SLACK, LeasePolicy
 from longshore.core.limits import TASKS_PER_JOB
 from longshore.core.supervision import SupervisionPolicy
 from longshore.settings.api import ApiSettings
+from longshore.settings.aws import AwsSettings
 from longshore.settings.health import AlertsSettings, HealthSettings
 from longshore.settings.section import (
     GIB,
@@ -292,7 +293,7 @@ class Settings(Section):
     data_dir: Annotated[Path, AfterValidator(_expanded)] = Field(
         default=Path(".longshore"), description="Folder of the database, the blobs and the key."
     )
-    backend: Annotated[Literal["sqlite", "memory"], BeforeValidator(lower)] = Field(
+    backend: Annotated[Literal["sqlite", "memory", "aws"], BeforeValidator(lower)] = Field(
         default="sqlite", description="Where state is kept; memory forgets it at the end."
     )
     app: Name = Field(default="longshore", description="Name of the application in events.")
@@ -326,6 +327,7 @@ class Settings(Section):
     retry: RetrySettings = RetrySettings()
     limits: LimitsSettings = LimitsSettings()
     sqlite: SqliteSettings = SqliteSettings()
+    aws: AwsSettings = AwsSettings()
     definitions: DefinitionsSettings = DefinitionsSettings()
     health: HealthSettings = HealthSettings()
     alerts: AlertsSettings = AlertsSettings()

@@ -82,6 +82,12 @@ async def opened(kind: str, tmp_path: Path) -> AsyncIterator[Backend]:
         with patience.patient_databases():
             async with sqlite_backend(tmp_path, clock) as backend:
                 yield backend
+    elif kind == "aws":
+        # Only here: it takes long to import, and few tests need it.
+        from tests.aws.whole import whole_aws
+
+        async with whole_aws(tmp_path, clock) as backend:
+            yield backend
     else:
         yield memory_backend(clock, atomic=kind == "atomic memory")
 

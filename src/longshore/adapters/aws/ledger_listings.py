@@ -198,7 +198,11 @@ class Listings:
         """The first rows that are wanted, in the order of their keys."""
         rows: list[RowT] = []
         ids: list[str] = []
+        seen: set[str] = set()  # one that is just moving in the index may be met twice
         async for item in keys:
+            if id_of(item) in seen:
+                continue
+            seen.add(id_of(item))
             ids.append(id_of(item))
             if len(ids) >= min(count - len(rows), _ROWS_AT_ONCE):
                 rows += [row for row in await self._read(ids, decode) if wanted(row)]

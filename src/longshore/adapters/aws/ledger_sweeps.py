@@ -46,20 +46,20 @@ class Sweeps:
     async def unrung(self, due_by: datetime, rung_before: datetime, limit: int) -> list[str]:
         """See ``Ledger.unrung``."""
         now, late = int(moment(due_by)), int(moment(rung_before))
-        candidates: list[str] = []
+        candidates: dict[str, None] = {}
         async for item in self._open(high=f"{moment(due_by)}#{_BEYOND_ALL}"):
             due, rung = (int(part) for part in item["s2"]["S"].split("#")[:2])
             if item.get("t") or rung >= late or (rung > due and now < 2 * rung - due):
                 continue
-            candidates.append(id_of(item))
+            candidates[id_of(item)] = None
             if len(candidates) == limit:
                 break
-        return candidates
+        return list(candidates)
 
     async def held(self, limit: int, expired_by: datetime | None) -> list[HeldTask]:
         """See ``Ledger.held``."""
         found: list[HeldTask] = []
-        ids = [id_of(item) async for item in self._open() if item.get("t")]
+        ids = list({id_of(item): None async for item in self._open() if item.get("t")})
         for at in range(0, len(ids), _ROWS_AT_ONCE):
             for row in await self._tasks(ids[at : at + _ROWS_AT_ONCE]):
                 lease = row.lease
@@ -102,7 +102,11 @@ class Sweeps:
         ]
         found: list[FailedTask] = []
         ids: list[str] = []
+        seen: set[str] = set()
         async for item in merged(walks, lambda item: item["s2"]["S"], descending=True):
+            if id_of(item) in seen:
+                continue
+            seen.add(id_of(item))
             ids.append(id_of(item))
             if len(ids) == min(limit - len(found), _ROWS_AT_ONCE):
                 found += await self._failures(ids)

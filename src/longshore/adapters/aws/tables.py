@@ -34,11 +34,13 @@ class Tables:
         return item
 
     async def items(self, table: str, keys: Sequence[Item]) -> list[Item]:
-        """Those of the items that exist, as they are now, in no order.
+        """Those of the items that exist, as they are now, in no order, each once.
 
         Raises:
             BackendUnavailable: DynamoDB has not handed out all of them, however often asked.
         """
+        # It refuses to be asked for one twice, and an index may show one twice while it moves.
+        keys = list({tuple(part["S"] for part in key.values()): key for key in keys}.values())
         parts = [keys[at : at + _GET_AT_ONCE] for at in range(0, len(keys), _GET_AT_ONCE)]
         found = await asyncio.gather(*(self._some(table, part) for part in parts))
         return [item for part in found for item in part]

@@ -1,4 +1,4 @@
-"""The one page that shows what is plugged into what: settings → backend → services."""
+"""What is plugged into what: settings → backend (``backends``) → services."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from longshore.adapters.memory.backend import memory_backend
 from longshore.adapters.process.presence import FilePresence
 from longshore.adapters.process.runner import ProcessRunner
 from longshore.adapters.process.table import rss_bytes_of
 from longshore.adapters.sqlite import inspection
-from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.sqlite.database import SqliteOptions
 from longshore.adapters.system import key_file
 from longshore.adapters.system.clock import SystemClock
 from longshore.core.backoff import RetryPolicy
@@ -55,6 +52,7 @@ from longshore.services.worker.attempt import Tools
 from longshore.services.worker.output import OutputPolicy
 from longshore.services.worker.worker import Worker, WorkerPolicy
 from longshore.settings import Settings, child_environment
+from longshore.wiring.backends import backend_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +153,7 @@ def _lease_policy(settings: Settings) -> LeasePolicy:
 @contextlib.asynccontextmanager
 async def wired(settings: Settings) -> AsyncIterator[Services]:
     """All services on the backend that the settings name, closed at the end."""
-    async with _backend(settings) as backend:
+    async with backend_of(settings) as backend:
         with contextlib.closing(FilePresence(settings.data_dir.absolute())) as presence:
             yield services_on(settings, backend, presence)
 
@@ -329,22 +327,6 @@ def _channels(settings: Settings, clock: Clock) -> Iterator[Alerts]:
         yield WebhookAlerts(url, signing, clock, within=alerts.timeout)
 
 
-@contextlib.asynccontextmanager
-async def _backend(settings: Settings) -> AsyncIterator[Backend]:
-    if settings.backend == "memory":
-        yield memory_backend(SystemClock(), atomic=True)
-        return
-    options = SqliteOptions(
-        busy_timeout=settings.sqlite.busy_timeout,
-        group_limit=settings.sqlite.group_limit,
-        wal_pages=settings.sqlite.wal_autocheckpoint,
-        slow_poll=settings.sqlite.slow_poll,
-    )
-    folder = settings.data_dir.absolute()
-    async with sqlite_backend(folder, SystemClock(), options) as backend:
-        yield backend
-
-
 async def own_key(services: Services) -> Path:
     """Where the key is that this machine has made for itself; it may do everything."""
     folder = services.settings.data_dir.absolute()
@@ -361,7 +343,7 @@ def machine_key(settings: Settings) -> str | None:
 
 def store_exists(settings: Settings) -> bool:
     """Whether anything can have been stored before: memory always starts empty."""
-    return settings.backend == "memory" or inspection.exists(settings.data_dir.absolute())
+    return settings.backend != "sqlite" or inspection.exists(settings.data_dir.absolute())
 
 
 def examine(settings: Settings) -> StoreFacts:

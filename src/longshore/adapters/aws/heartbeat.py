@@ -1,0 +1,318 @@
+"""A heartbeat for a message of SQS: keeps it hidden while whoever received it is at work.
+
+For use by itself, in a Lambda or any other program that blocks: a daemon thread and a client, and
+nothing else of Longshore. Nothing is imported before it is needed. ::
+
+    with SQSHeartbeat(queue_url, receipt_handle, interval_sec=300) as heartbeat:
+        work()
+
+A call that fails ends it: the message may be on its way to somebody else. What was told to it about
+its message is never told on: errors of AWS may quote the receipt handle, so only their codes are
+kept.
+
+SQS hides a message for 12 hours after it was received, and not a second longer. That the end comes
+is announced while there is time to come to an end, and the heartbeat ends a little before it does.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from types import TracebackType
+from typing import Any
+
+from longshore.errors import LongshoreError
+
+DEFAULT_VISIBILITY_TIMEOUT_SEC = 600
+CEILING_SEC = 12 * 60 * 60
+"""How long SQS hides a message at most, from when it was received."""
+
+_EARLY_SEC = 30  # the message was received before we heard of it
+_WAITS_FOR_A_CALL_SEC = 5  # longer than an interval, when it is stopped
+_SHOWN = 6  # characters of a receipt handle
+_CODE = re.compile(r"[A-Za-z0-9.]{1,80}")
+_CEILING_REACHED = "SQS hides no message for more than 12 hours"
+_NEVER_ENDS = "a call has not come back"
+_TOO_LATE = "it was not extended in time"
+# Linux has a monotonic clock that counts the time in which the machine was asleep.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+logger = logging.getLogger(__name__)
+_making_a_client = threading.Lock()
+
+
+class HeartbeatLost(LongshoreError):
+    """The message is no longer kept hidden, or was not reliably; ``reason`` is a code or a name."""
+
+    def __init__(self, queue: str, reason: str) -> None:
+        self.queue = queue
+        self.reason = reason
+        super().__init__(queue, reason)
+
+    def __str__(self) -> str:
+        return f"a message of {self.queue!r} is no longer kept hidden: {self.reason}"
+
+
+class _Run:
+    """From one start to its stop."""
+
+    def __init__(self, beat: Callable[[_Run], None]) -> None:
+        self.stopped = threading.Event()
+        self.given_up = False  # it was not waited for any longer, so it has nothing to tell
+        self.hidden_until: float | None = None  # None: as long as the queue says
+        self.thread = threading.Thread(target=beat, args=(self,), name="sqs-heartbeat", daemon=True)
+
+
+class SQSHeartbeat:
+    """Extends the visibility timeout of one message, again and again, until it is stopped."""
+
+    def __init__(
+        self,
+        queue_url: str,
+        receipt_handle: str,
+        interval_sec: float,
+        visibility_timeout_sec: int = DEFAULT_VISIBILITY_TIMEOUT_SEC,
+        *,
+        client: Any = None,
+        on_lost: Callable[[HeartbeatLost], object] | None = None,
+        on_ceiling: Callable[[float], object] | None = None,
+        age_sec: float = 0,
+    ) -> None:
+        """Say what to keep hidden; ``start`` begins to.
+
+        Args:
+            interval_sec: Time between two extensions; well below the timeout.
+            visibility_timeout_sec: How long each extension hides the message, from when it is made.
+            client: A client of SQS, of boto3 or botocore; None: one that all heartbeats share.
+            on_lost: Called once if it ends by itself, in its own thread.
+            on_ceiling: Called once, in its own thread, when the 12 hours end soon: with the seconds
+                that are left, which are more than a timeout if there were so many at the start.
+            age_sec: How long ago the message was received, if that was not just now.
+
+        Raises:
+            ValueError: a parameter makes no sense.
+        """
+        _check(queue_url, receipt_handle, interval_sec, visibility_timeout_sec, age_sec)
+        self._queue_url = queue_url
+        self._receipt_handle = receipt_handle
+        self._interval_sec = interval_sec
+        self._timeout_sec = visibility_timeout_sec
+        self._on_lost = on_lost
+        self._on_ceiling = on_ceiling
+        self._ends_at = _now() - age_sec + CEILING_SEC - _EARLY_SEC
+        self._client = _shared_client() if client is None else client
+        self._lock = threading.Lock()
+        self._run: _Run | None = None
+        self._error: HeartbeatLost | None = None
+
+    def __repr__(self) -> str:
+        state = "running" if self.running else "not running"
+        shown = self._receipt_handle[-_SHOWN:] if len(self._receipt_handle) > 4 * _SHOWN else ""
+        return f"<SQSHeartbeat of {self._queue!r}, receipt …{shown}, {state}>"
+
+    @property
+    def _queue(self) -> str:
+        return self._queue_url.rsplit("/", 1)[-1]
+
+    @property
+    def running(self) -> bool:
+        """Whether the message is being kept hidden."""
+        with self._lock:
+            return self._alive() is not None
+
+    @property
+    def seconds_left(self) -> float:
+        """How long SQS can keep the message hidden at most."""
+        return max(0.0, self._ends_at - _now())
+
+    def start(self) -> None:
+        """Begin; nothing happens if it has begun. Started again, it forgets its error."""
+        with self._lock:
+            if self._alive() is not None:
+                return
+            self._error = None
+            run = _Run(self._beat)
+            run.thread.start()
+            self._run = run
+
+    def stop(self) -> None:
+        """End it: when this returns, no call follows. Any number of times, also before it began.
+
+        A call that is under way is waited for, because it would undo what is done to the message
+        next; but not for ever. From within a callback it only sees to it that no call follows.
+        """
+        with self._lock:
+            run = self._run
+        if run is None:
+            return
+        run.stopped.set()
+        if run.thread is threading.current_thread():
+            return
+        run.thread.join(self._interval_sec + _WAITS_FOR_A_CALL_SEC)
+        if run.thread.is_alive():
+            self._give_up(run)
+
+    def _give_up(self, run: _Run) -> None:
+        with self._lock:
+            run.given_up = True
+            if self._error is None and (run.hidden_until is None or _now() >= run.hidden_until):
+                self._error = HeartbeatLost(self._queue, _NEVER_ENDS)
+        logger.warning("heartbeat.call_does_not_end", extra=self._told())
+
+    def check_for_errors(self) -> HeartbeatLost | None:
+        """What went wrong first since it was started; None if nothing did."""
+        with self._lock:
+            return self._error
+
+    def __enter__(self) -> SQSHeartbeat:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop.
+
+        Raises:
+            HeartbeatLost: it ended by itself, and the work did not fail anyhow.
+        """
+        self.stop()
+        lost = self.check_for_errors()
+        if lost is None:
+            return
+        if error is None:
+            raise lost
+        error.add_note(str(lost))
+
+    def _alive(self) -> _Run | None:
+        run = self._run
+        if run is None or run.stopped.is_set() or not run.thread.is_alive():
+            return None
+        return run
+
+    # In the thread ------------------------------------------------------------------------------
+
+    def _beat(self, run: _Run) -> None:
+        announced = False
+        while True:
+            left = self.seconds_left
+            if not announced and left < self._interval_sec + self._timeout_sec:
+                announced = True
+                logger.warning("heartbeat.ceiling", extra=self._told(seconds_left=round(left)))
+                self._call(self._on_ceiling, left)
+            if run.stopped.wait(min(self._interval_sec, left)):
+                return
+            reason = self._extend(run)
+            if reason is not None:
+                self._lose(run, reason)
+                return
+
+    def _extend(self, run: _Run) -> str | None:
+        """Hide the message for longer; why that cannot be, if it cannot."""
+        now = _now()
+        hidden_for = min(self._timeout_sec, math.floor(self._ends_at - now))
+        if hidden_for < 1:
+            return _CEILING_REACHED
+        if run.hidden_until is not None and now >= run.hidden_until:
+            # It may be somebody else's by now, and a call could hide it from them.
+            return _TOO_LATE
+        try:
+            self._client.change_message_visibility(
+                QueueUrl=self._queue_url,
+                ReceiptHandle=self._receipt_handle,
+                VisibilityTimeout=hidden_for,
+            )
+        except BaseException as error:  # noqa: BLE001 - whatever ends the thread must be told
+            return _reason_of(error)
+        run.hidden_until = now + hidden_for
+        return None
+
+    def _lose(self, run: _Run, reason: str) -> None:
+        error = HeartbeatLost(self._queue, reason)
+        with self._lock:
+            # Both at once: whoever sees that it no longer runs shall see why.
+            run.stopped.set()
+            if run.given_up or run is not self._run:
+                return
+            self._error = error
+        logger.warning("heartbeat.lost", extra=self._told(reason=reason))
+        self._call(self._on_lost, error)
+
+    def _call(self, callback: Callable[[Any], object] | None, told: object) -> None:
+        if callback is None:
+            return
+        try:
+            callback(told)
+        except Exception:  # the edge of a thread: nobody else would hear of it
+            logger.exception("heartbeat.callback_failed", extra=self._told())
+
+    def _told(self, **facts: object) -> dict[str, object]:
+        return {"queue": self._queue, **facts}
+
+
+def _check(
+    queue_url: str, receipt_handle: str, interval_sec: float, timeout_sec: int, age_sec: float
+) -> None:
+    # What was given for the receipt handle is not quoted, whatever it is.
+    for name, text in (("queue_url", queue_url), ("receipt_handle", receipt_handle)):
+        if not isinstance(text, str) or not text.strip():
+            message = f"{name} must be text that is not empty"
+            raise ValueError(message)
+    if not _is_number(interval_sec) or interval_sec <= 0:
+        message = f"interval_sec must be a number of seconds above 0, not {interval_sec!r}"
+        raise ValueError(message)
+    if not _is_number(age_sec) or age_sec < 0:
+        message = f"age_sec must be a number of seconds, 0 or more, not {age_sec!r}"
+        raise ValueError(message)
+    whole = isinstance(timeout_sec, int) and not isinstance(timeout_sec, bool)
+    if not whole or not interval_sec < timeout_sec <= CEILING_SEC:
+        message = (
+            "visibility_timeout_sec must be whole seconds, more than interval_sec "
+            f"({interval_sec!r}) and at most {CEILING_SEC}, not {timeout_sec!r}"
+        )
+        raise ValueError(message)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _reason_of(error: BaseException) -> str:
+    # Never its message: that may quote what was sent.
+    answer = getattr(error, "response", None)
+    code = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
+    return code if isinstance(code, str) and _CODE.fullmatch(code) else type(error).__name__
+
+
+def _shared_client() -> Any:
+    with _making_a_client:
+        return _client()
+
+
+@cache
+def _client() -> Any:
+    # Retries and timeouts are few and short: a call shall end long before the next is due.
+    config = import_module("botocore.config").Config(
+        connect_timeout=5,
+        read_timeout=10,
+        retries={"mode": "standard", "total_max_attempts": 3},
+        max_pool_connections=50,
+    )
+    try:
+        boto3 = import_module("boto3")
+    except ImportError:
+        return import_module("botocore.session").get_session().create_client("sqs", config=config)
+    return boto3.client("sqs", config=config)
+
+
+def _now() -> float:
+    return time.clock_gettime(_CLOCK)

@@ -1,0 +1,119 @@
+"""Output as runs and as bytes, for stores that keep many entries in one piece.
+
+A run is entries of one attempt that follow each other without a hole, so it needs no sequences but
+its first. A marker counts as all that it stands for; where a part of that is kept already, the rest
+of it is a marker too.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from operator import attrgetter
+
+import msgspec
+
+from longshore.adapters.shared.codec import from_us, to_us
+from longshore.ports.output import OutputEntry, Stream
+
+Run = list[OutputEntry]
+_Row = tuple[int, int, bytes, int | None]
+
+# By its number a stream is kept: new ones go to the end.
+_STREAMS = (Stream.STDOUT, Stream.STDERR, Stream.LOG, Stream.LOST)
+_NUMBERS = {stream: number for number, stream in enumerate(_STREAMS)}
+ENTRY_BYTES = 32
+"""What an entry takes besides its data, at most."""
+_PLAIN, _DEFLATED = b"\x00", b"\x01"
+_QUICK = 1  # zlib's level: text becomes a fifth, and a megabyte takes a few milliseconds
+
+_encode = msgspec.msgpack.Encoder().encode
+_rows_of = msgspec.msgpack.Decoder(list[_Row]).decode
+
+
+def end_of(entry: OutputEntry) -> int:
+    """The last sequence that an entry stands for, also if its ``last`` makes no sense."""
+    return max(entry.sequence, entry.end)
+
+
+def runs_of(entries: Iterable[OutputEntry]) -> list[Run]:
+    """The entries in order, as runs; of several for one place the first counts."""
+    runs: list[Run] = []
+    for entry in sorted(entries, key=attrgetter("attempt", "sequence")):
+        last = runs[-1][-1] if runs else None
+        if last is None or last.attempt != entry.attempt or end_of(last) + 1 < entry.sequence:
+            runs.append([entry])
+        else:
+            runs[-1] += beyond([entry], end_of(last))
+    return runs
+
+
+def beyond(run: Sequence[OutputEntry], sequence: int) -> Run:
+    """What a run has after a sequence."""
+    return [
+        entry if entry.sequence > sequence else replace(entry, sequence=sequence + 1)
+        for entry in run
+        if end_of(entry) > sequence
+    ]
+
+
+def up_to(run: Sequence[OutputEntry], sequence: int) -> Run:
+    """What a run has up to a sequence; ``beyond`` is the rest."""
+    return [
+        entry if end_of(entry) <= sequence else replace(entry, last=sequence)
+        for entry in run
+        if entry.sequence <= sequence
+    ]
+
+
+def fitting(run: Sequence[OutputEntry], most_bytes: int) -> Run:
+    """As much of a run's beginning as packs into so many bytes; at least its first entry."""
+    size = 0
+    for count, entry in enumerate(run):
+        size += len(entry.data) + ENTRY_BYTES
+        if count and size > most_bytes:
+            return list(run[:count])
+    return list(run)
+
+
+def pack(run: Sequence[OutputEntry]) -> bytes:
+    """A run as bytes."""
+    rows: list[_Row] = []
+    at_us = 0
+    for entry in run:
+        now_us = to_us(entry.at)
+        rows.append((now_us - at_us, _NUMBERS[entry.stream], entry.data, entry.last))
+        at_us = now_us
+    return squeeze(_encode(rows))
+
+
+def unpack(packed: bytes, attempt: int, first: int) -> Run:
+    """The inverse of ``pack``, for a run that begins at this place."""
+    run: Run = []
+    at_us, sequence = 0, first
+    for since_us, number, data, last in _rows_of(stretch(packed)):
+        at_us += since_us
+        entry = OutputEntry(
+            attempt=attempt,
+            sequence=sequence,
+            at=from_us(at_us),
+            stream=_STREAMS[number],
+            data=data,
+            last=last,
+        )
+        run.append(entry)
+        sequence = end_of(entry) + 1
+    return run
+
+
+def squeeze(data: bytes) -> bytes:
+    """The bytes in fewer, if that can be; in one more at most."""
+    smaller = zlib.compress(data, _QUICK)
+    return _DEFLATED + smaller if len(smaller) < len(data) else _PLAIN + data
+
+
+def stretch(squeezed: bytes) -> bytes:
+    """The inverse of ``squeeze``."""
+    body = squeezed[1:]
+    return zlib.decompress(body) if squeezed[:1] == _DEFLATED else body

@@ -1,0 +1,33 @@
+"""What is used by itself on AWS, without the rest of Longshore.
+
+Each name is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from longshore.adapters.aws.heartbeat import HeartbeatLost, SQSHeartbeat
+
+__all__ = ["HeartbeatLost", "SQSHeartbeat"]
+
+_HOMES = {
+    "HeartbeatLost": "longshore.adapters.aws.heartbeat",
+    "SQSHeartbeat": "longshore.adapters.aws.heartbeat",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        message = f"module 'longshore.aws' has no attribute {name!r}"
+        raise AttributeError(message)
+    from importlib import import_module
+
+    found = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,374 @@
+"""The heartbeat for a message of SQS: how it beats, how it ends, and who hears of it."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from botocore.exceptions import EndpointConnectionError
+
+from longshore.adapters.aws import heartbeat as module
+from longshore.aws import HeartbeatLost, SQSHeartbeat
+from tests.aws.beating import (
+    IN_TIME_S,
+    QUEUE_URL,
+    RECEIPT,
+    Client,
+    Door,
+    Told,
+    beating,
+    failing,
+    refusal,
+    threads,
+)
+
+
+@pytest.fixture(autouse=True)
+def _nobody_is_left() -> Iterator[None]:
+    yield
+    for thread in threads():
+        thread.join(IN_TIME_S)
+    assert threads() == []
+
+
+# Parameters -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"queue_url": ""},
+        {"queue_url": "  "},
+        {"queue_url": None},
+        {"receipt_handle": ""},
+        {"receipt_handle": RECEIPT.encode()},
+        {"interval_sec": 0},
+        {"interval_sec": -1},
+        {"interval_sec": "300"},
+        {"interval_sec": float("nan")},
+        {"interval_sec": float("inf")},
+        {"interval_sec": True},
+        {"interval_sec": 600},
+        {"interval_sec": 30, "visibility_timeout_sec": 30},
+        {"visibility_timeout_sec": 12 * 3600 + 1},
+        {"visibility_timeout_sec": 600.5},
+        {"visibility_timeout_sec": None},
+        {"age_sec": -1},
+        {"age_sec": float("nan")},
+    ],
+    ids=str,
+)
+def test_bad_parameters_are_refused_without_quoting_the_receipt(wrong: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"queue_url": QUEUE_URL, "receipt_handle": RECEIPT, "interval_sec": 300}
+
+    with pytest.raises(ValueError, match=f"^{next(iter(wrong))}|^visibility_timeout") as caught:
+        SQSHeartbeat(**given | wrong, client=Client())
+
+    assert RECEIPT not in str(caught.value)
+
+
+def test_the_parameters_are_those_that_were_always_there() -> None:
+    heartbeat = SQSHeartbeat(QUEUE_URL, RECEIPT, 300, 905, client=Client())
+
+    assert heartbeat.running is False
+    assert heartbeat.check_for_errors() is None
+
+
+# Beating ----------------------------------------------------------------------------------------
+
+
+def test_it_extends_again_and_again_until_it_is_stopped() -> None:
+    client = Client()
+    heartbeat = beating(client)
+
+    heartbeat.start()
+
+    (thread,) = threads()
+    assert thread.daemon
+    for _ in range(3):
+        assert client.wait() == {
+            "QueueUrl": QUEUE_URL,
+            "ReceiptHandle": RECEIPT,
+            "VisibilityTimeout": 600,
+        }
+    assert heartbeat.running is True
+    heartbeat.stop()
+    assert heartbeat.running is False
+    assert not thread.is_alive()
+    assert heartbeat.check_for_errors() is None
+
+
+def test_nothing_is_extended_before_the_first_interval_is_over() -> None:
+    client = Client()
+
+    with beating(client, 300):
+        assert len(threads()) == 1
+
+    assert client.count == 0
+
+
+def test_starting_twice_starts_one() -> None:
+    heartbeat = beating(Client(), 300)
+
+    heartbeat.start()
+    heartbeat.start()
+
+    assert len(threads()) == 1
+    heartbeat.stop()
+
+
+def test_it_can_be_stopped_before_it_began_and_more_than_once() -> None:
+    heartbeat = beating(Client(), 300)
+
+    heartbeat.stop()
+    heartbeat.start()
+    heartbeat.stop()
+    heartbeat.stop()
+
+    assert heartbeat.check_for_errors() is None
+
+
+def test_a_call_that_is_under_way_is_waited_for_and_none_follows() -> None:
+    door = Door()
+    client = Client(door)
+    heartbeat = beating(client)
+    heartbeat.start()
+    (thread,) = threads()
+    assert door.reached.wait(IN_TIME_S)
+
+    stopping = threading.Thread(target=heartbeat.stop)
+    stopping.start()
+    while heartbeat.running:
+        pass
+    assert stopping.is_alive()
+    door.opened.set()
+    stopping.join(IN_TIME_S)
+
+    # Who is not alive calls nobody.
+    assert not thread.is_alive()
+    assert client.count == 1
+
+
+@pytest.mark.parametrize(("held", "reason"), [(1, "a call has not come back"), (2, None)])
+def test_a_call_that_never_ends_does_not_hold_up_a_stop_for_ever(
+    monkeypatch: pytest.MonkeyPatch, held: int, reason: str | None
+) -> None:
+    monkeypatch.setattr(module, "_WAITS_FOR_A_CALL_SEC", 0)
+    door, told = Door(held), Told()
+
+    def hang(number: int) -> None:
+        door(number)
+        if number == held:
+            raise refusal()
+
+    client = Client(hang)
+    heartbeat = beating(client, on_lost=told)
+    heartbeat.start()
+    (thread,) = threads()
+    assert door.reached.wait(IN_TIME_S)
+
+    heartbeat.stop()
+
+    def now() -> str | None:
+        error = heartbeat.check_for_errors()
+        return error and error.reason
+
+    # If it was extended before, the message is still hidden for a long time.
+    assert now() == reason
+    door.opened.set()
+    thread.join(IN_TIME_S)
+    assert now() == reason
+    assert told.by == []
+    assert client.count == held
+
+
+# Losing it --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (refusal(), "ReceiptHandleIsInvalid"),
+        (refusal("AWS.SimpleQueueService.MessageNotInflight"), None),
+        (refusal(RECEIPT), "ClientError"),
+        (EndpointConnectionError(endpoint_url="https://sqs"), "EndpointConnectionError"),
+        (RuntimeError(RECEIPT), "RuntimeError"),
+        (SystemExit(1), "SystemExit"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_call_that_fails_ends_it_and_the_first_error_is_kept(
+    error: BaseException, reason: str | None
+) -> None:
+    client, told = Client(failing(error, ValueError("later"))), Told()
+    heartbeat = beating(client, on_lost=told)
+    heartbeat.start()
+    (thread,) = threads()
+
+    lost = told.wait()
+    thread.join(IN_TIME_S)
+
+    assert heartbeat.running is False
+    assert heartbeat.check_for_errors() is lost
+    heartbeat.stop()
+    assert heartbeat.check_for_errors() is lost
+    assert isinstance(lost, HeartbeatLost)
+    assert (lost.queue, lost.reason) == (
+        "work",
+        reason or "AWS.SimpleQueueService.MessageNotInflight",
+    )
+    assert client.count == 1
+    assert told.by == [thread]
+
+
+def test_whoever_sees_that_it_no_longer_runs_sees_why() -> None:
+    heartbeat = beating(Client(failing(refusal())))
+    heartbeat.start()
+
+    while heartbeat.running:
+        pass
+
+    assert heartbeat.check_for_errors() is not None
+
+
+def test_started_again_it_forgets_its_error() -> None:
+    def fail_once(number: int) -> None:
+        if number == 1:
+            raise refusal()
+
+    client, told = Client(fail_once), Told()
+    heartbeat = beating(client, on_lost=told)
+    heartbeat.start()
+    told.wait()
+
+    heartbeat.start()
+    for _ in range(3):
+        client.wait()
+    heartbeat.stop()
+
+    assert heartbeat.check_for_errors() is None
+
+
+@pytest.mark.parametrize("which", ["on_lost", "on_ceiling"])
+def test_it_can_be_stopped_from_within_a_callback(
+    which: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = Told(lambda: heartbeat.stop())
+    old = module.CEILING_SEC - 40 if which == "on_ceiling" else 0
+    heartbeat = beating(Client(failing(refusal())), age_sec=old, **{which: told})
+
+    heartbeat.start()
+    told.wait()
+    heartbeat.stop()
+
+    assert (heartbeat.check_for_errors() is None) == (which == "on_ceiling")
+    assert "heartbeat.callback_failed" not in caplog.text
+
+
+def test_a_callback_that_fails_is_logged_and_hides_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told = Told(lambda: 1 / 0)
+    heartbeat = beating(Client(failing(refusal())), on_lost=told)
+    heartbeat.start()
+
+    lost = told.wait()
+    heartbeat.stop()
+
+    assert heartbeat.check_for_errors() is lost
+    assert [record.message for record in caplog.records][-1] == "heartbeat.callback_failed"
+
+
+def test_what_was_not_extended_in_time_is_not_extended_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(module, "_now", lambda: now[0])
+
+    def asleep(number: int) -> None:
+        if number == 2:
+            now[0] += 601  # the machine slept, and nobody noticed before the answer came
+
+    client, told = Client(asleep), Told()
+    heartbeat = beating(client, on_lost=told)
+    heartbeat.start()
+
+    assert told.wait().reason == "it was not extended in time"
+    heartbeat.stop()
+    assert client.count == 2
+
+
+# Twelve hours -----------------------------------------------------------------------------------
+
+
+def test_the_end_of_the_twelve_hours_is_announced_and_then_told_before_it_comes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(module, "_now", lambda: now[0])
+    ceiling = 3000.0
+
+    def work(_: int) -> None:
+        now[0] += 10
+
+    client, ending, lost = Client(work), Told(), Told()
+    heartbeat = beating(client, age_sec=12 * 3600 - ceiling, on_ceiling=ending, on_lost=lost)
+    heartbeat.start()
+
+    assert 590 <= ending.wait() <= 600
+    assert "12 hours" in lost.wait().reason
+    heartbeat.stop()
+
+    assert now[0] < ceiling
+    assert len(ending.by) == len(lost.by) == 1
+    timeouts = [client.wait()["VisibilityTimeout"] for _ in range(client.count)]
+    ends = [10 * number + hidden for number, hidden in enumerate(timeouts)]
+    # It was kept hidden nearly to the end, and nothing was asked for that SQS would refuse.
+    assert ceiling - 60 <= max(ends) < ceiling
+    assert [record.message for record in caplog.records] == ["heartbeat.ceiling", "heartbeat.lost"]
+
+
+def test_a_message_that_is_too_old_already_is_told_at_once() -> None:
+    client, ending, lost = Client(), Told(), Told()
+    heartbeat = beating(client, 300, age_sec=12 * 3600, on_ceiling=ending, on_lost=lost)
+    heartbeat.start()
+
+    assert ending.wait() == 0
+    assert "12 hours" in lost.wait().reason
+    assert heartbeat.seconds_left == 0
+    assert client.count == 0
+
+
+# As a context -----------------------------------------------------------------------------------
+
+
+def test_a_block_that_ends_well_is_as_if_there_were_no_heartbeat() -> None:
+    client = Client()
+    with beating(client) as heartbeat:
+        client.wait()
+
+    assert heartbeat.running is False
+
+
+def test_a_block_whose_message_was_lost_raises_at_its_end() -> None:
+    told = Told()
+    with (
+        pytest.raises(HeartbeatLost, match="ReceiptHandleIsInvalid"),
+        beating(Client(failing(refusal())), on_lost=told),
+    ):
+        told.wait()
+
+    assert threads() == []
+
+
+def test_the_error_of_a_block_is_not_hidden_by_that_of_the_heartbeat() -> None:
+    told = Told()
+
+    def work() -> None:
+        told.wait()
+        raise KeyError
+
+    with pytest.raises(KeyError) as caught, beating(Client(failing(refusal())), on_lost=told):
+        work()
+
+    assert "ReceiptHandleIsInvalid" in caught.value.__notes__[0]

@@ -1,0 +1,235 @@
+"""The heartbeat on the stand-in, by itself in a program, and what it keeps to itself."""
+
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+
+import pytest
+from botocore.config import Config
+from botocore.session import get_session
+
+import longshore.aws
+from longshore.adapters.aws import heartbeat as module
+from longshore.aws import HeartbeatLost, SQSHeartbeat
+from longshore.testing.clock import FakeClock
+from tests.aws.beating import IN_TIME_S, RECEIPT, Client, Told, beating, failing, refusal, threads
+from tests.aws.standin import REGION, stand_in
+
+MANY = 200
+PROGRAM = """
+import sys
+from longshore import aws
+assert not [name for name in sys.modules if name.startswith("longshore.adapters")]
+heartbeat = aws.SQSHeartbeat("https://sqs/work", "handle", 300, client=object())
+heartbeat.start()
+heartbeat.stop()
+assert not {"boto3", "botocore", "aiobotocore", "msgspec", "pydantic"} & set(sys.modules)
+"""
+
+
+@dataclass
+class Queue:
+    """A queue on the stand-in, whose time is the clock's."""
+
+    client: Any
+    url: str
+    clock: FakeClock
+
+    def receive(self) -> list[str]:
+        found = self.client.receive_message(QueueUrl=self.url, MaxNumberOfMessages=10)
+        return [message["ReceiptHandle"] for message in found.get("Messages", [])]
+
+    def send(self, count: int) -> None:
+        for number in range(count):
+            self.client.send_message(QueueUrl=self.url, MessageBody=str(number))
+
+
+@contextmanager
+def _client() -> Iterator[Any]:
+    client = get_session().create_client(
+        "sqs",
+        region_name=REGION,
+        endpoint_url=stand_in().endpoint,
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+        config=Config(max_pool_connections=MANY),
+    )
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@pytest.fixture
+def work() -> Iterator[Queue]:
+    clock = FakeClock()
+    with stand_in().in_time_of(clock), _client() as client:
+        name = f"heartbeat-{stand_in().new_stage()}"
+        url = client.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "30"})
+        yield Queue(client, url["QueueUrl"], clock)
+
+
+class Counting:
+    """A client that lets somebody wait for a number of calls that succeeded."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._changed = threading.Condition()
+        self._done: dict[str, int] = {}
+
+    def change_message_visibility(self, **parameters: Any) -> None:
+        self._client.change_message_visibility(**parameters)
+        with self._changed:
+            handle = parameters["ReceiptHandle"]
+            self._done[handle] = self._done.get(handle, 0) + 1
+            self._changed.notify_all()
+
+    def wait(self, handles: list[str], times: int) -> None:
+        def enough() -> bool:
+            return all(self._done.get(handle, 0) >= times for handle in handles)
+
+        with self._changed:
+            assert self._changed.wait_for(enough, 3 * IN_TIME_S)
+
+
+# On the stand-in --------------------------------------------------------------------------------
+
+
+def test_two_hundred_at_once_keep_their_messages_hidden(work: Queue) -> None:
+    work.send(MANY)
+    handles = [handle for _ in range(MANY // 10) for handle in work.receive()]
+    client = Counting(work.client)
+    heartbeats = [SQSHeartbeat(work.url, handle, 1, client=client) for handle in handles]
+
+    with ExitStack() as stack:
+        for heartbeat in heartbeats:
+            stack.enter_context(heartbeat)
+        assert len(threads()) == MANY
+        client.wait(handles, 2)
+        # The queue alone would have shown them again.
+        work.clock.advance(timedelta(seconds=100))
+        assert work.receive() == []
+
+    assert len(set(handles)) == MANY
+    assert threads() == []
+    work.clock.advance(timedelta(seconds=700))
+    assert len(work.receive()) == 10
+
+
+def test_a_receipt_that_has_expired_ends_it(work: Queue) -> None:
+    work.send(1)
+    (handle,) = work.receive()
+    work.clock.advance(timedelta(seconds=31))
+    (newer,) = work.receive()
+    told = Told()
+
+    heartbeat = SQSHeartbeat(work.url, handle, 0.01, client=work.client, on_lost=told)
+    heartbeat.start()
+    lost = told.wait()
+    heartbeat.stop()
+
+    assert lost is heartbeat.check_for_errors()
+    assert lost.reason == "ReceiptHandleIsInvalid"
+    assert len(told.by) == 1
+    work.client.delete_message(QueueUrl=work.url, ReceiptHandle=newer)
+
+
+# By itself --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def new_client() -> Iterator[None]:
+    module._client.cache_clear()
+    yield
+    module._client.cache_clear()
+
+
+@pytest.mark.usefixtures("new_client")
+def test_without_a_client_one_is_made_and_shared(
+    work: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    for name, value in {
+        "AWS_ENDPOINT_URL": stand_in().endpoint,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+    }.items():
+        monkeypatch.setenv(name, value)
+    work.send(1)
+    (handle,) = work.receive()
+
+    heartbeat, other = (SQSHeartbeat(work.url, handle, 0.01) for _ in range(2))
+
+    assert heartbeat._client is other._client
+    counting = Counting(heartbeat._client)
+    heartbeat._client = counting
+    with heartbeat:
+        counting.wait([handle], 1)
+    other._client.close()
+
+
+@pytest.mark.usefixtures("new_client")
+def test_boto3_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, Config]] = []
+    boto3 = ModuleType("boto3")
+    boto3.client = lambda name, config: made.append((name, config)) or Client()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "boto3", boto3)
+
+    heartbeat = SQSHeartbeat("https://sqs/work", RECEIPT, 300)
+
+    assert isinstance(heartbeat._client, Client)
+    ((name, config),) = made
+    assert name == "sqs"
+    assert config.read_timeout + config.connect_timeout <= 15
+
+
+def test_it_loads_no_library_before_it_needs_one() -> None:
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
+
+
+def test_the_facade_knows_its_names_and_no_others() -> None:
+    assert {"HeartbeatLost", "SQSHeartbeat"} <= set(dir(longshore.aws))
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = longshore.aws.Nothing
+
+
+# What it keeps to itself ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("receipt", [RECEIPT, "short"])
+def test_a_receipt_is_never_told_whole(receipt: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    told = Told()
+    error = refusal()
+    error.response["Error"]["Message"] = f"no {receipt}"
+    error.args = (f"no {receipt}",)
+    client = Client(failing(error))
+    heartbeat = SQSHeartbeat("https://sqs/work", receipt, 0.005, client=client, on_lost=told)
+    said = [repr(heartbeat)]
+
+    heartbeat.start()
+    said.append(repr(heartbeat))
+    lost = told.wait()
+    heartbeat.stop()
+    try:
+        raise lost
+    except HeartbeatLost as caught:
+        said += traceback.format_exception(caught)
+    said += [str(lost), repr(lost), repr(lost.args), repr(vars(lost)), repr(heartbeat)]
+    said += [repr(vars(record)) for record in caplog.records]
+
+    assert caplog.records
+    assert [text for text in said if receipt in text] == []
+    assert "work" in repr(heartbeat)
+
+
+def test_two_of_one_queue_can_be_told_apart() -> None:
+    assert f"…{RECEIPT[-6:]}" in repr(beating(Client()))

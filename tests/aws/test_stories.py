@@ -1,0 +1,65 @@
+"""The stories of the services, which are told on every backend, told on AWS."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+from tests.unit.services import (
+    test_adding,
+    test_cancelling,
+    test_dispatcher,
+    test_producer,
+    test_resuming,
+    test_reviewing,
+    test_worker_attempts,
+)
+from tests.unit.services.stage import BACKENDS
+
+MODULES = (
+    test_adding,
+    test_cancelling,
+    test_dispatcher,
+    test_producer,
+    test_resuming,
+    test_reviewing,
+    test_worker_attempts,
+)
+
+
+# Thousands of rows: what they show does not depend on the backend.
+TOO_LARGE = (
+    "test_a_wide_fan_out_comes_together_again",
+    "test_the_work_for_a_completed_task_does_not_grow_with_its_job",
+    "test_the_event_of_a_job_with_thousands_of_tasks_is_whole_for_its_reader",
+)
+# SQS counts whole seconds: the second attempt begins up to one later.
+TO_THE_MOMENT = ("test_a_passing_failure_is_tried_again_when_it_is_due",)
+
+
+def stories(module: ModuleType) -> Iterator[tuple[str, Callable[..., None]]]:
+    """Those of a module that are told on every kind of backend, told on AWS."""
+    for name, test in vars(module).items():
+        marks = getattr(test, "pytestmark", [])
+        others = [mark for mark in marks if mark.args != ("kind", BACKENDS)]
+        told_everywhere = name.startswith("test_") and len(others) < len(marks)
+        if told_everywhere and name not in TOO_LARGE + TO_THE_MOMENT:
+            yield f"{name}_on_aws", on_aws(test, others)
+
+
+def on_aws(test: Callable[..., None], marks: list[Any]) -> Callable[..., None]:
+    @wraps(test)
+    def story(**given: Any) -> None:
+        test(kind="aws", **given)
+
+    signature = inspect.signature(test)
+    wanted = [each for each in signature.parameters.values() if each.name != "kind"]
+    story.__signature__ = signature.replace(parameters=wanted)  # type: ignore[attr-defined]
+    story.pytestmark = marks  # type: ignore[attr-defined]
+    return story
+
+
+for _module in MODULES:
+    for _name, _story in stories(_module):
+        globals()[_name] = _story

@@ -1,0 +1,107 @@
+"""What calls cost by DynamoDB's rules: write units of tables and indexes, requests of all kinds.
+
+The stand-in counts tables alone, and whole indexes not at all, so this looks at items before and
+after each write and does the sums. A kilobyte that is begun is a unit; an index is charged when its
+entry comes, goes or changes, and twice when its key moves; a transaction doubles everything.
+"""
+
+import math
+from collections import Counter
+from typing import Any
+
+from longshore.adapters.aws.calls import Answer, AwsPlace
+from longshore.adapters.aws.names import Names
+from longshore.adapters.aws.shapes import table_shapes
+from longshore.testing.clock import FakeClock
+from tests.aws.whole import TellingAws
+
+Item = dict[str, dict[str, Any]]
+
+_KB = 1024
+_SHAPES = {
+    shape["TableName"].rpartition("-")[2]: shape
+    for shape in table_shapes(Names(stage="any", bucket="any"))
+}
+_WRITES = {"update_item": "Key", "put_item": "Item", "delete_item": "Key"}
+
+
+class CountingAws(TellingAws):
+    """Counts what is asked of AWS, and what is written."""
+
+    def __init__(self, place: AwsPlace, clock: FakeClock) -> None:
+        super().__init__(place, clock)
+        self.requests: Counter[str] = Counter()
+        self.units: Counter[str] = Counter()  # by table, and by table and index
+
+    async def call(self, service: str, operation: str, **given: Any) -> Answer:
+        self.requests[f"{service}.{operation}"] += 1
+        if service != "dynamodb" or operation not in _WRITES:
+            return await super().call(service, operation, **given)
+        table = given["TableName"]
+        kind = table.rpartition("-")[2]
+        shape = _SHAPES[kind]
+        names = [part["AttributeName"] for part in shape["KeySchema"]]
+        key = {name: given[_WRITES[operation]][name] for name in names}
+        before = await self._item(table, key)
+        answer = await super().call(service, operation, **given)
+        after = await self._item(table, key)
+        self.units[kind] += max(units_of(before), units_of(after), 1)
+        for index in shape.get("GlobalSecondaryIndexes", []):
+            cost = index_units(_entry(before, index, names), _entry(after, index, names))
+            self.units[f"{kind}/{index['IndexName']}"] += cost
+        return answer
+
+    async def _item(self, table: str, key: Item) -> Item:
+        found = await super().call(
+            "dynamodb", "get_item", TableName=table, Key=key, ConsistentRead=True
+        )
+        return found.get("Item", {})
+
+
+def index_units(before: "tuple[str, Item] | None", after: "tuple[str, Item] | None") -> int:
+    """What a write costs in one index, where entries are a key and all that is projected."""
+    if before == after:
+        return 0
+    if before is None or after is None:
+        return units_of((before or after or ("", {}))[1])
+    if before[0] != after[0]:
+        return units_of(before[1]) + units_of(after[1])
+    return max(units_of(before[1]), units_of(after[1]))
+
+
+def _entry(item: Item, index: dict[str, Any], table_key: list[str]) -> tuple[str, Item] | None:
+    key = [part["AttributeName"] for part in index["KeySchema"]]
+    if any(name not in item for name in key):
+        return None
+    projection = index["Projection"]
+    kept = {*key, *table_key, *projection.get("NonKeyAttributes", [])}
+    if projection["ProjectionType"] == "ALL":
+        kept = set(item)
+    projected = {name: value for name, value in item.items() if name in kept}
+    return "\0".join(item[name]["S"] for name in key), projected
+
+
+def units_of(item: Item) -> int:
+    """Of writing an item, or 0 if there is none."""
+    return math.ceil(size_of(item) / _KB)
+
+
+def size_of(item: Item) -> int:
+    """An item's size as DynamoDB counts it."""
+    return sum(len(name.encode()) + _size(value) for name, value in item.items())
+
+
+def _size(attribute: dict[str, Any]) -> int:
+    ((kind, value),) = attribute.items()
+    match kind:
+        case "S":
+            return len(value.encode())
+        case "N":
+            return math.ceil(len(value.strip("-").replace(".", "")) / 2) + 1
+        case "B":
+            return len(value)
+        case "M":
+            return 3 + sum(1 + len(name.encode()) + _size(each) for name, each in value.items())
+        case "L":
+            return 3 + sum(1 + _size(each) for each in value)
+    return 1
