@@ -64,6 +64,10 @@ class Transitions:
         self.new_id = new_id
         self.refused_stale = 0  # reports that came under a fence that was no longer current
 
+    async def read(self, task_id: str) -> TaskRow | None:
+        """A task's row as it is now."""
+        return await self.persistently(lambda: self._ledger.task(task_id))
+
     async def task(self, task_id: str, command: Command, *, row: TaskRow | None = None) -> TaskRow:
         """Apply a command to a task and return its new row.
 
@@ -82,7 +86,7 @@ class Transitions:
             if not isinstance(decision, Refusal) and await self._committed(decision):
                 return decision.row
         while True:
-            row = await self.persistently(lambda: self._ledger.task(task_id))
+            row = await self.read(task_id)
             if row is None:
                 raise NotFound("task", task_id)
             decision = tasks.apply(row, command, now=self._clock.now(), change_id=change_id)

@@ -153,31 +153,33 @@ class Attempt:
             self.end(Stop.CANCELLED)
         about = {"task_id": self.task_id, "attempt": self.row.attempt}
         logger.info("attempt.started", extra=about)
-        command = await self._outcome_whatever_breaks()
-        if command is None:
+        if (command := await self._outcome_whatever_breaks()) is None:
             logger.warning("attempt.fenced", extra={"task_id": self.task_id, "fence": self.fence})
             return
         try:
-            with contextlib.suppress(Exception):  # what is still missing then is tried again
-                await self._insistently(self._pump.settle)
+            await self._store_output()
             await self._insistently(lambda: self._tell_outcome(command))
             logger.info("attempt.ended", extra={**about, "state": self.row.state.value})
         except (LeaseLost, NotFound) as error:
             logger.warning("outcome.refused", extra={"task_id": self.task_id, "why": str(error)})
-        except CommandRefused:
-            # Cancelled in the same moment and confirmed by somebody else.
+        except CommandRefused:  # cancelled in the same moment, and confirmed by somebody else
             logger.exception("outcome.refused", extra={"task_id": self.task_id})
+
+    async def _store_output(self) -> None:
+        try:
+            await self._insistently(self._pump.settle)
+        except Exception:  # whatever it is, it is the log's; what is missing is tried again
+            logger.exception("output.out_of_reach", extra={"task_id": self.task_id})
 
     async def _tell_outcome(self, command: Outcome) -> None:
         """Tell it; a log that stays out of reach does not cost the work: then less is named."""
         if not self._pump.settled:
             # Only if the ledger is in reach and the log is not: both may come back at once.
-            await self._tools.backend.ledger.task(self.task_id)
+            await self._tools.transitions.read(self.task_id)
             try:
                 await self._tools.transitions.persistently(self._pump.settle)
-            except Exception as error:  # whatever it is, it is the log's
-                extra = {"task_id": self.task_id, "error": str(error)}
-                logger.exception("output.lost_for_good", extra=extra)
+            except Exception:  # whatever it is, it is the log's
+                logger.exception("output.lost_for_good", extra={"task_id": self.task_id})
                 command = replace(command, last_output=self._pump.last_stored)
         await self._tell(command)
 
