@@ -36,7 +36,7 @@ class TroubledAws(Aws):
         self.after: Trouble = lambda number, operation: None
         self.edit: Callable[[int, Answer], None] = lambda number, answer: None
         # What somebody else does right before the call of this number.
-        self.meanwhile: tuple[int, Callable[[], Awaitable[None]]] | None = None
+        self.meanwhile: tuple[int, Callable[[], Awaitable[object]]] | None = None
         for each in self.held:
             each.close()
         self.held.clear()

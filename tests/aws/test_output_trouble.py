@@ -87,7 +87,7 @@ def batches(draw: st.DrawFn, *, markers: bool) -> list[tuple[int, list[OutputEnt
     return appends
 
 
-@settings(max_examples=20)
+@settings(max_examples=40)
 @given(appends=batches(markers=False), sizes=st.lists(st.integers(1, 9), min_size=2))
 def test_overlapping_appends_leave_what_the_reference_keeps(
     house: House, appends: list[tuple[int, list[OutputEntry]]], sizes: list[int]
@@ -109,7 +109,7 @@ def test_overlapping_appends_leave_what_the_reference_keeps(
     house.run(scenario())
 
 
-@settings(max_examples=20)
+@settings(max_examples=40)
 @given(appends=batches(markers=True), faults=st.sets(st.integers(2, 40)), late=st.booleans())
 def test_the_first_write_of_a_place_stays_whatever_is_lost_or_late(
     house: House, appends: list[tuple[int, list[OutputEntry]]], faults: set[int], late: bool

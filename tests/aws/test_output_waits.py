@@ -133,6 +133,21 @@ async def test_a_wait_that_was_called_off_leaves_nobody_looking(house: House) ->
 
 
 @played
+async def test_a_look_that_was_called_off_is_made_by_the_next_who_waits(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "_POLL", MINUTE)
+    log, task, never = house.process(), house.new_task(), asyncio.Event()
+    await house.process().append(task, entries(1))
+    house.aws.reset()
+    house.aws.meanwhile = (1, never.wait)
+    async with under_way(log.wait(task, after=START, wait=MINUTE)):
+        assert house.aws.calls == ["query"]
+
+    assert await soon(log.wait(task, after=START, wait=MINUTE)) is True
+
+
+@played
 async def test_a_task_that_is_waited_for_is_not_forgotten_among_many(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ class _Known:
             self.waiting -= 1
             if not self.waiting and self.look is not None:
                 self.look.cancel()
+                self.look = self.looked = None
 
 
 class DynamoOutputLog:
@@ -236,8 +237,10 @@ class DynamoOutputLog:
             return
 
         def looked(look: asyncio.Task[None]) -> None:
+            if look.cancelled():
+                return
             known.look = None
-            error = None if look.cancelled() else look.exception()
+            error = look.exception()
             if error is not None and not isinstance(error, BackendUnavailable):
                 known.failure = error
                 known.ring()
