@@ -22,7 +22,7 @@ from tests.aws.pump import Pump
 from tests.aws.standin import REGION, stand_in
 
 QUEUES = ("a", "agents", "b", "default", "mail", "never", "other")
-"""Every queue that a contract speaks of."""
+"""The queues that contracts speak of; those of the queue's own contract name two more."""
 
 Maker = Callable[[Aws, Names, FakeClock], Any]
 

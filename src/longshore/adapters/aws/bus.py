@@ -4,8 +4,8 @@ Events come at least once and in any order. A consumer's queue is there from the
 on and keeps what nobody has acknowledged for four days; deliveries know nothing of each other, so
 to acknowledge one is to delete its messages and no others.
 
-Telling an event costs a 64th of a PutEvents request per kB, ten events to a request; hearing of it
-a receive and a delete, ten to a request.
+Telling is one PutEvents request for ten events, and each 64 kB that an event begins is paid for as
+one; hearing is a receive and a delete, ten events to each.
 """
 
 from __future__ import annotations
