@@ -4,20 +4,21 @@ from longshore.adapters.sqlite import blobs
 
 _keep = blobs._Draft.keep
 _name = blobs.SqliteBlobStore._name
-_late: list[blobs._Draft] = []
+# By the file's name: another blob that is named meanwhile must not keep this one's file.
+_late: dict[str | None, blobs._Draft] = {}
 
 
 async def _named(
     self: blobs.SqliteBlobStore, key: str, size: int, file: str | None, data: bytes | None
 ) -> int:
     named = await _name(self, key, size, file, data)
-    while _late:
-        _keep(_late.pop())
+    if file in _late:
+        _keep(_late.pop(file))
     return named
 
 
 def _kept_later(self: blobs._Draft) -> None:
-    _late.append(self)
+    _late[self.name] = self
 
 
 blobs._Draft.keep = _kept_later
