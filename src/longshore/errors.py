@@ -23,7 +23,8 @@
         │   └── OutcomeUnknown     the write may or may not have happened
         ├── BackendRejected        not worth another try: denied, malformed
         │   ├── StoreCorrupt       the file is damaged
-        │   └── StoreTooNew        the file was written by a newer Longshore
+        │   ├── StoreTooNew        the file was written by a newer Longshore
+        │   └── NotDeployed        a queue that does not exist on AWS
         └── AlertFailed            people could not be told of what a health check found
 
     Retry, Fail                    raised by a task to decide its own outcome
@@ -252,6 +253,21 @@ class StoreTooNew(BackendRejected):
         return (
             f"{self.path} has schema {self.found}, and this version of Longshore knows up to "
             f"{self.known}; nothing was changed. Upgrade Longshore, or use another data folder."
+        )
+
+
+class NotDeployed(BackendRejected):
+    """There is no such queue on AWS: it is not part of what was deployed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(name)
+
+    def __str__(self) -> str:
+        return (
+            f"there is no SQS queue {self.name!r}: this queue is not deployed in this stage. "
+            f"Deploy it with `longshore deploy`, or correct its name; `longshore doctor` shows "
+            f"what is there."
         )
 
 

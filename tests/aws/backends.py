@@ -1,6 +1,7 @@
 """Backends on the stand-in: what a test asks for is real, the rest is in memory."""
 
-from collections.abc import AsyncIterator, Callable
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,14 @@ from tests.aws.standin import REGION, stand_in
 
 QUEUES = ("a", "agents", "b", "default", "mail", "never", "other")
 """The queues that contracts speak of; those of the queue's own contract name two more."""
+
+
+class OnAws:
+    """What the contract suites leave to those whose calls go through a server."""
+
+    rounds = 10
+    limit_s = 120
+
 
 Maker = Callable[[Aws, Names, FakeClock], Any]
 
@@ -76,7 +85,11 @@ class Prompt:
 
 
 async def names_in(
-    aws: Aws, tmp_path: Path, queues: tuple[str, ...], consumers: tuple[str, ...]
+    aws: Aws,
+    tmp_path: Path,
+    queues: tuple[str, ...],
+    consumers: tuple[str, ...],
+    only: Mapping[str, Sequence[str]] | None = None,
 ) -> Names:
     """Of this folder's installation, which is made when it is first asked for."""
     stage = tmp_path / "stage"
@@ -87,14 +100,22 @@ async def names_in(
     name = stage.read_text()
     names = Names(stage=name, bucket=f"longshore-{name}-blobs")
     if not known:
-        await provide(aws, names, queues, consumers)
+        await provide(aws, names, queues, consumers, only)
     return names
 
 
 async def provide(
-    aws: Aws, names: Names, queues: tuple[str, ...], consumers: tuple[str, ...] = ()
+    aws: Aws,
+    names: Names,
+    queues: tuple[str, ...],
+    consumers: tuple[str, ...] = (),
+    only: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Make the tables, the bucket, the queues and the bus, as the stacks do."""
+    """Make the tables, the bucket, the queues and the bus, as the stacks do.
+
+    Args:
+        only: The types of events that a consumer hears of; it hears of all if it is not named.
+    """
     for shape in table_shapes(names):
         await aws.call("dynamodb", "create_table", **shape)
     await aws.call(
@@ -114,8 +135,10 @@ async def provide(
     for consumer in consumers:
         arn = await _queue(aws, names.consumer(consumer), {})
         rule = {"Name": names.consumer(consumer), "EventBusName": names.bus}
-        pattern = f'{{"detail-type":["{DETAIL_TYPE}"]}}'
-        await aws.call("events", "put_rule", EventPattern=pattern, **rule)
+        pattern: dict[str, Any] = {"detail-type": [DETAIL_TYPE]}
+        if only and consumer in only:
+            pattern["detail"] = {"eventType": only[consumer]}
+        await aws.call("events", "put_rule", EventPattern=json.dumps(pattern), **rule)
         await aws.call(
             "events",
             "put_targets",

@@ -75,9 +75,9 @@ class Pump:
             answer = await self._aws.call(
                 "dynamodbstreams", "get_records", ShardIterator=iterator, Limit=100
             )
-            for record in answer["Records"]:
-                came = True
-                await self._tell(events_in(record["dynamodb"]["NewImage"]))
+            images = [record["dynamodb"]["NewImage"] for record in answer["Records"]]
+            came = came or bool(images)
+            await self._tell([event for image in images for event in events_in(image)])
             self._iterators[shard] = answer["NextShardIterator"]
         return came
 

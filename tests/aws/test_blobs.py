@@ -21,7 +21,7 @@ from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.blobs import BlobStoreContract, BlobStoreSharedContract
 from longshore.testing.contracts.suite import clause, soon
-from tests.aws.backends import on_aws
+from tests.aws.backends import OnAws, on_aws
 from tests.aws.standin import stand_in
 from tests.aws.trouble import (
     Call,
@@ -37,7 +37,7 @@ KEY = "jobs/job-one/input.json"
 MB = 1024 * 1024
 
 
-class _Aws:
+class _Aws(OnAws):
     def make_backend(
         self, tmp_path: Path, clock: FakeClock
     ) -> AbstractAsyncContextManager[Backend]:

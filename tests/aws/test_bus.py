@@ -11,7 +11,7 @@ from longshore.adapters.aws.names import Names
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.event_bus import EventBusContract, EventBusSharedContract
-from tests.aws.backends import on_aws
+from tests.aws.backends import OnAws, on_aws
 
 CONSUMERS = ("alerts", "dispatcher", "first", "second")
 
@@ -20,7 +20,7 @@ def told(aws: Aws, names: Names, clock: FakeClock) -> DynamoEventLog:
     return DynamoEventLog(aws, names, clock, EventBridgeBus(aws, names, clock))
 
 
-class _Aws:
+class _Aws(OnAws):
     def make_backend(
         self, tmp_path: Path, clock: FakeClock
     ) -> AbstractAsyncContextManager[Backend]:

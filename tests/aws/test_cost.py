@@ -1,40 +1,28 @@
-"""What work costs on AWS, in write units and requests, counted by the rules of its price list."""
+"""What work costs on AWS, in units and requests, held to a budget."""
 
-from datetime import timedelta
 from pathlib import Path
 
-from longshore.core.states import JobState
-from longshore.testing.clock import FakeClock
-from longshore.testing.runner import Script
-from tests.aws.standin import stand_in
-from tests.aws.units import CountingAws
-from tests.aws.whole import whole_aws
-from tests.unit.services.stage import Stage, a_task, job_id, scenario
-
-SOON = timedelta(seconds=2)
+from tests.aws.costs import ALONE, AT_LOAD, BEATING, WIDE, all_costs, original, table
+from tests.unit.services.stage import scenario
 
 
 @scenario
-async def test_a_job_of_one_task_costs_no_more_than_it_did(tmp_path: Path) -> None:
-    clock = FakeClock()
-    aws = CountingAws(stand_in().place, clock)
-    async with whole_aws(tmp_path, clock, aws) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", Script())
-        aws.units.clear()
-        async with stage.working():
-            await stage.submit(a_task())
-            await stage.passes(SOON)
-            await stage.dispatch()
-            await stage.passes(SOON)
-        job = await backend.ledger.job(job_id())
+async def test_work_stays_within_its_budget(tmp_path: Path) -> None:
+    costs = await all_costs(tmp_path)
+    print("\n" + table(costs))  # noqa: T201 - figures
 
-    assert job is not None
-    assert job.state is JobState.COMPLETED
-    of_ledger = {kind: units for kind, units in aws.units.items() if kind.startswith("ledger")}
-    # Job and task are written three times each, and some of it is a little over a kilobyte.
-    assert of_ledger["ledger"] <= 10
-    assert of_ledger["ledger/listing"] <= 2
-    assert of_ledger["ledger/state"] <= 6
-    assert of_ledger["ledger/name"] == 0
-    assert aws.requests["sqs.send_message_batch"] == 1
+    alone, at_load, beating, wide = (costs[name] for name in (ALONE, AT_LOAD, BEATING, WIDE))
+    for cost in (alone, at_load):
+        assert cost.ledger <= 12
+        # Every event is written once, and once more for the history of its task or job.
+        assert (cost.events, cost.history) == (5, 10)
+    assert at_load.sqs <= 4
+    assert at_load.put_events <= 1
+    # A heartbeat is one write of the row, with its event and the message hidden for longer.
+    assert beating.ledger == alone.ledger + 10
+    assert beating.events == alone.events + 10
+    assert beating.requests["sqs.change_message_visibility_batch"] == 10
+    # A task of many costs less than one alone: its job is written for it once and not twice.
+    assert wide.ledger < alone.ledger
+    assert wide.put_events <= 1
+    assert all(cost.dollars < original(cost) for cost in costs.values())

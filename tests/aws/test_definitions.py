@@ -18,7 +18,7 @@ from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.definitions import DefinitionsContract, DefinitionsSharedContract
 from longshore.testing.contracts.suite import Opener, clause
-from tests.aws.backends import on_aws
+from tests.aws.backends import OnAws, on_aws
 from tests.aws.trouble import (
     InTrouble,
     Mishap,
@@ -31,7 +31,7 @@ from tests.aws.trouble import (
 )
 
 
-class _Aws:
+class _Aws(OnAws):
     def make_backend(
         self, tmp_path: Path, clock: FakeClock
     ) -> AbstractAsyncContextManager[Backend]:

@@ -18,7 +18,7 @@ from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.keys import KeysContract, KeysSharedContract
 from longshore.testing.contracts.suite import START, clause
-from tests.aws.backends import on_aws
+from tests.aws.backends import OnAws, on_aws
 from tests.aws.trouble import (
     InTrouble,
     Mishap,
@@ -33,7 +33,7 @@ from tests.aws.trouble import (
 LATER = START + timedelta(days=1)
 
 
-class _Aws:
+class _Aws(OnAws):
     def make_backend(
         self, tmp_path: Path, clock: FakeClock
     ) -> AbstractAsyncContextManager[Backend]:

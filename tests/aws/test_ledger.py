@@ -12,10 +12,10 @@ from longshore.testing.contracts.ledger import (
     LedgerSharedContract,
     SingleChangeLedgerContract,
 )
-from tests.aws.backends import on_aws
+from tests.aws.backends import OnAws, on_aws
 
 
-class _Aws:
+class _Aws(OnAws):
     def make_backend(
         self, tmp_path: Path, clock: FakeClock
     ) -> AbstractAsyncContextManager[Backend]:

@@ -28,7 +28,7 @@ from longshore.testing.contracts.samples import (
     new_task,
 )
 from longshore.testing.contracts.suite import START, PortContract, clause
-from tests.aws.backends import names_in
+from tests.aws.backends import OnAws, names_in
 from tests.aws.standin import stand_in
 from tests.aws.trouble import Call, Trouble, lost, never_arrived, throttled
 
@@ -57,7 +57,7 @@ class Place:
         return EventBridgeBus(self.aws, self.names, self.clock)
 
 
-class TestTrouble(PortContract):
+class TestTrouble(OnAws, PortContract):
     """Each clause has an installation of its own."""
 
     @asynccontextmanager
@@ -284,7 +284,7 @@ async def _twice(call: Call) -> Answer:
 async def _only_the_first(call: Call) -> Answer:
     answer = await call()
     (table, items) = next(iter(answer["Responses"].items()))
-    left = [{name: item[name] for name in ("job", "task")} for item in items[1:]]
+    left = [{name: item[name] for name in ("bucket", "id")} for item in items[1:]]
     return {
         "Responses": {table: items[:1]},
         "UnprocessedKeys": {table: {"Keys": left, "ConsistentRead": True}},
@@ -294,7 +294,7 @@ async def _only_the_first(call: Call) -> Answer:
 async def _nothing(call: Call) -> Answer:
     answer = await call()
     (table, items) = next(iter(answer["Responses"].items()))
-    left = [{name: item[name] for name in ("job", "task")} for item in items]
+    left = [{name: item[name] for name in ("bucket", "id")} for item in items]
     return {"Responses": {}, "UnprocessedKeys": {table: {"Keys": left, "ConsistentRead": True}}}
 
 

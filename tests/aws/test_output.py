@@ -17,7 +17,7 @@ from longshore.ports.output import START, Place, Stream
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.output import OutputLogContract, OutputLogSharedContract
 from longshore.testing.contracts.suite import settle, under_way
-from tests.aws.backends import on_aws
+from tests.aws.backends import OnAws, on_aws
 from tests.aws.output_house import (
     NOON,
     House,
@@ -37,7 +37,7 @@ LARGEST_ENTRY = 64 * 1024 * 1024  # what a task can say in one message
 house = pytest.fixture(scope="module")(open_house)
 
 
-class TestDynamoOutputLog(OutputLogContract, OutputLogSharedContract):
+class TestDynamoOutputLog(OnAws, OutputLogContract, OutputLogSharedContract):
     @pytest.fixture(autouse=True)
     def started(self) -> None:
         """So that a clause's time is its own."""

@@ -32,7 +32,7 @@ from longshore.testing.contracts.suite import (
     soon,
     under_way,
 )
-from tests.aws.backends import QUEUES, on_aws
+from tests.aws.backends import QUEUES, OnAws, on_aws
 from tests.aws.trouble import Call, Mishap, Trouble, asked_for, lost, throttled
 
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
@@ -50,7 +50,7 @@ async def never_says_stale(call: Call) -> Answer:
     return {"Successful": [*answer.get("Successful", []), *answer.get("Failed", [])]}
 
 
-class _Sqs(PortContract):
+class _Sqs(OnAws, PortContract):
     aws: Trouble  # of the backend that is opened first
     queues: tuple[str, ...] = ("a", "default", "other")
 

@@ -12,7 +12,7 @@ from longshore.errors import BackendUnavailable, OutcomeUnknown
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.suite import PortContract
-from tests.aws.backends import on_aws
+from tests.aws.backends import OnAws, on_aws
 
 Call = Callable[..., Awaitable[Answer]]
 Mishap = Callable[[Call], Awaitable[Answer]]
@@ -102,7 +102,7 @@ def cancelled_for(*reasons: str) -> Mishap:
     return mishap
 
 
-class InTrouble(PortContract):
+class InTrouble(OnAws, PortContract):
     """A suite on backends of which one port meets trouble."""
 
     def port(self, aws: Aws, names: Names) -> dict[str, Any]:

@@ -32,11 +32,23 @@ class CountingAws(TellingAws):
         super().__init__(place, clock)
         self.requests: Counter[str] = Counter()
         self.units: Counter[str] = Counter()  # by table, and by table and index
+        self.reads = 0.0  # read units; a consistent read is one per 4 kB
+
+    def clear(self) -> None:
+        """Count from now on."""
+        self.units.clear()
+        self.requests.clear()
+        self.reads = 0.0
 
     async def call(self, service: str, operation: str, **given: Any) -> Answer:
-        self.requests[f"{service}.{operation}"] += 1
+        # What is heard of events here, functions are handed by a mapping.
+        heard = str(given.get("QueueUrl", "")).endswith("-events")
+        self.requests[f"{'mapped' if heard else service}.{operation}"] += 1
         if service != "dynamodb" or operation not in _WRITES:
-            return await super().call(service, operation, **given)
+            answer = await super().call(service, operation, **given)
+            if service == "dynamodb":
+                self.reads += _reads(operation, given, answer)
+            return answer
         table = given["TableName"]
         kind = table.rpartition("-")[2]
         shape = _SHAPES[kind]
@@ -56,6 +68,21 @@ class CountingAws(TellingAws):
             "dynamodb", "get_item", TableName=table, Key=key, ConsistentRead=True
         )
         return found.get("Item", {})
+
+
+def _reads(operation: str, given: dict[str, Any], answer: Answer) -> float:
+    match operation:
+        case "get_item":
+            sizes = [size_of(answer.get("Item", {}))]
+        case "batch_get_item":
+            sizes = [size_of(item) for some in answer["Responses"].values() for item in some]
+        case "query":  # is charged for all that it found together
+            sizes = [sum(size_of(item) for item in answer["Items"])]
+        case _:
+            return 0
+    consistent = operation == "batch_get_item" or given.get("ConsistentRead", False)
+    units = sum(max(math.ceil(size / (4 * _KB)), 1) for size in sizes)
+    return units if consistent else units / 2
 
 
 def index_units(before: "tuple[str, Item] | None", after: "tuple[str, Item] | None") -> int:

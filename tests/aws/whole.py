@@ -15,6 +15,7 @@ from typing import Any
 from longshore.adapters.aws.backend import aws_backend
 from longshore.adapters.aws.calls import Answer, Aws, AwsPlace
 from longshore.ports.backend import Backend
+from longshore.services.dispatcher import CONSUMER, ENDING_EVENTS
 from longshore.testing.clock import FakeClock
 from tests.aws.backends import names_in
 from tests.aws.pump import Pump
@@ -22,7 +23,7 @@ from tests.aws.standin import stand_in
 from tests.unit.services.patience import PatientLoop
 
 QUEUES = ("agents", "default", "fast", "first", "mail", "other", "second", "slow")
-CONSUMERS = ("dispatcher",)
+HEARD = {CONSUMER: ENDING_EVENTS}
 _SENDS = {"send_message_batch", "send_message", "change_message_visibility_batch", "put_events"}
 
 
@@ -97,17 +98,28 @@ class _Relayed:
 
 @asynccontextmanager
 async def whole_aws(
-    tmp_path: Path, clock: FakeClock, aws: TellingAws | None = None
+    tmp_path: Path,
+    clock: FakeClock,
+    aws: TellingAws | None = None,
+    pumps: list[Pump] | None = None,
 ) -> AsyncIterator[Backend]:
-    """Every port real, on an installation of its own."""
+    """Every port real, on an installation of its own.
+
+    Args:
+        pumps: Where the pump is put; then it is for the caller to have things told.
+    """
     server = stand_in()
     with server.in_time_of(clock):
         aws = aws or TellingAws(server.place, clock)
-        names = await names_in(aws, tmp_path, QUEUES, CONSUMERS)
+        names = await names_in(aws, tmp_path, QUEUES, tuple(HEARD), HEARD)
         async with aws_backend(aws, names, clock) as backend:
             pump = Pump(aws, names, backend.events, backend.bus)
             await pump.begin()
+            if pumps is None:
+                backend = replace(backend, ledger=_Relayed(backend.ledger, pump))
+            else:
+                pumps.append(pump)
             try:
-                yield replace(backend, ledger=_Relayed(backend.ledger, pump))
+                yield backend
             finally:
                 aws.end()

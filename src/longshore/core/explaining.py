@@ -12,8 +12,9 @@ from datetime import UTC, datetime, timedelta
 from longshore.core.chain import Chain, Link
 from longshore.core.lease import Lease
 from longshore.core.limits import MAX_REVISIONS
+from longshore.core.numbers import NumberSet
 from longshore.core.reasons import Code, Picture, Reason
-from longshore.core.rows import CancelRequest, IntentKind, JobRow, TaskRow
+from longshore.core.rows import CancelRequest, Intent, IntentKind, JobRow, TaskRow
 from longshore.core.states import JobState, TaskState
 
 # A renewal that is this much late was missed, and is not only on its way.
@@ -49,8 +50,8 @@ def why_job(picture: Picture, shown: Sequence[int], *, more: bool = False) -> li
     """
     job = picture.job
     reasons = [_of_job(job), *_job_cancelling(job)]
-    creating = (IntentKind.CREATE, IntentKind.ADD)
-    if any(intent.kind in creating for intent in job.intents):
+    there = job.ended | NumberSet(picture.rows)
+    if any(_creates(intent, there) for intent in job.intents):
         text = "Tasks of the job are still being put in place."
         reasons.append(Reason(code=Code.BEING_CREATED, text=text))
     told = [reason for number in shown for reason in _of(picture, number)]
@@ -64,6 +65,13 @@ def why_job(picture: Picture, shown: Sequence[int], *, more: bool = False) -> li
         text = "Nothing of it runs at this moment: what has just ended is being recorded."
         reasons.append(Reason(code=Code.MOVING_ON, text=text))
     return reasons
+
+
+def _creates(intent: Intent, there: NumberSet) -> bool:
+    """Whether it is being carried out, as far as that can be seen."""
+    if intent.kind is IntentKind.CREATE and intent.numbers:
+        return bool(intent.numbers - there)
+    return intent.kind in (IntentKind.CREATE, IntentKind.ADD)
 
 
 def _of_job(job: JobRow) -> Reason:

@@ -5,6 +5,7 @@ thousand tasks. Each round of a job tells at most one ``Job Failure Detected`` a
 
 Operations on many tasks are an ``Intent`` first: once it is committed the answer can be given, and
 whoever finds it open carries it out. While a resume is open, an outcome from before it is stale.
+Tasks that have ended are there, so their creation need not be closed by a commit of its own.
 """
 
 from __future__ import annotations
@@ -178,7 +179,8 @@ def _tasks_ended(step: _Step, command: TasksEnded) -> JobDecision:
         return Refusal(reason=Reason.NOTHING_TO_DO, detail="all of this is recorded already")
     told: list[e.EventBody] = []
     fields: dict[str, Any] = {
-        name: getattr(after, name) for name in ("completed", "failed", "cancelled", "blocked")
+        name: getattr(after, name)
+        for name in ("completed", "failed", "cancelled", "blocked", "intents")
     }
     fresh = after.failed - row.failed
     if fresh and row.failure_told_in < row.round:
@@ -208,7 +210,7 @@ def _end_of(row: JobRow, statuses: Mapping[str, str | None]) -> e.EventBody:
 
 
 def _recorded(row: JobRow, ended: Sequence[EndedTask]) -> JobRow:
-    """The row's four sets with these ends in them; stale ones are passed over."""
+    """The row with these ends in its sets; stale ones are passed over."""
     numbers: dict[TaskState, list[int]] = {
         TaskState.COMPLETED: [],
         TaskState.FAILED: [],
@@ -224,7 +226,14 @@ def _recorded(row: JobRow, ended: Sequence[EndedTask]) -> JobRow:
     failed = row.failed | NumberSet(numbers[TaskState.FAILED])
     cancelled = row.cancelled | NumberSet(numbers[TaskState.CANCELLED])
     blocked = blocked - (completed | failed | cancelled)
-    return replace(row, completed=completed, failed=failed, cancelled=cancelled, blocked=blocked)
+    after = replace(row, completed=completed, failed=failed, cancelled=cancelled, blocked=blocked)
+    return replace(after, intents=tuple(one for one in row.intents if not _created(one, after)))
+
+
+def _created(intent: Intent, row: JobRow) -> bool:
+    """Whether everything that it is to create must be there."""
+    to_create = intent.kind is IntentKind.CREATE and bool(intent.numbers)
+    return to_create and not intent.numbers - row.ended
 
 
 def _stale(row: JobRow, task: EndedTask) -> bool:

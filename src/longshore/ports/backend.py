@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 from longshore.ports.blobs import BlobStore
 from longshore.ports.clock import Clock
@@ -32,3 +33,6 @@ class Backend:
     definitions: Definitions
     keys: Keys
     close: Callable[[], Awaitable[None]]
+    # Where each look is paid for: how far the pause between two of them may grow while nothing
+    # comes. None: looking costs nothing.
+    idle_look: timedelta | None = None

@@ -105,14 +105,15 @@ class TaskCreation:
         for key, data in planned.blobs:
             await self._backend.blobs.put(key, data)
 
-    async def create(self, intent: Intent, planned: Plan) -> None:
-        """Create one row after another, those that are not there yet."""
+    async def create(self, intent: Intent, planned: Plan) -> int:
+        """Create one row after another, those that are not there yet; how many they were."""
 
         # Those that wait first: a root may be run and done before the next row is written, and
         # whoever tells its dependents must find them.
         def waits(task: PlannedTask) -> bool:
             return not task.awaits
 
+        created = 0
         for task in sorted(planned.tasks, key=waits):
             change = tasks.create(
                 task.spec,
@@ -124,6 +125,8 @@ class TaskCreation:
                 await self._transitions.commit(change)
             except VersionConflict:
                 continue  # it is there already, and may have moved on
+            created += 1
+        return created
 
 
 def retry_in(recipe: dict[str, Any]) -> RetryPolicy:

@@ -4,6 +4,7 @@ import pytest
 
 from longshore.core.chain import Chain, Link
 from longshore.core.explaining import why_job, why_task
+from longshore.core.numbers import NumberSet
 from longshore.core.reasons import Code, Reason
 from longshore.core.rows import CancelRequest, IntentKind, TaskRow
 from longshore.core.states import TaskState
@@ -151,6 +152,16 @@ class TestJobs:
         job = a_job(5, intents=(an_intent(kind),))
 
         assert Code.BEING_CREATED in [one.code for one in why_job(a_picture(job=job), [])]
+
+    def test_a_job_all_of_whose_tasks_are_there_is_not_said_to_be_put_in_place(self) -> None:
+        creation = an_intent(IntentKind.CREATE, numbers=NumberSet.up_to(2))
+        job = a_job(2, completed=[0], intents=(creation,))
+
+        whole = why_job(a_picture(row_of("b", TaskState.PENDING), job=job), [1])
+        half = why_job(a_picture(job=job), [])
+
+        assert Code.BEING_CREATED not in [one.code for one in whole]
+        assert Code.BEING_CREATED in [one.code for one in half]
 
     def test_a_resume_that_is_being_carried_out_puts_nothing_in_place(self) -> None:
         job = a_job(5, intents=(an_intent(IntentKind.RESUME),))

@@ -10,10 +10,11 @@ from longshore.core.events.event import Context
 from longshore.core.job import IntentDone, ResumeJob, tells
 from longshore.core.numbers import NO_NUMBERS, NumberSet
 from longshore.core.rows import Intent, IntentKind
-from longshore.core.states import JobState
+from longshore.core.states import JobState, TaskState
 from tests.factories import NOON, a_cancel_request, a_job, an_intent
 from tests.unit.core.job_steps import (
     CANCELLED,
+    COMPLETED,
     FAILED,
     LATER,
     STATUSES,
@@ -152,6 +153,33 @@ class TestTasksEnded:
         for row in (a_job(2, completed=[0]), a_job(2, failed=[0, 1])):
             assert not row.untold
             assert refusal_of(row, ends()).reason is Reason.NOTHING_TO_DO
+
+    @pytest.mark.parametrize("state", [COMPLETED, FAILED, CANCELLED])
+    def test_the_end_of_the_last_task_that_was_to_be_created_closes_the_creation(
+        self, state: TaskState
+    ) -> None:
+        creation = an_intent(IntentKind.CREATE, numbers=NumberSet.up_to(2), round=1)
+        row = a_job(2, completed=[0], intents=(creation,))
+
+        assert change_of(row, ends(an_end(1, state))).row.intents == ()
+
+    @pytest.mark.parametrize(
+        ("kind", "numbers"),
+        [
+            (IntentKind.CREATE, NumberSet.up_to(2)),
+            (IntentKind.CREATE, NO_NUMBERS),  # of a version that did not name them
+            (IntentKind.ADD, NumberSet([1])),
+            (IntentKind.CANCEL, NumberSet([1])),
+        ],
+    )
+    def test_an_end_closes_nothing_that_may_have_more_to_do(
+        self, kind: IntentKind, numbers: NumberSet
+    ) -> None:
+        intent = an_intent(kind, numbers=numbers, round=1)
+
+        change = change_of(a_job(2, intents=(intent,)), ends(an_end(1)))
+
+        assert change.row.intents == (intent,)
 
     def test_an_open_intent_of_another_kind_makes_no_end_stale(self) -> None:
         intent = an_intent(IntentKind.CANCEL, numbers=NumberSet([0]), round=2)

@@ -142,6 +142,39 @@ async def test_two_sweepers_that_finish_one_submit_count_it_once(tmp_path: Path)
 
 
 @scenario
+async def test_a_sweeper_that_finds_the_one_task_there_writes_little_and_counts_no_repair(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task("a"))
+        assert (await stage.job()).intents != ()  # the end of the task would close it
+        before = (await stage.task("a")).version
+
+        repairs = await stage.sweeper.sweep()
+
+        assert repairs.intents_finished == 0
+        assert (await stage.job()).intents == ()
+        assert (await stage.task("a")).version == before
+        await stage.finish()
+        assert await stage.job_told() == ["Job Created", "Job Completed"]
+
+
+@scenario
+async def test_a_job_of_one_task_is_written_twice_and_its_creation_closed_by_its_end(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await stage.submit(a_task("a"))
+
+        await stage.finish()
+
+        job = await stage.job()
+        assert (job.version, job.state, job.intents) == (2, JobState.COMPLETED, ())
+
+
+@scenario
 async def test_a_job_accepted_under_a_higher_limit_is_finished_under_a_lower_one(
     tmp_path: Path,
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Set
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -11,6 +11,7 @@ from longshore.adapters.aws.blobs import S3BlobStore
 from longshore.adapters.aws.bus import EventBridgeBus
 from longshore.adapters.aws.calls import Aws
 from longshore.adapters.aws.definitions import DynamoDefinitions
+from longshore.adapters.aws.event_walks import FEW
 from longshore.adapters.aws.events import DynamoEventLog
 from longshore.adapters.aws.keys import DynamoKeys
 from longshore.adapters.aws.ledger import DynamoLedger
@@ -21,6 +22,8 @@ from longshore.adapters.aws.queues import DynamoQueues
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 
+_IDLE_LOOK = timedelta(seconds=2)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsOptions:
@@ -29,6 +32,7 @@ class AwsOptions:
     shards: int = 4  # of the index keys that many rows share; may grow, never shrink
     keeps_events: timedelta | None = None
     keeps_output: timedelta | None = timedelta(days=30)
+    event_indexes: Set[int] = FEW
 
 
 @contextlib.asynccontextmanager
@@ -47,11 +51,16 @@ async def aws_backend(
             ledger=DynamoLedger(aws, names, clock, shards=wanted.shards),
             queue=queue,
             queues=DynamoQueues(aws, names),
-            events=DynamoEventLog(aws, names, clock, bus, keeps=wanted.keeps_events),
+            events=DynamoEventLog(
+                *(aws, names, clock, bus),
+                keeps=wanted.keeps_events,
+                indexes=wanted.event_indexes,
+            ),
             bus=bus,
             output=DynamoOutputLog(aws, names, clock, keeps=wanted.keeps_output),
             blobs=S3BlobStore(aws, names),
             definitions=DynamoDefinitions(aws, names),
             keys=DynamoKeys(aws, names),
             close=stack.aclose,
+            idle_look=_IDLE_LOOK,
         )

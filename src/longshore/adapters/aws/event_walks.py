@@ -2,13 +2,23 @@
 
 Every sort key has the moment of its event in it, so that each walk is in the order of time and can
 begin anywhere in it.
+
+Each index that is filled is one more write of the whole event, and those by type put all events of
+a type into one partition. So an installation may leave most of them empty: then the history of a
+task and the table itself, by tenant, answer every question, and what does not fit is passed over.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, replace
+from typing import Final
 
 from longshore.adapters.aws.shapes import EVENT_INDEXES
+
+ALL: Final = frozenset(range(1, 8))
+FEW: Final = frozenset({1})
+"""The numbers of the indexes that are filled: seed 001's, or the one by entity alone."""
 
 _MOMENT = "TIMESTAMP#"
 _BEYOND_ALL = "~"
@@ -43,27 +53,29 @@ def walk_for(
     app: str | None = None,
     event_type: str | None = None,
     entity: str | None = None,
+    filled: Set[int] = ALL,
 ) -> Walk:
     """The narrowest walk on which all events lie that are asked for."""
     of_tenant = f"TENANT#{tenant}#"
-    if event_type is None and entity is not None:
-        return _along(1, entity, f"{entity.partition('#')[0]}#")
-    if event_type is None and app is not None:
-        return _along(2, f"APP#{app}", "")
-    if event_type is None:
-        return Walk(index=None, partition=("PK", f"TENANT#{tenant}"), sort="SK", prefix="")
-    kind = f"EVENT#{event_type}"
-    if app is None and entity is None:
-        return _along(4, kind, of_tenant)
-    if app is None:
-        return _along(5, kind, f"{of_tenant}{entity}#")
-    if entity is None:
-        return _along(6, kind, f"{of_tenant}APP#{app}#")
-    return _along(7, kind, f"{of_tenant}APP#{app}#{entity}#")
+    kind, of_app = f"EVENT#{event_type}", f"APP#{app}"
+    asked = (event_type is not None, app is not None, entity is not None)
+    walks = {
+        (True, True, True): _along(7, kind, f"{of_tenant}{of_app}#{entity}#"),
+        (True, True, False): _along(6, kind, f"{of_tenant}{of_app}#"),
+        (True, False, True): _along(5, kind, f"{of_tenant}{entity}#"),
+        (True, False, False): _along(4, kind, of_tenant),
+        (False, True, False): _along(2, of_app, ""),
+    }
+    number, walk = walks.get(asked, (0, None))
+    if walk is not None and number in filled:
+        return walk
+    if entity is not None:
+        return _along(1, entity, f"{entity.partition('#')[0]}#")[1]
+    return Walk(index=None, partition=("PK", f"TENANT#{tenant}"), sort="SK", prefix="")
 
 
-def _along(number: int, partition: str, prefix: str) -> Walk:
-    return Walk(
+def _along(number: int, partition: str, prefix: str) -> tuple[int, Walk]:
+    return number, Walk(
         index=EVENT_INDEXES[number - 1],
         partition=(f"GSI{number}PK", partition),
         sort=f"GSI{number}SK",

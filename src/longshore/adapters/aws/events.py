@@ -14,14 +14,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence, Set
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from longshore.adapters.aws.attributes import document_from, document_to
 from longshore.adapters.aws.calls import Aws, Refused
-from longshore.adapters.aws.event_walks import Walk, walk_for
-from longshore.adapters.aws.items import JOB_ITSELF, id_of, key_of
+from longshore.adapters.aws.event_walks import ALL, FEW, Walk, walk_for
+from longshore.adapters.aws.items import id_of, key_of, span_of_tasks
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.tables import Item, Tables
 from longshore.core.cursors import cursor_to, place_of
@@ -55,6 +56,7 @@ class DynamoEventLog:
         environment: str = "",
         keeps: timedelta | None = None,
         patience: timedelta = timedelta(seconds=5),
+        indexes: Set[int] = FEW,
     ) -> None:
         """See the class.
 
@@ -63,6 +65,7 @@ class DynamoEventLog:
             environment: What events say of where they come from; the stage.
             keeps: How long DynamoDB keeps an event; None: for ever.
             patience: How long a history waits for events that are on their way.
+            indexes: The numbers of those that are filled; may grow and must never shrink.
         """
         self._aws = aws
         self._names = names
@@ -72,6 +75,7 @@ class DynamoEventLog:
         self._environment = environment or names.stage
         self._keeps = keeps
         self._patience = patience
+        self._indexes = indexes
 
     async def record(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -109,6 +113,8 @@ class DynamoEventLog:
             ttl_at=event.at + self._keeps if self._keeps else None,
         )
         wire["receivedAt"] = ms_of(now)
+        for number in ALL - self._indexes:
+            del wire[f"GSI{number}PK"], wire[f"GSI{number}SK"]
         properties = wire.pop("properties")
         item: Item = document_to(wire)["M"]
         return item | {"properties": document_to(properties)}
@@ -243,12 +249,11 @@ class DynamoEventLog:
         if cursor is not None:
             at, name, sequence = place_of(_LISTING, cursor, (int, str, int))
             begins = at, name, sequence
-        walks = [walk_for(tenant, app=app, event_type=event_type, entity=entity)]
+        walk_of = partial(walk_for, app=app, event_type=event_type, filled=self._indexes)
+        walks = [walk_of(tenant, entity=entity)]
         if job_id is not None and entity is None:
             entities = await self._entities_of(job_id)
-            walks = [
-                walk_for(tenant, app=app, event_type=event_type, entity=one) for one in entities
-            ]
+            walks = [walk_of(tenant, entity=one) for one in entities]
         found: list[Event] = []
         for walk in walks:
             since = walk if begins is None else walk.since(begins[0])
@@ -269,13 +274,8 @@ class DynamoEventLog:
     async def _entities_of(self, job_id: str) -> list[str]:
         """The job and its tasks, as far as there are rows of them."""
         found = [f"{EntityType.JOB}#{job_id}"]
-        walk = self._tables.query(self._names.ledger, ("job", job_id), "task")
-        found += [
-            f"{EntityType.TASK}#{id_of(item)}"
-            async for item in walk
-            if item["task"]["S"] != JOB_ITSELF
-        ]
-        return found
+        walk = self._tables.query(self._names.ledger, **span_of_tasks(job_id))
+        return [*found, *[f"{EntityType.TASK}#{id_of(item)}" async for item in walk]]
 
     async def _events(
         self,

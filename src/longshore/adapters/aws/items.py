@@ -2,12 +2,14 @@
 
 An item holds what its row is now and the events of the change that made it so: the table's stream
 hands each new image on, so events are told exactly if their row was written, and in its order.
-What a row has at its default is left out, because a write costs by the kilobyte.
+A write costs by the kilobyte: what a row has at its default is left out, and the rest is packed.
 
-The key is the job and the task's key in it (``.`` for the job itself), so that a job and its tasks
-lie together and are read by one query, consistently and without an index. Index keys:
+The key is the id, in a bucket by the first letter of the job's: a job and its tasks lie together
+and are read by one query, consistently and without an index, and so is what begins with something.
+The letter is of a hash, so the buckets fill alike, and so does each part of one that DynamoDB makes
+by the id when it holds much or is busy. Index keys:
 
-``listing``  tasks by tenant and time; jobs by tenant and id. Written once with the row.
+``listing``  tasks by tenant and time. Written once with the row.
 ``state``    tasks that are open, by when they are due and were rung; failed ones by tenant and end;
              jobs by state, tenant and time. A claim, a renewal and whatever else leaves a task open
              does not move it: that it is processing is told by ``t`` beside its key.
@@ -19,14 +21,15 @@ from __future__ import annotations
 import json
 from dataclasses import MISSING, Field, fields
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 from zlib import crc32
 
+from longshore.adapters.aws.packing import packed, unpacked
 from longshore.adapters.shared import codec
 from longshore.core.events.codec import from_wire, to_wire
 from longshore.core.events.event import Event
 from longshore.core.events.types import EntityType
-from longshore.core.ids import split_task_id
+from longshore.core.ids import task_id_of
 from longshore.core.rows import JobRow, TaskRow, TaskSpec
 from longshore.core.states import JobState, TaskState
 from longshore.ports.ledger import AnyChange
@@ -34,55 +37,88 @@ from longshore.ports.ledger import AnyChange
 Item = dict[str, dict[str, Any]]
 Row = TaskRow | JobRow
 
-JOB_ITSELF: Final = "."
-OPEN, FAILED, UNSETTLED = "open", "failed", "unsettled"
+OPEN, FAILED, UNSETTLED = "open", "failed-tasks", "unsettled"
 PROCESSING = "p"
 INDEXED = ("g1", "s1", "g2", "s2", "g3", "s3", "t")
-LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
-OTHER_LETTERS = "~"
-_LETTER = 4  # after "job-"
+LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
+"""Of which the hash in a job's id is made."""
+OTHER_IDS = "~"
+_BEYOND_ALL = "~"  # after whatever a task may be called
+_JOB = "job-"
 
 
 def key_of(row_id: str) -> Item:
     """Where the row of a job or task lies."""
-    job_id, key = split_task_id(row_id)
-    return {"job": {"S": job_id}, "task": {"S": key or JOB_ITSELF}}
+    return {"bucket": {"S": bucket_of(row_id)}, "id": {"S": row_id}}
 
 
 def id_of(item: Item) -> str:
     """The inverse of ``key_of``."""
-    job_id, key = item["job"]["S"], item["task"]["S"]
-    return job_id if key == JOB_ITSELF else f"{job_id}_{key}"
+    return str(item["id"]["S"])
+
+
+def bucket_of(row_id: str) -> str:
+    """Where a job and its tasks lie."""
+    letter = row_id[len(_JOB) : len(_JOB) + 1]
+    return letter if letter and letter in LETTERS else OTHER_IDS
+
+
+def buckets_of(prefix: str) -> str:
+    """Where rows can lie whose ids begin so."""
+    if len(prefix) > len(_JOB):
+        return bucket_of(prefix)
+    return LETTERS + OTHER_IDS if _JOB.startswith(prefix) else ""
+
+
+def span_of_tasks(job_id: str, first: str = "") -> dict[str, Any]:
+    """Where the tasks of a job lie, from one on, as a query names it."""
+    return {
+        "partition": ("bucket", bucket_of(job_id)),
+        "sort": "id",
+        "low": task_id_of(job_id, first),
+        "high": task_id_of(job_id, _BEYOND_ALL),
+    }
 
 
 def task_of(item: Item) -> TaskRow:
     """The task that an item holds."""
-    return codec.task_from_json(item["spec"]["S"], item["body"]["S"])
+    spec, body, _ = _parts(item)
+    return codec.task_from_json(spec, body)
 
 
 def job_of(item: Item) -> JobRow:
     """The job that an item holds."""
-    return codec.job_from_json(item["body"]["S"])
+    _, body, _ = _parts(item)
+    return codec.job_from_json(body)
+
+
+def is_job(item: Item) -> bool:
+    """Whether it is a job's; else it is a task's."""
+    return "_" not in item["id"]["S"]
+
+
+def tenant_of(item: Item) -> str:
+    """Whose it is, as its index keys tell."""
+    return str(item["s2" if is_job(item) else "g1"]["S"].split("#")[0 if is_job(item) else 1])
 
 
 def item_of(change: AnyChange, shards: int) -> Item:
     """What is written for a change, besides the key; without an index key it is in no index.
 
-    What is written once (the spec, the place in ``listing``) is there only if the row is new.
+    What is written once (the place in ``listing``) is there only if the row is new.
     """
     row = change.row
+    if isinstance(row, TaskRow):
+        spec, body = codec.to_json(_unusual(row.spec)), _task_body(row)
+    else:
+        spec, body = "", codec.to_json(_unusual(row))
     item: Item = {
         "v": {"N": str(row.version)},
         "change": {"S": row.change_id},
         "last": {"N": str(row.last_sequence)},
-        "events": {"S": _events_text(change.events)},
+        # Three documents of one line each.
+        "row": {"B": packed("\n".join((spec, body, _events_text(change.events))))},
     }
-    if isinstance(row, TaskRow):
-        item["body"] = {"S": _task_body(row)}
-        if not change.expected_version:
-            item["spec"] = {"S": codec.to_json(_unusual(row.spec))}
-    else:
-        item["body"] = {"S": codec.to_json(_unusual(row))}
     for name, text in index_keys(row, shards, new=not change.expected_version).items():
         item[name] = {"S": text}
     return item
@@ -90,17 +126,21 @@ def item_of(change: AnyChange, shards: int) -> Item:
 
 def events_in(item: Item) -> list[Event]:
     """The events of the change that an item was written by."""
-    job_id, key = item["job"]["S"], item["task"]["S"]
-    of_job = key == JOB_ITSELF
-    spec = json.loads(item["body" if of_job else "spec"]["S"])
-    spec = spec["spec"] if of_job else spec
+    of_job = is_job(item)
+    of_task, body, events = _parts(item)
+    spec = json.loads(body)["spec"] if of_job else json.loads(of_task)
     envelope = {
         "entityType": (EntityType.JOB if of_job else EntityType.TASK).value,
-        "entityId": job_id if of_job else f"{job_id}_{key}",
+        "entityId": id_of(item),
         "tenantId": spec["tenant"],
         "app": spec["app"],
     }
-    return [from_wire(envelope | each) for each in json.loads(item["events"]["S"])]
+    return [from_wire(envelope | each) for each in json.loads(events)]
+
+
+def _parts(item: Item) -> tuple[str, str, str]:
+    spec, body, events = unpacked(item["row"]["B"]).split("\n")
+    return spec, body, events
 
 
 def _events_text(events: tuple[Event, ...]) -> str:
@@ -143,7 +183,7 @@ def index_keys(row: Row, shards: int, *, new: bool) -> dict[str, str]:
     """Where a row stands in the indexes; see above."""
     if isinstance(row, TaskRow):
         return _task_keys(row, shard_of(row.spec.job_id, shards), new=new)
-    return _job_keys(row, shard_of(row.id, shards), new=new)
+    return _job_keys(row, shard_of(row.id, shards))
 
 
 def _task_keys(row: TaskRow, shard: int, *, new: bool) -> dict[str, str]:
@@ -169,13 +209,11 @@ def stays_in_state_index(row: Row) -> bool:
     return isinstance(row, TaskRow) and row.state is TaskState.PROCESSING
 
 
-def _job_keys(row: JobRow, shard: int, *, new: bool) -> dict[str, str]:
+def _job_keys(row: JobRow, shard: int) -> dict[str, str]:
     spec = row.spec
     group = group_of(row)
     at = place(spec.created_at, row.id)
     keys = {"g2": f"{group}#{shard}", "s2": f"{spec.tenant}#{at}"}
-    if new:
-        keys |= {"g1": ids_of(spec.tenant, letter_of(row.id)), "s1": row.id}
     if spec.name is not None:
         keys |= {"g3": named(spec.tenant, spec.name), "s3": f"{group}#{at}"}
     return keys
@@ -196,17 +234,6 @@ def shard_of(job_id: str, shards: int) -> int:
 def listing_of(tenant: str, shard: int) -> str:
     """The partition of a tenant's tasks."""
     return f"T#{tenant}#{shard}"
-
-
-def ids_of(tenant: str, letter: str) -> str:
-    """The partition of a tenant's jobs whose ids begin alike."""
-    return f"J#{tenant}#{letter}"
-
-
-def letter_of(job_id: str) -> str:
-    """By what the ids of jobs are spread."""
-    letter = job_id[_LETTER : _LETTER + 1]
-    return letter if letter and letter in LETTERS else OTHER_LETTERS
 
 
 def named(tenant: str, name: str) -> str:

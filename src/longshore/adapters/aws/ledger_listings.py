@@ -4,7 +4,7 @@ An index may be behind, so each row is judged as it is now. One that has moved o
 and one that has just come may be missing: that is what listings are.
 
 A page costs half a read unit a partition it walks along (shards, and groups of states) and one a
-row. The tasks of one job are its partition of the table: by number they are read whole.
+row. The tasks of one job lie together in the table: by number they are read whole.
 """
 
 from __future__ import annotations
@@ -14,20 +14,18 @@ from datetime import datetime
 from typing import TypeVar
 
 from longshore.adapters.aws.items import (
-    JOB_ITSELF,
-    LETTERS,
-    OTHER_LETTERS,
     UNSETTLED,
     Item,
+    buckets_of,
     id_of,
-    ids_of,
     job_of,
     key_of,
-    letter_of,
     listing_of,
     moment,
     named,
+    span_of_tasks,
     task_of,
+    tenant_of,
 )
 from longshore.adapters.aws.shapes import LISTING, NAME, STATE
 from longshore.adapters.aws.tables import Tables, merged
@@ -40,7 +38,6 @@ from longshore.ports.pages import Page
 
 _BEYOND_ALL = "~"  # after every digit and letter
 _ROWS_AT_ONCE = 100
-_LETTER = 5  # how much of an id tells in which partition of ids it is
 
 RowT = TypeVar("RowT", TaskRow, JobRow)
 
@@ -75,9 +72,8 @@ class Listings:
         after = place_of("job-tasks", cursor, (int,))[0] if cursor else -1
         rows = [
             row
-            async for item in self._tables.query(self._table, ("job", job_id), "task")
-            if item["task"]["S"] != JOB_ITSELF
-            and (row := task_of(item)).spec.number > after
+            async for item in self._of_job(job_id)
+            if (row := task_of(item)).spec.number > after
             and row.spec.tenant == tenant
             and (state is None or row.state is state)
         ]
@@ -120,44 +116,24 @@ class Listings:
 
     async def task_states(self, job_id: str) -> dict[str, TaskState]:
         """See ``Ledger.task_states``."""
-        walk = self._tables.query(self._table, ("job", job_id), "task")
         return {
-            item["task"]["S"]: task_of(item).state
-            async for item in walk
-            if item["task"]["S"] != JOB_ITSELF
+            split_task_id(id_of(item))[1]: task_of(item).state
+            async for item in self._of_job(job_id)
         }
+
+    def _of_job(self, job_id: str) -> AsyncIterator[Item]:
+        return self._tables.query(self._table, **span_of_tasks(job_id))
 
     async def find(self, tenant: str, prefix: str, limit: int) -> list[str]:
         """See ``Ledger.find``."""
-        job_id, key = split_task_id(prefix)
-        if "_" in prefix:
-            return await self._tasks_named(tenant, job_id, key, limit)
+        walks = [
+            self._tables.query(self._table, ("bucket", bucket), "id", prefix=prefix, page=limit + 1)
+            for bucket in buckets_of(prefix)
+        ]
         found: list[str] = []
-        letters = letter_of(prefix) if len(prefix) >= _LETTER else LETTERS + OTHER_LETTERS
-        for letter in letters:
-            partition = ("g1", ids_of(tenant, letter))
-            walk = self._tables.query(
-                self._table, partition, "s1", index=LISTING, prefix=prefix, page=limit
-            )
-            async for item in walk:
-                job = item["s1"]["S"]
-                found.append(job)
-                found += await self._tasks_named(tenant, job, "", limit - len(found))
-                if len(found) >= limit:
-                    return found[:limit]
-        return found
-
-    async def _tasks_named(self, tenant: str, job_id: str, key: str, limit: int) -> list[str]:
-        if limit <= 0 or not job_id:
-            return []
-        found: list[str] = []
-        walk = self._tables.query(
-            self._table, ("job", job_id), "task", prefix=key or None, page=limit + 1
-        )
-        async for item in walk:
-            if item["task"]["S"] == JOB_ITSELF or task_of(item).spec.tenant != tenant:
-                continue
-            found.append(id_of(item))
+        async for item in merged(walks, id_of):
+            if tenant_of(item) == tenant:
+                found.append(id_of(item))
             if len(found) == limit:
                 break
         return found

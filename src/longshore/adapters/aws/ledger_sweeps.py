@@ -14,7 +14,6 @@ from heapq import nsmallest
 
 from longshore.adapters.aws.items import (
     FAILED,
-    JOB_ITSELF,
     OPEN,
     UNSETTLED,
     Item,
@@ -22,6 +21,7 @@ from longshore.adapters.aws.items import (
     job_of,
     key_of,
     moment,
+    span_of_tasks,
     task_of,
 )
 from longshore.adapters.aws.shapes import STATE
@@ -196,11 +196,9 @@ class Sweeps:
         async for job in self._jobs([JobState.RUNNING], first):
             if job.state is not JobState.RUNNING:
                 continue
-            low = mark if mark and job.id == first else None
-            async for item in self._tables.query(self._table, ("job", job.id), "task", low=low):
-                if item["task"]["S"] == JOB_ITSELF or (job.id, item["task"]["S"]) <= (first, mark):
-                    continue
-                if applies(job, task_of(item)):
+            span = span_of_tasks(job.id, mark if job.id == first else "")
+            async for item in self._tables.query(self._table, **span):
+                if id_of(item) != after and applies(job, task_of(item)):
                     found.append(id_of(item))
                     if len(found) == limit:
                         return found

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from longshore.adapters.aws.calls import Answer, Aws, Refused
-from longshore.adapters.aws.queue_messages import Entry, Received, size_of
-from longshore.errors import BackendRejected, BackendUnavailable, OutcomeUnknown
+from longshore.adapters.aws.queue_batches import Batches
+from longshore.adapters.aws.queue_messages import Entry, Received
+from longshore.errors import BackendUnavailable, NotDeployed
 from longshore.ports.clock import Clock
-
-BATCH = 10
-UNANSWERED = "unanswered"
-"""Of an entry of which nothing is known, however often it was tried."""
 
 # SQS speaks two protocols, and some codes have a name in each.
 NOT_CURRENT = frozenset(
@@ -39,10 +35,6 @@ _ABSENT = (
 _VISIBLE = "ApproximateNumberOfMessages"
 _HIDDEN = ("ApproximateNumberOfMessagesDelayed", "ApproximateNumberOfMessagesNotVisible")
 _TOO_MANY_HIDDEN = "OverLimit"
-# A request may be four times as large since 2025; so it is accepted everywhere.
-_BATCH_BYTES = 256 * 1024
-_BATCHES_AT_ONCE = 20
-_PAUSES = (timedelta(milliseconds=100), timedelta(milliseconds=300))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,29 +45,14 @@ class Counts:
     hidden: int  # delayed or received
 
 
-class NotDeployed(BackendRejected):
-    """There is no such queue on AWS."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        super().__init__(name)
-
-    def __str__(self) -> str:
-        return (
-            f"there is no SQS queue {self.name!r}: this queue is not deployed in this stage."
-            f" Add it to the stacks and deploy them, or correct its name."
-        )
-
-
 class Sqs:
     """The way to SQS of one process."""
 
     def __init__(self, aws: Aws, clock: Clock) -> None:
         self._aws = aws
-        self._clock = clock
         self._urls: dict[str, str] = {}
         self._looking_up = asyncio.Lock()
-        self._batches = asyncio.Semaphore(_BATCHES_AT_ONCE)
+        self._batches = Batches(self.call, clock)
 
     async def call(
         self, name: str, operation: str, *, alters: bool = False, **parameters: Any
@@ -136,22 +113,22 @@ class Sqs:
             more = {"NextToken": token}
 
     async def send(self, name: str, entries: Sequence[Entry]) -> list[str | None]:
-        """Send messages; see ``_each``. A lost answer doubles one at most, tries aside."""
-        return await self._each(name, "send_message_batch", entries, final=UNSENDABLE)
+        """Send messages; see ``Batches.each``. A lost answer doubles one at most, tries aside."""
+        return await self._batches.each(name, "send_message_batch", entries, final=UNSENDABLE)
 
     async def delete(self, name: str, messages: Sequence[Received]) -> list[str | None]:
-        """Remove messages; see ``_each``."""
+        """Remove messages; see ``Batches.each``."""
         entries = [{"ReceiptHandle": message.handle} for message in messages]
-        return await self._each(name, "delete_message_batch", entries, final=NOT_CURRENT)
+        return await self._batches.each(name, "delete_message_batch", entries, final=NOT_CURRENT)
 
     async def hide(self, name: str, messages: Sequence[tuple[Received, int]]) -> list[str | None]:
-        """Hide messages for so many seconds from now; see ``_each``."""
+        """Hide messages for so many seconds from now; see ``Batches.each``."""
         entries = [
             {"ReceiptHandle": message.handle, "VisibilityTimeout": seconds}
             for message, seconds in messages
         ]
         operation = "change_message_visibility_batch"
-        return await self._each(name, operation, entries, final=NOT_CURRENT)
+        return await self._batches.each(name, operation, entries, final=NOT_CURRENT)
 
     async def replace(
         self, name: str, messages: Sequence[tuple[Received, Entry]], *, to: str | None = None
@@ -166,69 +143,3 @@ class Sqs:
         # One that cannot be removed is seen once more, when its time is over.
         await self.delete(name, old)
         return done
-
-    async def _each(
-        self, name: str, operation: str, entries: Sequence[Entry], *, final: frozenset[str]
-    ) -> list[str | None]:
-        """What became of each entry: None of one that was done, else why not.
-
-        Args:
-            final: Codes that will not change by trying again; entries with others are tried again a
-                few times, and are ``UNANSWERED`` at last.
-
-        Raises:
-            NotDeployed: there is no such queue.
-            BackendRejected: not one of them was even looked at.
-        """
-        answers = await asyncio.gather(
-            *(self._batch(name, operation, part, final) for part in _batches(entries))
-        )
-        refused = [answer for answer in answers if isinstance(answer, BackendRejected)]
-        if refused and len(refused) == len(answers):
-            raise refused[0]
-        codes: list[str | None] = []
-        for part, answer in zip(_batches(entries), answers, strict=True):
-            codes += [str(answer)] * len(part) if isinstance(answer, BackendRejected) else answer
-        return codes
-
-    async def _batch(
-        self, name: str, operation: str, entries: Sequence[Entry], final: frozenset[str]
-    ) -> list[str | None] | BackendRejected:
-        fates: dict[int, str | None] = {}
-        unheard = False
-        for pause in (*_PAUSES, None):
-            left = [number for number in range(len(entries)) if number not in fates]
-            asked = [{**entries[number], "Id": str(number)} for number in left]
-            try:
-                async with self._batches:
-                    answer = await self.call(name, operation, alters=True, Entries=asked)
-            except BackendUnavailable as error:
-                unheard = unheard or isinstance(error, OutcomeUnknown)
-            except BackendRejected as error:
-                return error
-            else:
-                fates |= {int(done["Id"]): None for done in answer.get("Successful", ())}
-                for failed in answer.get("Failed", ()):
-                    if failed["Code"] in final:
-                        # Who asked to remove it and did not hear the answer has removed it.
-                        gone = unheard and operation == "delete_message_batch"
-                        fates[int(failed["Id"])] = None if gone else failed["Code"]
-            if len(fates) == len(entries) or pause is None:
-                break
-            await self._clock.sleep(pause)
-        return [fates.get(number, UNANSWERED) for number in range(len(entries))]
-
-
-def _batches(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """As many at a time as SQS takes."""
-    part: list[Entry] = []
-    bytes_left = _BATCH_BYTES
-    for entry in entries:
-        size = size_of(entry)
-        if part and (len(part) == BATCH or size > bytes_left):
-            yield part
-            part, bytes_left = [], _BATCH_BYTES
-        part.append(entry)
-        bytes_left -= size
-    if part:
-        yield part

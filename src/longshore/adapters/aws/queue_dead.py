@@ -17,7 +17,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.queue_calls import BATCH, Sqs
+from longshore.adapters.aws.queue_batches import BATCH
+from longshore.adapters.aws.queue_calls import Sqs
 from longshore.adapters.aws.queue_messages import (
     ATTRIBUTES,
     SYSTEM_ATTRIBUTES,

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.queue_calls import UNANSWERED, NotDeployed, Sqs
+from longshore.adapters.aws.queue_batches import UNANSWERED
+from longshore.adapters.aws.queue_calls import Sqs
 from longshore.adapters.aws.queue_messages import (
     HIDE_LIMIT,
     Lane,
@@ -19,7 +20,7 @@ from longshore.adapters.aws.queue_messages import (
     parsed,
     whole_seconds,
 )
-from longshore.errors import BackendUnavailable, ReceiptExpired
+from longshore.errors import BackendUnavailable, NotDeployed, ReceiptExpired
 from longshore.ports.clock import Clock
 
 _NOT_CURRENT = "not current"

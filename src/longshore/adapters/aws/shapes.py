@@ -23,7 +23,7 @@ def table_shapes(names: Names) -> list[dict[str, Any]]:
     return [
         _table(
             names.ledger,
-            ("job", "task"),
+            ("bucket", "id"),
             {LISTING: ("g1", "s1"), STATE: ("g2", "s2"), NAME: ("g3", "s3")},
             stream=True,
             beside={STATE: ["t"]},

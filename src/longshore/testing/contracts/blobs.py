@@ -15,7 +15,6 @@ from longshore.ports.backend import Backend
 from longshore.ports.blobs import BlobStore
 from longshore.testing.contracts.suite import (
     CALLERS,
-    ROUNDS,
     Opener,
     PortContract,
     clause,
@@ -212,7 +211,7 @@ class OverwriteClauses(PortContract):
         seen: list[bytes] = []
 
         async def write(own: list[bytes]) -> None:
-            for data in own * (ROUNDS // 10):
+            for data in own * (self.rounds // 10):
                 assert await backend.blobs.put(KEY, data) == len(data)
 
         writing = asyncio.gather(*(write(whole[first::4]) for first in range(4)))

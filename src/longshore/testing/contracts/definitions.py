@@ -15,7 +15,6 @@ from longshore.ports.backend import Backend
 from longshore.testing.contracts.samples import left_at_default
 from longshore.testing.contracts.suite import (
     CALLERS,
-    ROUNDS,
     Opener,
     PortContract,
     at_once,
@@ -175,7 +174,7 @@ class DefinitionsContract(PortContract):
     async def test_many_writers_with_content_of_their_own_all_get_a_version(
         self, backend: Backend
     ) -> None:
-        for number in range(ROUNDS // 5):
+        for number in range(self.rounds // 5):
             name = f"d{number}"
             texts = [f"text {caller}" for caller in range(CALLERS)]
 

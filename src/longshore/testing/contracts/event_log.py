@@ -24,7 +24,6 @@ from longshore.testing.contracts.samples import (
 )
 from longshore.testing.contracts.suite import (
     CALLERS,
-    ROUNDS,
     START,
     Opener,
     PortContract,
@@ -138,7 +137,7 @@ class AppendClauses(PortContract):
 
     @clause
     async def test_many_who_append_at_once_get_a_place_each(self, backend: Backend) -> None:
-        for number in range(1, ROUNDS // 5):
+        for number in range(1, self.rounds // 5):
             answers = await at_once(append_event(backend) for _ in range(CALLERS))
 
             assert [answer for answer in answers if isinstance(answer, BaseException)] == []

@@ -12,7 +12,6 @@ from longshore.errors import AlreadyExists
 from longshore.ports.backend import Backend
 from longshore.testing.contracts.suite import (
     CALLERS,
-    ROUNDS,
     START,
     Opener,
     PortContract,
@@ -142,7 +141,7 @@ class KeysContract(PortContract):
     async def test_of_many_who_revoke_one_key_one_is_told_that_it_did(
         self, backend: Backend
     ) -> None:
-        for number in range(ROUNDS // 5):
+        for number in range(self.rounds // 5):
             record = _record(f"k{number}")
             await backend.keys.add(record)
 
@@ -154,7 +153,7 @@ class KeysContract(PortContract):
 
     @clause
     async def test_of_many_who_add_one_id_one_wins(self, backend: Backend) -> None:
-        for number in range(ROUNDS // 5):
+        for number in range(self.rounds // 5):
             records = [
                 replace(_record(f"k{number}"), hash=hash_of(f"lsk_{number}-{caller}"))
                 for caller in range(CALLERS)

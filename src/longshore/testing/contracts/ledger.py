@@ -37,7 +37,6 @@ from longshore.testing.contracts.samples import (
 )
 from longshore.testing.contracts.suite import (
     CALLERS,
-    ROUNDS,
     Opener,
     PortContract,
     at_once,
@@ -75,7 +74,7 @@ class LedgerSharedContract(PortContract):
     @clause
     async def test_a_commit_of_one_instance_is_read_by_another(self, open_backend: Opener) -> None:
         async with open_backend() as first, open_backend() as second:
-            for number in range(ROUNDS):
+            for number in range(self.rounds):
                 created = await commit(first, new_task(f"t{number}", number=number))
 
                 assert await second.ledger.task(created.id) == created
@@ -88,7 +87,7 @@ class LedgerSharedContract(PortContract):
     ) -> None:
         async with open_backend() as first, open_backend() as second:
             row = await commit(first, new_task())
-            for turn in range(ROUNDS):
+            for turn in range(self.rounds):
                 changer, reader = (first, second) if turn % 2 else (second, first)
                 assert await changer.ledger.task(row.id) == row
                 assert await reader.ledger.task(row.id) == row
@@ -104,7 +103,7 @@ class LedgerSharedContract(PortContract):
         self, open_backend: Opener
     ) -> None:
         async with open_backend() as first, open_backend() as second:
-            for number in range(ROUNDS):
+            for number in range(self.rounds):
                 pending = await commit(first, new_task(f"t{number}", number=number))
                 claims = [claim(pending, worker=f"w{caller}") for caller in range(CALLERS)]
                 ledgers = cycle([first.ledger, second.ledger])

@@ -35,7 +35,6 @@ from longshore.testing.contracts.samples import (
 )
 from longshore.testing.contracts.suite import (
     CALLERS,
-    ROUNDS,
     START,
     TICK,
     PortContract,
@@ -150,7 +149,7 @@ class CommitClauses(PortContract):
 
     @clause
     async def test_of_many_who_change_one_version_exactly_one_wins(self, backend: Backend) -> None:
-        for number in range(ROUNDS):
+        for number in range(self.rounds):
             pending = await commit(backend, new_task(f"t{number}"))
             claims = [claim(pending, worker=f"w{caller}") for caller in range(CALLERS)]
 
@@ -165,7 +164,7 @@ class CommitClauses(PortContract):
 
     @clause
     async def test_of_many_who_create_one_row_exactly_one_wins(self, backend: Backend) -> None:
-        for number in range(ROUNDS):
+        for number in range(self.rounds):
             jobs = [new_job(f"job-{number}") for _ in range(CALLERS)]
 
             answers = await at_once(backend.ledger.commit(change) for change in jobs)
@@ -178,7 +177,7 @@ class CommitClauses(PortContract):
     async def test_many_who_commit_the_same_change_all_succeed_and_it_is_written_once(
         self, backend: Backend
     ) -> None:
-        for number in range(ROUNDS):
+        for number in range(self.rounds):
             created = new_task(f"t{number}")
 
             answers = await at_once(backend.ledger.commit(created) for _ in range(CALLERS))
@@ -217,7 +216,7 @@ class CommitClauses(PortContract):
     async def test_nobody_sees_a_row_without_its_events_or_events_without_their_row(
         self, backend: Backend
     ) -> None:
-        for number in range(ROUNDS):
+        for number in range(self.rounds):
             created = new_task(f"t{number}")
             views: list[tuple[int, int, int]] = []
 

@@ -15,7 +15,7 @@ from longshore.testing.contracts.samples import (
     new_job,
     new_task,
 )
-from longshore.testing.contracts.suite import CALLERS, ROUNDS, PortContract, at_once, clause
+from longshore.testing.contracts.suite import CALLERS, PortContract, at_once, clause
 
 
 class AtomicLedgerContract(PortContract):
@@ -71,7 +71,7 @@ class AtomicLedgerContract(PortContract):
     async def test_of_many_who_commit_overlapping_changes_exactly_one_wins(
         self, backend: Backend
     ) -> None:
-        for number in range(ROUNDS):
+        for number in range(self.rounds):
             groups = [
                 (new_task(f"own{number}-{caller}"), new_task(f"common{number}"))
                 for caller in range(CALLERS)

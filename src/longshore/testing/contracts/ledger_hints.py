@@ -23,7 +23,6 @@ from longshore.testing.contracts.samples import (
     new_task,
 )
 from longshore.testing.contracts.suite import (
-    ROUNDS,
     START,
     TICK,
     PortContract,
@@ -282,7 +281,7 @@ class NudgeClauses(PortContract):
 
     @clause
     async def test_a_nudge_between_two_waits_is_not_lost(self, backend: Backend) -> None:
-        rows = [await held_task(backend, f"t{number}") for number in range(ROUNDS)]
+        rows = [await held_task(backend, f"t{number}") for number in range(self.rounds)]
         async with under_way(backend.ledger.nudged("w1")) as waiting:
             await commit(backend, after(rows[0], c.RequestCancel(by="ann")))
             await soon(waiting)

@@ -12,7 +12,6 @@ from longshore.testing.contracts.queue_waiting import ManyReceiversClauses, Wait
 from longshore.testing.contracts.samples import send, take
 from longshore.testing.contracts.suite import (
     CALLERS,
-    ROUNDS,
     START,
     Opener,
     PortContract,
@@ -45,7 +44,7 @@ class TaskQueueSharedContract(PortContract):
         self, open_backend: Opener
     ) -> None:
         async with open_backend() as first, open_backend() as second:
-            for number in range(ROUNDS // 2):
+            for number in range(self.rounds // 2):
                 bodies = [f"{number}-{place}" for place in range(2 * CALLERS)]
                 await send(first, *bodies)
                 backends = [first, second] * (CALLERS // 2)

@@ -13,7 +13,6 @@ from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.samples import send, take
 from longshore.testing.contracts.suite import (
     CALLERS,
-    ROUNDS,
     START,
     PortContract,
     at_once,
@@ -165,7 +164,7 @@ class ManyReceiversClauses(PortContract):
     async def test_many_receivers_never_get_one_message_twice_while_it_is_hidden(
         self, backend: Backend
     ) -> None:
-        for number in range(ROUNDS // 2):
+        for number in range(self.rounds // 2):
             bodies = [f"{number}-{place}" for place in range(2 * CALLERS)]
             await send(backend, *bodies)
 
@@ -177,7 +176,7 @@ class ManyReceiversClauses(PortContract):
 
     @clause
     async def test_many_waiting_receivers_share_what_comes(self, backend: Backend) -> None:
-        for number in range(ROUNDS // 2):
+        for number in range(self.rounds // 2):
             bodies = [f"{number}-{place}" for place in range(CALLERS)]
             receives = [_wait(backend, 20 * SECOND, limit=1) for _ in range(CALLERS)]
             sends = [send(backend, body) for body in bodies]
@@ -192,7 +191,7 @@ class ManyReceiversClauses(PortContract):
     async def test_of_many_who_delete_one_message_one_is_told_that_it_was_current(
         self, backend: Backend
     ) -> None:
-        for _ in range(ROUNDS // 2):
+        for _ in range(self.rounds // 2):
             await send(backend, "a")
             (message,) = await take(backend)
 

@@ -11,7 +11,6 @@ from longshore.ports.queues import PausedQueue
 from longshore.testing.contracts.samples import empty, send
 from longshore.testing.contracts.suite import (
     CALLERS,
-    ROUNDS,
     START,
     Opener,
     PortContract,
@@ -177,7 +176,7 @@ class QueuesContract(PortContract):
     async def test_of_many_who_pause_one_queue_all_are_told_of_the_same(
         self, backend: Backend
     ) -> None:
-        for number in range(ROUNDS // 5):
+        for number in range(self.rounds // 5):
             name = f"q{number}"
 
             answers = await at_once(
@@ -192,7 +191,7 @@ class QueuesContract(PortContract):
     async def test_of_many_who_resume_one_queue_one_is_told_that_it_did(
         self, backend: Backend
     ) -> None:
-        for number in range(ROUNDS // 5):
+        for number in range(self.rounds // 5):
             held = await _paused(backend, f"q{number}")
 
             answers = await at_once(backend.queues.resume(held.name) for _ in range(CALLERS))
@@ -204,7 +203,7 @@ class QueuesContract(PortContract):
     async def test_a_pause_and_a_resume_at_once_end_as_the_answers_say(
         self, backend: Backend
     ) -> None:
-        for number in range(ROUNDS // 5):
+        for number in range(self.rounds // 5):
             held = await _paused(backend, f"q{number}")
 
             again, ended = await at_once(

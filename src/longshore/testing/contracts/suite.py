@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
@@ -33,11 +33,8 @@ TICK = timedelta(microseconds=1)
 """The smallest step of time: what ends at a moment is still on one tick before."""
 
 NO_WAIT = timedelta(0)
-CLAUSE_LIMIT_S = 30
 CALLERS = 16
 """How many take part in a race."""
-ROUNDS = 50
-"""How often a race is run: one round misses most real ones."""
 
 T = TypeVar("T")
 Opener = Callable[[], AbstractAsyncContextManager[Backend]]
@@ -46,6 +43,11 @@ _OURS = frozenset({"backend", "open_backend", "clock"})
 
 class PortContract:
     """What every suite of a backend's port has: the way to open the backend."""
+
+    rounds: ClassVar[int] = 50
+    """How often a race is run: one round misses most real ones. Fewer where a call is slow."""
+    limit_s: ClassVar[float] = 30
+    """How long one clause may take."""
 
     def make_backend(self, tmp_path: Path, clock: Clock) -> AbstractAsyncContextManager[Backend]:
         """A backend that keeps all it has under ``tmp_path`` and reads time from ``clock``."""
@@ -85,7 +87,7 @@ async def _play(
     wanted = signature(scenario).parameters
     ours = {"clock": clock, "open_backend": open_backend}
     given |= {name: value for name, value in ours.items() if name in wanted}
-    async with asyncio.timeout(CLAUSE_LIMIT_S), AsyncExitStack() as stack:
+    async with asyncio.timeout(suite.limit_s), AsyncExitStack() as stack:
         if "backend" in wanted:
             given["backend"] = await stack.enter_async_context(open_backend())
         await scenario(suite, **given)

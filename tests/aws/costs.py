@@ -1,0 +1,175 @@
+"""What work costs on AWS: units and requests as they are counted, and dollars by the price list.
+
+``python -m tests.aws.costs`` prints the table that ``docs/explain/aws.md`` has.
+"""
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from longshore.core.states import JobState
+from longshore.testing.clock import FakeClock
+from longshore.testing.runner import Script
+from tests.aws.pump import Pump
+from tests.aws.standin import stand_in
+from tests.aws.units import CountingAws
+from tests.aws.whole import whole_aws
+from tests.unit.services import patience
+from tests.unit.services.stage import Stage, a_task
+
+SOON = timedelta(seconds=2)
+LOAD = 40
+"""Jobs at once, where costs are shared by what comes together."""
+
+ALONE, AT_LOAD = "a job of one, alone", f"a job of one, {LOAD} at once"
+BEATING, WIDE = "a job of one, ten heartbeats", "a job of 100 (1 → 98 → 1)"
+
+# Dollars a million, on demand, us-east-1, November 2026.
+WRITE, READ, SQS, EVENT, INVOCATION, PUT = 0.625, 0.125, 0.40, 1.00, 0.20, 5.00
+_MAPPED = 10  # events that a queue's mapping hands to a function at once, received and deleted
+_RELAYED = 100  # records that the stream's mapping hands to the relay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Of some tasks, a task."""
+
+    tasks: int
+    units: Counter[str]
+    requests: Counter[str]
+    reads: float
+
+    def each(self, count: float) -> float:
+        return count / self.tasks
+
+    @property
+    def ledger(self) -> float:
+        """Write units of the ledger, with its indexes."""
+        return self.each(sum(n for kind, n in self.units.items() if kind.startswith("ledger")))
+
+    @property
+    def history(self) -> float:
+        """Write units of the event table, with its indexes."""
+        return self.each(sum(n for kind, n in self.units.items() if kind.startswith("events")))
+
+    @property
+    def events(self) -> float:
+        return self.each(self.requests["dynamodb.put_item"])
+
+    @property
+    def put_events(self) -> float:
+        return self.each(self.requests["events.put_events"])
+
+    @property
+    def sqs(self) -> float:
+        """Requests, with those of the mappings that feed dispatcher and history."""
+        own = sum(n for kind, n in self.requests.items() if kind.startswith("sqs."))
+        return self.each(own) + 2 * self.mapped / _MAPPED
+
+    @property
+    def mapped(self) -> float:
+        """Events that mappings hand on: all to the history, each end of a task to dispatching."""
+        return self.events + 1
+
+    @property
+    def dollars(self) -> float:
+        """A million tasks, without the workers' machines and the functions' time."""
+        invocations = self.events / _RELAYED + self.mapped / _MAPPED
+        return (
+            (self.ledger + self.history) * WRITE
+            + self.each(self.reads) * READ
+            + self.sqs * SQS
+            + self.events * EVENT
+            + invocations * INVOCATION
+            + self.each(self.requests["s3.put_object"]) * PUT
+        )
+
+
+def original(cost: Cost) -> float:
+    """What the same events would cost where each is told alone and written eight times."""
+    sends = 3 + 2 * cost.events  # of the task's message; each event through a queue of its own
+    return cost.events * (8 * WRITE + EVENT + INVOCATION) + sends * SQS
+
+
+@asynccontextmanager
+async def _stage(folder: Path) -> AsyncIterator[tuple[Stage, CountingAws, Pump]]:
+    clock = FakeClock()
+    aws = CountingAws(stand_in().place, clock)
+    pumps: list[Pump] = []
+    async with whole_aws(folder, clock, aws, pumps) as backend:
+        yield Stage(backend), aws, pumps[0]
+
+
+async def cost_of(folder: Path, *jobs: Sequence[dict[str, Any]], lasts: timedelta = SOON) -> Cost:
+    """Of running some jobs, submitted together, to their ends."""
+    async with _stage(folder) as (stage, aws, pump):
+        script = Script(says=[lasts - SOON]) if lasts > SOON else Script()
+        for task in (task for job in jobs for task in job):
+            stage.runner.plays(task["taskId"], script)
+        async with stage.working(concurrency=10):
+            aws.clear()
+            accepted = await asyncio.gather(
+                *(stage.submit(*job, request_id=f"r{at}") for at, job in enumerate(jobs))
+            )
+            for _ in range(200):
+                await stage.passes(lasts)
+                await pump.catch_up()
+                await stage.dispatch()
+                rows = [await stage.job(f"r{at}") for at in range(len(jobs))]
+                aws.reads -= len(rows)  # which only this looks at
+                if all(row.state is JobState.COMPLETED for row in rows):
+                    break
+            else:
+                message = f"{accepted} did not come to their ends"
+                raise AssertionError(message)
+            await pump.catch_up()
+            tasks = sum(len(job) for job in jobs)
+            return Cost(
+                tasks=tasks, units=aws.units.copy(), requests=aws.requests.copy(), reads=aws.reads
+            )
+
+
+def one_task(at: int = 0) -> list[dict[str, Any]]:
+    return [a_task(f"a{at}")]
+
+
+def wide(count: int) -> list[dict[str, Any]]:
+    """One task, all others behind it but the last, and that behind them."""
+    between = [f"b{at}" for at in range(count - 2)]
+    return [a_task("a"), *(a_task(key, "a") for key in between), a_task("c", *between)]
+
+
+def table(costs: dict[str, Cost]) -> str:
+    """One line each."""
+    lines = [
+        "| a task of | ledger WU | history WU | read units | SQS | PutEvents | $ / million "
+        "| original $ / million |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, cost in costs.items():
+        figures = (cost.ledger, cost.history, cost.each(cost.reads), cost.sqs, cost.put_events)
+        shown = " | ".join(f"{figure:.2f}" for figure in figures)
+        lines.append(f"| {name} | {shown} | {cost.dollars:.2f} | {original(cost):.2f} |")
+    return "\n".join(lines)
+
+
+async def all_costs(folder: Path) -> dict[str, Cost]:
+    """The kinds of work that have a budget, by their names in the table."""
+    beats = timedelta(seconds=210)
+    return {
+        ALONE: await cost_of(folder / "one", one_task()),
+        AT_LOAD: await cost_of(folder / "load", *(one_task(at) for at in range(LOAD))),
+        BEATING: await cost_of(folder / "beats", one_task(), lasts=beats),
+        WIDE: await cost_of(folder / "wide", wide(100)),
+    }
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as made:
+        print(table(patience.run(all_costs(Path(made)))))  # noqa: T201 - what it is for
