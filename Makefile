@@ -19,13 +19,18 @@ INSTALL := $(UV) pip install --quiet --python $(BIN)/python
 LOCK := $(UV) pip compile --quiet --generate-hashes --no-header --python-version 3.11 --universal \
 	$(LOCK_ARGS) pyproject.toml
 
+# What functions on AWS run with; it ships, because `longshore deploy` builds their zip from it.
+LOCK_FUNCTIONS := $(UV) pip compile --quiet --generate-hashes --no-header --no-annotate \
+	--python-version 3.12 --python-platform linux --extra aws --extra slack \
+	--constraint requirements-dev.txt pyproject.toml
+
 # Tried by running them: a version manager's shim can exist and still start nothing.
 PYTHON ?= $(shell for candidate in python3.11 python3 python3.12 python3.13 python; do \
 	if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
 	then echo "$$candidate"; break; fi; done)
 
 # Tests that must share one process carry an xdist_group mark.
-PYTEST_ARGS ?= -n 2 --dist loadgroup
+PYTEST_ARGS ?= -n 2 --dist loadgroup --durations 40 --durations-min 4
 
 .PHONY: help demo test check fix cover bench docs mutants planted crash power lock
 
@@ -56,6 +61,7 @@ bench: $(DEV) ## Measure throughput and latency
 
 docs: $(DEV) ## Write docs/reference anew from the code
 	$(BIN)/python docs/generate.py
+	$(BIN)/longshore deploy --stage dev --render infra/templates
 
 mutants: $(DEV) ## Plant faults in the code and see that the tests notice
 	$(BIN)/python -m tests.mutants
@@ -74,6 +80,7 @@ lock: $(UV) ## Write requirements*.txt from pyproject.toml (LOCK_ARGS=--upgrade 
 	$(LOCK) --group build -o requirements.txt
 	$(LOCK) --all-extras --group dev --group build -o requirements-dev.txt
 	$(LOCK:pyproject.toml=tests/aws/requirements.in) -o tests/aws/requirements.txt
+	$(LOCK_FUNCTIONS) -o src/longshore/adapters/aws/function-requirements.txt
 
 $(UV):
 	@if [ -z "$(PYTHON)" ]; then echo "Longshore needs Python 3.11 or newer; none was found (PYTHON=/path/to/python3 names one)." >&2; exit 1; fi

@@ -19,6 +19,7 @@ from typing import Any, get_args
 from pydantic import ByteSize
 
 from longshore import errors
+from longshore.adapters.aws.stacks.privileges import GRANTS, PLACES
 from longshore.core.events.codec import EVENT_TYPES, EventDoc, to_wire
 from longshore.core.events.codec import describe as describe_events
 from longshore.core.events.event import Context, Event
@@ -36,7 +37,13 @@ FOLDER = Path(__file__).parent / "reference"
 _WRITTEN_BY = "Written by `make docs` from the code; edit the code instead."
 _MARK = f"<!-- {_WRITTEN_BY} -->"
 _NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
-_UNITS = {"s": "seconds", "ms": "milliseconds", "": "as here"}
+_UNITS = {
+    "s": "seconds",
+    "ms": "milliseconds",
+    "opposite": "the opposite: `true` there is `false` here",
+    "url": "the last part of the address; only where the backend is `aws`",
+    "": "as here",
+}
 
 Rows = Iterable[Sequence[str]]
 
@@ -49,6 +56,7 @@ def pages() -> dict[str, str]:
         "errors.md": errors_page(),
         "events.md": events_page(),
         "longshore.schema.json": _json_page(longshore_yaml_schema()),
+        "privileges.md": privileges_page(),
         "settings.md": settings_page(),
     }
 
@@ -84,9 +92,10 @@ def settings_page() -> str:
         *_setting_sections(),
         "## Names of other systems",
         "Understood in the environment too, with the unit that a bare number has there; the"
-        " variable of the setting itself comes first.",
+        " variable of the setting itself comes first. One that says nothing by itself is passed"
+        " over: `SLACK_BOT_TOKEN` without a channel, `ALERT_CHANNEL` without a token.",
         _table(
-            ["variable", "setting", "bare number"],
+            ["variable", "setting", "what it says"],
             ([f"`{v}`", f"`{name}`", _UNITS[unit]] for v, (name, unit) in FOREIGN_NAMES.items()),
         ),
     )
@@ -196,6 +205,33 @@ def _sample() -> dict[str, Any]:
         context=Context(origin="worker", worker_id=body.worker_id),
     )
     return to_wire(event, environment="dev")
+
+
+def privileges_page() -> str:
+    """Who may do what on AWS."""
+    return _page(
+        "# Privileges on AWS",
+        "What the policies of the stacks allow each function and each service, and nothing else;"
+        " `longshore deploy` makes a role for each. A test runs everything on a stand-in that"
+        " denies the rest, notes each call, and compares both ways. Every function may also write"
+        " to its own log. [How to deploy](../howto/deploy-to-aws.md).",
+        *(part for name in GRANTS for part in _privileges_of(name)),
+    )
+
+
+def _privileges_of(name: str) -> Iterator[str]:
+    yield f"## {name}"
+    yield _table(
+        ["with", "may", "why"],
+        (
+            [
+                PLACES[grant.place].called,
+                ", ".join(f"`{one}`" for one in sorted((*grant.actions, *grant.seldom))),
+                grant.why,
+            ]
+            for grant in GRANTS[name]
+        ),
+    )
 
 
 def errors_page() -> str:

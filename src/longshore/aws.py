@@ -10,12 +10,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from longshore.adapters.aws.heartbeat import HeartbeatLost, SQSHeartbeat
 
-__all__ = ["HeartbeatLost", "SQSHeartbeat"]
+__all__ = ["HeartbeatLost", "SQSHeartbeat", "heartbeat_interval_sec"]
 
 _HOMES = {
     "HeartbeatLost": "longshore.adapters.aws.heartbeat",
     "SQSHeartbeat": "longshore.adapters.aws.heartbeat",
 }
+
+
+def heartbeat_interval_sec() -> float:
+    """The interval that is set for heartbeats: ``SQS_HEARTBEAT_INTERVAL_MS``, or the setting.
+
+    For ``SQSHeartbeat(queue_url, receipt_handle, heartbeat_interval_sec())``.
+    """
+    from longshore.settings import load_settings
+
+    return load_settings().aws.heartbeat_every.total_seconds()
 
 
 def __getattr__(name: str) -> Any:

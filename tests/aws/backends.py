@@ -20,7 +20,7 @@ from longshore.ports.backend import Backend
 from longshore.ports.pages import Page
 from longshore.testing.clock import FakeClock
 from tests.aws.pump import Pump
-from tests.aws.standin import REGION, stand_in
+from tests.aws.standin import ACCOUNT, REGION, stand_in
 
 QUEUES = ("a", "agents", "b", "default", "mail", "never", "other")
 """The queues that contracts speak of; those of the queue's own contract name two more."""
@@ -126,10 +126,7 @@ async def provide(
     )
     for queue in queues:
         for priority in Priority:
-            dead = await _queue(aws, names.dead(queue, priority), {})
-            policy = f'{{"deadLetterTargetArn":"{dead}","maxReceiveCount":{RECEIVE_LIMIT}}}'
-            await _queue(aws, names.queue(queue, priority), {"RedrivePolicy": policy})
-
+            await provide_lane(aws, names, queue, priority)
     if consumers:
         await aws.call("events", "create_event_bus", Name=names.bus)
     for consumer in consumers:
@@ -148,9 +145,13 @@ async def provide(
         )
 
 
+async def provide_lane(aws: Aws, names: Names, queue: str, priority: Priority) -> None:
+    """Make the queue of one name and priority, with the one for its dead letters."""
+    dead = await _queue(aws, names.dead(queue, priority), {})
+    policy = f'{{"deadLetterTargetArn":"{dead}","maxReceiveCount":{RECEIVE_LIMIT}}}'
+    await _queue(aws, names.queue(queue, priority), {"RedrivePolicy": policy})
+
+
 async def _queue(aws: Aws, name: str, attributes: dict[str, str]) -> str:
-    made = await aws.call("sqs", "create_queue", QueueName=name, Attributes=attributes)
-    found = await aws.call(
-        "sqs", "get_queue_attributes", QueueUrl=made["QueueUrl"], AttributeNames=["QueueArn"]
-    )
-    return str(found["Attributes"]["QueueArn"])
+    await aws.call("sqs", "create_queue", QueueName=name, Attributes=attributes)
+    return f"arn:aws:sqs:{REGION}:{ACCOUNT}:{name}"

@@ -22,6 +22,7 @@ from longshore.testing.clock import FakeClock
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv" / "aws-stand-in" / "bin" / "python"
 REGION = "eu-central-1"
+ACCOUNT = "000000000000"
 _REAL_TIME = 0.0
 _STARTS_WITHIN_S = 60
 

@@ -34,6 +34,8 @@ TOO_LARGE = (
     "test_the_work_for_a_completed_task_does_not_grow_with_its_job",
     "test_the_event_of_a_job_with_thousands_of_tasks_is_whole_for_its_reader",
 )
+# An installation for each call at which something dies: test_every_call_site does it in one.
+TOO_MANY = ("test_a_resume_that_dies_at_any_call_is_finished_or_never_was",)
 # SQS counts whole seconds: the second attempt begins up to one later.
 TO_THE_MOMENT = ("test_a_passing_failure_is_tried_again_when_it_is_due",)
 
@@ -44,7 +46,7 @@ def stories(module: ModuleType) -> Iterator[tuple[str, Callable[..., None]]]:
         marks = getattr(test, "pytestmark", [])
         others = [mark for mark in marks if mark.args != ("kind", BACKENDS)]
         told_everywhere = name.startswith("test_") and len(others) < len(marks)
-        if told_everywhere and name not in TOO_LARGE + TO_THE_MOMENT:
+        if told_everywhere and name not in TOO_LARGE + TOO_MANY + TO_THE_MOMENT:
             yield f"{name}_on_aws", on_aws(test, others)
 
 

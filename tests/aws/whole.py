@@ -6,18 +6,20 @@ was committed is relayed before its answer is given.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from longshore.adapters.aws.backend import aws_backend
 from longshore.adapters.aws.calls import Answer, Aws, AwsPlace
+from longshore.adapters.aws.names import Names
+from longshore.core.states import Priority
 from longshore.ports.backend import Backend
 from longshore.services.dispatcher import CONSUMER, ENDING_EVENTS
 from longshore.testing.clock import FakeClock
-from tests.aws.backends import names_in
+from tests.aws.backends import names_in, provide_lane
 from tests.aws.pump import Pump
 from tests.aws.standin import stand_in
 from tests.unit.services.patience import PatientLoop
@@ -25,6 +27,21 @@ from tests.unit.services.patience import PatientLoop
 QUEUES = ("agents", "default", "fast", "first", "mail", "other", "second", "slow")
 HEARD = {CONSUMER: ENDING_EVENTS}
 _SENDS = {"send_message_batch", "send_message", "change_message_visibility_batch", "put_events"}
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A queue and a priority of an installation."""
+
+    names: Names
+    queue: str
+    priority: Priority
+
+    @property
+    def called(self) -> tuple[str, str]:
+        """What its queues are called."""
+        place = self.queue, self.priority
+        return self.names.queue(*place), self.names.dead(*place)
 
 
 class TellingAws(Aws):
@@ -35,6 +52,13 @@ class TellingAws(Aws):
         self._clock = clock
         self._moved = asyncio.Event()
         self._over = False
+        self._lanes: dict[str, Lane] = {}
+
+    def provide_when_asked(self, names: Names, queues: Sequence[str]) -> None:
+        """Make the queues that a story really uses, which are few; all take their time."""
+        lanes = [Lane(names, queue, priority) for queue in queues for priority in Priority]
+        for lane in lanes:
+            self._lanes |= dict.fromkeys(lane.called, lane)
 
     def end(self) -> None:
         """The story is told: time stands still no longer, so every poll comes to its end."""
@@ -44,6 +68,10 @@ class TellingAws(Aws):
     async def call(self, service: str, operation: str, **given: Any) -> Answer:
         if operation == "receive_message" and given.get("WaitTimeSeconds"):
             return await self._long_poll(given)
+        if operation == "get_queue_url" and (lane := self._lanes.get(given["QueueName"])):
+            for name in lane.called:
+                del self._lanes[name]
+            await provide_lane(self, lane.names, lane.queue, lane.priority)
         answer = await self._short(service, operation, given)
         if operation in _SENDS:
             self.moved()
@@ -111,7 +139,8 @@ async def whole_aws(
     server = stand_in()
     with server.in_time_of(clock):
         aws = aws or TellingAws(server.place, clock)
-        names = await names_in(aws, tmp_path, QUEUES, tuple(HEARD), HEARD)
+        names = await names_in(aws, tmp_path, (), tuple(HEARD), HEARD)
+        aws.provide_when_asked(names, QUEUES)
         async with aws_backend(aws, names, clock) as backend:
             pump = Pump(aws, names, backend.events, backend.bus)
             await pump.begin()

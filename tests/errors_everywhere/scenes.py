@@ -27,6 +27,7 @@ from longshore.testing.flaky import Flaky
 from longshore.testing.runner import Script, fails, prints, succeeds
 from tests.errors_everywhere.asking import changes, changes_prepared, keys
 from tests.errors_everywhere.folder import folder
+from tests.errors_everywhere.functions import functions
 from tests.errors_everywhere.play import LARGE, Play
 from tests.errors_everywhere.watching import health, readers
 from tests.unit.services.dead import lose_messages
@@ -362,4 +363,5 @@ SCENES = (
     Scene("readers", _nothing, readers),
     Scene("health", _nothing, health),
     Scene("folder", _nothing, folder),
+    Scene("functions", _nothing, functions),
 )

@@ -50,9 +50,9 @@ DEAD_LETTER_FAULTS = (
     ),
     _in_service(
         name="a message is forgotten before the event is written",
-        old="        message = letter.message\n",
-        new="        message = letter.message\n"
-        "        await self._backend.queue.drop_dead_letter(message.id)\n",
+        old='        reason = f"discarded by {by}: {letter.reason}"\n',
+        new='        reason = f"discarded by {by}: {letter.reason}"\n'
+        "        await self._backend.queue.drop_dead_letter(letter.message.id)\n",
         caught_by=f"{_LETTERS}::test_nothing_is_forgotten_before_the_event_is_written",
     ),
     _in_service(

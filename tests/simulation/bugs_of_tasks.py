@@ -11,6 +11,7 @@ class Bug:
     path: str  # below src/longshore
     text: str
     instead: str
+    weather: str = "any"  # in which it is to be found
 
 
 def _held(function: str, command: str) -> str:
@@ -222,13 +223,13 @@ BUGS_OF_TASKS = (
     Bug(
         "nobody finishes what is half done",
         "services/sweeper.py",
-        "                self._finish_intents,\n",
+        "            self._finish_intents,\n",
         "",
     ),
     Bug(
         "nobody rings again",
         "services/sweeper.py",
-        "                self._ring_again,\n",
+        "            self._ring_again,\n",
         "",
     ),
     Bug(

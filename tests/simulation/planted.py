@@ -14,13 +14,14 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.simulation.bugs_of_aws import BUGS_OF_AWS
 from tests.simulation.bugs_of_dispatching import BUGS_OF_DISPATCHING
 from tests.simulation.bugs_of_tasks import BUGS_OF_TASKS, Bug
 from tests.simulation.bugs_of_wishes import BUGS_OF_WISHES
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 1_000
-BUGS = (*BUGS_OF_TASKS, *BUGS_OF_DISPATCHING, *BUGS_OF_WISHES)
+BUGS = (*BUGS_OF_TASKS, *BUGS_OF_DISPATCHING, *BUGS_OF_WISHES, *BUGS_OF_AWS)
 
 
 def found_at(bug: Bug, seeds: int) -> tuple[int | None, str]:
@@ -35,7 +36,10 @@ def found_at(bug: Bug, seeds: int) -> tuple[int | None, str]:
             raise SystemExit(message)
         file.write_text(before.replace(bug.text, bug.instead), encoding="utf-8")
         ended = subprocess.run(
-            [sys.executable, "-m", "tests.simulation.planted", "--look", str(seeds)],
+            [
+                *(sys.executable, "-m", "tests.simulation.planted", "--look", str(seeds)),
+                *("--weather", bug.weather),
+            ],
             env={"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
             capture_output=True,
             text=True,
@@ -47,12 +51,13 @@ def found_at(bug: Bug, seeds: int) -> tuple[int | None, str]:
     return None, rest or ended.stderr
 
 
-def _look(seeds: int) -> int:
+def _look(seeds: int, weather: str) -> int:
     """In the copy: run seeds until one fails; print how many it took, and what was wrong."""
     from longshore.testing.simulation.campaign import run_some
+    from longshore.testing.simulation.faults import Weather
 
     for seed in range(seeds):
-        tally = run_some([seed])
+        tally = run_some([seed], Weather(weather))
         for report in tally.failed:
             _say(str(seed + 1))
             _say(str(report.breaches[0]))
@@ -70,9 +75,10 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--only", default="", help="part of a bug's name")
     parser.add_argument("--look", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--weather", default="any", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.look is not None:
-        return _look(asked.look)
+        return _look(asked.look, asked.weather)
     chosen = [bug for bug in BUGS if asked.only in bug.name]
     missed = 0
     for bug in chosen:

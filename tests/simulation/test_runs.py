@@ -15,7 +15,13 @@ from longshore.errors import BackendUnavailable
 from longshore.ports.backend import Backend
 from longshore.testing.simulation.campaign import ENOUGH_FOR_ALL_FAULTS, Tally, campaign
 from longshore.testing.simulation.deeds import Deed
-from longshore.testing.simulation.faults import Fault, Faults
+from longshore.testing.simulation.faults import (
+    AWS_ALONE,
+    Fault,
+    Faults,
+    Weather,
+    faults_in,
+)
 from longshore.testing.simulation.run import Scenario, run
 from longshore.testing.simulation.world import TENANT
 from tests.simulation.stage import ALL, a_process, calm, simulated
@@ -166,11 +172,20 @@ async def test_a_row_can_be_read_late_only_by_whoever_heard_of_it_early() -> Non
 
 def test_a_fault_that_never_happens_makes_a_campaign_unclean() -> None:
     tally = Tally(runs=ENOUGH_FOR_ALL_FAULTS)
-    tally.happened.update({fault: 1 for fault in Fault if fault is not Fault.PAUSE})
+    tally.happened.update(dict.fromkeys(faults_in(tally.weather), 1))
+    del tally.happened[Fault.PAUSE]
     assert tally.never == [Fault.PAUSE]
     assert not tally.clean
     tally.happened[Fault.PAUSE] = 1
     assert tally.clean
+
+
+def test_what_only_aws_does_has_to_happen_there_and_nowhere_else() -> None:
+    elsewhere = set(faults_in(Weather.ANY))
+    tally = Tally(runs=ENOUGH_FOR_ALL_FAULTS, weather=Weather.AWS)
+    tally.happened.update(dict.fromkeys(elsewhere, 1))
+    assert set(tally.never) == AWS_ALONE
+    assert set(Fault) - elsewhere == AWS_ALONE
 
 
 def test_an_act_that_is_never_carried_out_is_told() -> None:

@@ -268,3 +268,16 @@ def test_importing_settings_brings_no_other_heavy_library() -> None:
     ).stdout
 
     assert printed.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("given", "alone"),
+    [
+        ({}, True),
+        ({"backend": "memory"}, True),
+        ({"backend": "aws"}, False),
+        ({"backend": "aws", "aws": {"functions": False}}, True),
+    ],
+)
+def test_workers_dispatch_and_sweep_unless_functions_do(given: dict[str, Any], alone: bool) -> None:
+    assert Settings(**given).works_alone is alone

@@ -94,3 +94,13 @@ def test_no_variable_at_all_can_be_passed_on_by_name(tmp_path: Path) -> None:
 
 def test_a_supervisor_waits_longer_than_a_worker_may_take_to_stop() -> None:
     assert SupervisionPolicy().kill_after > WorkerSettings().stops_within
+
+
+def test_on_aws_a_stop_may_last_as_long_as_a_poll_that_is_out(tmp_path: Path) -> None:
+    given = {"LONGSHORE_WORKER_DRAIN_GRACE": "0s", "LONGSHORE_WORKER_POLL_WAIT": "20s"}
+
+    here = loaded(tmp_path, **given).settings
+    on_aws = loaded(tmp_path, **given, LONGSHORE_BACKEND="aws").settings
+
+    assert here.stops_within == here.worker.kill_grace
+    assert on_aws.stops_within == on_aws.worker.poll_wait

@@ -1,12 +1,32 @@
-"""What can be found out about a store without using it, also when it is damaged."""
+"""What can be found out about an installation without using it, also when it is damaged."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 
 from longshore.ports.queue import Depth
+
+
+class Mark(StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    mark: Mark
+    detail: str
+    expected: str | None = None  # instead of what was found
+    remedy: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 
 from longshore.core.alerting import (
@@ -29,6 +29,7 @@ from longshore.core.alerting import (
     told_key,
     told_to_json,
 )
+from longshore.core.undelivered import UndeliveredNotice
 from longshore.errors import AlertFailed, BackendError, NotFound, UsageError
 from longshore.ports.alerts import Alerts
 from longshore.ports.backend import Backend
@@ -155,9 +156,40 @@ class Alerting:
         for tenant, channels in told.items():
             await self._book.keep(tenant, channels)
 
+    @property
+    def channels(self) -> frozenset[str]:
+        """The names of all channels."""
+        return frozenset(channel.channel for channel in self._channels)
+
+    async def announce(
+        self, notice: UndeliveredNotice, *, known_to: Collection[str] = ()
+    ) -> frozenset[str]:
+        """Tell what happened once to each channel that it is not known to; to whom it is now.
+
+        Never fails for what a channel does. Keeping who knows it is for the caller.
+        """
+        if not self._channels:
+            self._say_that_nobody_hears()
+        others = [one for one in self._channels if one.channel not in known_to]
+        sent = await asyncio.gather(*(self._unless_resting(one, notice) for one in others))
+        told = {one.channel for one, got in zip(others, sent, strict=True) if got}
+        return frozenset({*known_to, *told})
+
+    async def _unless_resting(self, channel: Alerts, notice: UndeliveredNotice) -> bool:
+        return not self._rests(channel.channel) and await self._sent(channel, notice)
+
+    def _rests(self, name: str) -> bool:
+        rests = self._clock.elapsed() < self._rests_until.get(name, timedelta(0))
+        if rests:
+            logger.info("alert.put_off", extra={"channel": name})
+        return rests
+
     def _tell_nobody(self, found: Sequence[Finding]) -> None:
-        news = any(notice_of(one, NOTHING_TOLD, cool_down=self._cool_down) for one in found)
-        if news and not self._said_that_nobody_hears:
+        if any(notice_of(one, NOTHING_TOLD, cool_down=self._cool_down) for one in found):
+            self._say_that_nobody_hears()
+
+    def _say_that_nobody_hears(self) -> None:
+        if not self._said_that_nobody_hears:
             self._said_that_nobody_hears = True
             logger.warning("alert.skipped", extra={"reason": "no channel is set up"})
 
@@ -166,8 +198,7 @@ class Alerting:
     ) -> None:
         """Tell one channel of each tenant; ``told`` is brought up to date as it goes."""
         name = channel.channel
-        if self._clock.elapsed() < self._rests_until.get(name, timedelta(0)):
-            logger.info("alert.put_off", extra={"channel": name})
+        if self._rests(name):
             return
         for one in found:
             channels = told[one.tenant]
@@ -180,7 +211,7 @@ class Alerting:
                 # At once: whoever stops us meanwhile should not make the next one repeat it.
                 await self._book.keep(one.tenant, channels)
 
-    async def _sent(self, channel: Alerts, notice: Notice) -> bool:
+    async def _sent(self, channel: Alerts, notice: Notice | UndeliveredNotice) -> bool:
         name = channel.channel
         about = {"channel": name, "tenant": notice.tenant}
         try:

@@ -28,10 +28,19 @@ _PAGE = 200
 
 
 class Crew:
-    """Works while it is entered; leaving it lets running attempts finish within the grace."""
+    """Works while it is entered; leaving it lets running attempts finish within the grace.
+
+    Args:
+        dispatcher: None where somebody else dispatches.
+    """
 
     def __init__(
-        self, *, worker: Worker, dispatcher: Dispatcher, sweeper: Sweeper, presence: Presence
+        self,
+        *,
+        worker: Worker,
+        dispatcher: Dispatcher | None,
+        sweeper: Sweeper,
+        presence: Presence,
     ) -> None:
         self.worker = worker
         self._dispatcher = dispatcher
@@ -40,10 +49,8 @@ class Crew:
 
     async def __aenter__(self) -> Crew:
         self._working = asyncio.ensure_future(self.worker.run())
-        self._helping = [
-            asyncio.ensure_future(self._dispatcher.run()),
-            asyncio.ensure_future(self._sweeper.run()),
-        ]
+        helpers = (self._dispatcher, self._sweeper)
+        self._helping = [asyncio.ensure_future(each.run()) for each in helpers if each is not None]
         return self
 
     async def __aexit__(

@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from heapq import nlargest
 
+from longshore.core.blob_keys import safe_name
 from longshore.core.changes import Change
 from longshore.core.cursors import cursor_to, place_of
 from longshore.core.dead_letters import (
+    SOURCE,
     DeadFilter,
     DeadLetter,
     DeadMessage,
@@ -47,6 +49,7 @@ EVERYTHING = DeadFilter()
 
 _AT_ONCE = 500
 _LISTING = "dead letters"
+_FOLDER = "dead/"  # of the blob store, for whole messages that lead nowhere
 _EXCERPT_CHARACTERS = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -275,7 +278,16 @@ class DeadLetters:
         if letter.row is not None:
             reason = f"it speaks for task {letter.row.id!r}, which the next sweep of a worker ends"
             raise CommandRefused(letter_id, reason)
-        message = letter.message
+        reason = f"discarded by {by}: {letter.reason}"
+        await self._reject(
+            tenant, letter.message, reason, Context(origin="operator", source="user")
+        )
+        await self._backend.queue.drop_dead_letter(letter.message.id)
+        return letter
+
+    async def _reject(
+        self, tenant: str, message: DeadMessage, reason: str, context: Context
+    ) -> None:
         await self._backend.events.append(
             tenant=tenant,
             app=self._app,
@@ -283,14 +295,12 @@ class DeadLetters:
             body=MessageRejected(
                 queue=message.queue,
                 message_id=message.id,
-                reason=f"discarded by {by}: {letter.reason}",
+                reason=reason,
                 excerpt=safe_excerpt(message.body, limit=_EXCERPT_CHARACTERS),
             ),
-            context=Context(origin="operator", source="user"),
+            context=context,
             now=self._backend.clock.now(),
         )
-        await self._backend.queue.drop_dead_letter(message.id)
-        return letter
 
     async def settle(self) -> Settled:
         """Let dead messages have their effect: their tasks fail, and they go.
@@ -312,7 +322,32 @@ class DeadLetters:
         settled.staying = len(staying)
         return settled
 
+    async def take(self, message: DeadMessage, *, tenant: str) -> Fate:
+        """Let one dead message have its effect that somebody else has received, and will remove.
+
+        When this returns, nothing is lost with it: what it stood for is in a row, or, of one that
+        leads to no task, in the blob store and in the history of its queue, which is ``tenant``'s.
+        """
+        fate = await self._decided(message)
+        if isinstance(fate, Stays):
+            await self._keep(message, fate, tenant)
+            self._tell(message, fate)
+        return fate
+
+    async def _keep(self, message: DeadMessage, fate: Stays, tenant: str) -> None:
+        key = f"{_FOLDER}{message.queue}/{safe_name(message.id)}"
+        await self._backend.blobs.put(key, message.body.encode(errors="surrogatepass"))
+        reason = f"{fate.reason}; its whole text is kept as {key}"
+        await self._reject(tenant, message, reason, Context(origin=SOURCE))
+
     async def _settle(self, message: DeadMessage) -> Fate:
+        fate = await self._decided(message)
+        if not isinstance(fate, Stays):
+            await self._backend.queue.drop_dead_letter(message.id)
+        return fate
+
+    async def _decided(self, message: DeadMessage) -> Fate:
+        """What becomes of the message; what becomes of its task has been committed."""
         while True:
             row = await self._row_of(message)
             fate = fate_of(
@@ -322,8 +357,6 @@ class DeadLetters:
                 margin=self._margin,
                 change_id=self._transitions.new_id(),
             )
-            if isinstance(fate, Stays):
-                return fate
             if isinstance(fate, Change):
                 try:
                     await self._transitions.commit(fate)
@@ -331,7 +364,6 @@ class DeadLetters:
                     continue  # it has changed: what was true of it may not be any more
                 extra = {"task_id": fate.row.id, "message_id": message.id}
                 logger.warning("dead_letter.ended_its_task", extra=extra)
-            await self._backend.queue.drop_dead_letter(message.id)
             return fate
 
     def _tell(self, message: DeadMessage, fate: Stays) -> None:

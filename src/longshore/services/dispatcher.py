@@ -19,6 +19,7 @@ from longshore.core import task as tasks
 from longshore.core.changes import Refusal
 from longshore.core.commands import ParentsDone
 from longshore.core.events.codec import EVENT_TYPES
+from longshore.core.events.event import Event
 from longshore.core.events.folding import EVENT_TO_STATE
 from longshore.core.graph import Graph
 from longshore.core.ids import split_task_id, task_id_of
@@ -42,6 +43,7 @@ _AT_ONCE = 256
 _LOOKS = 20
 _AS_IT_IS = -1  # no event was heard: the row need not be newer than it is
 _GRAPHS_KEPT = 4
+_Moved = tuple[JobRow, JobRow]
 
 
 class Dispatcher:
@@ -98,13 +100,26 @@ class Dispatcher:
         delivery = await bus.receive(CONSUMER, types=ENDING_EVENTS, limit=_AT_ONCE, wait=wait)
         if delivery is None:
             return False
-        heard: dict[str, int] = {}
-        for event in delivery.events:
-            heard[event.entity_id] = max(event.sequence, heard.get(event.entity_id, 0))
+        heard = _heard(delivery.events)
         with stepped_over(logger, "dispatch.left_to_sweeper", tasks=list(heard)):
             await self._settle(heard)
         await bus.acknowledge(CONSUMER, delivery.receipt)
         return True
+
+    async def hear(self, events: Sequence[Event]) -> list[Event]:
+        """Deal with events that somebody else has received; returns those to be brought again.
+
+        What does not end a task is nothing to it.
+        """
+        ends = [event for event in events if event.type in ENDING_EVENTS]
+        settled = await self._settled(_heard(ends))
+        stuck = {job_id: error for job_id, (error, _) in settled.items() if error is not None}
+        for job_id, error in stuck.items():
+            foreseen = isinstance(error, BackendUnavailable)
+            level = logging.WARNING if foreseen else logging.ERROR
+            extra = {"job_id": job_id, "error": str(error)}
+            logger.log(level, "dispatch.stuck", extra=extra, exc_info=None if foreseen else error)
+        return [event for event in ends if split_task_id(event.entity_id)[0] in stuck]
 
     async def settle(self, task_ids: Sequence[str]) -> int:
         """Do what follows from the end of these tasks, in so far as they have ended.
@@ -139,19 +154,28 @@ class Dispatcher:
 
     async def _settle(self, heard: Mapping[str, int]) -> int:
         """The same for tasks whose rows must be as new as the events that were heard."""
+        settled = (await self._settled(heard)).values()
+        errors = [error for error, _ in settled if error is not None]
+        if errors:
+            raise _gravest(errors)
+        return sum(news for _, news in settled)
+
+    async def _settled(
+        self, heard: Mapping[str, int]
+    ) -> dict[str, tuple[BaseException | None, int]]:
+        """By job, what went wrong with it, and how many ends were news to it."""
         by_job: dict[str, dict[str, int]] = {}
         for task_id, sequence in heard.items():
             by_job.setdefault(split_task_id(task_id)[0], {})[task_id] = sequence
         # Together, so that their commits share an fsync; and whichever breaks, the others go on.
-        settling = [asyncio.ensure_future(self._moved(*one)) for one in by_job.items()]
-        await asyncio.gather(*settling, return_exceptions=True)
-        errors = [error for one in settling if (error := one.exception()) is not None]
-        if errors:
-            raise _gravest(errors)
-        moved = [one.result() for one in settling]
-        return sum(len(after.ended - before.ended) for before, after in filter(None, moved))
+        settling = {
+            job_id: asyncio.ensure_future(self._moved(job_id, ended))
+            for job_id, ended in by_job.items()
+        }
+        await asyncio.gather(*settling.values(), return_exceptions=True)
+        return {job_id: _outcome(one) for job_id, one in settling.items()}
 
-    async def _moved(self, job_id: str, heard: Mapping[str, int]) -> tuple[JobRow, JobRow] | None:
+    async def _moved(self, job_id: str, heard: Mapping[str, int]) -> _Moved | None:
         """The job before and after it took note of these ends; None if it had nothing to learn."""
         before: list[JobRow] = []
 
@@ -325,6 +349,24 @@ class _Graphs:
 
     async def _read(self, job: JobRow) -> _Behind:
         return _Behind.in_graph(Graph.from_json(await self._documents.load(job.graph)))
+
+
+def _heard(events: Sequence[Event]) -> dict[str, int]:
+    """The tasks that events tell of, and how new their rows must be."""
+    heard: dict[str, int] = {}
+    for event in events:
+        heard[event.entity_id] = max(event.sequence, heard.get(event.entity_id, 0))
+    return heard
+
+
+def _outcome(moved: asyncio.Future[_Moved | None]) -> tuple[BaseException | None, int]:
+    if (error := moved.exception()) is not None:
+        return error, 0
+    before_and_after = moved.result()
+    if before_and_after is None:
+        return None, 0
+    before, after = before_and_after
+    return None, len(after.ended - before.ended)
 
 
 def _gravest(errors: Sequence[BaseException]) -> BaseException:

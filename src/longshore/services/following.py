@@ -3,6 +3,10 @@
 A row is read *before* the output: a task that has ended has stored all its output before it said
 so, and what is read after that is whole.
 
+Where a look costs nothing, one that follows looks at a steady pace. Where each is paid for (see
+``Backend.idle_look``), the pause doubles while nothing comes, and is short again when something
+does; what is printed is waited for by the output log itself, and does not come later for it.
+
 Output is read a little at a time, by bytes: a reader that stops, such as a client that no longer
 takes what it is sent, holds that little and no more, however much was printed.
 """
@@ -25,7 +29,7 @@ from longshore.ports.backend import Backend
 from longshore.ports.output import START, OutputEntry, OutputLog, Place
 
 LOOK_EVERY = timedelta(milliseconds=100)
-"""How often a row is looked at while its task prints nothing."""
+"""How often a row is looked at while its task prints nothing; at first, where that is paid for."""
 
 BYTES_AT_ONCE = 256 * 1024
 """About as much output as one reader holds."""
@@ -51,6 +55,20 @@ async def row_of(backend: Backend, task_id: str) -> TaskRow:
     if row is None:
         raise NotFound("task", task_id)
     return row
+
+
+class Pace:
+    """How long to wait before the next look."""
+
+    def __init__(self, backend: Backend, first: timedelta) -> None:
+        self._first = first
+        self._longest = max(first, backend.idle_look or first)
+        self.paid = backend.idle_look is not None
+        self.pause = first
+
+    def looked(self, *, came: bool) -> None:
+        """Something was there, or not."""
+        self.pause = self._first if came else min(2 * self.pause, self._longest)
 
 
 class _Bookmark:
@@ -96,16 +114,19 @@ async def updates(
 ) -> AsyncIterator[tuple[TaskRow, list[OutputEntry]]]:
     """The task's row and what it printed since, again and again until it has ended."""
     bookmark = _Bookmark(after)
+    pace = Pace(backend, look_every)
     row = await row_of(backend, task_id)
     batch = await bookmark.more(backend.output, task_id)
     while True:
         yield row, batch
         if row.state.terminal and not batch:
             return
-        asked = _Asked(task_id, bookmark.place, bookmark.count, look_every)
+        asked = _Asked(task_id, bookmark.place, bookmark.count, row.attempt, pace.pause)
         waits = bookmark.near_end and not row.state.terminal
+        known = row.state, row.attempt
         row, found = await (_together(backend, asked) if waits else _looked(backend, asked))
         batch = bookmark.moved(found)
+        pace.looked(came=bool(batch) or (row.state, row.attempt) != known)
 
 
 class _Asked(NamedTuple):
@@ -114,6 +135,7 @@ class _Asked(NamedTuple):
     task_id: str
     after: Place
     most: int
+    attempt: int  # the task's last, as far as the reader knows
     wait: timedelta
 
 
@@ -122,7 +144,11 @@ _Look = tuple[TaskRow, list[OutputEntry]]
 
 async def _looked(backend: Backend, asked: _Asked) -> _Look:
     row = await row_of(backend, asked.task_id)
-    return row, await backend.output.read(asked.task_id, after=asked.after, limit=asked.most)
+    return row, await _read(backend, asked)
+
+
+async def _read(backend: Backend, asked: _Asked) -> list[OutputEntry]:
+    return await backend.output.read(asked.task_id, after=asked.after, limit=asked.most)
 
 
 class _Turn:
@@ -158,10 +184,14 @@ async def _together(backend: Backend, asked: _Asked) -> _Look:
 
 
 async def _waited(backend: Backend, asked: _Asked, turn: _Turn) -> _Look:
-    await backend.output.wait(asked.task_id, after=asked.after, wait=asked.wait)
+    came = await backend.output.wait(asked.task_id, after=asked.after, wait=asked.wait)
     # Whoever comes from now on must look for themselves: what they know may be newer.
     _close(backend, asked, turn)
-    return await _looked(backend, asked)
+    row = await row_of(backend, asked.task_id)
+    if not came and row.attempt == asked.attempt and not row.state.terminal:
+        # It still prints where the reader is: what has come since then, the next wait finds.
+        return row, []
+    return row, await _read(backend, asked)
 
 
 def _close(backend: Backend, asked: _Asked, turn: _Turn) -> None:
@@ -245,6 +275,7 @@ async def _merged(
 async def _growing(backend: Backend, job_id: str, attempt: int | None) -> AsyncIterator[Piece]:
     bookmarks: dict[str, _Bookmark] = {}
     drained: set[str] = set()
+    pace = Pace(backend, LOOK_EVERY)
     while True:
         job = await backend.ledger.job(job_id)
         states = await backend.ledger.task_states(job_id)
@@ -263,10 +294,12 @@ async def _growing(backend: Backend, job_id: str, attempt: int | None) -> AsyncI
             if attempt in (None, piece.entry.attempt):
                 yield piece
         drained.update(key for key in keys if states[key].terminal and bookmarks[key].at_end)
-        if not printed:
-            if job is None or job.state.terminal:
-                return
-            await backend.clock.sleep(LOOK_EVERY)
+        if not printed and (job is None or job.state.terminal):
+            return
+        caught_up = all(bookmarks[key].at_end for key in keys)
+        pace.looked(came=printed)
+        if not printed or (pace.paid and caught_up):
+            await backend.clock.sleep(pace.pause)
 
 
 async def _by_now(

@@ -17,11 +17,12 @@ from longshore.core import commands as c
 from longshore.core import job as jobs
 from longshore.core import task as tasks
 from longshore.core.changes import Refusal
+from longshore.core.events.event import Event
 from longshore.core.graph import Graph
 from longshore.core.ids import split_task_id, task_id_of
 from longshore.core.numbers import NumberSet
 from longshore.core.rows import Intent, IntentKind, JobRow
-from longshore.errors import CommandRefused, NotFound, VersionConflict
+from longshore.errors import CommandRefused, NotFound, OutcomeUnknown, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.documents import Documents
@@ -177,14 +178,24 @@ class Resuming:
         return True
 
     async def _was_ours(self, change: jobs.JobChange) -> bool:
-        """Whether the round that was to begin is the one that this change began."""
-        row, told = change.row, change.events[-1]
-        history = await self._transitions.persistently(
-            lambda: self._events.history(
-                row.spec.tenant, told.entity, after=told.sequence - 1, limit=1
-            )
-        )
+        """Whether the round that was to begin is the one that this change began.
+
+        Raises:
+            OutcomeUnknown: what was told in its place has not come to the history yet.
+        """
+        told = change.events[-1]
+        history = await self._transitions.persistently(lambda: self._told_at(change.row.id, told))
         return [event.body for event in history] == [told.body]
+
+    async def _told_at(self, job_id: str, place: Event) -> Sequence[Event]:
+        found = await self._events.history(
+            place.tenant, place.entity, after=place.sequence - 1, limit=1
+        )
+        if not found and (await self._job(job_id)).last_sequence >= place.sequence:
+            # Where events come later than their row, that it is not there says nothing.
+            message = f"what was told of {job_id} is still on its way"
+            raise OutcomeUnknown(message)
+        return found
 
     async def finish(self, job: JobRow, intent: Intent) -> bool:
         """Carry out what a resume began and did not end; False: somebody was faster."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 
 from longshore.core.commands import Approve, RequestRevision
+from longshore.core.events.event import Event
 from longshore.core.events.types import TaskApproved, TaskRevisionRequested
-from longshore.core.limits import MAX_REVISIONS
 from longshore.core.rows import TaskRow
 from longshore.core.states import TaskState
-from longshore.errors import CommandRefused, NotFound
+from longshore.errors import CommandRefused, NotFound, OutcomeUnknown
 from longshore.ports.backend import Backend
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.transitions import Transitions
@@ -107,10 +107,18 @@ class Reviewing:
         self, row: TaskRow, kind: type[TaskApproved | TaskRevisionRequested]
     ) -> str | None:
         """Who last decided so about this task."""
-        page = await self._transitions.persistently(
-            lambda: self._events.query(
-                row.spec.tenant, event_type=kind.TYPE, entity=f"TASK#{row.id}", limit=MAX_REVISIONS
-            )
-        )
-        deciders = [event.body.by for event in page.items if isinstance(event.body, kind)]
+        told = await self._transitions.persistently(lambda: self._history(row))
+        deciders = [event.body.by for event in told if isinstance(event.body, kind)]
         return deciders[-1] if deciders else None
+
+    async def _history(self, row: TaskRow) -> list[Event]:
+        """All that was told of the task, up to where its row is."""
+        found: list[Event] = []
+        entity = f"TASK#{row.id}"
+        while page := await self._events.history(row.spec.tenant, entity, after=len(found)):
+            found += page
+        if len(found) < row.last_sequence:
+            # Where events come later than their row, one that is not there may still come.
+            message = f"what was told of {row.id} is still on its way"
+            raise OutcomeUnknown(message)
+        return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -53,6 +53,7 @@ class SweeperPolicy:
     skew_margin: timedelta = timedelta(seconds=2)
     ring_again_after: timedelta = timedelta(seconds=60)  # then twice that, and so on
     settle_after: timedelta = timedelta(seconds=30)  # the dispatcher's time to do it by itself
+    sweeps: bool = True  # False: somebody else does, and this looks after its own machine's dead
 
 
 @dataclass(slots=True)
@@ -110,6 +111,7 @@ class Sweeper:
         self._policy = policy
         self._publish = publish
         self._settles_from = timedelta(0)
+        self._begins_with = 0
         self.repairs = Repairs()
 
     async def run(self) -> None:
@@ -126,7 +128,7 @@ class Sweeper:
                     leads, next_sweep = True, clock.elapsed()
                     # Whoever dispatches has just begun as well, and has its own way of catching up.
                     self._settles_from = clock.elapsed() + self._policy.settle_after
-                if clock.elapsed() >= next_sweep:
+                if self._policy.sweeps and clock.elapsed() >= next_sweep:
                     await self.sweep()
                     next_sweep = clock.elapsed() + (every if leads else _STANDS_IN * every)
                 elif leads:
@@ -142,24 +144,39 @@ class Sweeper:
         before, self.repairs = self.repairs, Repairs()
         try:
             # In this order; one that breaks must not keep those after it from being made.
-            for mend in (
-                self.bury_the_dead,
-                self._end_silent_leases,
-                self._finish_intents,
-                self._settle_dead_letters,
-                self._record_ends,
-                self._send_on,
-                self._tell_ends,
-                self._ring_again,
-                self._publish_the_rest,
-            ):
+            for mend in self._in_turn():
                 with stepped_over(logger, "sweep.broken", repair=mend.__name__):
                     await mend()
+        except BackendUnavailable:
+            self._begins_with = 0  # the next one is in order again
+            raise
         finally:
             done, self.repairs = self.repairs, before + self.repairs
             if done:
                 logger.warning("sweep.repaired", extra=done.by_kind())
         return done
+
+    def _in_turn(self) -> Iterator[Callable[[], Awaitable[None]]]:
+        """Every kind of repair, beginning behind the one that the last sweep was cut off in.
+
+        Where a sweep has only so much time, one kind with very much to do would else be all that is
+        ever done.
+        """
+        mends = (
+            self.bury_the_dead,
+            self._end_silent_leases,
+            self._finish_intents,
+            self._settle_and_ring,
+            self._record_ends,
+            self._send_on,
+            self._tell_ends,
+            self._publish_the_rest,
+        )
+        first = self._begins_with
+        for number in (*range(first, len(mends)), *range(first)):
+            self._begins_with = (number + 1) % len(mends)
+            yield mends[number]
+        self._begins_with = 0
 
     async def bury_the_dead(self) -> None:
         """End the leases of workers on this machine whose process is known to be gone."""
@@ -225,6 +242,12 @@ class Sweeper:
         """In their order: tasks must be there before they can be cancelled."""
         for intent in job.intents:
             self.repairs.intents_finished += await self._finishers[intent.kind](job, intent)
+
+    async def _settle_and_ring(self) -> None:
+        """Never the other way round: a task whose message wore out workers is not rung again."""
+        with stepped_over(logger, "sweep.broken", repair=self._settle_dead_letters.__name__):
+            await self._settle_dead_letters()
+        await self._ring_again()
 
     async def _settle_dead_letters(self) -> None:
         settled = await self._dead_letters.settle()

@@ -158,7 +158,7 @@ class Transitions:
                 unheard = True
                 raise
             except VersionConflict as conflict:
-                conflict.perhaps_ours = unheard
+                conflict.perhaps_ours |= unheard
                 raise
 
         await self._ring(await self.persistently(commit))

@@ -12,7 +12,6 @@ library that reads the environment by itself can tell neither origins nor wrong 
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from pydantic.fields import FieldInfo
 
 from longshore.core.sanitise import mask_secrets
 from longshore.errors import ConfigurationError
+from longshore.settings.foreign import FOREIGN_NAMES, foreign_in
 from longshore.settings.health import AlertsSettings, HealthSettings
 from longshore.settings.section import PREFIX, Contradictions, Duration, Section, text_of
 from longshore.settings.sections import (
@@ -63,20 +63,8 @@ CONFIG_FILE: Final = "longshore.toml"
 CONFIG_VARIABLE: Final = "LONGSHORE_CONFIG"
 TRACE_VARIABLES: Final = ("TRACEPARENT", "TRACESTATE")
 DEFAULT: Final = "default"
-# Names that other systems use for the same thing, and the unit of a bare number there.
-FOREIGN_NAMES: Final[Mapping[str, tuple[str, str]]] = {
-    "APP_NAME": ("app", ""),
-    "CLAUDE_TIMEOUT": ("worker.task_timeout", "ms"),
-    "MAX_CONCURRENT_CLAUDE": ("worker.concurrency", ""),
-    "MAX_MESSAGE_RETRIES": ("retry.max_attempts", ""),
-    "TENANT_ID": ("tenant", ""),
-    "VISIBILITY_EXTENSION_AMOUNT": ("worker.extend_by", "s"),
-    "VISIBILITY_EXTENSION_INTERVAL": ("worker.renew_every", "ms"),
-    "WAIT_TIME_SECONDS": ("worker.poll_wait", "s"),
-}
 # Variables that we set for a task, and no settings: a command of ours inside a task meets them.
 _MARKER_PREFIX = "LONGSHORE_ATTEMPT"
-_BARE_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,11 +149,9 @@ def load(
     """
     variables = _environment() if environ is None else environ
     problems: list[str] = []
-    given = {
-        **_from_file(variables, cwd or Path.cwd(), problems),
-        **_from_environment(variables, problems),
-        **_from_flags(flags, problems),
-    }
+    in_file = _from_file(variables, cwd or Path.cwd(), problems)
+    ours = {**_from_environment(variables, problems), **_from_flags(flags, problems)}
+    given = {**in_file, **_from_others(variables, {**in_file, **ours}), **ours}
     try:
         settings = Settings(**_nested(given))
     except ValidationError as error:
@@ -214,10 +200,6 @@ def _from_flags(flags: Mapping[str, Any], problems: list[str]) -> dict[str, _Giv
 def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, _Given]:
     """An empty variable counts as not set, as compose files and shells leave them."""
     found: dict[str, _Given] = {}
-    for variable, (name, unit) in FOREIGN_NAMES.items():
-        if text := environ.get(variable, ""):
-            value = f"{text}{unit}" if _BARE_NUMBER.fullmatch(text) else text
-            found[name] = _Given(value=value, origin=f"{variable} in the environment")
     for variable, text in environ.items():
         if not text or not variable.startswith(PREFIX) or variable == CONFIG_VARIABLE:
             continue
@@ -227,6 +209,15 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[s
         elif not variable.startswith(_MARKER_PREFIX):
             problems.append(f"environment: {_unknown(variable, [*_NAMES, CONFIG_VARIABLE])}")
     return found
+
+
+def _from_others(environ: Mapping[str, str], given: Mapping[str, _Given]) -> dict[str, _Given]:
+    """Likewise, under the names of other systems."""
+    others = {name: item.value for name, item in given.items()}
+    return {
+        found.name: _Given(value=found.value, origin=f"{found.variable} in the environment")
+        for found in foreign_in(environ, others)
+    }
 
 
 def _from_file(environ: Mapping[str, str], folder: Path, problems: list[str]) -> dict[str, _Given]:

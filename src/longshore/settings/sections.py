@@ -21,7 +21,7 @@ from longshore.core.lease import LEASE_SLACK, LeasePolicy
 from longshore.core.limits import TASKS_PER_JOB
 from longshore.core.supervision import SupervisionPolicy
 from longshore.settings.api import ApiSettings
-from longshore.settings.aws import AwsSettings
+from longshore.settings.aws import AwsSettings, stage_problems
 from longshore.settings.health import AlertsSettings, HealthSettings
 from longshore.settings.section import (
     GIB,
@@ -53,6 +53,7 @@ _CREDENTIALS = {
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
     *("LONGSHORE_ALERTS_SLACK_TOKEN", "LONGSHORE_ALERTS_SLACK_WEBHOOK"),
     *("LONGSHORE_ALERTS_WEBHOOK_URL", "LONGSHORE_ALERTS_WEBHOOK_SECRETS"),
+    *("SLACK_BOT_TOKEN", "SLACK_WEBHOOK_URL"),
 }
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TIME_OF_DAY = re.compile(r"[0-9]{2}:[0-9]{2}(:[0-9]{2})?")
@@ -181,7 +182,7 @@ class WorkerSettings(Section):
 
     @property
     def stops_within(self) -> timedelta:
-        """How long a stop can take: whoever supervises the worker must wait longer."""
+        """How long what runs can take to end when the worker is stopped."""
         return self.drain_grace + self.kill_grace
 
     def contradictions(self) -> Iterator[str]:
@@ -340,7 +341,24 @@ class Settings(Section):
             return self.environment != "dev"
         return self.health.enabled == "true"
 
+    @property
+    def works_alone(self) -> bool:
+        """Whether workers dispatch and sweep themselves; on AWS functions do."""
+        return self.backend != "aws" or not self.aws.functions
+
+    @property
+    def stops_within(self) -> timedelta:
+        """How long a stop of a worker can take: whoever supervises it must wait longer.
+
+        On AWS a poll that is out is waited for while tasks drain: one that is cut off may take
+        messages with it.
+        """
+        least = self.worker.poll_wait if self.backend == "aws" else _ZERO
+        return max(self.worker.stops_within, least)
+
     def contradictions(self) -> Iterator[str]:
+        if self.backend == "aws":
+            yield from stage_problems(self.environment, self.worker.queues)
         if not self.checks_health:
             return
         healthy = f"health.healthy_within ({text_of(self.health.healthy_within)})"

@@ -14,7 +14,6 @@ from pathlib import Path
 from longshore.adapters.process.presence import FilePresence
 from longshore.adapters.process.runner import ProcessRunner
 from longshore.adapters.process.table import rss_bytes_of
-from longshore.adapters.sqlite import inspection
 from longshore.adapters.system import key_file
 from longshore.adapters.system.clock import SystemClock
 from longshore.core.backoff import RetryPolicy
@@ -258,6 +257,7 @@ def services_on(
                 every=settings.worker.sweep_every,
                 look_for_dead_every=settings.worker.look_every,
                 skew_margin=settings.worker.skew_margin,
+                sweeps=settings.works_alone,
             ),
         ),
         dead_letters=dead_letters,
@@ -292,15 +292,20 @@ def _health_check(settings: Settings, backend: Backend, presence: Presence) -> H
     return HealthCheck(
         backend=backend,
         presence=presence,
-        alerting=Alerting(
-            backend,
-            list(_channels(settings, backend.clock)),
-            cool_down=health.cool_down,
-            within=settings.alerts.timeout,
-        ),
+        alerting=alerting_on(settings, backend),
         app=settings.app,
         tenant=settings.tenant,
         policy=HealthCheckPolicy(every=health.every, thresholds=thresholds),
+    )
+
+
+def alerting_on(settings: Settings, backend: Backend) -> Alerting:
+    """What tells people, by every channel that is set up."""
+    return Alerting(
+        backend,
+        list(_channels(settings, backend.clock)),
+        cool_down=settings.health.cool_down,
+        within=settings.alerts.timeout,
     )
 
 
@@ -343,11 +348,16 @@ def machine_key(settings: Settings) -> str | None:
 
 def store_exists(settings: Settings) -> bool:
     """Whether anything can have been stored before: memory always starts empty."""
+    # Here and below: where SQLite is not used, nobody waits for it to be loaded.
+    from longshore.adapters.sqlite import inspection
+
     return settings.backend != "sqlite" or inspection.exists(settings.data_dir.absolute())
 
 
 def examine(settings: Settings) -> StoreFacts:
     """What can be told of the data folder without using it."""
+    from longshore.adapters.sqlite import inspection
+
     return inspection.examine(settings.data_dir.absolute(), now=SystemClock().now())
 
 

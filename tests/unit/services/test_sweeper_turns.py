@@ -273,3 +273,23 @@ async def test_a_bus_that_does_not_read_the_log_has_what_it_missed_published(
 
         assert await sweeper.sweep() == Repairs(events_published=3)
         assert not await sweeper.sweep()
+
+
+@scenario
+async def test_where_functions_sweep_a_worker_looks_after_its_own_machines_dead_alone(
+    tmp_path: Path,
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        told, calls = recorded(backend)
+        stage = Stage(told)
+        await stage.submit(a_task())
+        await stage.claim(task_id("a"), "dead")
+        stage.presence.dies("dead")
+        sweeper = stage.a_sweeper(policy=SweeperPolicy(sweeps=False))
+
+        running = asyncio.ensure_future(sweeper.run())
+        await stage.passes(10 * MINUTE)
+        running.cancel()
+
+        assert SWEEP not in calls
+        assert (await stage.task("a")).state is TaskState.PENDING

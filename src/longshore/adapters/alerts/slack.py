@@ -34,6 +34,7 @@ from slack_sdk.webhook.webhook_response import WebhookResponse
 from longshore.adapters.alerts.slack_message import SlackMessage, message_of
 from longshore.adapters.alerts.trying import WITHIN, NotAccepted, Tries, by_status
 from longshore.core.alerting import Notice
+from longshore.core.undelivered import UndeliveredNotice
 from longshore.ports.clock import Clock
 
 CHANNEL = "slack"
@@ -63,7 +64,7 @@ class SlackAlerts:
         self._post = post
         self._tries = Tries(CHANNEL, clock, within=within)
 
-    async def send(self, notice: Notice) -> None:
+    async def send(self, notice: Notice | UndeliveredNotice) -> None:
         message = message_of(notice)
 
         async def once(timeout_s: float) -> None:

@@ -23,12 +23,14 @@ from longshore.core.alerting import (
     Recovered,
 )
 from longshore.core.health import CheckedTask, Health
+from longshore.core.undelivered import Undelivered, UndeliveredNotice
 
 BLOCKS_LIMIT = 50
 """https://docs.slack.dev/reference/block-kit/blocks"""
 
 # Three texts of it, each character five when escaped, stay below the 3,000 of a section.
 _LONGEST_TEXT = 128
+_SHORT_TEXT = 64
 _MINUTE = timedelta(minutes=1)
 _SECOND = timedelta(seconds=1)
 _PARTS = 3  # of tasks
@@ -69,8 +71,36 @@ class _Writing:
                 self.blocks.append(_context(f"and {len(lines) - len(shown)} more"))
 
 
-def message_of(notice: Notice) -> SlackMessage:
-    """The notice as one message: what is urgent, what is not yet, what is dead, what is over."""
+def message_of(notice: Notice | UndeliveredNotice) -> SlackMessage:
+    """The notice as one message."""
+    if isinstance(notice, UndeliveredNotice):
+        return _message_of_undelivered(notice)
+    return _message_of_health(notice)
+
+
+def _message_of_undelivered(notice: UndeliveredNotice) -> SlackMessage:
+    message = _Writing(room=_ROOM)
+    headline = f":red_circle: Events: {len(notice.events)} not delivered"
+    message.tasks(headline, [_undelivered(one, notice.at) for one in notice.events])
+    where = f"tenant {_code(notice.tenant)}; each is kept, and can be told again"
+    message.blocks.append(_context(where))
+    return SlackMessage(text=headline, blocks=tuple(message.blocks))
+
+
+def _undelivered(one: Undelivered, now: datetime) -> str:
+    found = one.facts()
+    told = (found.event_type, found.detail_type, one.reason, one.source, one.message_id)
+    # More texts than of a task, so that each may be shorter.
+    event_type, detail_type, reason, source, message_id = (text[:_SHORT_TEXT] for text in told)
+    return (
+        f"{_escaped(event_type)} of {_code(found.entity)} ({_escaped(detail_type)}), "
+        f"{_age(now - found.at)} ago, at {found.at:%Y-%m-%d %H:%M:%S} UTC: "
+        f"{_escaped(reason)}, {_code(source)}, message {_code(message_id)}"
+    )
+
+
+def _message_of_health(notice: Notice) -> SlackMessage:
+    """What is urgent, what is not yet, what is dead, what is over."""
     warnings = f":warning: Task Health: {len(notice.warnings)} tasks with delayed heartbeats"
     recovered = f":white_check_mark: Task Health: {len(notice.recovered)} tasks recovered"
     dead = _dead_lines(notice.dead.found, notice.at) if notice.dead else []

@@ -24,6 +24,11 @@ out. ``deadLetters`` is null unless there is something to tell of them, else an 
 ``category`` is that of a task's failure, or ``message`` for a message that leads to no task; such
 messages are told with the tenant who looks after the queues. ``newest`` are a few, the last first.
 
+``type`` is ``task.health`` there. It is ``event.undelivered`` where the bus on AWS could not bring
+events to whoever should hear of them: then ``events`` says of each its ``eventType``,
+``detailType``, ``entity``, ``timestamp``, ``messageId``, ``source``, ``reason`` and the ``id`` that
+it is kept by, and ``notListed`` how many more there are.
+
 The transport is used without httpx's client: that would log every address, obey proxies and
 ``.netrc``, and follow what it is told to. Answers are not read beyond their headers.
 """
@@ -44,6 +49,7 @@ from longshore.core.alerting import LISTING, DeadNotice, Notice, Recovered
 from longshore.core.events.kinds import ms_of
 from longshore.core.events.types import HealthSummary
 from longshore.core.health import CheckedTask
+from longshore.core.undelivered import Undelivered, UndeliveredNotice
 from longshore.ports.clock import Clock
 
 CHANNEL = "webhook"
@@ -73,7 +79,7 @@ class WebhookAlerts:
         self._clock = clock
         self._tries = Tries(CHANNEL, clock, within=within)
 
-    async def send(self, notice: Notice) -> None:
+    async def send(self, notice: Notice | UndeliveredNotice) -> None:
         body = body_of(notice)
 
         async def once(timeout_s: float) -> None:
@@ -117,14 +123,47 @@ def signature_of(body: bytes, keys: Sequence[bytes], at_s: int) -> str:
     return ",".join([f"t={at_s}", *(f"v1={mark}" for mark in marks)])
 
 
-def body_of(notice: Notice) -> bytes:
+def body_of(notice: Notice | UndeliveredNotice) -> bytes:
     """The notice as it is sent; moments and durations are milliseconds, as in events."""
+    if isinstance(notice, UndeliveredNotice):
+        content = _of_undelivered(notice)
+    else:
+        content = _of_health(notice)
+    mark = hashlib.blake2b(_json(content), digest_size=_ID_BYTES).hexdigest()
+    return _json({"id": mark, **content})
+
+
+def _of_undelivered(notice: UndeliveredNotice) -> dict[str, Any]:
+    return {
+        "type": "event.undelivered",
+        "tenantId": notice.tenant,
+        "timestamp": ms_of(notice.at),
+        "events": [_undelivered(one) for one in notice.events[:LISTED_LIMIT]],
+        "notListed": max(len(notice.events) - LISTED_LIMIT, 0),
+    }
+
+
+def _undelivered(one: Undelivered) -> dict[str, Any]:
+    found = one.facts()
+    return {
+        "id": one.id,
+        "eventType": found.event_type,
+        "detailType": found.detail_type,
+        "entity": found.entity,
+        "timestamp": ms_of(found.at),
+        "messageId": one.message_id,
+        "source": one.source,
+        "reason": one.reason,
+    }
+
+
+def _of_health(notice: Notice) -> dict[str, Any]:
     parts: dict[str, Sequence[Any]] = {
         "urgent": notice.urgent,
         "warnings": notice.warnings,
         "recovered": notice.recovered,
     }
-    content: dict[str, Any] = {
+    return {
         "type": "task.health",
         "tenantId": notice.tenant,
         "timestamp": ms_of(notice.at),
@@ -135,8 +174,6 @@ def body_of(notice: Notice) -> bytes:
         "notListed": {name: max(len(part) - LISTED_LIMIT, 0) for name, part in parts.items()},
         "deadLetters": _dead(notice.dead) if notice.dead else None,
     }
-    mark = hashlib.blake2b(_json(content), digest_size=_ID_BYTES).hexdigest()
-    return _json({"id": mark, **content})
 
 
 def _json(content: dict[str, Any]) -> bytes:

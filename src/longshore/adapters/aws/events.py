@@ -12,6 +12,7 @@ The indexes cost eight writes an event, as seed 001 wants them: see docs/explain
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import AsyncIterator, Sequence, Set
@@ -95,15 +96,21 @@ class DynamoEventLog:
                 return
 
     async def save(self, events: Sequence[Event]) -> None:
-        """Write events of which it is known that nothing else is in their place."""
+        """Write events of which it is known that nothing else is in their place.
+
+        One that is there already, because it was told twice, stays as it first came.
+        """
         for event in events:
-            await self._aws.call(
-                "dynamodb",
-                "put_item",
-                alters=True,
-                TableName=self._names.events,
-                Item=self._item(event),
-            )
+            with contextlib.suppress(Refused):
+                await self._aws.call(
+                    "dynamodb",
+                    "put_item",
+                    alters=True,
+                    expects=("ConditionalCheckFailedException",),
+                    TableName=self._names.events,
+                    Item=self._item(event),
+                    ConditionExpression="attribute_not_exists(PK)",
+                )
 
     def _item(self, event: Event) -> Item:
         now = self._clock.now()

@@ -108,7 +108,11 @@ class DynamoLedger:
         except Refused as refused:
             there = refused.answer.get("Item")
             if not there or there["change"]["S"] != change.row.change_id:
-                raise VersionConflict(change.row.id, change.expected_version) from refused
+                conflict = VersionConflict(change.row.id, change.expected_version)
+                # The library asks again by itself when an answer is lost.
+                asked = refused.answer.get("ResponseMetadata", {})
+                conflict.perhaps_ours = bool(asked.get("RetryAttempts"))
+                raise conflict from refused
 
     async def _nudge(self, nudge: Nudge) -> None:
         try:

@@ -1,8 +1,8 @@
 """The body of ``longshore doctor --audit``: holds all that is stored against the invariants.
 
-The folder is read a few jobs at a time, so a large one takes time and little memory, and workers
-that are at it are not kept waiting. Nothing is changed, and nothing is mended: what is found here
-is either damage or a fault of Longshore, and both want a person's eye.
+A folder, or the tables on AWS, are read a few jobs at a time, so much of it takes time and little
+memory, and workers that are at it are not kept waiting. Nothing is changed, and nothing is mended:
+what is found here is either damage or a fault of Longshore, and both want a person's eye.
 """
 
 from __future__ import annotations
@@ -13,11 +13,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from longshore.errors import BackendError
 from longshore.interfaces.cli import words
 from longshore.interfaces.cli.screen import Column, console, print_pairs, print_table
 from longshore.ports.clock import Clock
+from longshore.settings import Settings
+
+if TYPE_CHECKING:
+    from longshore.testing.auditing.evidence import Evidence
 
 _KEPT = 1_000
 _SHOWN = 20
@@ -56,6 +61,7 @@ class Audit:
     took: timedelta = timedelta(0)
     by_law: Counter[int] = field(default_factory=Counter)
     findings: list[tuple[int, str, str]] = field(default_factory=list)  # the first of them
+    restless: int = 0  # jobs that changed for as long as they were looked at
     unreadable: str | None = None
 
     @property
@@ -63,10 +69,22 @@ class Audit:
         """Whether everything could be read, and nothing was found."""
         return self.unreadable is None and not self.by_law
 
+    def judge(self, evidence: Evidence) -> None:
+        """Add what is found in the evidence of some jobs."""
+        from longshore.testing.auditing.audit import audit
+
+        self.jobs += len(evidence.jobs)
+        self.tasks += len(evidence.tasks)
+        self.events += len(evidence.events)
+        for violation in audit(evidence):
+            self.by_law[violation.invariant] += 1
+            if len(self.findings) < _KEPT:
+                self.findings.append((violation.invariant, violation.subject, violation.text))
+
     def sentence(self) -> str:
         """The whole of it in a line."""
         if self.unreadable is not None:
-            return f"it cannot be read: {self.unreadable}; restore the folder from a backup"
+            return f"it cannot be read: {self.unreadable}"
         seen = ", ".join(
             (
                 words.number_of(self.jobs, "job"),
@@ -74,10 +92,13 @@ class Audit:
                 words.number_of(self.events, "event"),
             )
         )
+        if self.restless:
+            left = words.number_of(self.restless, "job")
+            seen += f" ({left} more would not stand still and were left out)"
         if self.sound:
             return f"{seen}: invariants 1 to 9, 11 and 13 hold ({words.took(self.took)})"
         total = words.number_of(self.by_law.total(), "finding")
-        return f"{total} in {seen}; nothing was changed. Keep a copy of the folder, and report it"
+        return f"{total} in {seen}; nothing was changed. Keep a copy of all of it, and report it"
 
     def as_json(self) -> dict[str, Any]:
         """For a program."""
@@ -85,6 +106,7 @@ class Audit:
             "jobs": self.jobs,
             "tasks": self.tasks,
             "events": self.events,
+            "restless": self.restless,
             "seconds": round(self.took.total_seconds(), 3),
             "found": {str(number): count for number, count in sorted(self.by_law.items())},
             "findings": [
@@ -115,24 +137,39 @@ class Audit:
 def audited(folder: Path, clock: Clock) -> Audit:
     """Look at everything in a data folder."""
     from longshore.testing.auditing import from_sqlite
-    from longshore.testing.auditing.audit import audit
 
     found, began = Audit(), clock.elapsed()
     try:
         size = from_sqlite.size_of(folder)
         with _progress(size.jobs) as advance:
             for piece in from_sqlite.pieces_of(folder):
-                evidence = piece.evidence
-                found.jobs += len(evidence.jobs)
-                found.tasks += len(evidence.tasks)
-                found.events += len(evidence.events)
-                for violation in audit(evidence):
-                    found.by_law[violation.invariant] += 1
-                    if len(found.findings) < _KEPT:
-                        one = (violation.invariant, violation.subject, violation.text)
-                        found.findings.append(one)
+                found.judge(piece.evidence)
                 advance(piece.jobs)
     except from_sqlite.Unreadable as error:
+        found.unreadable = f"{error}; restore the folder from a backup"
+    found.took = clock.elapsed() - began
+    return found
+
+
+async def audited_on_aws(settings: Settings, clock: Clock) -> Audit:
+    """Look at everything in the tables of an installation on AWS.
+
+    Raises:
+        ConfigurationError: the settings do not say where that is.
+    """
+    from longshore.testing.auditing import from_dynamo
+    from longshore.wiring.auditing import installation_of
+
+    found, began = Audit(), clock.elapsed()
+    try:
+        async with installation_of(settings) as (call, names):
+            place = from_dynamo.Place(names.ledger, names.events, names.output, names.bucket)
+            with _progress(await from_dynamo.count_jobs(call, place)) as advance:
+                async for piece in from_dynamo.pieces_of(call, place):
+                    found.judge(piece.evidence)
+                    found.restless += piece.restless
+                    advance(piece.jobs + piece.restless)
+    except BackendError as error:
         found.unreadable = str(error)
     found.took = clock.elapsed() - began
     return found

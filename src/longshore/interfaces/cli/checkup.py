@@ -7,14 +7,14 @@ reads all that is stored, which takes longer.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
-from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
 
@@ -22,35 +22,18 @@ from rich.text import Text
 
 from longshore.errors import ConfigurationError
 from longshore.interfaces.cli import words
-from longshore.interfaces.cli.auditing import Audit, audited
+from longshore.interfaces.cli.auditing import Audit, audited, audited_on_aws
 from longshore.interfaces.cli.exits import ExitCode
 from longshore.interfaces.cli.options import Here
 from longshore.interfaces.cli.screen import Column, print_json, print_table
 from longshore.interfaces.cli.session import settings_for
-from longshore.ports.inspection import StoreFacts
+from longshore.ports.inspection import Check, Mark, StoreFacts
 from longshore.settings import Settings
 
 _LEAST_FREE_BYTES = 1_000_000_000
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 # No clock that is right shows less than the day this was written.
 _EARLIEST = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-class Mark(StrEnum):
-    """How a check ended."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at."""
-
-    name: str
-    mark: Mark
-    detail: str
 
 
 def doctor(here: Here, *, audit: bool = False) -> int:
@@ -67,7 +50,7 @@ def doctor(here: Here, *, audit: bool = False) -> int:
         print_table(
             [Column("CHECK"), Column(""), Column("FOUND", flexible=True)],
             [
-                [check.name, Text(check.mark.value, style=_STYLES[check.mark]), check.detail]
+                [check.name, Text(check.mark.value, style=_STYLES[check.mark]), _sentence(check)]
                 for check in checks
             ],
         )
@@ -76,6 +59,11 @@ def doctor(here: Here, *, audit: bool = False) -> int:
                 print()
                 one.print()
     return ExitCode.FAILED if failed else ExitCode.OK
+
+
+def _sentence(check: Check) -> str:
+    expected = f"; expected: {check.expected}" if check.expected else ""
+    return f"{check.detail}{expected}" + (f"; {check.remedy}" if check.remedy else "")
 
 
 def _checks(here: Here, keep: Callable[[Audit], None] | None) -> Iterator[Check]:
@@ -88,6 +76,9 @@ def _checks(here: Here, keep: Callable[[Audit], None] | None) -> Iterator[Check]
     yield Check("settings", Mark.OK, f"tenant {settings.tenant}, backend {settings.backend}")
     if settings.backend == "memory":
         yield Check("store", Mark.WARN, "memory: everything is forgotten when a process ends")
+        return
+    if settings.backend == "aws":
+        yield from _of_aws(settings, keep)
         return
     yield from _of_store(settings, keep)
 
@@ -132,6 +123,24 @@ def _of_store(settings: Settings, keep: Callable[[Audit], None] | None) -> Itera
         yield from _at_work(settings, facts)
         if keep is not None:
             yield _history(facts, keep)
+
+
+def _of_aws(settings: Settings, keep: Callable[[Audit], None] | None) -> Iterator[Check]:
+    from longshore.wiring import examine, system_clock
+    from longshore.wiring.examining import examine_aws
+
+    facts = examine(settings)  # of the folder in which attempts work
+    yield _folder(facts)
+    yield _disk(facts)
+    try:
+        yield from asyncio.run(examine_aws(settings))
+    except ConfigurationError as error:
+        yield Check("aws library", Mark.FAIL, str(error))
+        return
+    if keep is not None:
+        found = asyncio.run(audited_on_aws(settings, system_clock()))
+        keep(found)
+        yield Check("history", Mark.OK if found.sound else Mark.FAIL, found.sentence())
 
 
 def _history(facts: StoreFacts, keep: Callable[[Audit], None]) -> Check:

@@ -71,6 +71,11 @@ COMMANDS: dict[str, _Command] = {
     "contexts add": _Command(f"{_FOLDER}.access", "add", "Remember a server and its key"),
     "contexts use": _Command(f"{_FOLDER}.access", "use", "Choose which server commands ask"),
     "contexts remove": _Command(f"{_FOLDER}.access", "remove", "Forget a server"),
+    "deploy": _Command(f"{_FOLDER}.cloud", "deploy", "Bring an installation to AWS"),
+    "status": _Command(f"{_FOLDER}.cloud", "status", "Show what is deployed on AWS"),
+    "destroy": _Command(f"{_FOLDER}.cloud", "destroy", "Take an installation away from AWS"),
+    "undelivered list": _Command(f"{_FOLDER}.undelivered", "list_", "List undelivered events"),
+    "undelivered replay": _Command(f"{_FOLDER}.undelivered", "replay", "Tell them once more"),
     "settings": _Command(f"{_FOLDER}.house", "settings", "Show every setting and its origin"),
     "doctor": _Command(f"{_FOLDER}.house", "doctor", "Check this installation and its data"),
     "sim": _Command(f"{_FOLDER}.proof", "sim", "Simulate crashes and faults, and audit what comes"),
@@ -78,6 +83,7 @@ COMMANDS: dict[str, _Command] = {
 # First words of commands that have two.
 _GROUPS = {
     "dead": "Dead letters: tasks that failed for good, and messages that lead to no task.",
+    "undelivered": "Undelivered events: what the bus on AWS could not bring to its readers.",
     "queues": "Queues: pause one, for all workers of the installation, and resume it.",
     "definitions": "Definitions: what a task does, under a name that jobs can use.",
     "keys": "Keys to the API: who can ask, and for what.",

@@ -129,7 +129,9 @@ async def _helping(
     session: Session, files: _Files | None, *, working: bool
 ) -> AsyncIterator[list[asyncio.Task[None]]]:
     """What goes on beside: a crew has its own dispatcher and sweeper."""
-    wanted = [] if working else [session.dispatcher.run(), session.sweeper.run()]
+    wanted = [] if working else [session.sweeper.run()]
+    if not working and session.settings.works_alone:
+        wanted.append(session.dispatcher.run())
     if session.settings.checks_health:
         wanted.append(session.health_check.run())
     if files is not None and session.settings.definitions.watch_every:

@@ -73,7 +73,7 @@ class Session:
             settings = settings.model_copy(update={"worker": worker})
         return Crew(
             worker=self.new_worker(settings),
-            dispatcher=self.dispatcher,
+            dispatcher=self.dispatcher if settings.works_alone else None,
             sweeper=self.sweeper,
             presence=self.presence,
         )

@@ -15,7 +15,7 @@ from longshore.interfaces.cli.screen import Column, console, print_json, print_p
 
 if TYPE_CHECKING:
     from longshore.testing.simulation.campaign import Tally
-    from longshore.testing.simulation.faults import Fault
+    from longshore.testing.simulation.faults import Fault, Weather
     from longshore.testing.simulation.run import Report
 
 _SHRUNK_AT_MOST = 3
@@ -31,6 +31,7 @@ class Asked:
     seed: int | None = None
     acts: str | None = None
     without: str | None = None
+    weather: str = "any"
     trace: bool = False
     jobs: int | None = None
 
@@ -60,7 +61,12 @@ def simulate(here: Here, asked: Asked) -> int:
 def _one(here: Here, asked: Asked, seed: int) -> int:
     from longshore.testing.simulation.run import Scenario, run
 
-    scenario = Scenario(seed=seed, acts=_acts(asked.acts), without=_faults(asked.without))
+    scenario = Scenario(
+        seed=seed,
+        acts=_acts(asked.acts),
+        without=_faults(asked.without),
+        weather=_weather(asked.weather),
+    )
     try:
         report = run(scenario, keep_trace=asked.trace)
     except IndexError:
@@ -96,7 +102,13 @@ def _many(here: Here, asked: Asked) -> int:
             failed = f", {len(tally.failed)} failed" if tally.failed else ""
             tell(f"{tally.runs} of {len(asked.seeds)} runs{failed}")
 
-        tally = campaign(asked.seeds, jobs=jobs, progress=progress, stop_after=_STOP_AFTER)
+        tally = campaign(
+            asked.seeds,
+            weather=_weather(asked.weather),
+            jobs=jobs,
+            progress=progress,
+            stop_after=_STOP_AFTER,
+        )
         least = _least_of(tally, tell)
     if here.json:
         print_json(_tally_document(tally, least))
@@ -136,7 +148,7 @@ def _progress() -> Iterator[_Progress]:
 
 
 def _print_tally(tally: Tally) -> None:
-    from longshore.testing.simulation.faults import Fault
+    from longshore.testing.simulation.faults import faults_in
 
     print_pairs(
         [
@@ -151,7 +163,10 @@ def _print_tally(tally: Tally) -> None:
     print()
     print_table(
         [Column("FAULT"), Column("TIMES", right=True), Column("WHAT", flexible=True)],
-        [(_name(fault), str(tally.happened[fault]), fault.value) for fault in Fault],
+        [
+            (_name(fault), str(tally.happened[fault]), fault.value)
+            for fault in faults_in(tally.weather)
+        ],
     )
 
 
@@ -215,6 +230,17 @@ def _acts(text: str | None) -> tuple[int, ...] | None:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         message = f"--acts: expected numbers like 0,2 or {_NONE!r}, not {text!r}"
+        raise UsageError(message) from None
+
+
+def _weather(text: str) -> Weather:
+    from longshore.testing.simulation.faults import Weather
+
+    try:
+        return Weather(text)
+    except ValueError:
+        known = ", ".join(Weather)
+        message = f"--weather: none is called {text!r}; there are {known}"
         raise UsageError(message) from None
 
 

@@ -41,7 +41,7 @@ async def supervise(settings: Settings, arguments: Sequence[str], *, burst: bool
         raise UsageError(message)
     team = _Team([*arguments, "--log-format", _log_format(settings)], memory_of)
     supervisor = Supervisor(_policy(settings, burst=burst), team.start, system_clock())
-    signals = _Signals(supervisor, settings.worker.stops_within)
+    signals = _Signals(supervisor, settings.stops_within)
     signals.listen()
     _announce(settings, burst=burst)
     await supervisor.run()
@@ -60,7 +60,7 @@ def _policy(settings: Settings, *, burst: bool) -> SupervisionPolicy:
         short_life=given.short_life,
         memory_ceiling_bytes=given.memory_ceiling,
         recycle_at=given.recycle_at,
-        kill_after=settings.worker.stops_within + _STOP_MARGIN,
+        kill_after=settings.stops_within + _STOP_MARGIN,
         until_done=burst,
     )
 

@@ -85,7 +85,7 @@ class Embedded:
             settings = settings.model_copy(update={"worker": worker})
         return Crew(
             worker=replace(self._services, settings=settings).worker(),
-            dispatcher=self._services.dispatcher,
+            dispatcher=self._services.dispatcher if settings.works_alone else None,
             sweeper=self._services.sweeper,
             presence=self._services.presence,
         )

@@ -42,7 +42,7 @@ def endings(case: Case) -> Iterator[Violation]:
         text = f"it is {v.job_state(job)} and has {'no' if over else 'a'} time of its end"
         yield Violation(7, job.id, text)
     failed_since = any(
-        position > told.resumed_at
+        position > told.resumed_at + case.evidence.unordered_within
         for task in case.tasks
         if job.failed >> task.number & 1
         for position in case.stories[task.id].failed_at[-1:]
@@ -113,7 +113,8 @@ class _Told:
             self._wrong(7, f"{event.type} is told twice in round {self.round}")
         self.failure_in = self.round
         story = self._case.story_of(says["failed_key"])
-        if story is None or not any(place < event.position for place in story.failed_at):
+        late = event.position + self._case.evidence.unordered_within
+        if story is None or not any(place < late for place in story.failed_at):
             text = f"{event.type} tells of {says['failed_key']!r}, which had not failed"
             self._wrong(7, text)
 
@@ -121,9 +122,10 @@ class _Told:
         self._over, self.end_in = event.type, self.round
         if says["total_tasks"] != self.total:
             self._wrong(7, f"{event.type} tells of {says['total_tasks']} tasks of {self.total}")
+        late = event.position + self._case.evidence.unordered_within
         for task in self._case.tasks:
             completed_at = self._case.stories[task.id].completed_at
-            if completed_at is None or completed_at > event.position:
+            if completed_at is None or completed_at > late:
                 self._wrong(7, f"{event.type} came before {task.key!r} had completed")
 
 
@@ -173,11 +175,12 @@ def _named_by(resumed: Event) -> tuple[str, ...] | None:
 
 def _rounds_of_tasks(case: Case, job: Job, told: _Told) -> Iterator[Violation]:
     """A resume of the job names the task and comes first; then the round of the task begins."""
+    slack = case.evidence.unordered_within
     for task in case.tasks:
         for number, position in case.stories[task.id].rounds.items():
             resumed = told.resumed.get(number)
             names = _named_by(resumed) if resumed else ()
-            begun = resumed is not None and resumed.position < position
+            begun = resumed is not None and resumed.position < position + slack
             if not begun or (names is not None and task.key not in names):
                 text = f"round {number} begins, and no resume of its job has begun it"
                 yield Violation(4, task.id, text)

@@ -92,7 +92,7 @@ class Job(NamedTuple):
 class Event(NamedTuple):
     """A recorded event; ``vocabulary`` knows what each type says."""
 
-    position: int  # its place in the order in which things were committed
+    position: int  # its place in the order in which things were committed, or its time
     entity: str  # such as "TASK#job-a_b"
     tenant: str
     sequence: int
@@ -141,3 +141,6 @@ class Evidence:
     unlike: tuple[tuple[str, str], ...] = ()  # what is kept twice and differs: subject and text
     epoch: int | None = None  # of the store; None: it has none
     task_limit: int | None = None  # of a job; None: not known
+    # Where a store keeps no order of all commits, positions are times by several clocks: those of
+    # different rows that are no further apart than this tell of no order.
+    unordered_within: int = 0

@@ -7,7 +7,7 @@ the ports would cost more than the run. Only attributes are read, nothing of ``c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -28,12 +28,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def evidence_of(backend: Any, *, settled: bool = False) -> Evidence:
+def evidence_of(
+    backend: Any, *, settled: bool = False, order: Callable[[Any], int] | None = None
+) -> Evidence:
     """All that a backend from ``memory_backend`` has stored so far.
 
     Args:
         backend: The one with the adapters themselves, without anything before them.
         settled: Whether the run has come to rest with healthy workers.
+        order: The place of an event in the order of commits; None: as they were recorded.
     """
     store = backend.ledger._store
     blobs: dict[str, bytes] = backend.blobs._blobs
@@ -41,7 +44,12 @@ def evidence_of(backend: Any, *, settled: bool = False) -> Evidence:
         taken_at_us=_us(backend.clock.now()),
         jobs=tuple([_job(row, blobs) for row in store.jobs.values()]),
         tasks=tuple([_task(row, blobs) for row in store.tasks.values()]),
-        events=tuple([_event(place, event) for place, event in enumerate(store.events, start=1)]),
+        events=tuple(
+            [
+                _event(order(event) if order else place, event)
+                for place, event in enumerate(store.events, start=1)
+            ]
+        ),
         output=tuple(_output(backend.output._entries)),
         messages=tuple(_messages(backend.queue)),
         blobs=frozenset(blobs),

@@ -1,7 +1,7 @@
 """Invariant 6: a task begins only after all its parents completed.
 
 By the order of commits, not by times: clocks differ, and the order in which things were stored is
-what everybody acted on.
+what everybody acted on. A store without such an order gives times, and how far clocks may differ.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ def order(case: Case) -> Iterator[Violation]:
 
 
 def _after_its_parents(case: Case, task: Task) -> Iterator[Violation]:
+    slack = case.evidence.unordered_within
     for key in task.parents:
         parent = case.story_of(key)
         completed_at = parent.completed_at if parent else None
         for begun in case.stories[task.id].beginnings:
-            if completed_at is None or completed_at >= begun.position:
+            if completed_at is None or completed_at >= begun.position + slack:
                 text = f"{begun.type} (event {begun.sequence}) came before {key!r} had completed"
                 yield Violation(6, task.id, text)
                 break

@@ -89,6 +89,7 @@ INTENTS: Final = frozenset({"create", "cancel", "resume", "add"})
 UNCOUNTED: Final = frozenset({"rate-limit"})  # failures that use up no attempt
 TIMED_OUT = "timeout"
 FROM_DEAD_LETTER = "dlq"  # a failure that no attempt has told
+USUAL_ATTEMPTS, USUAL_QUEUE = 3, "default"  # where a store does not say it
 HOLDER = "worker"  # the origin of what the holder of a lease tells itself
 REVISION_LIMIT = 5
 EPOCH_BITS = 32  # a fence above these is the epoch in which it was given out

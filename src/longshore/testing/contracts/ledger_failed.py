@@ -8,8 +8,10 @@ from typing import Any
 from longshore.core import commands as c
 from longshore.core.failures import ErrorCategory, Failure
 from longshore.core.rows import TaskRow
+from longshore.core.states import JobState, TaskState
 from longshore.ports.backend import Backend
 from longshore.ports.ledger import FailedTask
+from longshore.testing.contracts.ledger_listings import ended_job
 from longshore.testing.contracts.samples import (
     after,
     claim,
@@ -49,6 +51,18 @@ class FailedClauses(PortContract):
                 failed_at=row.finished_at,
             )
         ]
+
+    @clause
+    async def test_failed_tasks_and_failed_jobs_are_not_taken_for_each_other(
+        self, backend: Backend
+    ) -> None:
+        task = await failed_task(backend, "a")
+        job = await ended_job(backend, TaskState.FAILED)
+
+        assert [one.task_id for one in await backend.ledger.failed("acme", limit=10)] == [task.id]
+        assert await backend.ledger.failed_tenants(limit=10) == ["acme"]
+        assert (await backend.ledger.list_jobs("acme")).items == (job,)
+        assert (await backend.ledger.list_jobs("acme", state=JobState.FAILED)).items == (job,)
 
     @clause
     async def test_the_last_to_fail_comes_first_whenever_it_was_created(

@@ -11,7 +11,7 @@ from itertools import islice
 from multiprocessing import get_context
 
 from longshore.testing.simulation.deeds import Deed
-from longshore.testing.simulation.faults import Fault
+from longshore.testing.simulation.faults import Fault, Weather, faults_in
 from longshore.testing.simulation.run import Report, Scenario, run
 
 _CHUNK = 20
@@ -38,6 +38,7 @@ class Tally:
     done: Counter[Deed] = field(default_factory=Counter)
     failed: list[Report] = field(default_factory=list)
     unequal: list[int] = field(default_factory=list)  # seeds that gave two different runs
+    weather: Weather = Weather.ANY
 
     def add(self, report: Report) -> None:
         """One more run."""
@@ -71,7 +72,7 @@ class Tally:
         """Faults that did not happen once, though there were runs enough for it."""
         if self.runs < ENOUGH_FOR_ALL_FAULTS:
             return []
-        return [fault for fault in Fault if not self.happened[fault]]
+        return [fault for fault in faults_in(self.weather) if not self.happened[fault]]
 
     @property
     def undone(self) -> list[Deed]:
@@ -94,6 +95,7 @@ class Tally:
 def campaign(
     seeds: Iterable[int],
     *,
+    weather: Weather = Weather.ANY,
     jobs: int = 1,
     progress: Callable[[Tally], object] = lambda _: None,
     stop_after: int | None = None,
@@ -101,12 +103,13 @@ def campaign(
     """Run all these seeds.
 
     Args:
+        weather: What they stand on.
         jobs: In how many processes.
         progress: Called now and then with what there is so far.
         stop_after: End when so many runs have failed.
     """
-    tally = Tally()
-    for part in _parts(seeds, jobs):
+    tally = Tally(weather=weather)
+    for part in _parts(seeds, jobs, weather):
         tally += part
         progress(tally)
         if stop_after is not None and len(tally.failed) >= stop_after:
@@ -114,18 +117,18 @@ def campaign(
     return tally
 
 
-def _parts(seeds: Iterable[int], jobs: int) -> Iterator[Tally]:
+def _parts(seeds: Iterable[int], jobs: int, weather: Weather) -> Iterator[Tally]:
     left = iter(seeds)
     chunks = iter(lambda: list(islice(left, _CHUNK)), [])
     if jobs == 1:
-        yield from map(run_some, chunks)
+        yield from (run_some(chunk, weather) for chunk in chunks)
         return
     # Fresh processes: what this one has loaded and done must not matter.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         running: set[Future[Tally]] = set()
         try:
             for chunk in chunks:
-                running.add(pool.submit(run_some, chunk))
+                running.add(pool.submit(run_some, chunk, weather))
                 if len(running) > 2 * jobs:
                     done, running = wait(running, return_when=FIRST_COMPLETED)
                     yield from (one.result() for one in done)
@@ -136,17 +139,17 @@ def _parts(seeds: Iterable[int], jobs: int) -> Iterator[Tally]:
                 one.cancel()
 
 
-def run_some(seeds: Sequence[int]) -> Tally:
+def run_some(seeds: Sequence[int], weather: Weather = Weather.ANY) -> Tally:
     """Run a few seeds in this process."""
-    tally = Tally()
+    tally = Tally(weather=weather)
     # What is there already need not be looked at each time that memory is collected.
     gc.freeze()
     for number, seed in enumerate(seeds, start=1):
-        report = run(Scenario(seed=seed))
+        report = run(Scenario(seed=seed, weather=weather))
         tally.add(report)
         if seed % _TWICE == 0:
             tally.twice += 1
-            again = run(Scenario(seed=seed))
+            again = run(Scenario(seed=seed, weather=weather))
             if again.digest != report.digest:
                 tally.unequal.append(seed)
         if number % _COLLECT_EVERY == 0:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from longshore.core.alerting import Notice
 from longshore.core.health import HealthPolicy
+from longshore.core.undelivered import UndeliveredNotice
 from longshore.errors import AlertFailed
 from longshore.services.alerting import Alerting
 from longshore.services.health_check import HealthCheck, HealthCheckPolicy
@@ -34,7 +35,9 @@ class Channel:
     def channel(self) -> str:
         return self._name
 
-    async def send(self, notice: Notice) -> None:
+    async def send(self, notice: Notice | UndeliveredNotice) -> None:
+        if not isinstance(notice, Notice):  # nothing is undelivered here
+            raise TypeError(notice)
         faults, rng, who = self._world.faults, self._rng, self._process.name
         await self._process.awake()
         if faults.happens(Fault.ALERT_SLOW, rng):

@@ -45,6 +45,39 @@ class Fault(StrEnum):
     ALERT_SLOW = "an alert takes seconds"
     ALERT_HANGS = "an alert is never answered"
     ALERT_UNHEARD = "an alert is taken and the answer is lost"
+    # On AWS alone. At the end, so that what was drawn for those above stays as it was.
+    EVENT_REFUSED = "the bus takes only some of the events"
+    FUNCTION_AGAIN = "a function is handed the same batch again"
+    MADE_AGAIN = "a call is made again by the client library, and others were faster"
+    BATCH_PARTLY = "of a batch of messages only some are dealt with"
+    DELIVERED_TWICE = "a message is handed out while somebody has it"
+    INDEX_TWICE = "a listing shows something twice and out of order"
+    HOT_PARTITION = "nobody can write rows for a while"
+
+
+class Weather(StrEnum):
+    """What a run stands on; the value says what can go wrong there."""
+
+    ANY = "any"
+    AWS = "aws"
+
+
+AWS_ALONE = frozenset(
+    {
+        *(Fault.EVENT_REFUSED, Fault.FUNCTION_AGAIN, Fault.MADE_AGAIN, Fault.BATCH_PARTLY),
+        *(Fault.DELIVERED_TWICE, Fault.INDEX_TWICE, Fault.HOT_PARTITION),
+    }
+)
+# Which are nearly always there, on AWS.
+_USUAL_ON_AWS = AWS_ALONE | {
+    *(Fault.THROTTLE, Fault.UNKNOWN, Fault.STALE_INDEX, Fault.EVENT_DOUBLED, Fault.EVENT_LATE),
+    *(Fault.MESSAGE_DOUBLED, Fault.MESSAGE_DELAYED, Fault.CRASH_BEFORE, Fault.CRASH_AFTER),
+}
+
+
+def faults_in(weather: Weather) -> list[Fault]:
+    """All that can go wrong there."""
+    return [fault for fault in Fault if weather is Weather.AWS or fault not in AWS_ALONE]
 
 
 # How likely each is, at most: of a call, of a message or event, of a start; or how many there are
@@ -72,6 +105,11 @@ _MOST: Mapping[Fault, float] = {
     Fault.ALERT_SLOW: 0.9,
     Fault.ALERT_HANGS: 0.5,
     Fault.ALERT_UNHEARD: 0.5,
+    Fault.EVENT_REFUSED: 0.3,
+    Fault.MADE_AGAIN: 0.2,
+    Fault.BATCH_PARTLY: 0.3,
+    Fault.DELIVERED_TWICE: 0.3,
+    Fault.INDEX_TWICE: 0.3,
 }
 _MOST_TIMES: Mapping[Fault, int] = {
     Fault.OUTAGE: 3,
@@ -82,24 +120,34 @@ _MOST_TIMES: Mapping[Fault, int] = {
     Fault.STOP_AT_ONCE: 3,
     Fault.PAUSE: 3,
     Fault.CLOCK_SET: 3,
+    Fault.FUNCTION_AGAIN: 0,  # follows from others
+    Fault.HOT_PARTITION: 2,
 }
 _CALM_RUNS = 0.05
 _LEFT_OUT = 0.4
+_LEFT_OUT_OF_THE_USUAL = 0.1
 _DECADES = 2.0
 
 
 class Faults:
     """The faults of one run: drawn at its start, counted as they happen, ended before its end."""
 
-    def __init__(self, rng: Random, without: Collection[Fault] = ()) -> None:
+    def __init__(
+        self,
+        rng: Random,
+        without: Collection[Fault] = (),
+        weather: Weather = Weather.ANY,
+    ) -> None:
         self.happened: Counter[Fault] = Counter()
         self._active = True
         self._chance: dict[Fault, float] = {}
         self._times: dict[Fault, int] = {}
         calm = rng.random() < _CALM_RUNS
-        for fault in Fault:
+        aws = weather is Weather.AWS
+        for fault in faults_in(weather):
             # Drawn whether it counts or not: leaving one out must not change the others.
-            absent = rng.random() < _LEFT_OUT
+            usual = aws and fault in _USUAL_ON_AWS
+            absent = rng.random() < (_LEFT_OUT_OF_THE_USUAL if usual else _LEFT_OUT)
             strength, times = rng.random(), rng.random()
             if calm or absent or fault in without:
                 continue

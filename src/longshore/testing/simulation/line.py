@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from datetime import datetime, timedelta
 from functools import cache
 from inspect import iscoroutinefunction
 from random import Random
@@ -18,15 +17,21 @@ from typing import Any, Protocol
 
 from longshore.core.changes import Effect
 from longshore.core.rows import TaskRow
-from longshore.errors import BackendUnavailable, LongshoreError, NotFound, OutcomeUnknown
+from longshore.errors import (
+    BackendUnavailable,
+    LongshoreError,
+    NotFound,
+    OutcomeUnknown,
+    VersionConflict,
+)
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 from longshore.ports.events import Delivery
 from longshore.ports.ledger import AnyChange
-from longshore.ports.queue import Message, Outgoing
 from longshore.ports.queues import PausedQueue
-from longshore.testing.simulation.faults import Fault
+from longshore.testing.simulation.faults import Fault, Weather
 from longshore.testing.simulation.late_events import LateEvents
+from longshore.testing.simulation.messages import TroubledQueue
 from longshore.testing.simulation.onlooker import Onlooker
 from longshore.testing.simulation.pauses import Listener
 from longshore.testing.simulation.world import World
@@ -50,7 +55,6 @@ _LEAST_DELAY = 0.001
 _USUAL_DELAY = 0.02
 _LONG_DELAY = 8.0
 _LATEST_WRITE = 20.0
-_LATEST_MESSAGE = 40.0
 _LATEST_ROW = 8.0
 _OVERTAKEN_AGAIN = 10.0
 
@@ -195,13 +199,11 @@ class Line:
             "queues.resume": self._resume,
             "blobs.put": self._put,
             "blobs.delete": self._remove,
-            "queue.send": self._send,
-            "queue.receive": self._receive,
-            "queue.delete": self._delete,
-            "queue.put_off": self._put_off,
             "bus.receive": self._events,
             "bus.acknowledge": self._acknowledge,
         }
+        if self._name == "queue":
+            special = TroubledQueue(process, self._onlooker, world, self._clock, rng).calls
         carry_out = special.get(name, method)
         listing, waiting = name in _LISTINGS, name in _WAITING
 
@@ -227,12 +229,17 @@ class Line:
                 world.note(process.name, "throttled", name)
                 message = f"{name} was turned away"
                 raise BackendUnavailable(message)
+            if name == "ledger.commit" and world.time() < world.rows_refused_until:
+                message = "rows cannot be written at the moment"
+                raise BackendUnavailable(message)
             if not waiting and faults.happens(Fault.LATE_WRITE, rng):
                 world.note(process.name, "given up", name)
                 world.begin(self._later(name, carry_out, arguments, named))
                 message = f"the answer of {name} did not come"
                 raise OutcomeUnknown(message)
             answer = await carry_out(*arguments, **named)
+            if name == "ledger.commit" and faults.happens(Fault.MADE_AGAIN, rng):
+                answer = await self._made_again(arguments)
             if listing:
                 answer = self._perhaps_old(name, named, answer)
             if faults.happens(Fault.CRASH_AFTER, rng):
@@ -285,6 +292,8 @@ class Line:
         if self._faults.happens(Fault.STALE_INDEX, self._rng):
             return old
         self._rumours.listings[key] = answer
+        if isinstance(answer, list) and self._faults.happens(Fault.INDEX_TWICE, self._rng):
+            return self._rng.sample([*answer, *answer], 2 * len(answer))
         return answer
 
     async def _commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
@@ -292,13 +301,26 @@ class Line:
         again = any(change.row.change_id in self._unanswered for change in changes)
         likelier = _OVERTAKEN_AGAIN if again else 1.0
         if self._faults.happens(Fault.OVERTAKEN, self._rng, likelier=likelier):
-            rows = [change.row.id for change in changes]
-            await self._world.chronicle.change_of(rows, within=_LONG_DELAY)
-            await self._process.awake()
+            await self._overtaken(changes)
         before = await self._onlooker.rows_of(changes)
         effects: tuple[Effect, ...] = await self._port.commit(*changes)
         self._onlooker.committed(changes, before)
         return effects
+
+    async def _made_again(self, changes: Sequence[AnyChange]) -> tuple[Effect, ...]:
+        """The client library has lost an answer and asks again, without a word to anybody."""
+        await self._overtaken(changes)
+        try:
+            return await self._commit(*changes)
+        except VersionConflict as conflict:
+            conflict.perhaps_ours = True  # so much is known of the library
+            raise
+
+    async def _overtaken(self, changes: Sequence[AnyChange]) -> None:
+        """Wait until somebody else has changed one of these rows, but not for ever."""
+        rows = [change.row.id for change in changes]
+        await self._world.chronicle.change_of(rows, within=_LONG_DELAY)
+        await self._process.awake()
 
     async def _tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
         rows: list[TaskRow] = await self._port.tasks(task_ids)
@@ -332,49 +354,19 @@ class Line:
         self._world.ears.written(key, None)
         return removed
 
-    def _true(self, moment: datetime) -> datetime:
-        """A moment by the process's clock as the queue has it, which is told only how long."""
-        return self._world.clock.now() + (moment - self._clock.now())
-
-    async def _put_off(self, receipt: str, *, until: datetime) -> None:
-        await self._port.put_off(receipt, until=self._true(until))
-
-    async def _send(self, messages: list[Outgoing]) -> list[Outgoing]:
-        await self._onlooker.sends(messages)
-        sent: list[Outgoing] = []
-        for message in messages:
-            if self._faults.happens(Fault.MESSAGE_DROPPED, self._rng):
-                self._world.note(self._process.name, "message dropped", message.body)
-                continue
-            sent.append(self._perhaps_late(message))
-            if self._faults.happens(Fault.MESSAGE_DOUBLED, self._rng):
-                sent.append(self._perhaps_late(replace(message, key=None)))
-        refused: list[Outgoing] = await self._port.send(sent)
-        return refused
-
-    async def _receive(self, *arguments: Any, **named: Any) -> list[Message]:
-        messages: list[Message] = await self._port.receive(*arguments, **named)
-        await self._onlooker.received(messages)
-        return messages
-
-    async def _delete(self, receipts: list[str]) -> list[str]:
-        await self._onlooker.deletes(receipts)
-        stale: list[str] = await self._port.delete(receipts)
-        return stale
-
-    def _perhaps_late(self, message: Outgoing) -> Outgoing:
-        seen = self._true(message.visible_at) if message.visible_at else self._world.clock.now()
-        if self._faults.happens(Fault.MESSAGE_DELAYED, self._rng):
-            seen += timedelta(seconds=self._rng.random() * _LATEST_MESSAGE)
-        return replace(message, visible_at=seen)
-
     async def _events(self, consumer: str, **named: Any) -> Delivery | None:
         brought: Delivery | None = await self._port.receive(consumer, **named)
-        delivery = self._rumours.late_events.mixed_up(brought, self._world, self._faults)
+        delivery = brought
+        if self._world.weather is Weather.ANY:
+            delivery = self._rumours.late_events.mixed_up(brought, self._world, self._faults)
         if delivery is not None:
             self._onlooker.hears(delivery)
-            _UNREADABLE.set(self._too_early(delivery))
+            self.brings(delivery)
         return delivery
+
+    def brings(self, delivery: Delivery) -> None:
+        """Whoever asks for this knows of events, perhaps before their rows can be read."""
+        _UNREADABLE.set(self._too_early(delivery))
 
     def _too_early(self, delivery: Delivery) -> dict[str, tuple[float, int]]:
         now, rng = self._world.time(), self._rng
@@ -385,4 +377,6 @@ class Line:
         }
 
     async def _acknowledge(self, consumer: str, receipt: str) -> None:
-        await self._port.acknowledge(consumer, self._rumours.late_events.received(receipt))
+        if self._world.weather is Weather.ANY:
+            receipt = self._rumours.late_events.received(receipt)
+        await self._port.acknowledge(consumer, receipt)

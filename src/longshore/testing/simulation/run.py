@@ -25,7 +25,8 @@ from longshore.testing.auditing.from_memory import evidence_of
 from longshore.testing.simulation import witness
 from longshore.testing.simulation.acts import QUEUES, Act, drawn
 from longshore.testing.simulation.deeds import Deed
-from longshore.testing.simulation.faults import Fault
+from longshore.testing.simulation.faults import Fault, Weather
+from longshore.testing.simulation.functions import Functions
 from longshore.testing.simulation.loop import VirtualLoop
 from longshore.testing.simulation.processes import Fleet, Machine, Process
 from longshore.testing.simulation.workload import People
@@ -46,6 +47,7 @@ class Scenario:
     seed: int
     acts: tuple[int, ...] | None = None  # places in what was drawn; None: all
     without: frozenset[Fault] = frozenset()
+    weather: Weather = Weather.ANY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,13 +137,15 @@ class _Run:
         self._scenario = scenario
         self._broken = broken
         rng = Random(f"{scenario.seed}/shape")
-        one_machine = rng.random() < 0.4
+        aws = scenario.weather is Weather.AWS
+        one_machine = rng.random() < 0.4 and not aws
         self._length = rng.choice((30.0, 60.0, 120.0))
         self._world = World(
             scenario.seed,
             _settings(rng),
             atomic=one_machine or rng.random() < 0.3,
             without=scenario.without,
+            weather=scenario.weather,
         )
         self._machines = [
             Machine(self._world, f"machine-{number}") for number in range(1 if one_machine else 3)
@@ -149,6 +153,7 @@ class _Run:
         workers = 1 + rng.randrange(5)
         watchers = 1 + self._world.chance("watchers").randrange(2)
         self._fleet = Fleet(self._world, self._machines, workers=workers, watchers=watchers)
+        self._functions = Functions(self._world, self._fleet) if aws else None
         self._operator: Process | None = None
         self._people = People(
             self._world, lambda name: self._fleet.process(self._machines[-1], name)
@@ -161,6 +166,8 @@ class _Run:
         world = self._world
         await self._people.begin()
         self._fleet.start()
+        if self._functions is not None:
+            self._functions.start()
         acting = self._people.all_of(self._acts)
         self._schedule()
         await asyncio.sleep(self._length)
@@ -187,6 +194,7 @@ class _Run:
             Fault.CLOCK_SET: self._set_clock,
             Fault.POISON: self._people.poison,
             Fault.WORN_OUT: self._people.wear_out,
+            Fault.HOT_PARTITION: self._refuse_rows,
         }
         for fault, act in by_the_clock.items():
             for number in range(world.faults.times(fault)):
@@ -215,6 +223,12 @@ class _Run:
             process.cut_off_until = self._world.time() + seconds
             self._world.note(process.name, "is cut off", f"{seconds:.1f} s")
 
+    def _refuse_rows(self, rng: Random) -> None:
+        self._world.faults.count(Fault.HOT_PARTITION)
+        seconds = rng.random() * 20.0
+        self._world.rows_refused_until = self._world.time() + seconds
+        self._world.note("world", "rows cannot be written", f"{seconds:.1f} s")
+
     def _set_clock(self, rng: Random) -> None:
         self._world.faults.count(Fault.CLOCK_SET)
         rng.choice(self._machines).set_clock()
@@ -240,6 +254,8 @@ class _Run:
 
     async def _at_rest(self) -> bool:
         ledger = self._world.backend.ledger
+        if self._functions is not None and not self._functions.at_rest:
+            return False
         failed = await ledger.list_tasks(TENANT, state=TaskState.FAILED, limit=1)
         if self._world.ears.unaware(dead_letters=bool(failed.items)):
             return False
@@ -267,7 +283,8 @@ class _Run:
             world.breach(1, "people", "still wait for an answer")
         for text in self._broken:
             world.breach(0, "a service", text)
-        for found in audit(evidence_of(world.backend, settled=settled)):
+        order = self._functions.order_of if self._functions is not None else None
+        for found in audit(evidence_of(world.backend, settled=settled, order=order)):
             world.breach(found.invariant, found.subject, found.text)
         failed = await world.backend.ledger.list_tasks(TENANT, state=TaskState.FAILED, limit=1)
         for whom in world.ears.unaware(dead_letters=bool(failed.items)):

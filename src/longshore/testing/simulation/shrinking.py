@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from longshore.testing.simulation.faults import Fault
+from longshore.testing.simulation.faults import Fault, Weather
 from longshore.testing.simulation.run import Report, Scenario, run
 
 _MOST_RUNS = 300
@@ -47,6 +47,8 @@ def _smaller(report: Report) -> Iterator[Scenario]:
 def repeat_command(scenario: Scenario) -> str:
     """The command line that repeats a run."""
     parts = ["longshore sim", f"--seed {scenario.seed}"]
+    if scenario.weather is not Weather.ANY:
+        parts.append(f"--weather {scenario.weather}")
     if scenario.acts is not None:
         parts.append("--acts " + (",".join(map(str, scenario.acts)) or "none"))
     if scenario.without:

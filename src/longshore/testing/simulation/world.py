@@ -17,9 +17,10 @@ from longshore.settings import Settings
 from longshore.testing.simulation.chronicle import Chronicle
 from longshore.testing.simulation.deeds import Deed
 from longshore.testing.simulation.ears import Ears
-from longshore.testing.simulation.faults import Fault, Faults
+from longshore.testing.simulation.faults import Fault, Faults, Weather
 from longshore.testing.simulation.lives import Lives
 from longshore.testing.simulation.pauses import Pauses
+from longshore.testing.simulation.streamed import streamed_backend
 
 START = datetime(2030, 1, 7, 12, tzinfo=UTC)
 TENANT = "acme"
@@ -71,13 +72,24 @@ class World:
     """Everything of one run."""
 
     def __init__(
-        self, seed: int, settings: Settings, *, atomic: bool, without: Collection[Fault] = ()
+        self,
+        seed: int,
+        settings: Settings,
+        *,
+        atomic: bool,
+        without: Collection[Fault] = (),
+        weather: Weather = Weather.ANY,
     ) -> None:
         self.seed = seed
         self.settings = settings
-        self.faults = Faults(self.chance("faults"), without)
+        self.weather = weather
+        self.faults = Faults(self.chance("faults"), without, weather)
         self.clock = WorldClock()
-        self.backend = memory_backend(self.clock, atomic=atomic)
+        self.rows_refused_until = 0.0
+        if weather is Weather.AWS:
+            self.backend = streamed_backend(self.clock, self.faults, self.chance("bus"))
+        else:
+            self.backend = memory_backend(self.clock, atomic=atomic)
         self.trace: list[Entry] = []
         self.breaches: list[Breach] = []
         self.lives = Lives()

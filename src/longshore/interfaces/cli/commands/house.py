@@ -54,6 +54,9 @@ def doctor(
     tells what was lost, done twice, out of order or not whole. It takes some seconds for 10,000
     tasks, and workers can go on meanwhile.
 
+    On AWS it looks at who you are there, whether each service answers, the clock, and every table,
+    queue, rule and bucket, which must be as `longshore deploy` makes them.
+
     Changes nothing. Exits with 1 if something is wrong.
     """
     from longshore.interfaces.cli import checkup

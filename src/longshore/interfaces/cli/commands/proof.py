@@ -15,6 +15,7 @@ from longshore.interfaces.cli.options import Here, command
 @command(
     ("longshore sim", "a thousand runs, on all cores"),
     ("longshore sim --seeds 200000 --from 1000", "a night's work"),
+    ("longshore sim --weather aws --seeds 2000", "as on AWS"),
     ("longshore sim --seed 4711 --trace", "one run, and all that happened in it"),
     output=True,
 )
@@ -49,6 +50,14 @@ def sim(
             show_default=False,
         ),
     ] = None,
+    weather: Annotated[
+        str,
+        typer.Option(
+            "--weather",
+            metavar="NAME",
+            help="What the runs stand on: any, or aws with its streams, functions and indexes.",
+        ),
+    ] = "any",
     trace: Annotated[
         bool, typer.Option("--trace", help="With --seed: print all that happened.")
     ] = False,
@@ -79,6 +88,7 @@ def sim(
         seed=seed,
         acts=acts,
         without=without,
+        weather=weather,
         trace=trace,
         jobs=jobs,
     )

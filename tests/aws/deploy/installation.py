@@ -1,0 +1,211 @@
+"""A whole installation on a stand-in of its own, which denies what no policy allows.
+
+Everything is done from outside, as a person would: by the command line, by the API behind its
+gateway, by invoking functions.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from longshore.adapters.aws.calls import Aws, AwsPlace
+from tests.aws.standin import PYTHON, REGION
+
+ROOT = Path(__file__).parents[3]
+LONGSHORE = Path(sys.executable).with_name("longshore")
+PATIENCE_S = 100
+
+
+@dataclass(kw_only=True)
+class Installation:
+    """A stand-in, and what is deployed on it."""
+
+    folder: Path
+    endpoint: str
+    notes: Path
+    stage: str = "e2e"
+    outputs: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Of a person who may do everything."""
+        return {
+            "PATH": f"{LONGSHORE.parent}:/usr/bin:/bin",
+            "HOME": str(self.folder),
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "LONGSHORE_AWS_REGION": REGION,
+            "LONGSHORE_AWS_ENDPOINT_URL": self.endpoint,
+        }
+
+    @property
+    def of_stage(self) -> dict[str, str]:
+        """By which commands work with what is deployed."""
+        return {
+            "LONGSHORE_BACKEND": "aws",
+            "LONGSHORE_ENVIRONMENT": self.stage,
+            "LONGSHORE_AWS_BUCKET": self.outputs["Bucket"],
+            "LONGSHORE_DATA_DIR": str(self.folder / "data"),
+            "LONGSHORE_WORKER_POLL_WAIT": "1s",
+        }
+
+    def aws(self, credentials: tuple[str, str] = ("test", "test")) -> Aws:
+        return Aws(AwsPlace(region=REGION, endpoint_url=self.endpoint, credentials=credentials))
+
+    def run(self, *words: str, code: int = 0, **more: str) -> str:
+        """What a command prints; it must end with this code."""
+        done = subprocess.run(
+            [str(LONGSHORE), *words],
+            env={**self.variables, **more},
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == code, f"{words}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    @contextmanager
+    def running(self, *words: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+        """A command that goes on beside, and ends well when it is told to."""
+        with (self.folder / f"{words[0]}.log").open("w") as log:
+            process = subprocess.Popen(
+                [str(LONGSHORE), *words],
+                env={**self.variables, **self.of_stage, **more},
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+            with process:
+                try:
+                    yield process
+                    process.send_signal(signal.SIGTERM)
+                    assert process.wait(PATIENCE_S) == 0, (self.folder / log.name).read_text()
+                finally:
+                    process.kill()
+
+    def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        """What AWS answers to somebody who may do everything."""
+
+        async def ask() -> dict[str, Any]:
+            aws = self.aws()
+            try:
+                return await aws.call(service, operation, **parameters)
+            finally:
+                await aws.close()
+
+        return asyncio.run(ask())
+
+    def invoke(self, function: str, event: Any) -> Any:
+        """What a function answers; it must not fail."""
+
+        async def ask() -> Any:
+            aws = self.aws()
+            try:
+                answer = await aws.call(
+                    "lambda",
+                    "invoke",
+                    FunctionName=f"longshore-{self.stage}-{function}",
+                    Payload=json.dumps(event),
+                )
+                text = (await answer["Payload"].read()).decode()
+                assert "FunctionError" not in answer, f"{function}: {text}"
+                return json.loads(text)
+            finally:
+                await aws.close()
+
+        return asyncio.run(ask())
+
+    def as_service(self, stack: str) -> dict[str, str]:
+        """Variables of somebody who may do what a service on ECS may, and no more."""
+        found = self.call(
+            "cloudformation",
+            "describe_stack_resource",
+            StackName=f"longshore-{self.stage}-{stack}",
+            LogicalResourceId="TaskRole",
+        )
+        role = found["StackResourceDetail"]["PhysicalResourceId"]
+        held = self.call("iam", "get_role_policy", RoleName=role, PolicyName="privileges")
+        self.call("iam", "create_user", UserName=stack)
+        self.call(
+            "iam",
+            "put_user_policy",
+            UserName=stack,
+            PolicyName="privileges",
+            PolicyDocument=json.dumps(held["PolicyDocument"]),
+        )
+        key = self.call("iam", "create_access_key", UserName=stack)["AccessKey"]
+        return {
+            "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
+            "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
+        }
+
+    def calls(self) -> list[dict[str, Any]]:
+        """What was called by roles and users."""
+        return [json.loads(line) for line in self.notes.read_text().splitlines()]
+
+
+@contextmanager
+def stand_in_that_denies(folder: Path) -> Iterator[Installation]:
+    """One of its own: it knows roles, and cannot be shared with tests that do not."""
+    if not PYTHON.exists():
+        pytest.skip("no AWS stand-in: `make test` installs it")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    notes = folder / "notes"
+    notes.touch()
+    made = Installation(folder=folder, endpoint=f"http://127.0.0.1:{port}", notes=notes)
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [PYTHON, Path(__file__).with_name("watched.py"), notes],
+            env={
+                "PATH": os.environ["PATH"],  # noqa: TID251
+                "GATEWAY_PORT": str(port),
+                "BIND_HOST": "127.0.0.1",
+                "TMPDIR": str(temporary),
+                "LOG_LEVEL": "INFO",
+                # Each function's code lies in a folder of its own: compiling it would not help.
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            _wait_for(made, process)
+            yield made
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _wait_for(made: Installation, process: subprocess.Popen[bytes]) -> None:
+    ends = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            httpx.get(f"{made.endpoint}/_ministack/health", timeout=5).raise_for_status()
+        except httpx.HTTPError:
+            if process.poll() is not None or time.monotonic() > ends:
+                pytest.fail(f"the stand-in did not start:\n{(made.folder / 'log').read_text()}")
+            time.sleep(0.02)  # noqa: TID251 - another process starts, and nothing tells
+        else:
+            return

@@ -1,0 +1,71 @@
+"""The how-to for AWS, followed to the letter; and the files of deploy/ that it speaks of."""
+
+import configparser
+import contextlib
+import json
+import re
+import shutil
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from longshore.adapters.aws.stacks.config import StageConfig
+from longshore.interfaces.cli.main import COMMANDS
+from longshore.settings import FIELDS, variable_of
+from tests.aws.deploy.installation import stand_in_that_denies
+from tests.docs import test_examples as pages
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "howto" / "deploy-to-aws.md"
+CONTAINER = ROOT / "deploy" / "Containerfile.aws"
+DROP_IN = ROOT / "deploy" / "longshore-worker.service.d" / "aws.conf"
+
+
+@pytest.mark.timeout(300)
+def test_the_page_shows_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    (tmp_path / "stand-in").mkdir()
+    with stand_in_that_denies(tmp_path / "stand-in") as here, contextlib.ExitStack() as stack:
+        known = pages.environment_in(tmp_path)
+        monkeypatch.setattr(pages, "environment_in", lambda _: {**here.variables, **known})
+        for block in pages.blocks_of(PAGE):
+            if block.language == "console":
+                # Where it is not AWS itself, that is told as well.
+                at = "region … at …," if "region …," in block.text else "region … at …"
+                shown = re.sub(r"region …,?", at, block.text)
+                block = pages.Block(language="console", text=shown, line=block.line)
+            try:
+                pages.run_block(block, tmp_path, stack)
+            except AssertionError as error:
+                error.add_note(f"{PAGE.name}, line {block.line}")
+                raise
+
+
+def test_the_page_names_whatever_a_stages_file_can_say() -> None:
+    table = PAGE.read_text(encoding="utf-8").partition("\n## What a stage's file can say\n")[2]
+    names = [each.name for each in fields(StageConfig) if each.name != "stage"]
+
+    assert [name for name in names if f"`{name}" not in table] == []
+
+
+def test_the_container_runs_a_command_that_exists_as_somebody_who_is_not_root() -> None:
+    text = CONTAINER.read_text(encoding="utf-8")
+    user = re.findall(r"^USER (\d+):", text, re.MULTILINE)
+    program, command = json.loads(re.findall(r"^CMD (.*)$", text, re.MULTILINE)[-1])
+    set_here = re.findall(r"\b(LONGSHORE_\w+)=", text)
+
+    assert int(user[-1]) > 0
+    assert program == "longshore"
+    assert command in COMMANDS
+    assert set(set_here) <= {variable_of(name) for name in FIELDS}
+    assert (ROOT / re.findall(r"COPY (src/\S+requirements\.txt)", text)[0]).exists()
+
+
+def test_the_unit_for_aws_sets_what_is_a_setting() -> None:
+    unit = configparser.ConfigParser(interpolation=None, strict=False, delimiters=("=",))
+    unit.read_string(DROP_IN.read_text(encoding="utf-8"))
+    name, _, value = unit["Service"]["Environment"].partition("=")
+
+    assert (name, value) == (variable_of("backend"), "aws")
+    assert not unit["Service"]["EnvironmentFile"].startswith("-")

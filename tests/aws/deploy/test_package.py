@@ -1,0 +1,142 @@
+"""The zip of the functions: the same bytes each time, and all that they need."""
+
+import ast
+import io
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from longshore.adapters.aws import deploying_package
+from longshore.adapters.aws.deploying_package import (
+    SERVICES,
+    Package,
+    Runtime,
+    build,
+    install_command,
+    locked,
+)
+from longshore.adapters.aws.stacks.functions import FUNCTIONS
+from longshore.errors import ConfigurationError
+
+PACKAGE = Path(deploying_package.__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def package() -> Package:
+    return build(None)
+
+
+@pytest.fixture(scope="module")
+def files(package: Package) -> list[zipfile.ZipInfo]:
+    with zipfile.ZipFile(io.BytesIO(package.data)) as found:
+        return found.infolist()
+
+
+def test_what_is_built_twice_is_the_same(package: Package) -> None:
+    again = build(None)
+
+    assert again.sha256 == package.sha256
+    assert package.key == f"functions/{package.sha256}.zip"
+
+
+def test_it_is_sorted_and_its_times_and_modes_are_fixed(files: list[zipfile.ZipInfo]) -> None:
+    names = [one.filename for one in files]
+
+    assert names == sorted(set(names))
+    assert {one.date_time for one in files} == {(1980, 1, 1, 0, 0, 0)}
+    assert {one.external_attr >> 16 for one in files} == {0o100644}
+
+
+def test_there_is_no_byte_code_no_test_and_no_note_of_an_installer_in_it(
+    files: list[zipfile.ZipInfo],
+) -> None:
+    parts = {part for one in files for part in one.filename.split("/")}
+
+    assert not {part for part in parts if part.endswith(".pyc")}
+    assert not parts & {"__pycache__", "tests", "RECORD", "INSTALLER", "direct_url.json"}
+    assert not any(one.filename.startswith("longshore/testing/") for one in files)
+
+
+def test_every_function_starts_from_the_zip_alone(tmp_path: Path, package: Package) -> None:
+    with zipfile.ZipFile(io.BytesIO(package.data)) as found:
+        found.extractall(tmp_path)
+    modules = ", ".join(each.handler.rpartition(".")[0] for each in FUNCTIONS.values())
+    check = f"import {modules}, longshore; print(longshore.__file__)"
+
+    # Nothing of this environment: no site packages, no variables.
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            "-B",
+            "-c",
+            f"import sys; sys.path[:0] = {[str(tmp_path)]}; {check}",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(tmp_path / "longshore" / "__init__.py")
+
+
+def test_every_service_that_functions_call_is_described_in_it(
+    files: list[zipfile.ZipInfo],
+) -> None:
+    called = set()
+    for path in (PACKAGE / "adapters" / "aws").glob("*.py"):
+        if path.name.startswith(("deploying", "examining")):
+            continue  # of the command line, which is no function
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(attr="call" | "client"),
+                    args=[ast.Constant(value=str(service)), *_],
+                ):
+                    called.add(service)
+    described = {one.filename.split("/")[2] for one in files if "botocore/data/" in one.filename}
+
+    assert called <= set(SERVICES) <= described
+
+
+def test_every_dependency_is_locked_by_its_hash() -> None:
+    text = deploying_package.REQUIREMENTS.read_text(encoding="utf-8")
+
+    assert len(locked()) > 20
+    assert text.count("==") == len(locked())
+    assert text.count("--hash=sha256:") >= len(locked())
+    assert "://" not in text
+
+
+@pytest.mark.parametrize("uv", ["/usr/bin/uv", None])
+@pytest.mark.parametrize(("architecture", "machine"), [("x86_64", "x86_64"), ("arm64", "aarch64")])
+def test_dependencies_are_brought_for_the_runtime_and_not_for_this_machine(
+    uv: str | None, architecture: str, machine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deploying_package.shutil, "which", lambda *_, **__: None)
+    runtime = Runtime(python="3.13", architecture=architecture)
+
+    command = install_command(Path("/target"), runtime, uv)
+
+    assert command[: 3 if uv else 4] == (
+        [uv, "pip", "install"] if uv else [sys.executable, "-m", "pip", "install"]
+    )
+    assert {"--require-hashes", "--no-deps", "--only-binary", "/target"} <= set(command)
+    assert command[command.index("--python-version") + 1] == "3.13"
+    assert any(machine in word and "manylinux_2_28" in word for word in command)
+
+
+def test_a_dependency_that_is_not_to_be_had_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = tmp_path / "requirements.txt"
+    wrong.write_text("no-such-thing==1.0 \\\n    --hash=sha256:" + "0" * 64 + "\n")
+    monkeypatch.setattr(deploying_package, "REQUIREMENTS", wrong)
+
+    with pytest.raises(ConfigurationError, match="no-such-thing not installed here"):
+        build(None)

@@ -1,0 +1,333 @@
+"""What the templates say, without deploying them."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from docs.generate import privileges_page
+from longshore.adapters.aws.names import Names
+from longshore.adapters.aws.shapes import table_shapes
+from longshore.adapters.aws.stacks import STACKS, is_wanted, templates
+from longshore.adapters.aws.stacks.config import StageConfig, stage_config
+from longshore.adapters.aws.stacks.containers import DRAIN_GRACE_S, STOP_TIMEOUT_S
+from longshore.adapters.aws.stacks.functions import FUNCTIONS
+from longshore.adapters.aws.stacks.privileges import FEEDS, GRANTS, PLACES
+from longshore.core.limits import RECEIVE_LIMIT
+from longshore.core.states import Priority
+from longshore.errors import ConfigurationError
+from longshore.services.dispatcher import ENDING_EVENTS
+from longshore.settings import Settings
+from longshore.wiring.deploying import rendered
+
+ROOT = Path(__file__).parents[3]
+INFRA = ROOT / "infra"
+FULL: dict[str, Any] = {
+    "queues": ["default", "mail"],
+    "alarms": {"email": ["operators@example.com"]},
+    "worker": {
+        "image": "123456789012.dkr.ecr.eu-central-1.amazonaws.com/shop:1",
+        "subnets": ["subnet-1"],
+        "security_groups": ["sg-1"],
+        "secrets": ["ANTHROPIC_API_KEY"],
+    },
+    "server": {"image": "shop:1", "subnets": ["subnet-1"], "security_groups": ["sg-1"]},
+}
+"""A stage that has all there is."""
+
+
+def stage(name: str) -> StageConfig:
+    path = INFRA / f"{name}.yaml"
+    return stage_config(name, yaml.safe_load(path.read_text(encoding="utf-8")), path.name)
+
+
+def made(config: StageConfig) -> dict[str, Any]:
+    return templates(config, wakes=ENDING_EVENTS)
+
+
+@pytest.fixture(scope="module")
+def full() -> dict[str, Any]:
+    return made(stage_config("prod", FULL, "test"))
+
+
+def resources(documents: dict[str, Any], kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for document in documents.values():
+        for name, resource in document["Resources"].items():
+            if resource["Type"] == kind:
+                yield name, resource
+
+
+def properties(documents: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [resource["Properties"] for _, resource in resources(documents, kind)]
+
+
+def test_the_rendered_templates_are_up_to_date() -> None:
+    document = yaml.safe_load((INFRA / "dev.yaml").read_text(encoding="utf-8"))
+    wanted = rendered("dev", document, "dev.yaml")
+    folder = INFRA / "templates"
+
+    assert {page.name for page in folder.iterdir()} == set(wanted)
+    for name, text in wanted.items():
+        told = "run `longshore deploy --stage dev --render infra/templates`"
+        assert (folder / name).read_text(encoding="utf-8") == text, told
+
+
+def test_the_linter_of_aws_finds_nothing(tmp_path: Path, full: dict[str, Any]) -> None:
+    lint = shutil.which("cfn-lint", path=str(Path(sys.executable).parent))
+    if lint is None:
+        pytest.skip("cfn-lint is not installed")
+    for name, document in full.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    files = [str(path) for path in tmp_path.iterdir()]
+
+    done = subprocess.run(
+        [lint, "--regions", "eu-central-1", "--", *files],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout + done.stderr == ""
+    assert len(files) == len(STACKS)
+
+
+def test_tables_are_what_the_adapters_expect_encrypted_and_kept(full: dict[str, Any]) -> None:
+    names = Names(stage="prod", bucket="")
+    tables = {
+        one["Properties"]["TableName"]: one for _, one in resources(full, "AWS::DynamoDB::Table")
+    }
+
+    assert list(tables) == [shape["TableName"] for shape in table_shapes(names)]
+    for shape in table_shapes(names):
+        table = tables[shape["TableName"]]["Properties"]
+        for part in ("KeySchema", "AttributeDefinitions", "GlobalSecondaryIndexes", "BillingMode"):
+            assert table.get(part) == shape.get(part)
+        assert table["SSESpecification"] == {"SSEEnabled": True}
+        assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
+        assert tables[shape["TableName"]]["DeletionPolicy"] == "RetainExceptOnCreate"
+    assert tables[names.ledger]["Properties"]["StreamSpecification"] == {
+        "StreamViewType": "NEW_IMAGE"
+    }
+    expiring = {
+        name for name, one in tables.items() if "TimeToLiveSpecification" in one["Properties"]
+    }
+    assert expiring == {names.events, names.output}
+
+
+def test_every_queue_and_priority_has_its_numbers_and_its_dead_letters(
+    full: dict[str, Any],
+) -> None:
+    names = Names(stage="prod", bucket="")
+    queues = {one["QueueName"]: one for one in properties(full, "AWS::SQS::Queue")}
+    lanes = [(queue, priority) for queue in FULL["queues"] for priority in Priority]
+
+    assert len(queues) == 2 * len(lanes) + 3
+    for queue, priority in lanes:
+        lane, dead = queues[names.queue(queue, priority)], queues[names.dead(queue, priority)]
+        assert lane["VisibilityTimeout"] == 900
+        assert lane["MessageRetentionPeriod"] == 4 * 86_400
+        assert lane["RedrivePolicy"]["maxReceiveCount"] == RECEIVE_LIMIT == 20
+        assert dead["MessageRetentionPeriod"] == 14 * 86_400
+    assert all(one["SqsManagedSseEnabled"] for one in queues.values())
+
+
+def test_a_queue_hides_a_message_longer_than_its_function_may_take(full: dict[str, Any]) -> None:
+    longest = max(each.timeout_s for each in FUNCTIONS.values() if is_fed_by_a_queue(each.name))
+
+    assert all(
+        one["VisibilityTimeout"] >= 6 * longest for one in properties(full, "AWS::SQS::Queue")
+    )
+
+
+def is_fed_by_a_queue(function: str) -> bool:
+    return any(
+        grant.why == FEEDS and "sqs:ReceiveMessage" in grant.actions for grant in GRANTS[function]
+    )
+
+
+def test_every_function_that_is_mapped_may_read_what_feeds_it(full: dict[str, Any]) -> None:
+    fed = {
+        one["FunctionName"]["Ref"] for one in properties(full, "AWS::Lambda::EventSourceMapping")
+    }
+    may = {
+        FUNCTIONS[name].id
+        for name, grants in GRANTS.items()
+        if name in FUNCTIONS and any(grant.why == FEEDS for grant in grants)
+    }
+
+    assert fed == may
+    mappings = properties(full, "AWS::Lambda::EventSourceMapping")
+    assert all(one["FunctionResponseTypes"] == ["ReportBatchItemFailures"] for one in mappings)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=lambda one: one.name)
+def test_every_function_has_a_handler_a_log_that_ends_and_a_role_of_its_own(
+    function: Any, full: dict[str, Any]
+) -> None:
+    module, _, name = function.handler.rpartition(".")
+    found = full[function.stack]["Resources"]
+
+    assert (ROOT / "src" / Path(*module.split("."))).with_suffix(".py").exists()
+    assert name == "handler"
+    assert found[f"{function.id}Log"]["Properties"]["RetentionInDays"] == 30
+    assert found[function.id]["Properties"]["Role"] == {"Fn::GetAtt": [f"{function.id}Role", "Arn"]}
+    assert {f"{function.id}ErrorsAlarm", f"{function.id}ThrottlesAlarm"} <= set(found)
+
+
+def test_no_policy_speaks_of_everything_but_where_aws_knows_nothing_narrower(
+    full: dict[str, Any],
+) -> None:
+    wide = {"sqs:ListQueues", "ecr:GetAuthorizationToken"}
+    for role in properties(full, "AWS::IAM::Role"):
+        for sentence in role["Policies"][0]["PolicyDocument"]["Statement"]:
+            actions = set(sentence["Action"])
+            assert not any("*" in action for action in actions)
+            assert sentence["Resource"] != "*" or actions <= wide
+
+
+def test_the_bucket_is_closed_to_all_but_tls(full: dict[str, Any]) -> None:
+    (bucket,) = properties(full, "AWS::S3::Bucket")
+    (policy,) = properties(full, "AWS::S3::BucketPolicy")
+    (sentence,) = policy["PolicyDocument"]["Statement"]
+
+    assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
+    assert bucket["BucketEncryption"]
+    (rule,) = bucket["LifecycleConfiguration"]["Rules"]
+    assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 1}
+    assert (sentence["Effect"], sentence["Action"]) == ("Deny", "s3:*")
+    assert sentence["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+
+
+def test_only_rules_may_send_to_the_queues_of_consumers(full: dict[str, Any]) -> None:
+    policies = properties(full, "AWS::SQS::QueuePolicy")
+
+    assert len(policies) == 3
+    for policy in policies:
+        (sentence,) = policy["PolicyDocument"]["Statement"]
+        assert sentence["Principal"] == {"Service": "events.amazonaws.com"}
+        sources = sentence["Condition"]["ArnEquals"]["aws:SourceArn"]
+        assert all(":rule/longshore-prod-events/" in one["Fn::Sub"] for one in sources)
+
+
+def test_schedules_are_off_in_dev_but_for_the_sweepers() -> None:
+    def states(name: str) -> dict[str, str]:
+        found = resources(made(stage(name)), "AWS::Events::Rule")
+        return {
+            rule: one["Properties"]["State"] for rule, one in found if "State" in one["Properties"]
+        }
+
+    assert states("dev") == {"SweeperSchedule": "ENABLED", "HealthCheckSchedule": "DISABLED"}
+    assert set(states("prod").values()) == {"ENABLED"}
+
+
+def test_prod_is_protected_and_dev_is_not() -> None:
+    assert stage("prod").protected
+    assert not stage("dev").protected
+    tables = properties(made(stage("prod")), "AWS::DynamoDB::Table")
+    assert all(one["DeletionProtectionEnabled"] for one in tables)
+
+
+def test_whatever_is_imported_is_exported_by_a_stack_before(full: dict[str, Any]) -> None:
+    exported: set[str] = set()
+    for name in STACKS:
+        wanted = set(imports_in(full[name]))
+        assert wanted <= exported
+        exported |= {one["Export"]["Name"] for one in full[name].get("Outputs", {}).values()}
+
+
+def imports_in(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if "Fn::ImportValue" in value:
+            yield value["Fn::ImportValue"]
+        for one in value.values():
+            yield from imports_in(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from imports_in(one)
+
+
+def test_a_worker_is_killed_after_it_had_time_to_drain(full: dict[str, Any]) -> None:
+    (container,) = full["worker"]["Resources"]["Definition"]["Properties"]["ContainerDefinitions"]
+    given = {one["Name"]: one["Value"] for one in container["Environment"]}
+    service = full["worker"]["Resources"]["Service"]["Properties"]
+
+    assert container["StopTimeout"] == STOP_TIMEOUT_S
+    assert given["LONGSHORE_WORKER_DRAIN_GRACE"] == f"{DRAIN_GRACE_S}s"
+    assert Settings().worker.kill_grace.total_seconds() + DRAIN_GRACE_S < STOP_TIMEOUT_S
+    assert service["DeploymentConfiguration"]["DeploymentCircuitBreaker"]["Rollback"]
+    (secret,) = container["Secrets"]
+    assert secret["ValueFrom"]["Fn::Sub"].endswith("parameter/longshore/prod/ANTHROPIC_API_KEY")
+
+
+def test_workers_and_servers_are_there_only_with_an_image() -> None:
+    assert [name for name in STACKS if not is_wanted(stage("dev"), name)] == ["worker", "server"]
+    assert all(is_wanted(stage_config("prod", FULL, "test"), name) for name in STACKS)
+
+
+def test_the_page_of_privileges_says_what_the_policies_say(full: dict[str, Any]) -> None:
+    page = privileges_page()
+    for name, grants in GRANTS.items():
+        _, _, after = page.partition(f"\n## {name}\n")
+        section = after.partition("\n## ")[0]
+        for grant in grants:
+            (row,) = (one for one in section.splitlines() if PLACES[grant.place].called in one)
+            assert all(f"`{one}`" in row for one in (*grant.actions, *grant.seldom))
+        roles = [f"{FUNCTIONS[name].id}Role"] if name in FUNCTIONS else ["TaskRole"]
+        stack = FUNCTIONS[name].stack if name in FUNCTIONS else name
+        sentences = full[stack]["Resources"][roles[0]]["Properties"]["Policies"][0]
+        allowed = {
+            action for one in sentences["PolicyDocument"]["Statement"] for action in one["Action"]
+        }
+        listed = {action for grant in grants for action in (*grant.actions, *grant.seldom)}
+        assert {one for one in allowed if not one.startswith("logs:")} == listed
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ({"queue": ["a"]}, "nothing is called 'queue'; did you mean 'queues'?"),
+        ({"queues": []}, "queues: name at least one"),
+        ({"queues": "default"}, "queues must be a list of words, not 'default'"),
+        ({"queues": ["a b"]}, "queues: 'a b' is not a name"),
+        ({"queues": ["q" * 60]}, "is too long by 6 characters for SQS"),
+        ({"protected": "yes"}, "protected must be true or false, not 'yes'"),
+        ({"log_retention_days": 8}, "CloudWatch keeps logs for 7 days, not for 8"),
+        ({"api": {"burst": 0}}, "api.burst must be 1 to 5000, not 0"),
+        ({"api": ["x"]}, "api must have names and values"),
+        ({"worker": {"image": "x"}}, "worker.subnets: name those in which it runs"),
+        ({"worker": {"cpu": 1000}}, "worker.cpu: Fargate has 256, 512"),
+        ({"worker": {"cpu": 256, "memory_mib": 4096}}, "Fargate has 512 to 2048"),
+        ({"functions": {"python": "3.9"}}, "functions.python must be one of"),
+        ({"alarms": {"topic": "arn:x", "email": ["a@b"]}}, "not both"),
+        ({"bucket": "Capital"}, "no name that S3 takes"),
+        ({"settings": {"worker.concurency": 3}}, "no setting is called 'worker.concurency'"),
+        ({"settings": {"alerts.slack_token": "xoxb"}}, "alerts.slack_token is a secret"),
+        ({"settings": {"backend": "sqlite"}}, "backend follows from the stage"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_wrong_document_is_refused_with_what_to_do(document: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        rendered("dev", document, "dev.yaml")
+
+    assert any(told in problem for problem in refused.value.problems), refused.value.problems
+    assert all(problem.startswith("dev.yaml: ") for problem in refused.value.problems)
+
+
+@pytest.mark.parametrize("name", ["Dev", "1dev", "a" * 21, "a_b", ""])
+def test_a_stage_must_have_a_name_that_every_part_of_aws_takes(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="no name for a stage"):
+        stage_config(name, {}, "test")
+
+
+def test_all_problems_of_a_document_are_told_at_once() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        stage_config("dev", {"queues": [1], "nothing": 2, "api": {"burst": "x"}}, "test")
+
+    assert len(refused.value.problems) == 3

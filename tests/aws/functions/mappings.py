@@ -1,0 +1,211 @@
+"""Does what AWS's event source mappings do: hands records to handlers, and heeds their answers.
+
+A stream is read on behind the last record that was dealt with, from the first failed one on; what a
+queue handed out is removed unless its id was answered, and comes again if it was. A handler that
+raises has dealt with nothing.
+"""
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+from longshore.adapters.aws.calls import Answer, Aws, AwsPlace
+from longshore.adapters.aws.names import Names
+
+Event = dict[str, Any]
+Handler = Callable[[Event, Any], Any]
+
+ACCOUNT = "000000000000"
+_AT_ONCE = 10
+
+
+class Invocation:
+    """What AWS tells a function of its invocation."""
+
+    aws_request_id = "11111111-2222-3333-4444-555555555555"
+
+    def __init__(self, seconds: float = 60) -> None:
+        self._seconds = seconds
+
+    def get_remaining_time_in_millis(self) -> int:
+        return int(self._seconds * 1000)
+
+
+class Mappings:
+    """The mappings of one installation."""
+
+    def __init__(self, place: AwsPlace, names: Names) -> None:
+        self._runner = asyncio.Runner()
+        self._aws = Aws(place)
+        self._names = names
+        self._region = place.region
+        self._behind: dict[str, str] = {}  # by shard, the sequence number that is dealt with
+        self._urls: dict[str, str] = {}
+
+    def close(self) -> None:
+        self._runner.run(self._aws.close())
+        self._runner.close()
+
+    def call(self, service: str, operation: str, **given: Any) -> Answer:
+        return self._runner.run(self._aws.call(service, operation, **given))
+
+    # The stream ----------------------------------------------------------------------------------
+
+    def stream_event(self, limit: int = 100) -> tuple[str, Event] | None:
+        """A shard and a batch of it, as a function is handed it; None if there is nothing new."""
+        found = self.call("dynamodbstreams", "list_streams", TableName=self._names.ledger)
+        arn = found["Streams"][0]["StreamArn"]
+        stream = self.call("dynamodbstreams", "describe_stream", StreamArn=arn)
+        for shard in stream["StreamDescription"]["Shards"]:
+            shard_id = shard["ShardId"]
+            behind = self._behind.get(shard_id)
+            start = (
+                {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": behind}
+                if behind
+                else {"ShardIteratorType": "TRIM_HORIZON"}
+            )
+            given = {"StreamArn": arn, "ShardId": shard_id, **start}
+            iterator = self.call("dynamodbstreams", "get_shard_iterator", **given)
+            answer = self.call(
+                "dynamodbstreams",
+                "get_records",
+                ShardIterator=iterator["ShardIterator"],
+                Limit=limit,
+            )
+            if answer["Records"]:
+                return shard_id, stream_event(answer["Records"], arn)
+        return None
+
+    def feed_stream(self, handler: Handler, *, context: Any = None, limit: int = 100) -> int:
+        """One batch of the stream; how many records of it were dealt with."""
+        found = self.stream_event(limit)
+        if found is None:
+            return 0
+        shard_id, event = found
+        answer = handler(event, context or Invocation())
+        places = [record["dynamodb"]["SequenceNumber"] for record in event["Records"]]
+        failed = failed_in(answer)
+        done = places[: min(map(places.index, failed))] if failed else places
+        if done:
+            self._behind[shard_id] = done[-1]
+        return len(done)
+
+    def skip_stream(self) -> None:
+        """Begin behind all that there is."""
+        while (found := self.stream_event()) is not None:
+            shard_id, event = found
+            self._behind[shard_id] = event["Records"][-1]["dynamodb"]["SequenceNumber"]
+
+    # Queues --------------------------------------------------------------------------------------
+
+    def queue_event(self, name: str, limit: int = _AT_ONCE, hidden_s: int = 30) -> Event | None:
+        """A batch of a queue, as a function is handed it; None if there is nothing."""
+        answer = self.call(
+            "sqs",
+            "receive_message",
+            QueueUrl=self.url(name),
+            MaxNumberOfMessages=limit,
+            VisibilityTimeout=hidden_s,
+            MessageAttributeNames=["All"],
+            MessageSystemAttributeNames=["All"],
+        )
+        messages = answer.get("Messages", [])
+        arn = f"arn:aws:sqs:{self._region}:{ACCOUNT}:{name}"
+        return queue_event(messages, arn) if messages else None
+
+    def feed_queue(self, name: str, handler: Handler, *, context: Any = None) -> int:
+        """One batch of a queue; how many messages were dealt with, and are gone."""
+        event = self.queue_event(name)
+        if event is None:
+            return 0
+        try:
+            failed = failed_in(handler(event, context or Invocation()))
+        except Exception:
+            self._again(name, event["Records"])
+            raise
+        records = event["Records"]
+        self._again(name, [one for one in records if one["messageId"] in failed])
+        done = [one for one in records if one["messageId"] not in failed]
+        for one in done:
+            self.call(
+                "sqs",
+                "delete_message",
+                QueueUrl=self.url(name),
+                ReceiptHandle=one["receiptHandle"],
+            )
+        return len(done)
+
+    def _again(self, name: str, records: list[Event]) -> None:
+        """Seen again at once, and not when their time is over: nobody wants to wait for that."""
+        for one in records:
+            self.call(
+                "sqs",
+                "change_message_visibility",
+                QueueUrl=self.url(name),
+                ReceiptHandle=one["receiptHandle"],
+                VisibilityTimeout=0,
+            )
+
+    def url(self, name: str) -> str:
+        if name not in self._urls:
+            self._urls[name] = self.call("sqs", "get_queue_url", QueueName=name)["QueueUrl"]
+        return self._urls[name]
+
+    def waiting(self, name: str) -> int:
+        """How many messages a queue holds, hidden ones too."""
+        wanted = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        answer = self.call(
+            "sqs", "get_queue_attributes", QueueUrl=self.url(name), AttributeNames=wanted
+        )
+        return sum(int(answer["Attributes"][one]) for one in wanted)
+
+
+def failed_in(answer: Any) -> list[str]:
+    """The ids that a handler answers; a mapping takes anything malformed for a failure of all."""
+    assert set(answer) == {"batchItemFailures"}
+    return [one["itemIdentifier"] for one in answer["batchItemFailures"]]
+
+
+def stream_event(records: list[Event], arn: str = "arn:aws:dynamodb:stream") -> Event:
+    """Records of a stream as the client library has them, as a function is handed them."""
+    return as_json({"Records": [{**record, "eventSourceARN": arn} for record in records]})
+
+
+def queue_event(messages: list[Event], arn: str) -> Event:
+    """Messages as the client library has them, as a function is handed them."""
+    return as_json({"Records": [queue_record(message, arn) for message in messages]})
+
+
+def queue_record(message: Event, arn: str) -> Event:
+    attributes = message.get("MessageAttributes", {})
+    return {
+        "messageId": message["MessageId"],
+        "receiptHandle": message["ReceiptHandle"],
+        "body": message["Body"],
+        "attributes": message["Attributes"],
+        "messageAttributes": {
+            name: {
+                "stringValue": value["StringValue"],
+                "stringListValues": [],
+                "binaryListValues": [],
+                "dataType": value["DataType"],
+            }
+            for name, value in attributes.items()
+        },
+        "md5OfBody": message.get("MD5OfBody", ""),
+        "eventSource": "aws:sqs",
+        "eventSourceARN": arn,
+        "awsRegion": arn.split(":")[3],
+    }
+
+
+def as_json(event: Event) -> Event:
+    """As it travels to a function: bytes as base64, moments as seconds."""
+
+    def plain(value: Any) -> Any:
+        return base64.b64encode(value).decode() if isinstance(value, bytes) else value.timestamp()
+
+    travelled: Event = json.loads(json.dumps(event, default=plain))
+    return travelled

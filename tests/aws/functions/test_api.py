@@ -1,0 +1,172 @@
+"""api: requests of an API Gateway are answered whole, in time, and only with a key."""
+
+import asyncio
+import base64
+import gzip
+import json
+import time
+from typing import Any
+
+import pytest
+
+from longshore.core.keys import Scope
+from longshore.errors import UsageError
+from longshore.interfaces.lambdas import gateway
+from tests.aws.functions.house import TENANT, House
+from tests.unit.services.stage import a_task
+
+MUCH_S = 15  # more than a busy machine needs, and less than a stream would wait
+
+
+def request(
+    method: str, path: str, body: Any = None, *, stage: str = "$default", **headers: str
+) -> dict[str, Any]:
+    """As an HTTP API hands it over, payload format 2.0."""
+    raw_path, _, query = path.partition("?")
+    event: dict[str, Any] = {
+        "version": "2.0",
+        "routeKey": "$default",
+        "rawPath": raw_path if stage == "$default" else f"/{stage}{raw_path}",
+        "rawQueryString": query,
+        "headers": {"host": "abc.execute-api.eu-central-1.amazonaws.com", **headers},
+        "requestContext": {
+            "apiId": "abc",
+            "domainName": "abc.execute-api.eu-central-1.amazonaws.com",
+            "http": {"method": method, "path": raw_path, "sourceIp": "192.0.2.1"},
+            "requestId": "gateway-1",
+            "stage": stage,
+        },
+        "isBase64Encoded": False,
+    }
+    if body is not None:
+        event["body"] = json.dumps(body)
+        event["headers"]["content-type"] = "application/json"
+    return event
+
+
+def body_of(answer: dict[str, Any]) -> bytes:
+    text: str = answer["body"]
+    return base64.b64decode(text) if answer["isBase64Encoded"] else text.encode()
+
+
+def ask(house: House, event: dict[str, Any]) -> tuple[int, Any]:
+    answer = house.invoke("api", event)
+    return answer["statusCode"], json.loads(body_of(answer))
+
+
+def a_key(house: House) -> str:
+    created = house.do(
+        lambda all_: all_.access.create(TENANT, name="test", scopes=(Scope.ADMIN,), by="test")
+    )
+    return created[1]
+
+
+def test_a_job_is_submitted_and_read_with_a_key_and_with_none_nothing_is(house: House) -> None:
+    key = {"x-api-key": a_key(house)}
+    job = {"tasks": [a_task("a")]}
+
+    status, problem = ask(house, request("POST", "/v1/jobs", job))
+    assert (status, problem["type"]) == (401, "urn:longshore:problem:no-key")
+    packed = request("POST", "/v1/jobs", **key, **{"content-type": "application/json"})
+    packed |= {"body": base64.b64encode(json.dumps(job).encode()).decode()}
+    packed |= {"isBase64Encoded": True}
+    status, made = ask(house, packed)
+    assert status in (200, 201, 202)
+    status, found = ask(house, request("GET", f"/v1/jobs/{made['jobId']}", stage="prod", **key))
+    assert (status, found["jobId"]) == (200, made["jobId"])
+    zipped = house.invoke(
+        "api", request("GET", "/v1/openapi.json", **key, **{"accept-encoding": "gzip"})
+    )
+    assert zipped["headers"]["content-encoding"] == "gzip"
+    assert json.loads(gzip.decompress(body_of(zipped)))["info"]["title"] == "Longshore"
+    assert len(house.opened) == 2  # the desk's, and one for all requests
+
+
+def test_a_stream_is_a_long_poll_that_is_taken_up_where_it_ended(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "_QUIET_S", 0.2)
+    key = {"x-api-key": a_key(house)}
+    job_id = house.submit(a_task("a"), request_id="streamed").job.id
+    house.tell_all()
+    path = f"/v1/jobs/{job_id}/events/stream"
+
+    house.invoke("api", request("GET", "/live"))
+    begun = time.monotonic()
+    first = house.invoke("api", request("GET", path, **key))
+    assert time.monotonic() - begun < MUCH_S
+    pieces = [one for one in body_of(first).decode().split("\n\n") if "data:" in one]
+    last = pieces[-1].split("id: ")[1].split("\n")[0]
+    house.work(f"{job_id}_a")
+    house.tell_all()
+    rest = house.invoke("api", request("GET", path, **key, **{"last-event-id": last}))
+
+    assert first["headers"]["content-type"].startswith("text/event-stream")
+    assert "Job Created" in body_of(first).decode()
+    assert "event: end" not in body_of(first).decode()
+    told = body_of(rest).decode()
+    assert "Job Created" not in told
+    assert "Task Completed" in told
+    assert "event: end" in told
+
+
+class App:
+    """An app that answers as a test says."""
+
+    def __init__(self, *pieces: bytes, kind: str = "application/json", hangs: bool = False) -> None:
+        self._pieces = pieces
+        self._kind = kind
+        self._hangs = hangs
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.scope = scope
+        headers = [(b"content-type", self._kind.encode()), (b"set-cookie", b"a=1")]
+        if not self._hangs or "event-stream" in self._kind:
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for piece in self._pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        if self._hangs:
+            await asyncio.Event().wait()
+        await send({"type": "http.response.body", "body": b""})
+
+
+def answered(app: App, event: Any, within_s: float = 5) -> dict[str, Any]:
+    return asyncio.run(gateway.answer_to(app, event, within_s=within_s))
+
+
+def test_an_app_that_takes_too_long_is_answered_for() -> None:
+    answer = answered(App(hangs=True), request("GET", "/"), within_s=0.05)
+
+    assert answer["statusCode"] == 503
+    assert answer["headers"]["retry-after"] == "1"
+    assert json.loads(answer["body"])["requestId"] == "gateway-1"
+
+
+def test_an_answer_that_is_too_large_is_refused_and_a_stream_ends_before_it_is() -> None:
+    piece = b"x" * 2_000_000
+
+    answer = answered(App(piece, piece, piece), request("GET", "/"))
+    stream = answered(App(piece, piece, piece, kind="text/event-stream"), request("GET", "/"))
+
+    assert answer["statusCode"] == 400
+    assert "limit" in json.loads(answer["body"])["detail"]
+    assert len(body_of(stream)) == 2 * len(piece)
+    assert len(json.dumps(stream)) < 6_000_000
+
+
+def test_bytes_cookies_and_encoded_paths_get_through() -> None:
+    app = App(b"\xff\x00", kind="application/octet-stream")
+    event = request("GET", "/v1/a%20b?limit=1&x=%2F")
+    event["cookies"] = ["b=2", "c=3"]
+
+    answer = answered(app, event)
+
+    assert (body_of(answer), answer["cookies"]) == (b"\xff\x00", ["a=1"])
+    assert (app.scope["path"], app.scope["query_string"]) == ("/v1/a b", b"limit=1&x=%2F")
+    assert (b"cookie", b"b=2; c=3") in app.scope["headers"]
+
+
+@pytest.mark.parametrize("event", [None, {}, {"version": "1.0", "path": "/"}, []])
+def test_what_is_no_request_is_refused(event: Any) -> None:
+    with pytest.raises(UsageError, match=r"payload format 2\.0"):
+        answered(App(), event)

@@ -1,0 +1,216 @@
+"""A function's process: what is kept between invocations, and that none is harmed by another."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from longshore.errors import UsageError
+from longshore.interfaces.lambdas.batches import each, together
+from longshore.interfaces.lambdas.container import Container, OutOfTime
+from tests.aws.functions.mappings import Invocation, failed_in
+
+MUCH_S = 15  # more than a busy machine needs, and less than anything here waits by mistake
+SHORT = 1.6  # of which a second and a half is left for the answer
+
+
+class Kitchen:
+    """What invocations work with here; it notes when it is opened and closed."""
+
+    def __init__(self) -> None:
+        self.opened = self.closed = 0
+        self.breaks = 0
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[asyncio.AbstractEventLoop]:
+        self.opened += 1
+        if self.breaks:
+            self.breaks -= 1
+            raise ConnectionError
+        yield asyncio.get_running_loop()
+        self.closed += 1
+
+
+@pytest.fixture
+def kitchen() -> Kitchen:
+    return Kitchen()
+
+
+@pytest.fixture
+def container(kitchen: Kitchen) -> Iterator[Container[Any]]:
+    made = Container(kitchen.open)
+    yield made
+    made.close()
+
+
+async def works(opened: Any) -> str:
+    await asyncio.sleep(0)
+    assert opened is asyncio.get_running_loop()
+    return "done"
+
+
+def test_what_was_opened_is_used_by_the_next_invocation(
+    container: Container[Any], kitchen: Kitchen
+) -> None:
+    assert [container.run(works, Invocation()) for _ in range(3)] == ["done"] * 3
+    assert (kitchen.opened, kitchen.closed) == (1, 0)
+
+    container.close()
+
+    assert (kitchen.opened, kitchen.closed) == (1, 1)
+
+
+def test_what_could_not_be_opened_is_opened_by_the_next_invocation(
+    container: Container[Any], kitchen: Kitchen
+) -> None:
+    kitchen.breaks = 1
+
+    with pytest.raises(ConnectionError):
+        container.run(works, Invocation())
+    assert container.run(works, Invocation()) == "done"
+    assert kitchen.opened == 2
+
+
+def test_what_an_invocation_leaves_running_does_not_go_on_in_the_next(
+    container: Container[Any], kitchen: Kitchen
+) -> None:
+    left: list[asyncio.Task[Any]] = []
+
+    async def leaves(opened: Any) -> None:
+        left.append(asyncio.ensure_future(asyncio.Event().wait()))
+
+    container.run(leaves, Invocation())
+
+    assert left[0].cancelled()
+    assert container.run(works, Invocation()) == "done"
+    assert kitchen.opened == 1
+
+
+def test_what_will_not_be_called_off_is_thrown_away_with_all_else(
+    container: Container[Any], kitchen: Kitchen
+) -> None:
+    async def stubborn() -> None:
+        for _ in range(3):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                continue
+
+    left: list[asyncio.Task[None]] = []
+
+    async def leaves(opened: Any) -> None:
+        left.append(asyncio.ensure_future(stubborn()))
+        await asyncio.sleep(0)
+
+    container.run(leaves, Invocation())
+
+    assert container.run(works, Invocation()) == "done"
+    assert kitchen.opened == 2
+
+
+@pytest.mark.parametrize("crash", [SystemExit, KeyboardInterrupt])
+def test_an_invocation_that_crashes_does_not_harm_the_next(
+    container: Container[Any], kitchen: Kitchen, crash: type[BaseException]
+) -> None:
+    async def crashes(opened: Any) -> None:
+        raise crash
+
+    container.run(works, Invocation())
+    with pytest.raises(crash):
+        container.run(crashes, Invocation())
+
+    assert container.run(works, Invocation()) == "done"
+    assert kitchen.opened == 2
+
+
+def test_a_loop_that_was_closed_is_replaced(container: Container[Any], kitchen: Kitchen) -> None:
+    loop = container.run(lambda opened: asyncio.sleep(0, opened), Invocation())
+    loop.close()
+
+    assert container.run(works, Invocation()) == "done"
+    assert kitchen.opened == 2
+
+
+def test_work_ends_before_time_is_over_and_the_next_has_its_own(
+    container: Container[Any], kitchen: Kitchen
+) -> None:
+    async def hangs(opened: Any) -> None:
+        await asyncio.Event().wait()
+
+    begun = time.monotonic()
+    with pytest.raises(OutOfTime):
+        container.run(hangs, Invocation(SHORT))
+    assert time.monotonic() - begun < MUCH_S
+    assert container.run(works, Invocation()) == "done"
+    assert kitchen.opened == 1
+
+
+def test_a_timeout_of_the_work_itself_is_not_taken_for_the_end_of_time(
+    container: Container[Any],
+) -> None:
+    async def times_out(opened: Any) -> None:
+        raise TimeoutError("a socket")
+
+    with pytest.raises(TimeoutError, match="a socket"):
+        container.run(times_out, Invocation())
+
+
+def records(*ids: str) -> dict[str, Any]:
+    return {"Records": [{"messageId": one, "body": one} for one in ids]}
+
+
+def test_of_a_batch_those_that_fail_or_are_late_are_answered_and_the_others_are_done(
+    container: Container[Any],
+) -> None:
+    async def deal(opened: Any, record: Any) -> None:
+        if record["body"] == "late":
+            await asyncio.Event().wait()
+        if record["body"] == "broken":
+            raise RuntimeError
+
+    answer = each(container, records("a", "late", "broken", "b"), Invocation(SHORT), deal)
+
+    assert failed_in(answer) == ["late", "broken"]
+
+
+@pytest.mark.parametrize(
+    ("deal_fails", "answered"), [((), ["odd"]), (("b",), ["odd", "b"])], ids=["none", "one"]
+)
+def test_of_a_batch_that_is_dealt_with_at_once_the_unreadable_and_the_failed_are_answered(
+    container: Container[Any], deal_fails: tuple[str, ...], answered: list[str]
+) -> None:
+    def read(opened: Any, record: Any) -> str:
+        if record["body"] == "odd":
+            raise UsageError("odd")
+        return str(record["body"])
+
+    async def deal(opened: Any, found: Any) -> tuple[str, ...]:
+        assert found == {"a": "a", "b": "b"}
+        return deal_fails
+
+    answer = together(container, records("a", "odd", "b"), Invocation(), read, deal)
+
+    assert failed_in(answer) == answered
+
+
+def test_of_a_batch_for_which_time_was_over_all_are_answered(container: Container[Any]) -> None:
+    async def deal(opened: Any, found: Any) -> tuple[str, ...]:
+        await asyncio.Event().wait()
+        return ()
+
+    answer = together(
+        container, records("a", "b"), Invocation(SHORT), lambda _, record: record, deal
+    )
+
+    assert failed_in(answer) == ["a", "b"]
+
+
+@pytest.mark.parametrize("event", [{}, None, {"Records": "none"}, []])
+def test_what_is_no_batch_is_refused(container: Container[Any], event: Any) -> None:
+    deal: Callable[..., Any] = works
+
+    with pytest.raises(UsageError, match="event source mapping"):
+        each(container, event, Invocation(), deal)

@@ -1,0 +1,39 @@
+"""Several installations in one account: none takes what is another's."""
+
+import asyncio
+import json
+
+from longshore.adapters.aws.calls import Aws
+from longshore.adapters.aws.names import Names
+from longshore.adapters.aws.queue import SqsTaskQueue
+from longshore.core.states import Priority
+from longshore.testing.clock import FakeClock
+from tests.aws.standin import stand_in
+
+
+async def _dies_on(aws: Aws, names: Names, queue: str) -> None:
+    made = await aws.call(
+        "sqs", "create_queue", QueueName=names.dead(queue, Priority.NORMAL), Attributes={}
+    )
+    body = json.dumps({"stage": names.stage, "queue": queue})
+    await aws.call("sqs", "send_message", QueueUrl=made["QueueUrl"], MessageBody=body)
+
+
+def test_dead_letters_of_every_queue_are_those_of_this_stage_alone() -> None:
+    """Stages have no dash in their names (see the settings), and queues may have."""
+    name = stand_in().new_stage()
+    ours, longer = Names(stage=name, bucket=""), Names(stage=f"{name}eu", bucket="")
+
+    async def story() -> set[tuple[str, str]]:
+        aws = Aws(stand_in().place)
+        for names in (ours, longer):
+            for queue in ("eu", "eu-night-shift", "dead"):
+                await _dies_on(aws, names, queue)
+        async with SqsTaskQueue(aws, ours, FakeClock()) as queue:
+            letters = await queue.dead_letters(None, limit=100)
+        await aws.close()
+        return {(letter.queue, json.loads(letter.body)["stage"]) for letter in letters}
+
+    found = asyncio.run(story())
+
+    assert found == {("eu", name), ("eu-night-shift", name), ("dead", name)}

@@ -1,0 +1,104 @@
+"""Where events come later than their row, that one is not there yet is no answer."""
+
+from typing import Any
+
+import pytest
+
+from longshore.adapters.memory.backend import memory_backend
+from longshore.core.definition import Definition, RunnerKind
+from longshore.core.events.event import Event
+from longshore.core.states import TaskState
+from longshore.errors import OutcomeUnknown, VersionConflict
+from longshore.ports.backend import Backend
+from longshore.services.reviewing import Reviewing
+from longshore.testing.clock import FakeClock
+from tests.unit.services.stage import TENANT, Stage, a_task, job_id, scenario, task_id
+
+NEVER = 10**6
+
+
+class Late:
+    """An event log in which nothing has arrived for the first looks."""
+
+    def __init__(self, backend: Backend, looks: int) -> None:
+        self._log = backend.events
+        self._looks = looks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    async def history(self, *given: Any, **named: Any) -> list[Event]:
+        self._looks -= 1
+        return [] if self._looks >= 0 else await self._log.history(*given, **named)
+
+
+async def approved_twice(looks: int) -> TaskState:
+    """A task's state, for somebody who approves it again because the answer was lost."""
+    backend = memory_backend(FakeClock())
+    own = Definition(name="reviewed", runner=RunnerKind.COMMAND, requires_review=True)
+    await backend.definitions.put(TENANT, own)
+    stage = Stage(backend)
+    await stage.submit(a_task(name="reviewed"))
+    await stage.complete(task_id("a"))
+    late = stage.with_ports(events=Late(backend, looks))
+    reviewing = Reviewing(
+        backend=late.backend, transitions=late.transitions, dispatcher=late.dispatcher
+    )
+    for _ in range(2):
+        approval = reviewing.approve(TENANT, task_id("a"), by="ann", attempt=1)
+        row = await stage.in_time(approval)
+    return row.state
+
+
+@scenario
+async def test_a_decision_is_waited_for_until_its_event_is_there() -> None:
+    assert await approved_twice(looks=3) is TaskState.COMPLETED
+
+
+@scenario
+async def test_a_decision_whose_event_does_not_come_is_not_denied() -> None:
+    with pytest.raises(OutcomeUnknown, match="still on its way"):
+        await approved_twice(looks=NEVER)
+
+
+class LosesOne:
+    """A ledger whose library asks again when the answer of a resume is lost, and others were
+    faster."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._ledger = backend.ledger
+        self._lost = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    async def commit(self, *changes: Any) -> Any:
+        answer = await self._ledger.commit(*changes)
+        if self._lost or changes[0].row.id != job_id() or changes[0].row.round == 1:
+            return answer
+        self._lost = True
+        conflict = VersionConflict(changes[0].row.id, changes[0].expected_version)
+        conflict.perhaps_ours = True
+        raise conflict
+
+
+@pytest.mark.parametrize("looks", [0, 3])
+def test_a_resume_that_was_made_is_never_denied(looks: int) -> None:
+    @scenario
+    async def play() -> None:
+        backend = memory_backend(FakeClock())
+        stage = Stage(backend)
+        await stage.submit(a_task())
+        await stage.fail(task_id("a"))
+        await stage.dispatch()
+        late = stage.with_ports(ledger=LosesOne(backend), events=Late(backend, looks))
+
+        resume = late.resuming.resume(job_id(), [task_id("a")], by="ann")
+        resumed = await stage.in_time(resume)
+
+        assert list(resumed.refused) == []
+        assert [event for event in await stage.job_told() if event == "Job Resumed"] == [
+            "Job Resumed"
+        ]
+
+    play()

@@ -1,0 +1,117 @@
+"""Variables that other systems have for the same things; what may be called how on AWS."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.aws import heartbeat_interval_sec
+from longshore.settings.foreign import FOREIGN_NAMES
+from tests.unit.settings_given import loaded, row
+from tests.unit.test_settings import refused
+
+TOKEN = "xoxb-1234567890-abcdefghij"
+HOOK = "https://hooks.slack.com/services/T0/B0/abcdefgh"
+URL = "https://sqs.eu-west-1.amazonaws.com/123456789012"
+# Beside what says nothing by itself.
+GIVEN = {
+    "ALERT_CHANNEL": ("C012345", "C012345"),
+    "APP_NAME": ("shop", "shop"),
+    "AWS_REGION": ("eu-west-1", "eu-west-1"),
+    "CLAUDE_TIMEOUT": ("90000", "1m30s"),
+    "DELETE_FILES_AFTER_UPLOAD": ("false", "true"),
+    "MAX_CONCURRENT_CLAUDE": ("7", "7"),
+    "MAX_MESSAGE_RETRIES": ("5", "5"),
+    "S3_BUCKET": ("some-bucket", "some-bucket"),
+    "SLACK_BOT_TOKEN": (TOKEN, "**********"),
+    "SLACK_WEBHOOK_URL": (HOOK, "**********"),
+    "SQS_HEARTBEAT_INTERVAL_MS": ("120000", "2m"),
+    "SQS_QUEUE_URL": (f"{URL}/agents", "agents"),
+    "TENANT_ID": ("acme", "acme"),
+    "VISIBILITY_EXTENSION_AMOUNT": ("60", "1m"),
+    "VISIBILITY_EXTENSION_INTERVAL": ("10000", "10s"),
+    "WAIT_TIME_SECONDS": ("5", "5s"),
+}
+BESIDE = {
+    "ALERT_CHANNEL": {"SLACK_BOT_TOKEN": TOKEN},
+    "SLACK_BOT_TOKEN": {"LONGSHORE_ALERTS_SLACK_CHANNEL": "C012345"},
+    "SQS_QUEUE_URL": {"LONGSHORE_BACKEND": "aws"},
+}
+
+
+@pytest.mark.parametrize("variable", FOREIGN_NAMES)
+def test_a_name_of_another_system_is_understood_in_its_unit_and_named_as_the_origin(
+    tmp_path: Path, variable: str
+) -> None:
+    text, shown = GIVEN[variable]
+    name, _ = FOREIGN_NAMES[variable]
+
+    found = loaded(tmp_path, **{variable: text}, **BESIDE.get(variable, {}))
+
+    assert row(found, name).value == shown
+    assert row(found, name).origin == f"{variable} in the environment"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"SLACK_BOT_TOKEN": TOKEN},
+        {"ALERT_CHANNEL": "general"},
+        {"SQS_QUEUE_URL": f"{URL}/agents"},
+    ],
+)
+def test_what_says_nothing_by_itself_is_passed_over(tmp_path: Path, given: dict[str, str]) -> None:
+    assert loaded(tmp_path, **given).settings == loaded(tmp_path).settings
+
+
+def test_a_bot_that_is_complete_goes_before_a_webhook_and_our_own_webhook_before_both(
+    tmp_path: Path,
+) -> None:
+    theirs = {"SLACK_BOT_TOKEN": TOKEN, "ALERT_CHANNEL": "C0", "SLACK_WEBHOOK_URL": HOOK}
+
+    bot = loaded(tmp_path, **theirs).settings.alerts
+    ours = loaded(tmp_path, **theirs, file=f'[alerts]\nslack_webhook = "{HOOK}"').settings.alerts
+
+    assert (bot.slack_channel, bot.slack_webhook) == ("C0", None)
+    assert (ours.slack_channel, ours.slack_token) == (None, None)
+
+
+@pytest.mark.parametrize("name", ["agents", "longshore-prod-agents-low", "agents/"])
+def test_a_queue_is_told_from_its_address(tmp_path: Path, name: str) -> None:
+    found = loaded(tmp_path, LONGSHORE_BACKEND="AWS", SQS_QUEUE_URL=f"{URL}/{name}")
+
+    assert found.settings.worker.queues == ("agents",)
+
+
+def test_a_heartbeat_can_ask_for_the_interval_that_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    usual = heartbeat_interval_sec()
+    monkeypatch.setenv("SQS_HEARTBEAT_INTERVAL_MS", "45000")
+
+    assert (usual, heartbeat_interval_sec()) == (300, 45)
+
+
+def on_aws(**more: str) -> dict[str, Any]:
+    return {"LONGSHORE_BACKEND": "aws", **more}
+
+
+@pytest.mark.parametrize("stage", ["prod-eu", "Prod", "prod_eu", "1prod", "p" * 21])
+def test_a_stage_that_could_be_taken_for_anothers_or_not_be_named_is_refused_on_aws(
+    tmp_path: Path, stage: str
+) -> None:
+    (problem,) = refused(tmp_path, **on_aws(LONGSHORE_ENVIRONMENT=stage))
+
+    assert problem.startswith(f"environment ({stage}) ")
+    assert "no '-': `prod-eu` is `prodeu`" in problem
+    assert loaded(tmp_path, LONGSHORE_ENVIRONMENT=stage).settings.environment == stage
+
+
+def test_a_queue_whose_name_is_too_long_for_sqs_is_refused_on_aws(tmp_path: Path) -> None:
+    fits = "q" * 53
+    given = on_aws(LONGSHORE_ENVIRONMENT="prod", LONGSHORE_WORKER_QUEUES=f"{fits},{fits}qq")
+
+    (problem,) = refused(tmp_path, **given)
+
+    assert problem.startswith(f"worker.queues ({fits}qq) is too long for AWS by 2 characters")
