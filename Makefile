@@ -29,8 +29,8 @@ PYTHON ?= $(shell for candidate in python3.11 python3 python3.12 python3.13 pyth
 	if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
 	then echo "$$candidate"; break; fi; done)
 
-# Tests that must share one process carry an xdist_group mark.
-PYTEST_ARGS ?= -n 2 --dist loadgroup --durations 40 --durations-min 4
+# Many tests wait for other processes, so three do more than the two processors that they need.
+PYTEST_ARGS ?= -n 3 --dist worksteal --durations 25 --durations-min 5
 
 .PHONY: help demo test check fix cover bench docs mutants planted crash power lock
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from longshore.adapters.aws.bus import DETAIL_TYPE
+from longshore.adapters.aws.bus import DETAIL_TYPE, EventBridgeBus
 from longshore.adapters.aws.calls import Aws
 from longshore.adapters.aws.events import DynamoEventLog
 from longshore.adapters.aws.names import Names
@@ -17,6 +17,7 @@ from longshore.core.events.event import Event
 from longshore.core.limits import RECEIVE_LIMIT
 from longshore.core.states import Priority
 from longshore.ports.backend import Backend
+from longshore.ports.events import Delivery
 from longshore.ports.pages import Page
 from longshore.testing.clock import FakeClock
 from tests.aws.pump import Pump
@@ -66,6 +67,8 @@ async def on_aws(
             pump = Pump(aws, names, made["events"], made.get("bus"))
             await stack.enter_async_context(pump)
             made["events"] = Prompt(made["events"], pump)
+            if "bus" in made:
+                made["bus"] = PromptBus(made["bus"], pump)
         yield replace(memory_backend(clock), **made)
 
 
@@ -82,6 +85,22 @@ class Prompt:
     async def query(self, *given: Any, **named: Any) -> Page[Event]:
         await self._pump.caught_up()
         return await self._log.query(*given, **named)
+
+
+class PromptBus:
+    """A bus that has been told of what was committed whenever it is asked without waiting."""
+
+    def __init__(self, bus: EventBridgeBus, pump: Pump) -> None:
+        self._bus = bus
+        self._pump = pump
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bus, name)
+
+    async def receive(self, *given: Any, **named: Any) -> Delivery | None:
+        if not named["wait"]:
+            await self._pump.caught_up()
+        return await self._bus.receive(*given, **named)
 
 
 async def names_in(

@@ -10,9 +10,6 @@ import pytest
 
 from benchmarks.scale import QUICK
 
-# One process for all of them: the run that they look at is made once.
-pytestmark = pytest.mark.xdist_group("benchmarks")
-
 ROOT = Path(__file__).parents[2]
 CHEAP = ("transitions", "enqueue", "noops", "fsyncs")
 COMPARED = [

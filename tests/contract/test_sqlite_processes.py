@@ -32,9 +32,6 @@ from longshore.testing.contracts.queue import TaskQueueContract, TaskQueueShared
 from longshore.testing.contracts.queues import QueuesContract, QueuesSharedContract
 from tests.contract.four_processes import FourProcesses, four_processes
 
-# One xdist worker for all of it: the processes are started once.
-pytestmark = pytest.mark.xdist_group("four-processes")
-
 
 class _FourProcesses:
     processes: ClassVar[FourProcesses]

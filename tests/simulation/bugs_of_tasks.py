@@ -229,7 +229,7 @@ BUGS_OF_TASKS = (
     Bug(
         "nobody rings again",
         "services/sweeper.py",
-        "            self._ring_again,\n",
+        "        await self._ring_again()\n",
         "",
     ),
     Bug(

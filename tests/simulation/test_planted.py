@@ -10,7 +10,8 @@ QUICKLY_FOUND = {
     "only the first of several dependents is told": "still waits for it",
     "a paused queue is served": "is paused",
     "a problem is told at every check": "which watcher-",
-    "the relay takes events for told when the bus did not answer": "missing from its history",
+    # A history without one of its events, or one that makes no sense without it.
+    "the relay takes events for told when the bus did not answer": "invariant ",
 }
 
 

@@ -181,7 +181,7 @@ class Producer:
         definitions = await self._creation.versions(job.spec.tenant, body["versions"])
         planned = plan(site_of(job.spec), request.tasks, definitions, retry=retry_in(body))
         created = 0
-        if len(planned.tasks) > 1 or not await self._backend.ledger.task(planned.tasks[0].spec.id):
+        if len(planned.tasks) > 1 or not await self._transitions.read(planned.tasks[0].spec.id):
             await self._creation.keep_documents(planned)
             created = await self._creation.create(intent, planned)
         return await self._transitions.close(job.id, intent) is not None and created > 0

@@ -24,7 +24,7 @@ from longshore.wiring import Services, wired
 
 LIMIT_S = 60
 TENANT = "acme"
-QUICK = WorkerSettings(sweep_every="500ms", look_every="50ms", poll_wait="1s")
+QUICK = WorkerSettings(sweep_every="500ms", look_every="50ms", poll_wait="1s", drain_grace="500ms")
 
 
 def scenario(play: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
