@@ -1,0 +1,92 @@
+"""An undelivered event: what can be told of it, and how it is kept."""
+
+import json
+from typing import Any
+
+import pytest
+
+from longshore.core.undelivered import (
+    Facts,
+    Kept,
+    Undelivered,
+    id_in,
+    kept_from_json,
+    kept_to_json,
+    key_of,
+)
+from longshore.errors import UsageError
+from tests.factories import NOON, SECOND
+
+ENVELOPE = {
+    "detail-type": "log-event",
+    "detail": {
+        "eventType": "Task Completed",
+        "entityType": "TASK",
+        "entityId": "job-abc_a",
+        "tenantId": "acme",
+        "timestamp": int((NOON - SECOND).timestamp() * 1000),
+    },
+}
+
+
+def a_letter(body: Any = ENVELOPE, message_id: str = "message-1") -> Undelivered:
+    text = body if isinstance(body, str) else json.dumps(body)
+    return Undelivered(
+        message_id=message_id, sent_at=NOON, body=text, source="history", reason="too often"
+    )
+
+
+def test_what_can_be_read_of_an_event_is_told() -> None:
+    assert a_letter().facts() == Facts(
+        event_type="Task Completed",
+        detail_type="log-event",
+        entity="TASK#job-abc_a",
+        tenant="acme",
+        at=NOON - SECOND,
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["nonsense", "[]", "{}", '{"detail": 7}', '{"detail": {"entityId": "", "timestamp": "soon"}}'],
+)
+def test_of_what_cannot_be_read_only_that_it_came_is_known(body: str) -> None:
+    assert a_letter(body).facts() == Facts(
+        event_type="unknown", detail_type="unknown", entity="unknown", tenant=None, at=NOON
+    )
+
+
+def test_ids_are_in_the_order_of_time_and_name_a_place_below_one_folder() -> None:
+    letter = a_letter(message_id="../../a b")
+
+    assert letter.id.startswith(f"{int(NOON.timestamp() * 1000):015d}-")
+    assert letter.key.startswith("undelivered/")
+    assert "/" not in letter.id
+    assert (id_in(letter.key), key_of(letter.id)) == (letter.id, letter.key)
+
+
+def test_what_is_kept_is_read_as_it_was() -> None:
+    kept = Kept(letter=a_letter(), told=frozenset({"slack", "webhook"}))
+
+    assert kept_from_json(kept_to_json(kept)) == kept
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"format": 2}, "format 1"),
+        ({"messageId": None}, "an undelivered event"),
+        ({"sentAt": "soon"}, "an undelivered event"),
+        ({"told": 7}, "expected JSON"),
+    ],
+)
+def test_what_is_not_what_was_kept_is_refused(change: dict[str, Any], problem: str) -> None:
+    document = json.loads(kept_to_json(Kept(letter=a_letter()))) | change
+
+    with pytest.raises(UsageError, match=problem):
+        kept_from_json(json.dumps(document).encode())
+
+
+def test_what_is_no_json_is_refused() -> None:
+    with pytest.raises(UsageError, match="expected JSON"):
+        kept_from_json(b"nonsense")
