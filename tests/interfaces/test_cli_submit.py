@@ -191,6 +191,7 @@ def test_a_date_in_yaml_is_a_time_like_any_other(
 
 
 def test_interrupting_the_waiting_leaves_the_job_to_the_next_worker(cli: Cli) -> None:
+    (cli.folder / "longshore.toml").write_text('worker.drain_grace = "1h"\n')
     begun = cli.pipe("begun")
     script = f"test -e again && exec true; touch again; echo > {begun}; exec sleep 600"
     task = {"taskId": "a", "name": "command", "input": {"argv": ["sh", "-c", script]}}
@@ -198,14 +199,16 @@ def test_interrupting_the_waiting_leaves_the_job_to_the_next_worker(cli: Cli) ->
     with cli.start("submit", _write(cli, json.dumps({"tasks": [task]})), "--wait") as waiting:
         begun.read_text()
         stop(waiting, signal.SIGINT)
-        while "stays accepted" not in waiting.stderr.readline():
+        while "once more" not in waiting.stderr.readline():
             continue
-        # The attempt has half a minute of grace; a second signal does not wait for it.
+        # The attempt has an hour of grace; a second signal does not wait for it.
         stop(waiting, signal.SIGINT)
         code = waiting.wait(PATIENCE_S)
+        told = waiting.stderr.read()
     left = cli.only_state()
 
     cli("worker", "--burst")
 
     assert (code, left) == (ExitCode.INTERRUPTED, JobState.RUNNING)
+    assert "stays accepted" in told
     assert cli.only_state() is JobState.COMPLETED

@@ -64,10 +64,13 @@ async def _working(crew: Crew, watching: Coroutine[Any, Any, None]) -> bool:
 
     The first signal stops the crew, the second one at once; the job itself stays.
     """
+
+    def stop() -> None:
+        crew.stop()
+        say("longshore: what runs may still finish; Ctrl-C once more gives it back at once")
+
     async with crew:
-        return await _until_interrupted(
-            crew.during(watching), first=crew.stop, second=crew.stop_at_once
-        )
+        return await _until_interrupted(crew.during(watching), first=stop, second=crew.stop_at_once)
 
 
 async def _until_interrupted(
