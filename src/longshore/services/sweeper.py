@@ -147,9 +147,6 @@ class Sweeper:
             for mend in self._in_turn():
                 with stepped_over(logger, "sweep.broken", repair=mend.__name__):
                     await mend()
-        except BackendUnavailable:
-            self._begins_with = 0  # the next one is in order again
-            raise
         finally:
             done, self.repairs = self.repairs, before + self.repairs
             if done:
