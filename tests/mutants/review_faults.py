@@ -37,47 +37,49 @@ REVIEW_FAULTS = (
         caught_by=f"{_REVIEWING}::test_what_waited_for_an_approval_goes_on_at_once",
     ),
     _in_reviewing(
-        name="one who approves twice is refused",
-        old="return await self._last_by(row, TaskApproved) == command.by",
+        name="one who decides twice is refused",
+        old="return wish in made",
         new="return False",
-        caught_by=f"{_REVIEWING}::test_one_who_approves_twice_is_told_that_it_is_done",
-    ),
-    _in_reviewing(
-        name="an approval by somebody else is told as one's own",
-        old="return await self._last_by(row, TaskApproved) == command.by",
-        new="return await self._last_by(row, TaskApproved) is not None",
-        caught_by=f"{_REVIEWING}::test_one_who_approves_twice_is_told_that_it_is_done",
-    ),
-    _in_reviewing(
-        name="the approval of another attempt is told as one's own",
-        old="if row.state is not TaskState.COMPLETED or row.attempt != command.attempt:",
-        new="if row.state is not TaskState.COMPLETED:",
         caught_by=f"{_REVIEWING}::test_a_decision_is_about_the_result_that_was_seen",
     ),
     _in_reviewing(
-        name="one who asks for a revision twice is refused",
-        old="return await self._last_by(row, TaskRevisionRequested) == command.by",
-        new="return False",
+        name="one who decides twice and names no attempt is refused",
+        old="if seen is None and made:",
+        new="if False:",
         caught_by=f"{_REVIEWING}::test_one_who_asks_for_a_revision_twice_gets_one",
     ),
     _in_reviewing(
+        name="a decision by somebody else, or with other words, is told as one's own",
+        old="return made[-1] == replace(wish, attempt=made[-1].attempt)",
+        new="return True",
+        caught_by=f"{_REVIEWING}::test_one_who_asks_for_a_revision_twice_gets_one",
+    ),
+    _in_reviewing(
+        name="all decisions are about the first attempt",
+        old="attempt = event.body.attempt_number",
+        new="attempt = 1",
+        caught_by=f"{_REVIEWING}::test_a_decision_is_about_the_result_that_was_seen",
+    ),
+    _in_reviewing(
+        name="only the last decision counts as made",
+        old="return wish in made",
+        new="return wish in made[-1:]",
+        caught_by=f"{_REVIEWING}::"
+        "test_a_decision_whose_answer_was_lost_is_told_as_done_whatever_was_decided_since",
+    ),
+    _in_reviewing(
         name="a revision whose answer was lost is asked for again",
-        old="seen = row.attempt if attempt is None else attempt",
-        new="seen = attempt",
+        old="about = row.attempt if seen is None else seen",
+        new="about = attempt",
         caught_by=f"{_REVIEWING}::"
         "test_a_revision_whose_answer_was_lost_and_that_has_been_done_is_not_asked_for_again",
     ),
     _in_reviewing(
-        name="a revision too many is told as done",
-        old="if still_there or row.feedback != command.feedback:",
-        new="if row.feedback != command.feedback:",
-        caught_by=f"{_REVIEWING}::test_after_the_last_revision_only_an_approval_is_left",
-    ),
-    _in_reviewing(
-        name="another feedback is told as given",
-        old="if still_there or row.feedback != command.feedback:",
-        new="if still_there:",
-        caught_by=f"{_REVIEWING}::test_one_who_asks_for_a_revision_twice_gets_one",
+        name="what cannot be decided has to wait for the history",
+        old="if row.state is TaskState.IN_REVIEW and row.attempt == wish.attempt:",
+        new="if False:",
+        caught_by="unit/services/test_late_history.py::"
+        "test_what_was_not_decided_yet_is_refused_without_the_history",
     ),
     _in_wishes(
         name="a newer result is approved unseen",

@@ -8,10 +8,16 @@ the answer was lost is told that it is done: the history knows who has decided w
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from longshore.core.commands import Approve, RequestRevision
 from longshore.core.events.event import Event
-from longshore.core.events.types import TaskApproved, TaskRevisionRequested
+from longshore.core.events.types import (
+    TaskApproved,
+    TaskProcessingStarted,
+    TaskRevisionRequested,
+)
 from longshore.core.rows import TaskRow
 from longshore.core.states import TaskState
 from longshore.errors import CommandRefused, NotFound, OutcomeUnknown
@@ -46,12 +52,13 @@ class Reviewing:
             CommandRefused: it is not in review, or with the result of another attempt.
         """
         row = await self._row(tenant, task_id)
-        command = Approve(by=by, attempt=row.attempt if attempt is None else attempt)
+        seen = _seen(row) if attempt is None else attempt
+        command = Approve(by=by, attempt=row.attempt if seen is None else seen)
         try:
             row = await self._transitions.task(task_id, command, row=row)
         except CommandRefused:
             row = await self._row(tenant, task_id)
-            if not await self._approved(row, command):
+            if not await self._made(seen, row, command):
                 raise
         else:
             logger.info("task.approved", extra={"task_id": task_id, "by": by})
@@ -72,13 +79,14 @@ class Reviewing:
                 revised too often already; or the feedback is empty or too long.
         """
         row = await self._row(tenant, task_id)
-        seen = row.attempt if attempt is None else attempt
-        command = RequestRevision(by=by, feedback=feedback, attempt=seen)
+        seen = _seen(row) if attempt is None else attempt
+        about = row.attempt if seen is None else seen
+        command = RequestRevision(by=by, feedback=feedback, attempt=about)
         try:
             row = await self._transitions.task(task_id, command, row=row)
         except CommandRefused:
             row = await self._row(tenant, task_id)
-            if not await self._sent_back(row, command):
+            if not await self._made(seen, row, command):
                 raise
         else:
             extra = {"task_id": task_id, "by": by, "revision": row.revision}
@@ -91,25 +99,18 @@ class Reviewing:
             raise NotFound("task", task_id)
         return row
 
-    async def _approved(self, row: TaskRow, command: Approve) -> bool:
-        """Whether this very decision has been made, and only its answer was lost."""
-        if row.state is not TaskState.COMPLETED or row.attempt != command.attempt:
-            return False
-        return await self._last_by(row, TaskApproved) == command.by
+    async def _made(self, seen: int | None, row: TaskRow, wish: Approve | RequestRevision) -> bool:
+        """Whether this very decision has been made, and only its answer was lost.
 
-    async def _sent_back(self, row: TaskRow, command: RequestRevision) -> bool:
-        still_there = row.state is TaskState.IN_REVIEW and row.attempt == command.attempt
-        if still_there or row.feedback != command.feedback:
+        ``seen`` is the attempt that it is about; None: whichever was decided about last.
+        """
+        if row.state is TaskState.IN_REVIEW and row.attempt == wish.attempt:
             return False
-        return await self._last_by(row, TaskRevisionRequested) == command.by
-
-    async def _last_by(
-        self, row: TaskRow, kind: type[TaskApproved | TaskRevisionRequested]
-    ) -> str | None:
-        """Who last decided so about this task."""
         told = await self._transitions.persistently(lambda: self._history(row))
-        deciders = [event.body.by for event in told if isinstance(event.body, kind)]
-        return deciders[-1] if deciders else None
+        made = list(_decisions(told))
+        if seen is None and made:
+            return made[-1] == replace(wish, attempt=made[-1].attempt)
+        return wish in made
 
     async def _history(self, row: TaskRow) -> list[Event]:
         """All that was told of the task, up to where its row is."""
@@ -122,3 +123,21 @@ class Reviewing:
             message = f"what was told of {row.id} is still on its way"
             raise OutcomeUnknown(message)
         return found
+
+
+def _seen(row: TaskRow) -> int | None:
+    """The attempt whose result is there to be seen."""
+    return row.attempt if row.state is TaskState.IN_REVIEW else None
+
+
+def _decisions(told: Iterable[Event]) -> Iterator[Approve | RequestRevision]:
+    """What reviewers decided, each about the attempt that had begun last."""
+    attempt = 0
+    for event in told:
+        match event.body:
+            case TaskProcessingStarted():
+                attempt = event.body.attempt_number
+            case TaskApproved(by=by):
+                yield Approve(by=by, attempt=attempt)
+            case TaskRevisionRequested(by=by, feedback=feedback):
+                yield RequestRevision(by=by, feedback=feedback, attempt=attempt)

@@ -8,7 +8,7 @@ from longshore.adapters.memory.backend import memory_backend
 from longshore.core.definition import Definition, RunnerKind
 from longshore.core.events.event import Event
 from longshore.core.states import TaskState
-from longshore.errors import OutcomeUnknown, VersionConflict
+from longshore.errors import CommandRefused, OutcomeUnknown, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.services.reviewing import Reviewing
 from longshore.testing.clock import FakeClock
@@ -32,8 +32,8 @@ class Late:
         return [] if self._looks >= 0 else await self._log.history(*given, **named)
 
 
-async def approved_twice(looks: int) -> TaskState:
-    """A task's state, for somebody who approves it again because the answer was lost."""
+async def in_review(looks: int) -> tuple[Stage, Reviewing]:
+    """A task whose first attempt is in review, and a reviewer to whom its history comes late."""
     backend = memory_backend(FakeClock())
     own = Definition(name="reviewed", runner=RunnerKind.COMMAND, requires_review=True)
     await backend.definitions.put(TENANT, own)
@@ -44,10 +44,23 @@ async def approved_twice(looks: int) -> TaskState:
     reviewing = Reviewing(
         backend=late.backend, transitions=late.transitions, dispatcher=late.dispatcher
     )
+    return stage, reviewing
+
+
+async def approved_twice(looks: int) -> TaskState:
+    """A task's state, for somebody who approves it again because the answer was lost."""
+    stage, reviewing = await in_review(looks)
     for _ in range(2):
         approval = reviewing.approve(TENANT, task_id("a"), by="ann", attempt=1)
         row = await stage.in_time(approval)
     return row.state
+
+
+@scenario
+async def test_what_was_not_decided_yet_is_refused_without_the_history() -> None:
+    stage, reviewing = await in_review(looks=NEVER)
+    with pytest.raises(CommandRefused, match="feedback must"):
+        await stage.in_time(reviewing.request_revision(TENANT, task_id("a"), by="ann", feedback=""))
 
 
 @scenario

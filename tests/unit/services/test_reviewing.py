@@ -272,6 +272,33 @@ async def test_a_revision_whose_answer_was_lost_and_that_has_been_done_is_not_as
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
+async def test_a_decision_whose_answer_was_lost_is_told_as_done_whatever_was_decided_since(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = await in_review(backend)
+        review = reviewing(stage)
+        for number, (by, feedback) in enumerate([("rita", "shorter"), ("bob", "longer")], start=1):
+            await review.request_revision(TENANT, A, by=by, feedback=feedback, attempt=number)
+            await stage.complete(A)
+        await review.approve(TENANT, A, by="bob", attempt=3)
+
+        late = await review.request_revision(TENANT, A, by="rita", feedback="shorter", attempt=1)
+
+        assert (late.state, late.revision) == (TaskState.COMPLETED, 2)
+        for attempt, by, feedback in [
+            (2, "rita", "shorter"),
+            (1, "bob", "longer"),
+            (1, "rita", "longer"),
+            (None, "rita", "shorter"),
+        ]:
+            with pytest.raises(CommandRefused):
+                await review.request_revision(TENANT, A, by=by, feedback=feedback, attempt=attempt)
+        assert (await stage.told("a")).count("Task Revision Requested") == 2
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
 async def test_an_approval_whose_answer_was_lost_is_told_as_done(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as backend:
         stage = await in_review(backend)
