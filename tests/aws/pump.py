@@ -10,7 +10,8 @@ from longshore.adapters.aws.names import Names
 from longshore.core.events.event import Event
 from longshore.ports.events import EventBus
 
-_PAUSE_S = 0.02
+_PAUSE_S = 0.05
+_AT_ONCE = 100
 # How far each table's stream was read: an installation that is opened again goes on from there.
 _read_up_to: dict[str, dict[str, str]] = {}
 _pumping: dict[str, "Pump"] = {}
@@ -24,7 +25,7 @@ class Pump:
         self._names = names
         self._log = log
         self._bus = bus
-        self.turns = self.idle_turn = 0
+        self._turning = asyncio.Lock()
 
     async def __aenter__(self) -> "Pump":
         table = self._names.ledger
@@ -46,7 +47,6 @@ class Pump:
     async def begin(self) -> None:
         """Instead of running beside: tell when it is asked for."""
         self._iterators = await self._shards()
-        self._turning = asyncio.Lock()
 
     async def catch_up(self) -> None:
         """Tell all that was committed before the call."""
@@ -55,31 +55,26 @@ class Pump:
                 pass
 
     async def caught_up(self) -> None:
-        """Return when all is told that was committed before the call."""
-        pump = _pumping[self._names.ledger]
-        begun = pump.turns
-        # The turn that is under way may have looked before it.
-        while pump.idle_turn < begun + 2:
-            await asyncio.sleep(_PAUSE_S)
+        """The same, whoever of the installation does it."""
+        await _pumping[self._names.ledger].catch_up()
 
     async def _run(self) -> None:
         while True:
-            self.turns += 1
-            if not await self._turn():
-                self.idle_turn = self.turns
-                await asyncio.sleep(_PAUSE_S)
+            await self.catch_up()
+            await asyncio.sleep(_PAUSE_S)
 
     async def _turn(self) -> bool:
-        came = False
+        """Tell what there is; whether there may be more."""
+        more = False
         for shard, iterator in list(self._iterators.items()):
             answer = await self._aws.call(
-                "dynamodbstreams", "get_records", ShardIterator=iterator, Limit=100
+                "dynamodbstreams", "get_records", ShardIterator=iterator, Limit=_AT_ONCE
             )
             images = [record["dynamodb"]["NewImage"] for record in answer["Records"]]
-            came = came or bool(images)
+            more = more or len(images) == _AT_ONCE
             await self._tell([event for image in images for event in events_in(image)])
             self._iterators[shard] = answer["NextShardIterator"]
-        return came
+        return more
 
     async def _tell(self, events: list[Event]) -> None:
         await self._log.save(events)

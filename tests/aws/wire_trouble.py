@@ -1,41 +1,40 @@
 """Trouble on the wire: what leaves the client library does not arrive, or its answer does not.
 
-Below everything of ours, so that the library's own tries and ``calls`` are under test as well.
-Where a call was made is told by the nearest function of an adapter on the stack, so that each of
-them can be given each trouble.
+Below everything of ours, so that the library's own tries and ``calls`` are under test as well. Of
+each site (``call_sites``) some calls meet trouble, all tries of the library included.
 """
 
 import asyncio
 import json
-import sys
+import re
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from datetime import timedelta
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
+import aiohttp
 from aiobotocore.awsrequest import AioAWSResponse
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 
-import longshore.adapters.aws
 from longshore.adapters.aws.calls import Answer, AwsPlace
 from longshore.testing.clock import FakeClock
+from tests.aws.call_sites import Place
+from tests.aws.call_tracing import Chain, caller
 from tests.aws.whole import TellingAws
 from tests.unit.services.patience import PatientLoop
 
-ADAPTERS = str(Path(longshore.adapters.aws.__path__[0]))
-# Through which others make their calls: the caller of these is what counts, if it is there.
-WAYS_OUT = ("calls", "tables", "queue_calls", "queue_batches", "house")
-SHORTCUTS = ("_call", "_dynamo")
 LONG = timedelta(seconds=8)
 THROTTLED = {
+    "cloudformation": "Throttling",
     "dynamodb": "ProvisionedThroughputExceededException",
-    "sqs": "RequestThrottled",
     "events": "ThrottlingException",
     "s3": "SlowDown",
+    "sqs": "RequestThrottled",
+    "ssm": "ThrottlingException",
+    "sts": "Throttling",
 }
 
 
@@ -57,7 +56,7 @@ class Site(NamedTuple):
 
     service: str
     operation: str
-    where: str  # module:function
+    where: str  # as a ``Place`` is called
 
     def __str__(self) -> str:
         return f"{self.service}.{self.operation} in {self.where}"
@@ -65,11 +64,21 @@ class Site(NamedTuple):
 
 BATCHES = {
     *("send_message_batch", "delete_message_batch", "change_message_visibility_batch"),
-    *("put_events", "batch_get_item"),
+    *("put_events", "batch_get_item", "delete_objects"),
 }
+FAILING = set(Trouble) - {Trouble.BROKEN_ONCE, Trouble.PARTLY, Trouble.SLOW}
+"""After which whoever asked once knows nothing, or an error."""
+
 Send = Callable[[Any], Awaitable[Any]]
 Plan = Callable[[Site], Trouble | None]
-_CALL: ContextVar[tuple[Site, int]] = ContextVar("_CALL")
+Turns = Callable[[Site], range]
+"""Which of the calls of a site, counted from 0 on."""
+
+_CALL: ContextVar[tuple[Site | None, int]] = ContextVar("_CALL", default=(None, 0))
+
+
+def the_first(_: Site) -> range:
+    return range(1)
 
 
 def may_meet(site: Site) -> list[Trouble]:
@@ -88,11 +97,11 @@ def any_of(turn: int) -> Plan:
 
 
 class TroubledAws(TellingAws):
-    """AWS as it is, but for one call of each site that is to meet trouble.
+    """AWS as it is, but for some calls of each site that is to meet trouble.
 
     Args:
-        plan: What one of the calls of a site meets.
-        which: Which of the calls of a site, from 0 on.
+        plan: What calls of a site meet.
+        turns: Which of its calls do.
     """
 
     def __init__(
@@ -100,21 +109,58 @@ class TroubledAws(TellingAws):
         place: AwsPlace,
         clock: FakeClock,
         plan: Plan = lambda _: None,
-        which: int = 0,
+        turns: Turns = the_first,
     ) -> None:
         super().__init__(place, clock)
         self._plan = plan
-        self._which = which
+        self._turns = turns
         self.made: Counter[Site] = Counter()
         self.met: dict[Site, Trouble] = {}
+        self.passed: set[Place] = set()
+        self.cut_off: set[str] = set()  # keys of blobs whose next answer breaks off half way
+        # What a story wants to be true of answers, and answers to what the stand-in cannot do.
+        self.amend: Callable[[str, Answer], None] = lambda operation, answer: None
+        self.stands_for: dict[str, bytes] = {}
+        self.stood_for: Counter[str] = Counter()
         self._tapped: set[str] = set()
         self._sent: Counter[tuple[Site, int]] = Counter()
 
-    async def call(self, service: str, operation: str, **given: Any) -> Answer:
-        site = Site(service, operation, _where())
-        _CALL.set((site, self.made[site]))
-        self.made[site] += 1
-        return await super().call(service, operation, **given)
+    def call(self, service: str, operation: str, **given: Any) -> Coroutine[Any, Any, Answer]:
+        """A function and no coroutine: who makes a call is seen while it is being made."""
+        return self._called(caller(), service, operation, given)
+
+    async def _called(
+        self, chain: Chain, service: str, operation: str, given: dict[str, Any]
+    ) -> Answer:
+        self.note(chain, service, operation)
+        answer = await super().call(service, operation, **given)
+        if operation == "get_object" and given["Key"] in self.cut_off and "Range" not in given:
+            self.cut_off.discard(given["Key"])
+            answer["Body"] = _CutOff(answer["Body"])
+        self.amend(operation, answer)
+        return answer
+
+    def note(self, chain: Chain, service: str, operation: str) -> tuple[Site | None, int]:
+        """A call is made, in this context; which one of its site it is."""
+        site, number = None, 0
+        if chain:  # otherwise it is the test itself
+            site = Site(service, operation, str(chain[0]))
+            number = self.made[site]
+            self.made[site] += 1
+            self.passed.update(chain)
+        _CALL.set((site, number))
+        return site, number
+
+    def planned(self, site: Site | None, number: int) -> Trouble | None:
+        """What this call meets, at this try of the library."""
+        trouble = self._plan(site) if site else None
+        if site is None or trouble is None or number not in self._turns(site):
+            return None
+        self._sent[site, number] += 1
+        if trouble is Trouble.BROKEN_ONCE and self._sent[site, number] > 1:
+            return None
+        self.met[site] = trouble
+        return trouble
 
     async def client(self, service: str) -> Any:
         client = await super().client(service)
@@ -127,14 +173,19 @@ class TroubledAws(TellingAws):
 
     async def _send(self, send: Send, request: Any) -> Any:
         site, number = _CALL.get()
-        trouble = self._plan(site)
-        if trouble is None or number != self._which:
+        trouble = self.planned(site, number)
+        if site is not None and site.operation in self.stands_for:
+            send = self._standing_for(site.operation)
+        if site is None or trouble is None:
             return await send(request)
-        self._sent[site, number] += 1
-        if trouble is Trouble.BROKEN_ONCE and self._sent[site, number] > 1:
-            return await send(request)
-        self.met[site] = trouble
         return await self._troubled(trouble, site, send, request)
+
+    def _standing_for(self, operation: str) -> Send:
+        async def send(request: Any) -> Any:
+            self.stood_for[operation] += 1
+            return _answer(request, 200, self.stands_for[operation])
+
+        return send
 
     async def _troubled(self, trouble: Trouble, site: Site, send: Send, request: Any) -> Any:
         match trouble:
@@ -170,21 +221,25 @@ class TroubledAws(TellingAws):
             loop.begin()
 
 
-def _where() -> str:
-    """The function of an adapter that makes a call."""
-    found = ""
-    frame = sys._getframe(1)
-    while frame is not None:
-        path = frame.f_code.co_filename
-        if path.startswith(ADAPTERS):
-            module = Path(path).stem
-            name = frame.f_code.co_name
-            if not name.startswith("<"):  # what is written in another function counts as its own
-                found = f"{module}:{name}"
-                if module not in WAYS_OUT and name not in SHORTCUTS:
-                    return found
-        frame = frame.f_back  # type: ignore[assignment]
-    return found or "nobody"
+# What comes instead of an answer ------------------------------------------------------------------
+
+
+class _CutOff:
+    """A body that breaks off after its first bytes."""
+
+    def __init__(self, body: Any) -> None:
+        self._body = body
+        self._read = False
+
+    async def read(self, amount: int) -> bytes:
+        if self._read:
+            raise aiohttp.ClientPayloadError
+        self._read = True
+        piece: bytes = await self._body.read(min(amount, 10))
+        return piece
+
+    def close(self) -> None:
+        self._body.close()
 
 
 class _Raw:
@@ -203,6 +258,8 @@ def _error(request: Any, status: int, code: str) -> AioAWSResponse:
     if "X-Amz-Target" in request.headers:
         return _answer(request, status, json.dumps({"__type": code, "message": ""}).encode())
     body = f"<Error><Code>{code}</Code><Message/></Error>" if request.method != "HEAD" else ""
+    if "s3" not in str(request.headers.get("Authorization", "")):
+        body = f"<ErrorResponse>{body}</ErrorResponse>"
     return _answer(request, status, body.encode())
 
 
@@ -213,6 +270,10 @@ async def _whole(response: Any) -> bytes:
 
 async def _partly(operation: str, send: Send, request: Any) -> Any:
     """The last entry is left out, and the answer says that it was not done."""
+    if operation == "delete_objects":
+        key = re.findall(rb"<Key>([^<]*)</Key>", request.body)[-1].decode()
+        told = f"<Error><Key>{key}</Key><Code>InternalError</Code><Message/></Error>"
+        return _answer(request, 200, f"<DeleteResult>{told}</DeleteResult>".encode())
     asked = json.loads(request.body)
     if operation == "batch_get_item":
         ((table, keys),) = asked["RequestItems"].items()

@@ -62,8 +62,16 @@ class Installation:
             "LONGSHORE_WORKER_POLL_WAIT": "1s",
         }
 
-    def aws(self, credentials: tuple[str, str] = ("test", "test")) -> Aws:
-        return Aws(AwsPlace(region=REGION, endpoint_url=self.endpoint, credentials=credentials))
+    def place(self) -> AwsPlace:
+        return AwsPlace(
+            region=REGION,
+            endpoint_url=self.endpoint,
+            credentials=("test", "test"),
+            read_timeout_s=PATIENCE_S,
+        )
+
+    def aws(self) -> Aws:
+        return Aws(self.place())
 
     def run(self, *words: str, code: int = 0, **more: str) -> str:
         """What a command prints; it must end with this code."""
@@ -143,23 +151,31 @@ class Installation:
         )
         role = found["StackResourceDetail"]["PhysicalResourceId"]
         held = self.call("iam", "get_role_policy", RoleName=role, PolicyName="privileges")
-        self.call("iam", "create_user", UserName=stack)
-        self.call(
-            "iam",
-            "put_user_policy",
-            UserName=stack,
-            PolicyName="privileges",
-            PolicyDocument=json.dumps(held["PolicyDocument"]),
-        )
-        key = self.call("iam", "create_access_key", UserName=stack)["AccessKey"]
-        return {
-            "AWS_ACCESS_KEY_ID": key["AccessKeyId"],
-            "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
-        }
+
+        async def made() -> tuple[str, str]:
+            aws = self.aws()
+            try:
+                return await user(aws, f"{self.stage}-{stack}", held["PolicyDocument"])
+            finally:
+                await aws.close()
+
+        key, secret = asyncio.run(made())
+        return {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
 
     def calls(self) -> list[dict[str, Any]]:
         """What was called by roles and users."""
         return [json.loads(line) for line in self.notes.read_text().splitlines()]
+
+
+async def user(aws: Aws, name: str, policy: dict[str, Any]) -> tuple[str, str]:
+    """Credentials of somebody of that name who may do what a policy says, and no more."""
+    text = json.dumps(policy)
+    await aws.call("iam", "create_user", UserName=name)
+    await aws.call(
+        "iam", "put_user_policy", UserName=name, PolicyName="privileges", PolicyDocument=text
+    )
+    key = (await aws.call("iam", "create_access_key", UserName=name))["AccessKey"]
+    return key["AccessKeyId"], key["SecretAccessKey"]
 
 
 @contextmanager

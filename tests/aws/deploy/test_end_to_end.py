@@ -1,34 +1,24 @@
 """The stacks, deployed by the command to a stand-in that denies what no policy allows; then used.
 
 The functions are run by the stand-in itself, from the zip that was built, fed by its own mappings,
-rules and gateway. Workers and a server run beside it, with the rights of their roles.
+rules and gateway. Workers and a server run beside it, with the rights of their roles. What a
+deployed function cannot be made to do at will is played before, in a stage without stacks.
 """
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from longshore.adapters.aws.stacks.config import StageConfig
-from longshore.adapters.aws.stacks.privileges import FEEDS, GRANTS, PLACES
+from longshore.adapters.aws.names import Names
+from longshore.adapters.aws.stacks.privileges import GRANTS
 from tests.aws.deploy.installation import Installation, stand_in_that_denies
-from tests.aws.deploy.tour import (
-    Tour,
-    begin,
-    go_wrong,
-    look,
-    serve,
-    wish,
-    work,
-)
-from tests.aws.standin import REGION
+from tests.aws.deploy.rights import Rights, granted
+from tests.aws.deploy.scenes import SCENES, play_scenes
+from tests.aws.deploy.tour import Tour, begin, go_wrong, look, serve, wish, work
 
-ACCOUNT = "000000000000"
 CONFIG = """\
 protected: false
 alarms: { email: [operators@example.com] }
@@ -46,7 +36,7 @@ def test_an_installation_does_its_work_with_what_it_is_allowed_and_with_all_of_i
     with toured(tmp_path) as tour:
         a_job_went_through_the_deployed_functions_to_its_end(tour)
         nobody_was_denied_anything(tour)
-        everything_that_is_allowed_was_done_but_for_what_comes_seldom(tour)
+        everything_that_is_allowed_was_done(tour.installation, tour.names, SCENES)
 
 
 @contextmanager
@@ -54,6 +44,7 @@ def toured(folder: Path) -> Iterator[Tour]:
     """Everything was done once; at the end, all of it is taken away."""
     (folder / "e2e.yaml").write_text(CONFIG)
     with stand_in_that_denies(folder) as here:
+        play_scenes(here, folder)
         stage = ("--stage", here.stage, "--config", str(folder / "e2e.yaml"))
         here.run("deploy", *stage)
         here.outputs = json.loads(here.run("status", *stage, "-o", "json"))["outputs"]
@@ -65,7 +56,8 @@ def toured(folder: Path) -> Iterator[Tour]:
         serve(made)
         yield made
         here.run("destroy", *stage, "--yes", "--with-data")
-        assert here.call("dynamodb", "list_tables")["TableNames"] == []
+        tables = here.call("dynamodb", "list_tables")["TableNames"]
+        assert not [name for name in tables if name.startswith(f"longshore-{here.stage}-")]
         here.run("status", *stage, code=3)
 
 
@@ -91,56 +83,13 @@ def nobody_was_denied_anything(tour: Tour) -> None:
     assert denied == []
 
 
-def everything_that_is_allowed_was_done_but_for_what_comes_seldom(tour: Tour) -> None:
-    called = {name: calls_of(tour.installation, name) for name in GRANTS}
-    # A server is the same app, and was asked for a part of it.
-    called["server"] |= called["api"]
-    unused, often = [], []
-    for name, grants in GRANTS.items():
-        for grant in grants:
-            if grant.why == FEEDS:
-                continue  # Lambda itself does it, and the stand-in's asks nobody.
-            done = {
-                action for action, resource in called[name] if is_at(tour, grant.place, resource)
-            }
-            unused += [(name, grant.place, one) for one in grant.actions if one not in done]
-            often += [(name, grant.place, one) for one in grant.seldom if one in done]
+def everything_that_is_allowed_was_done(here: Installation, *stages: Names) -> None:
+    """By a role in any of the stages: on the tour, or in a scene."""
+    notes, rights = here.calls(), [Rights.of(names) for names in stages]
+    done = {role: {use for one in rights for use in one.used(role, notes)} for role in GRANTS}
+    # A server is the same app and may do the same; on the tour it was asked for a part of it.
+    assert granted("server") == {use for use in granted("api") if use.place != "secrets"}
+    done["server"] |= done["api"]
+    unused = [(role, use) for role in GRANTS for use in sorted(granted(role) - done[role])]
 
     assert not unused, "\n".join(map(str, unused))
-    # Those of whom it depends on luck may be seen or not; a function that always does it is listed.
-    seen = [one for one in often if one[0] not in ("worker", "server", "sweeper")]
-    assert not seen, "\n".join(map(str, seen))
-
-
-def calls_of(here: Installation, name: str) -> set[tuple[str, str]]:
-    """By a function's role, or by the user that stands for a service."""
-    ends = (f"/longshore-{here.stage}-{name}", f":user/{name}")
-    return {(one["action"], one["resource"]) for one in here.calls() if one["who"].endswith(ends)}
-
-
-def is_at(tour: Tour, place: str, resource: str) -> bool:
-    config = StageConfig(stage=tour.installation.stage)
-    return any(
-        fnmatchcase(resource, text_of(arn, tour.installation.outputs))
-        for arn in PLACES[place].arns(config)
-    )
-
-
-def text_of(value: Any, outputs: dict[str, str]) -> str:
-    """What CloudFormation makes of a value of a template."""
-    match value:
-        case str():
-            return value
-        case {"Fn::ImportValue": str(name)}:
-            words = name.removeprefix("longshore-e2e-").split("-")
-            return outputs["".join(word.capitalize() for word in words)]
-        case {"Fn::Sub": str(text)}:
-            return _put_in(text, {})
-        case {"Fn::Sub": [str(text), dict(values)]}:
-            return _put_in(text, {key: text_of(one, outputs) for key, one in values.items()})
-    raise AssertionError(value)
-
-
-def _put_in(text: str, values: dict[str, str]) -> str:
-    known = {"AWS::Partition": "aws", "AWS::Region": REGION, "AWS::AccountId": ACCOUNT, **values}
-    return re.sub(r"\$\{([\w:]+)\}", lambda found: known[found[1]], text)

@@ -13,11 +13,13 @@ from typing import Any
 
 from ministack import app
 from ministack.core import iam_actions, iam_evaluator
+from ministack.services import s3
 from ministack.services.cloudformation import provisioners
 
 _enforce = iam_evaluator.enforce
 _resource_of = iam_actions.extract_resource_arn
 _action_of = iam_actions.extract_iam_action
+_more_of_s3 = iam_actions.s3_additional_checks
 _pin_origin = iam_evaluator.pin_request_origin
 
 
@@ -44,6 +46,7 @@ def main(path: str) -> None:
         iam_evaluator.enforce = noted
         iam_actions.extract_resource_arn = _resource
         iam_actions.extract_iam_action = _action
+        iam_actions.s3_additional_checks = _more_rights
         iam_evaluator.pin_request_origin = _secure
         app.pin_request_origin = _secure
         # AWS takes a bucket that a change set imports; here its name would be a conflict.
@@ -63,12 +66,20 @@ def _action(*given: Any) -> str | None:
     return action.removesuffix("Batch") if action and action.startswith("sqs:") else action
 
 
+def _more_rights(method: str, path: str, *rest: Any) -> list[tuple[str, str]]:
+    # That a blob is not there is told to those alone who may list the bucket.
+    found: list[tuple[str, str]] = _more_of_s3(method, path, *rest)
+    bucket, _, key = path.strip("/").partition("/")
+    if key and method in ("GET", "HEAD") and key not in s3._buckets.get(bucket, {})["objects"]:
+        found.append(("s3:ListBucket", f"arn:aws:s3:::{bucket}"))
+    return found
+
+
 def _resource(service: str, method: str, path: str, headers: Any, body: bytes, *rest: Any) -> str:
     # AWS asks for the right to the path itself, here it would be everything.
     if service == "ssm" and headers.get("x-amz-target", "").endswith("GetParametersByPath"):
         region, account = rest[-2:]
-        below = json.loads(body)["Path"].strip("/")
-        return f"arn:aws:ssm:{region}:{account}:parameter/{below}"
+        return f"arn:aws:ssm:{region}:{account}:parameter{json.loads(body)['Path']}"
     return str(_resource_of(service, method, path, headers, body, *rest))
 
 

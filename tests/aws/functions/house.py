@@ -3,8 +3,9 @@
 import asyncio
 import importlib
 import json
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,15 +15,18 @@ import pytest
 from longshore.adapters.aws import calls
 from longshore.adapters.aws.calls import Answer, Aws, AwsPlace
 from longshore.adapters.aws.names import Names
+from longshore.adapters.aws.stacks.functions import FUNCTIONS
 from longshore.core.commands import Claim
 from longshore.core.events.event import Event
-from longshore.core.rows import JobRow
+from longshore.core.rows import JobRow, TaskRow
 from longshore.core.states import Priority
 from longshore.interfaces.lambdas.container import Container
 from longshore.services.producer import Accepted
 from longshore.testing.runner import FakeRunner
 from longshore.wiring import Services, functions
 from tests.aws.backends import names_in
+from tests.aws.deploy.rights import Call as Right
+from tests.aws.deploy.rights import Rights, asked_by
 from tests.aws.functions.mappings import Invocation, Mappings
 from tests.aws.standin import REGION, stand_in
 from tests.aws.trouble import Trouble
@@ -31,12 +35,17 @@ TENANT = "default"
 QUEUE = "default"
 UNDELIVERED_AFTER = 6  # more receives than any test makes without meaning to
 ResultT = TypeVar("ResultT")
+Note = Callable[[str, str, dict[str, Any]], None]
+
+WORKER = "worker"
+ROLES = {each.module: each.name for each in FUNCTIONS.values()}
+"""Whose role a module's handler has."""
 
 
 class Watched(Trouble):
     """The way to AWS of one container, where a test can make trouble."""
 
-    def __init__(self, place: AwsPlace, note: Callable[[str, str, dict[str, Any]], None]) -> None:
+    def __init__(self, place: AwsPlace, note: Note) -> None:
         super().__init__(Aws(place))
         self._note = note
 
@@ -51,20 +60,46 @@ class Watched(Trouble):
 class House:
     """An installation."""
 
-    def __init__(self, names: Names, mappings: Mappings) -> None:
+    def __init__(self, names: Names, mappings: Mappings, folder: Path) -> None:
         self.names = names
         self.mappings = mappings
+        self.folder = folder
         self.opened: list[Watched] = []  # the ways to AWS that were opened, the last one last
+        self.ways: dict[str | None, Watched] = {}  # by role, the last that it opened
         self._desk = Container(functions.wired)
         self._used: set[str] = set()
-        self._invoked: str | None = None
-        # By function, what it asked of AWS: service, operation, and of what.
-        self.asked: dict[str, set[tuple[str, str, str]]] = {}
+        self._acting: str | None = None
+        self.asked: dict[str, set[Right]] = {}  # by role, what was asked of AWS
 
-    def note(self, service: str, operation: str, parameters: dict[str, Any]) -> None:
-        if self._invoked is not None:
-            found = (service, operation, resource_in(parameters))
-            self.asked.setdefault(self._invoked, set()).add(found)
+    def opens(self, place: AwsPlace, credentials: Mapping[str, tuple[str, str]]) -> Watched:
+        """The way to AWS of whoever acts now; with a role's own credentials if it has some."""
+        role = self._acting
+
+        def note(service: str, operation: str, parameters: dict[str, Any]) -> None:
+            if role is not None:
+                wanted = asked_by(service, operation, parameters)
+                self.asked.setdefault(role, set()).update(wanted)
+
+        if role in credentials:
+            place = replace(place, credentials=credentials[role])
+        self.opened.append(Watched(place, note))
+        self.ways[role] = self.opened[-1]
+        return self.opened[-1]
+
+    @contextmanager
+    def acting(self, role: str | None) -> Iterator[None]:
+        """Whatever is opened meanwhile is opened by this role; by None, it is a person's."""
+        before, self._acting = self._acting, role
+        try:
+            yield
+        finally:
+            self._acting = before
+
+    def denied(self) -> list[tuple[str, Right]]:
+        """What was asked and no policy would have allowed."""
+        rights = Rights.of(self.names)
+        calls = [(role, one) for role, asked in self.asked.items() for one in asked]
+        return [(role, one) for role, one in calls if not rights.allows(role, one)]
 
     @property
     def trouble(self) -> Watched:
@@ -75,11 +110,8 @@ class House:
         self._used.add(module)
 
         def handler(event: Any, context: Any) -> Any:
-            self._invoked = module
-            try:
+            with self.acting(ROLES[module]):
                 return container_module(module).handler(event, context)
-            finally:
-                self._invoked = None
 
         return handler
 
@@ -131,22 +163,25 @@ class House:
 
         async def work() -> None:
             # A process of its own, which gives back at its end what its polls have taken.
-            async with functions.wired() as wired:
-                services = wired.services
+            async with AsyncExitStack() as stack:
+                with self.acting(WORKER):
+                    services = (await stack.enter_async_context(functions.wired())).services
+                with self.acting(None):
+                    person = (await stack.enter_async_context(functions.wired())).services
                 runner = FakeRunner(services.backend.clock)
                 worker = services.worker_with(runner, "worker-1", process_id=1, roll=lambda: 0.5)
                 running = asyncio.ensure_future(worker.run())
-                while not await _all_ended(services, task_ids):
+                while not await all_ended(person, task_ids):
                     await asyncio.sleep(0.01)
                 worker.stop()
                 await running
 
         asyncio.run(work())
 
-    def claim(self, task_id: str) -> None:
+    def claim(self, task_id: str, by: str = "far") -> TaskRow:
         """A worker somewhere holds a task, for a long time."""
-        claim = Claim(worker_id="far", process_id=1, lasts=timedelta(hours=9), local=False)
-        self.do(lambda all_: all_.transitions.task(task_id, claim))
+        claim = Claim(worker_id=by, process_id=1, lasts=timedelta(hours=9), local=False)
+        return self.do(lambda all_: all_.transitions.task(task_id, claim))
 
     def tell_all(self) -> None:
         """Let all that was committed reach the history and the dispatcher."""
@@ -171,76 +206,66 @@ def container_module(name: str) -> Any:
 
 @contextmanager
 def a_house(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[House]:
-    """An installation, and functions whose environment names it."""
+    """An installation, and functions whose environment names it.
+
+    Whatever they ask of AWS, their policies must allow: else this fails at the end.
+    """
     server = stand_in()
 
     async def provided() -> Names:
         aws = Aws(server.place)
         try:
             names = await names_in(aws, tmp_path, (QUEUE,), ("history", "dispatcher"))
-            await _with_a_queue_for_the_undelivered(aws, names)
+            await with_a_queue_for_the_undelivered(aws, names)
         finally:
             await aws.close()
         return names
 
-    names = asyncio.run(provided())
+    with house_on(server.place, asyncio.run(provided()), tmp_path, patch) as house:
+        yield house
+        assert house.denied() == []
+
+
+@contextmanager
+def house_on(
+    place: AwsPlace,
+    names: Names,
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+    credentials: Mapping[str, tuple[str, str]] | None = None,
+) -> Iterator[House]:
+    """Functions of an installation that is there."""
+    key, secret = place.credentials or ("", "")
     environment = {
         "LONGSHORE_BACKEND": "aws",
         "LONGSHORE_ENVIRONMENT": names.stage,
         "LONGSHORE_AWS_BUCKET": names.bucket,
-        "LONGSHORE_AWS_ENDPOINT_URL": server.endpoint,
-        "LONGSHORE_DATA_DIR": str(tmp_path / "data"),
+        "LONGSHORE_AWS_ENDPOINT_URL": place.endpoint_url or "",
+        "LONGSHORE_DATA_DIR": str(folder / "data"),
         "LONGSHORE_WORKER_POLL_WAIT": "1s",
         "LONGSHORE_API_HOSTS": "*",
         "AWS_DEFAULT_REGION": REGION,
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_ACCESS_KEY_ID": key,
+        "AWS_SECRET_ACCESS_KEY": secret,
     }
     for name, value in environment.items():
         patch.setenv(name, value)
-    house = House(names, Mappings(server.place, names))
-
-    def watched(place: AwsPlace) -> Watched:
-        house.opened.append(Watched(place, house.note))
-        return house.opened[-1]
-
-    patch.setattr(calls, "Aws", watched)
+    house = House(names, Mappings(place, names), folder / "data")
+    patch.setattr(calls, "Aws", lambda place: house.opens(place, credentials or {}))
     try:
         yield house
     finally:
         house.close()
 
 
-def resource_in(parameters: dict[str, Any]) -> str:
-    """What a call is about, as a policy names it."""
-    match parameters:
-        case {"TableName": table, "IndexName": index}:
-            return f"{table}/index/{index}"
-        case {"TableName": name} | {"Path": name} | {"QueueName": name}:
-            return str(name)
-        case {"QueueUrl": url}:
-            return str(url).rsplit("/", 1)[-1]
-        case {"Bucket": bucket, "Key": key}:
-            return f"{bucket}/{key}"
-        case {"Bucket": bucket}:
-            return str(bucket)
-        case {"RequestItems": tables}:
-            return ",".join(sorted(tables))
-        case {"TransactItems": items}:
-            return ",".join(
-                f"{kind}:{part['TableName']}" for one in items for kind, part in one.items()
-            )
-        case {"Entries": [{"EventBusName": bus}, *_]}:
-            return str(bus)
-    return "*"
-
-
-async def _all_ended(services: Services, task_ids: Sequence[str]) -> bool:
+async def all_ended(services: Services, task_ids: Sequence[str]) -> bool:
+    """Whether these tasks have."""
     rows = await services.backend.ledger.tasks(task_ids)
     return all(row.state.terminal for row in rows)
 
 
-async def _with_a_queue_for_the_undelivered(aws: Aws, names: Names) -> None:
+async def with_a_queue_for_the_undelivered(aws: Aws, names: Names) -> None:
+    """Where consumers' messages go that were received too often."""
     made = await aws.call("sqs", "create_queue", QueueName=names.consumer("undelivered"))
     arn = f"arn:aws:sqs:{REGION}:000000000000:{names.consumer('undelivered')}"
     policy = {"deadLetterTargetArn": arn, "maxReceiveCount": UNDELIVERED_AFTER}

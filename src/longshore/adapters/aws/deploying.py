@@ -26,7 +26,7 @@ from longshore.adapters.aws.stacks import (
 )
 from longshore.adapters.aws.stacks.config import StageConfig, with_bucket
 from longshore.adapters.aws.stacks.parts import SIZE_LIMIT_BYTES, text_of
-from longshore.errors import ConfigurationError
+from longshore.errors import BackendRejected, BackendUnavailable, ConfigurationError
 from longshore.ports.clock import Clock
 from longshore.ports.deploying import Account, StackState, Step, StepKind, Tell
 
@@ -34,6 +34,7 @@ _LOOK_EVERY: Final = timedelta(seconds=2)
 _LOOK_EVERY_AT_HAND: Final = timedelta(milliseconds=100)
 _OBJECTS_AT_ONCE: Final = 1000
 _CODE: Final = "code"
+_STUMBLED: Final = {"InternalError", "ServiceUnavailable", "SlowDown"}
 
 
 class CloudFormationDeployment:
@@ -162,13 +163,19 @@ class CloudFormationDeployment:
             keys = [{"Key": one["Key"]} for one in page.get("Contents", [])]
             if not keys:
                 break
-            await self._aws.call(
+            answer = await self._aws.call(
                 "s3",
                 "delete_objects",
                 alters=True,
                 Delete={"Objects": keys, "Quiet": True},
                 **where,
             )
+            left = answer.get("Errors", [])
+            if len(left) == len(keys):  # or it would be asked for ever
+                code = str(left[0].get("Code"))
+                kind = BackendUnavailable if code in _STUMBLED else BackendRejected
+                message = f"s3.delete_objects: {code} of {left[0].get('Key')}"
+                raise kind(message)
         uploads = await self._aws.call("s3", "list_multipart_uploads", **where)
         for one in uploads.get("Uploads", []):
             part: dict[str, Any] = {"Key": one["Key"], "UploadId": one["UploadId"]}

@@ -113,16 +113,21 @@ def _of_stream(name: str, shape: Json, there: Json, deploy: str) -> Iterator[Che
 
 
 def _of_expiry(name: str, shape: Json, reply: Reply, deploy: str) -> Iterator[Check]:
-    if "TimeToLiveSpecification" not in shape:
-        return
-    wanted = shape["TimeToLiveSpecification"]["AttributeName"]
     if reply.answer is None:
         yield reply.unexpected(name)
         return
-    found = reply.answer.get("TimeToLiveDescription", {})
-    on = found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
-    if not on or found.get("AttributeName") != wanted:
-        detail = f"it expires by {found.get('AttributeName')}" if on else "nothing in it expires"
+    wanted = shape.get("TimeToLiveSpecification", {}).get("AttributeName")
+    described = reply.answer.get("TimeToLiveDescription", {})
+    on = described.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
+    found = described.get("AttributeName") if on else None
+    if found == wanted:
+        return
+    detail = f"it expires by {found}" if on else "nothing in it expires"
+    if wanted is None:
+        # The template does not speak of it, so deploying again would leave it so.
+        remedy = "switch off its time to live: what is in it must be kept"
+        yield Check(name, Mark.FAIL, detail, "no expiry", remedy)
+    else:
         yield Check(name, Mark.WARN, detail, f"expiry by {wanted}", deploy)
 
 

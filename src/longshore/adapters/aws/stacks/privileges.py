@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from longshore.adapters.aws.shapes import LISTING, NAME, STATE
+from longshore.adapters.aws.event_walks import ALL, FEW
+from longshore.adapters.aws.shapes import EVENT_INDEXES, LISTING, NAME, STATE
 from longshore.adapters.aws.stacks.config import StageConfig
 from longshore.adapters.aws.stacks.parts import Json, arn, imported, statement, sub
 from longshore.core.states import Priority
@@ -23,7 +24,6 @@ class Grant:
     place: str  # a key of PLACES
     actions: tuple[str, ...]
     why: str
-    seldom: tuple[str, ...] = ()  # allowed too, for what a test cannot make happen at will
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,14 @@ def _indexes(table: str, *indexes: str) -> Place:
         return [sub(f"${{Table}}/index/{index}", Table=whole) for index in indexes]
 
     return Place(f"indexes of `{table}`: {', '.join(indexes)}", arns)
+
+
+def _event_indexes(config: StageConfig) -> list[Any]:
+    """Those that are filled: no other is ever asked."""
+    filled = ALL if config.settings.get("aws.event_indexes") == "all" else FEW
+    return _indexes("events", *(EVENT_INDEXES[number - 1] for number in sorted(filled))).arns(
+        config
+    )
 
 
 def _blobs(prefix: str) -> Place:
@@ -85,7 +93,7 @@ PLACES: Final[dict[str, Place]] = {
     "listings": _indexes("ledger", LISTING, NAME, STATE),
     "open rows": _indexes("ledger", STATE),
     "events": _table("events"),
-    "event indexes": _indexes("events", "*"),
+    "event indexes": Place("indexes of `events` that are filled", _event_indexes),
     "output": _table("output"),
     "house": _table("house"),
     "bus": Place("bus", lambda config: [imported(config.stage, "bus")]),
@@ -109,16 +117,16 @@ PLACES: Final[dict[str, Place]] = {
     "undelivered": _blobs("undelivered/"),
     "secrets": Place(
         "SSM parameters below `/longshore/{stage}/`",
-        lambda config: [
-            arn("ssm", f"parameter/longshore/{config.stage}"),
-            arn("ssm", f"parameter/longshore/{config.stage}/*"),
-        ],
+        # What is asked for ends with a slash, and so does what AWS takes it for.
+        lambda config: [arn("ssm", f"parameter/longshore/{config.stage}/*")],
     ),
 }
 
 _GET, _GET_MANY, _QUERY = "dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:Query"
 _PUT, _UPDATE = "dynamodb:PutItem", "dynamodb:UpdateItem"
 _LOAD, _STORE, _FORGET = "s3:GetObject", "s3:PutObject", "s3:DeleteObject"
+# What is large goes in parts: taken back if they are not joined, and looked at if nobody knows.
+_STORE_LARGE = (_STORE, _LOAD, "s3:AbortMultipartUpload")
 _URL, _SEND, _RECEIVE = "sqs:GetQueueUrl", "sqs:SendMessage", "sqs:ReceiveMessage"
 _REMOVE, _HIDE, _COUNT = (
     "sqs:DeleteMessage",
@@ -137,9 +145,10 @@ FEEDS: Final = "Lambda takes messages for it"
 _SECRETS = Grant("secrets", ("ssm:GetParametersByPath",), "settings that are secret")
 _RINGING = Grant("queues", (_URL, _SEND), "rings for what is due")
 # Without it, S3 does not tell a blob that is not there from one that is forbidden.
-_KEPT_ALREADY = Grant("bucket", (), "is told that a blob is not there", seldom=("s3:ListBucket",))
+_KEPT_ALREADY = Grant("bucket", ("s3:ListBucket",), "is told that a blob is not there")
 _ROWS = Grant("ledger", (_GET, _GET_MANY, _QUERY, _UPDATE), "decides from rows, changes them")
 _OPEN_ROWS = Grant("open rows", (_QUERY,), "finds what is open, or failed")
+_LARGE_EVENTS = Grant("large events", _STORE_LARGE, "events of very large jobs")
 _UNNUMBERED = (
     Grant("house", (_GET, _UPDATE), "numbers events of what has no row"),
     Grant("events", (_PUT,), "keeps them"),
@@ -149,45 +158,36 @@ _DEAD_LOOKED_AT = (
     Grant("queue names", ("sqs:ListQueues",), "finds dead-letter queues"),
     Grant(
         "dead letters",
-        (_COUNT, _URL),
+        (_COUNT, _URL, _RECEIVE, _HIDE),
         "looks whether there are any, and at them",
-        seldom=(_HIDE, _RECEIVE),
     ),
 )
-_TOLD = (
-    Grant("what was told", (), "tells people each problem once", seldom=(_LOAD, _STORE, _FORGET)),
-)
+_TOLD = Grant("what was told", (_LOAD, _STORE, _FORGET), "tells people each problem once")
 
 _DISPATCHER = (
     _ROWS,
     _RINGING,
-    Grant("documents", (), "graphs of jobs", seldom=(_LOAD,)),
-    Grant("large events", (), "events of very large jobs", seldom=(_STORE,)),
+    Grant("documents", (_LOAD,), "graphs of jobs"),
+    _LARGE_EVENTS,
     _KEPT_ALREADY,
 )
 _SWEEPER = (
-    Grant(
-        "ledger",
-        (_GET_MANY, _QUERY),
-        "reads rows, and changes those that are overdue",
-        seldom=(_GET, _UPDATE),
-    ),
+    Grant("ledger", _ROWS.actions, "reads rows, and changes those that are overdue"),
     _OPEN_ROWS,
-    Grant("queues", (), "rings for what is due", seldom=(_URL, _SEND)),
+    _RINGING,
     *_DEAD_LOOKED_AT,
-    Grant("dead letters", (), "removes those of tasks that ended", seldom=(_REMOVE,)),
-    Grant("house", (), "wakes a worker", seldom=(_UPDATE,)),
-    Grant("documents", (), "finishes what was begun", seldom=(_LOAD, _STORE)),
-    Grant("large events", (), "events of very large jobs", seldom=(_STORE,)),
+    Grant("dead letters", (_REMOVE,), "removes those of tasks that ended"),
+    Grant("house", (_GET, _UPDATE), "definitions; wakes a worker"),
+    Grant("documents", _STORE_LARGE, "finishes what was begun"),
+    _LARGE_EVENTS,
     _KEPT_ALREADY,
 )
 _HEALTH_CHECK = (
-    Grant("ledger", (_GET_MANY,), "rows of what runs", seldom=(_GET,)),
+    Grant("ledger", (_GET, _GET_MANY), "rows of what runs"),
     _OPEN_ROWS,
     *_UNNUMBERED,
-    Grant("house", (), "definitions that set limits", seldom=(_QUERY,)),
     *_DEAD_LOOKED_AT,
-    *_TOLD,
+    _TOLD,
     _KEPT_ALREADY,
 )
 _API = (
@@ -198,44 +198,43 @@ _API = (
     Grant("events", (_PUT, _QUERY), "histories, and events of what has no row"),
     Grant("event indexes", (_QUERY,), "histories"),
     Grant("bus", (_TELL,), "tells events of what has no row"),
-    Grant("output", (_QUERY,), "what tasks print", seldom=(_GET_MANY,)),
-    Grant("documents", (_LOAD, _STORE), "inputs, results and graphs"),
+    Grant("output", (_QUERY,), "what tasks print"),
+    Grant("documents", _STORE_LARGE, "inputs, results and graphs"),
     Grant("files", (_LOAD,), "what attempts leave"),
     Grant("bucket", ("s3:ListBucket",), "lists what attempts left"),
-    Grant("large events", (), "events of very large jobs", seldom=(_LOAD, _STORE)),
+    _LARGE_EVENTS,
     _KEPT_ALREADY,
     *_DEAD_LOOKED_AT,
-    Grant("dead letters", (), "forgets those that lead nowhere", seldom=(_REMOVE,)),
-    *_TOLD,
+    Grant("dead letters", (_REMOVE,), "forgets those that lead nowhere"),
+    _TOLD,
 )
 # Functions dispatch and sweep for it.
 _WORKER = (
-    Grant("queues", (_URL, _RECEIVE, _REMOVE), "takes messages", seldom=(_HIDE, _SEND)),
-    Grant("ledger", (_GET, _GET_MANY, _UPDATE), "claims, renews, ends", seldom=(_QUERY,)),
-    Grant("open rows", (), "takes over from workers that died", seldom=(_QUERY,)),
-    Grant("output", (_PUT,), "what tasks print", seldom=(_QUERY,)),
-    Grant("house", (_GET, _QUERY), "definitions, pauses, wake-ups", seldom=(_UPDATE,)),
-    Grant("events", (), "keeps events of what has no row", seldom=(_PUT,)),
-    Grant("bus", (), "tells them", seldom=(_TELL,)),
-    Grant("documents", (_LOAD, _STORE), "inputs and results"),
-    Grant("large events", (), "events of very large jobs", seldom=(_STORE,)),
-    Grant("files", (_STORE,), "what attempts leave"),
+    Grant("queues", (_URL, _RECEIVE, _REMOVE, _HIDE, _SEND), "takes messages, puts them off"),
+    Grant("ledger", (_GET, _GET_MANY, _UPDATE), "claims, renews, ends"),
+    Grant("open rows", (_QUERY,), "takes over from workers that died"),
+    Grant("output", (_PUT, _QUERY), "what tasks print"),
+    Grant("house", (_GET, _QUERY), "definitions, pauses, wake-ups"),
+    *_UNNUMBERED,
+    Grant("documents", _STORE_LARGE, "inputs and results"),
+    Grant("files", _STORE_LARGE, "what attempts leave"),
     _KEPT_ALREADY,
 )
 
 
 def _together(*lists: Iterable[Grant]) -> tuple[Grant, ...]:
-    """One grant for each place; what anybody does often is often."""
+    """One grant for each place."""
     found: dict[str, list[Grant]] = {}
     for grant in (grant for one in lists for grant in one):
         found.setdefault(grant.place, []).append(grant)
-    merged = []
-    for place, grants in found.items():
-        often = {action for grant in grants for action in grant.actions}
-        seldom = {action for grant in grants for action in grant.seldom} - often
-        reasons = "; ".join(dict.fromkeys(grant.why for grant in grants))
-        merged.append(Grant(place, tuple(sorted(often)), reasons, tuple(sorted(seldom))))
-    return tuple(merged)
+    return tuple(
+        Grant(
+            place,
+            tuple(sorted({action for grant in grants for action in grant.actions})),
+            "; ".join(dict.fromkeys(grant.why for grant in grants)),
+        )
+        for place, grants in found.items()
+    )
 
 
 GRANTS: Final[dict[str, tuple[Grant, ...]]] = {
@@ -281,7 +280,4 @@ GRANTS: Final[dict[str, tuple[Grant, ...]]] = {
 
 def statements_of(config: StageConfig, name: str) -> list[Json]:
     """The sentences of a policy."""
-    return [
-        statement((*grant.actions, *grant.seldom), PLACES[grant.place].arns(config))
-        for grant in GRANTS[name]
-    ]
+    return [statement(grant.actions, PLACES[grant.place].arns(config)) for grant in GRANTS[name]]
