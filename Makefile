@@ -40,6 +40,8 @@ help: ## Print this list
 demo: $(RUNTIME) ## Run a small job from start to end and show what happened
 	@$(BIN)/longshore demo
 
+# Thousands of processes are started: none of them should have to compile what it imports.
+test cover: export PYTHONDONTWRITEBYTECODE :=
 test: $(DEV) $(STANDIN)/.installed ## Run the tests (PYTEST_ARGS=... to choose)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 

@@ -226,7 +226,7 @@ def _privileges_of(name: str) -> Iterator[str]:
         (
             [
                 PLACES[grant.place].called,
-                ", ".join(f"`{one}`" for one in sorted((*grant.actions, *grant.seldom))),
+                ", ".join(f"`{one}`" for one in sorted(grant.actions)),
                 grant.why,
             ]
             for grant in GRANTS[name]

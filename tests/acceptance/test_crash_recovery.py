@@ -15,6 +15,14 @@ from longshore.wiring import Services, wired
 from tests.acceptance.conftest import WorkerProcess, until
 
 KILLS = 50
+# A message that a worker had taken when it was killed, and not yet claimed the task of, is seen
+# again after ``extend_by``; by default that is half a minute.
+SOON_SEEN_AGAIN = {
+    "worker.renew_every": "1s",
+    "worker.extend_by": "4s",
+    "worker.kill_grace": "1s",
+    "worker.skew_margin": "500ms",
+}
 
 
 def a_job(marks: Path, count: int = 1) -> dict:
@@ -186,11 +194,11 @@ def test_a_job_whose_worker_dies_between_tasks_goes_on_with_the_next_worker(
         async with wired(settings) as services:
             accepted = await services.producer.submit("default", "r", document)
             for key in ("t0", "t1", "t2"):
-                worker = start_worker()
+                worker = start_worker(**SOON_SEEN_AGAIN)
                 (marks / f"go-{key}").touch()
                 await until(lambda key=key: completed(services, accepted.job.id, key))
                 worker.kill()
-            start_worker()
+            start_worker(**SOON_SEEN_AGAIN)
             await until(lambda: ended(services, accepted.job.id))
 
             job = await services.backend.ledger.job(accepted.job.id)

@@ -55,7 +55,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "interfaces.rest": {"fastapi", "pydantic", "starlette", "uvicorn"},
     "interfaces.rpc": {"connectrpc", "google"},
     "interfaces.web": {"fastapi", "starlette"},
-    "runners.agent": {"claude_agent_sdk"},
+    "runners.agent": {"aiohttp", "claude_agent_sdk", "jsonschema"},
     "testing": {"hypothesis"},
     "testing.auditing": {"apsw", "msgspec"},
     "testing.crashing": {"apsw"},

@@ -135,6 +135,7 @@ def here(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Installatio
         "LONGSHORE_AWS_ENDPOINT_URL": stand_in().endpoint,
         "LONGSHORE_AWS_BUCKET": installation.names.bucket,
         "LONGSHORE_WORKER_QUEUES": ",".join(QUEUES),
+        "ANTHROPIC_API_KEY": "sk-ant-of-a-test",
     }.items():
         monkeypatch.setenv(name, value)
     yield installation

@@ -45,7 +45,9 @@ def test_whoever_is_killed_at_whichever_failpoint_nothing_is_lost_or_done_twice(
             ["worker@attempt.step_answered"],
             "step 'one' was run again although it was kept",
         ),
-        ("events_apart", ["worker@write.rows_written#5"], "VIOLATION: invariant 5: "),
+        # The first is a claim. Of a later one it might be the end of a task: the dispatcher would
+        # never hear of it, and the sweeper mends that only after half a minute.
+        ("events_apart", ["worker@write.rows_written#1"], "VIOLATION: invariant 5: "),
         (
             "named_before_it_is_there",
             ["worker@blob.draft_written"],

@@ -47,6 +47,7 @@ HASTY = Definition(
     retry_on_timeout=True,
     retry=RETRY,
 )
+TALKATIVE = Definition(name="talkative", runner=RunnerKind.AGENT, options={"prompt": "Talk."})
 ELSEWHERE = Definition(name="elsewhere", runner=RunnerKind.PYTHON, queue="other")
 CANARY = "canary"
 LARGE = "x" * 3_000
@@ -96,7 +97,7 @@ class Play:
 
     async def prepare(self) -> None:
         """What every scene needs."""
-        for definition in (STORED, HASTY, ELSEWHERE):
+        for definition in (STORED, HASTY, ELSEWHERE, TALKATIVE):
             await self.raw.definitions.put(TENANT, definition)
 
     def _crew(self) -> Crew:

@@ -18,7 +18,7 @@ from longshore.core.states import TaskState
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.ports.output import Stream
 from longshore.ports.queue import Outgoing
-from longshore.ports.runner import Progressed, StepDone, Summarised, Used
+from longshore.ports.runner import Conversed, Progressed, StepDone, Summarised, Used
 from longshore.services.crew import until_nothing_is_left
 from longshore.services.dispatcher import CONSUMER, ENDING_EVENTS
 from longshore.services.pausing import Pausing
@@ -41,6 +41,7 @@ _RECEIVES = 21
 _MANY = 1_000
 _TURNED_AWAY = 3 * 6  # all tries of a flush, and of the two at the end
 _BIG_FILE = "y" * 300_000
+_PAID = Usage(turns=1, cost_usd=0.25)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,8 @@ async def attempts(play: Play) -> None:
     scripts.plays(
         "stepping", Script(says=[StepDone("a", 1)], ending=fails()), Script(says=[prints("x")])
     )
+    said = Conversed("session-1", [{"uuid": "1", "type": "user"}])
+    scripts.plays("talks", Script(says=[said, Used(_PAID)], ending=fails()), Script(says=[said]))
     scripts.plays("late", ENDLESS, Script())
     scripts.plays("parent", Script(ending=succeeds(LARGE)))
     scripts.plays("lossy", Script(says=[prints("lost"), timedelta(seconds=4)]))
@@ -96,8 +99,9 @@ async def attempts(play: Play) -> None:
         a_task("last", "left", "right"),
     )
     await play.submitted("again", a_task("again"), a_task("resting"), a_task("stepping"))
+    await play.submitted("talks", a_task("talks", name="talkative"))
     await play.submitted("late", a_task("late", name="hasty"))
-    await play.until_job("lossy", "rich", "dag", "again", "late")
+    await play.until_job("lossy", "rich", "dag", "again", "talks", "late")
 
 
 def _lose_output_of(play: Play, lossy: str) -> None:

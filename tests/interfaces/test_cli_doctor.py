@@ -21,6 +21,8 @@ def checks(cli: Cli, inside: Inside) -> Callable[[], dict[str, Any]]:
     def run() -> dict[str, Any]:
         answer = inside("doctor", "-o", "json", "--data-dir", str(cli.folder / ".longshore"))
         found = {check["name"]: check["mark"] for check in answer.json["checks"]}
+        # Nobody has given credentials for agents here; it has a test of its own.
+        assert found.pop("agents") == "warn"
         assert answer.json["ok"] is ("fail" not in found.values())
         return {**found, "code": answer.code}
 
@@ -31,6 +33,25 @@ def _submit(cli: Cli, inside: Inside) -> None:
     file = cli.folder / "job.json"
     file.write_text(json.dumps({"tasks": [{"taskId": "a", "name": "command"}]}))
     inside("submit", str(file), "--data-dir", str(cli.folder / ".longshore"))
+
+
+def test_it_says_whether_agents_can_be_run(
+    cli: Cli, inside: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_agents() -> dict[str, Any]:
+        answer = inside("doctor", "-o", "json", "--data-dir", str(cli.folder / ".longshore"))
+        (found,) = (check for check in answer.json["checks"] if check["name"] == "agents")
+        return dict(found)
+
+    without = of_agents()
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-of-nobody")
+    given = of_agents()
+
+    assert without["mark"] == "warn"
+    assert "ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN" in without["remedy"]
+    assert given["mark"] == "ok"
+    assert "ANTHROPIC_API_KEY" in given["detail"]
+    assert "sk-ant" not in json.dumps(given)
 
 
 def test_a_place_where_nothing_has_happened_is_fine_and_stays_empty(

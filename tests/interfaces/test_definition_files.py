@@ -126,7 +126,7 @@ BROKEN: list[tuple[str | bytes, str]] = [
     ("definitions:\n  a: {name: a, runner: command}", "line 2: definitions.a.name: unknown here"),
     ("definitions: {}\ntasks: []\n", "line 2: tasks: unknown here; expected 'definitions' alone"),
     ("name: a\n", "line 1: runner: missing"),
-    ("name: a\nrunner: steam\n", "line 2: runner: expected one of command, python, not 'steam'"),
+    ("name: a\nrunner: steam\n", "line 2: runner: expected one of command, python, agent, not 'steam'"),
     ("name: a\nrunner: command\n\ntimeot: 3s\n", "line 4: timeot: unknown field; expected one of"),
     (
         "definitions:\n- name: a\n  runner: command\n  retry:\n    maxAttempts: many\n",
@@ -169,7 +169,7 @@ def test_a_broken_file_is_told_with_its_place_and_costs_only_itself(
     [
         ('{"name": "a",\n "name": "b"}', "'name' is there twice in one object; keep one"),
         ('{"name": "a"\n "runner"', "line 2: it is not JSON: Expecting ',' delimiter in column 2"),
-        ('{"name": "a", "runner": 7}', "runner: expected one of command, python, not 7"),
+        ('{"name": "a", "runner": 7}', "runner: expected one of command, python, agent, not 7"),
         ("[" * 100_000, "it cannot be understood: maximum recursion depth"),
         ('{"name": "a", "runner": "python", "options": {"x": NaN}}', "that JSON knows, not nan"),
         ('{"name": "a", "runner": "python", "x.[": 1}', "x.[: unknown field"),
@@ -310,7 +310,7 @@ def test_files_and_folders_that_somebody_names_are_read_together(tmp_path: Path)
     reading = read_paths([place["bad.yml"], place["no.yml"], place["more"]])
     assert names(reading) == ["a", "b"]
     assert told(reading) == [
-        f"{place['bad.yml']}, line 2: runner: expected one of command, python, not 'steam'",
+        f"{place['bad.yml']}, line 2: runner: expected one of command, python, agent, not 'steam'",
         f"{place['no.yml']}: there is no such file",
     ]
     twice = read_paths([place["one.yml"], place["shop"], place["shop"] / "definitions/good.yaml"])

@@ -18,6 +18,7 @@ _fault = partial(Fault, part=Part.WORKER)
 _in_attempt = partial(_fault, file="services/worker/attempt.py")
 _in_worker = partial(_fault, file="services/worker/worker.py")
 _in_outcomes = partial(_fault, file="services/worker/outcomes.py")
+_in_room = partial(_fault, file="services/worker/room.py")
 _in_orders = partial(_fault, file="services/worker/orders.py")
 
 WORKER_FAULTS = (
@@ -30,15 +31,15 @@ WORKER_FAULTS = (
     ),
     _in_attempt(
         name="a lease is trusted up to its end",
-        old="self._trusted_until = sent_at + self._tools.lease.trusted_for",
-        new="self._trusted_until = sent_at + self._tools.lease.lasts",
+        old="max(self._trusted_until, sent_at + self._tools.lease.trusted_for)",
+        new="sent_at + self._tools.lease.lasts",
         caught_by=f"{_LEASES}::"
         "test_a_worker_that_cannot_renew_kills_the_child_before_the_lease_ends",
     ),
     _in_attempt(
         name="a renewal that succeeded is not believed",
-        old="self._trusted_until = sent_at + self._tools.lease.trusted_for",
-        new="pass",
+        old="max(self._trusted_until, sent_at + self._tools.lease.trusted_for)",
+        new="self._trusted_until",
         caught_by=f"{_LEASES}::test_what_runs_is_renewed_and_its_message_kept_hidden",
     ),
     _in_attempt(
@@ -110,14 +111,14 @@ WORKER_FAULTS = (
     ),
     _in_attempt(
         name="a task that no child can be had for comes round and round",
-        old="pause = min(_FIRST_PAUSE * 2 ** min(uncounted, _MOST_DOUBLINGS), _LONGEST_PAUSE)",
+        old="pause = pause_before_release(self.row)",
         new="pause = timedelta(0)",
         caught_by=f"{_STARTS}::test_the_pause_before_it_is_given_back_doubles_up_to_a_limit",
     ),
-    _in_attempt(
+    _in_room(
         name="a released attempt counts for the pause that counted already",
-        old="uncounted = max(self.row.attempt - 1 - self.row.attempts_used, 0)",
-        new="uncounted = self.row.attempt - 1",
+        old="uncounted = max(row.attempt - 1 - row.attempts_used, 0)",
+        new="uncounted = row.attempt - 1",
         caught_by=f"{_STARTS}::test_what_counted_before_does_not_make_the_pause_longer",
     ),
     _in_worker(
@@ -159,10 +160,10 @@ WORKER_FAULTS = (
         caught_by=f"{_LEASES}::"
         "test_a_lease_is_trusted_from_when_it_was_asked_for_however_late_the_answer_comes",
     ),
-    _in_worker(
+    _in_attempt(
         name="a renewal is trusted from when its answer came",
-        old="attempt.renewed(row, sent_at)",
-        new="attempt.renewed(row, self._backend.clock.elapsed())",
+        old="self.renewed(row, sent_at)",
+        new="self.renewed(row, self._tools.backend.clock.elapsed())",
         caught_by=f"{_LEASES}::"
         "test_a_lease_is_trusted_from_when_it_was_asked_for_however_late_the_answer_comes",
     ),

@@ -97,7 +97,7 @@ FAULTS = (
     ),
     fault(
         "a renewal that leaves the machine is not promised",
-        ("core/task/attempts.py", "promised=not lease.local", "promised=False"),
+        ("core/task/attempts.py", "promised = not lease.local or", "promised = False and"),
     ),
     fault(
         "an approval is not promised",

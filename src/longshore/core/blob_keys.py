@@ -46,6 +46,15 @@ def task_document(job_id: str, key: str, name: str) -> str:
     return f"jobs/{job_id}/tasks/{key}/{name}.json"
 
 
+def session_part(job_id: str, key: str, *, attempt: int = 0, number: int | None = None) -> str:
+    """Where a part of a task's conversations is kept; without a number, what all begin with.
+
+    In the order of their names they are in the order in which they came.
+    """
+    folder = f"jobs/{job_id}/tasks/{key}/sessions/"
+    return folder if number is None else f"{folder}{attempt:09d}-{number:09d}.json"
+
+
 def attempt_file(task_id: str, attempt: int, name: str) -> str:
     """Where a file that an attempt left is kept; without a name, what all of its files begin with.
 

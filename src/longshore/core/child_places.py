@@ -20,3 +20,6 @@ CHANNEL_VARIABLE = "LONGSHORE_ATTEMPT_CHANNEL"
 # One digit, because some shells know no other after ">&".
 CHANNEL_NUMBER = 3
 REPLIES_NUMBER = 4
+
+# Below an attempt's folder: an agent's home, with what its command line writes of conversations.
+AGENT_FOLDER = "agent"

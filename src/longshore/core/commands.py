@@ -43,6 +43,7 @@ class Renew:
     process_id: int = 0
     rss_bytes: int = 0
     activity: Activity | None = None
+    usage: Usage = field(default_factory=Usage)  # so far in this attempt
 
 
 @value

@@ -24,6 +24,7 @@ class RunnerKind(StrEnum):
 
     COMMAND = "command"
     PYTHON = "python"
+    AGENT = "agent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +63,13 @@ class Definition:
         ):
             message = "isolation 'pool' is for python tasks without limits and without a terminal"
             raise ValueError(message)
+        if self.runner is RunnerKind.AGENT and (self.isolation is not Isolation.FORK or self.pty):
+            # Its credential comes with the order, and must not come to lie in a file.
+            message = "an agent is run with isolation 'fork' and without a terminal"
+            raise ValueError(message)
 
 
 BUILTIN: dict[str, Definition] = {
-    kind.value: Definition(name=kind.value, runner=kind) for kind in RunnerKind
+    kind.value: Definition(name=kind.value, runner=kind)
+    for kind in (RunnerKind.COMMAND, RunnerKind.PYTHON)
 }

@@ -22,6 +22,7 @@ from longshore.core.sanitise import safe_excerpt
 __all__ = [
     "MESSAGE_LIMIT",
     "ErrorCategory",
+    "Failed",
     "Failure",
     "category_of",
     "error_text",
@@ -57,6 +58,14 @@ class Failure:
         return self.category.retryable if self.retry is None else self.retry
 
 
+class Failed(Exception):
+    """Raised by whoever knows already why the attempt failed."""
+
+    def __init__(self, failure: Failure) -> None:
+        self.failure = failure
+        super().__init__(failure.message)
+
+
 def error_text(text: str) -> str:
     """A text as a failure may carry it: secrets masked, and ``MESSAGE_LIMIT`` long at most."""
     return safe_excerpt(text, limit=MESSAGE_LIMIT)
@@ -69,6 +78,8 @@ def late_text(timeout: timedelta) -> str:
 
 def failure_of(error: BaseException) -> Failure:
     """Why an attempt failed that raised ``error``."""
+    if isinstance(error, Failed):
+        return error.failure
     decision = attribute(error, "longshore_decision")
     return Failure(
         category=category_of(error),

@@ -10,8 +10,10 @@ lease early (``trusted_until``), and others take over late (``over``): the two n
 
 from __future__ import annotations
 
+from dataclasses import field
 from datetime import datetime, timedelta
 
+from longshore.core.events.types import Usage
 from longshore.core.valuing import value
 
 LEASE_SLACK = 1.5
@@ -31,6 +33,8 @@ class Lease:
     expires_at: datetime
     heartbeats: int = 0
     local: bool = True  # held on the machine that keeps the file
+    # What the attempt has consumed by its last word: if it is the very last, that is counted.
+    usage: Usage = field(default_factory=Usage)
 
     def live(self, now: datetime) -> bool:
         """Half open: live before ``expires_at``, over at it."""

@@ -13,10 +13,11 @@ from typing import Any, Final
 
 import yaml
 
+from longshore.core.agents.plan import problems_of_time, read_plan
 from longshore.core.backoff import RetryPolicy
 from longshore.core.child_limits import NO_LIMITS, Limits
 from longshore.core.dag import Problem
-from longshore.core.definition import Definition
+from longshore.core.definition import Definition, RunnerKind
 from longshore.core.health import HealthLimits
 from longshore.core.ids import is_name
 from longshore.durations import format_duration
@@ -211,7 +212,19 @@ class _Reader:
         if len(self.problems) > before:
             return None
         made: Definition | None = self._read(fields, path, lambda given: Definition(**given))
-        return made
+        if made is None or made.runner is not RunnerKind.AGENT:
+            return made
+        return made if self._agent(made, path) else None
+
+    def _agent(self, definition: Definition, path: str) -> bool:
+        """Whether what an agent is told can be carried out."""
+        plan, problems = read_plan(definition.options)
+        for problem in problems:
+            self._add(_at(path, f"options.{problem.path}"), problem.message)
+        late = [] if plan is None else problems_of_time(plan, definition.timeout)
+        for problem in late:
+            self._add(_at(path, problem.path), problem.message)
+        return plan is not None and not late
 
     def _read(self, value: Any, path: str, read: Callable[[Any], Any]) -> Any:
         try:

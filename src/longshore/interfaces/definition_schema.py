@@ -334,12 +334,13 @@ FIELDS: Final[Mapping[str, Field]] = {
     "runner": Field(
         "runner",
         _one_of({kind.value: kind for kind in RunnerKind}),
-        "What executes it: a program, or a Python function.",
+        "What executes it: a program, a Python function, or an agent.",
     ),
     "options": Field(
         "options",
         Kind(_read_options, {"type": "object", "examples": [{"argv": ["./import.sh"]}]}),
-        "What the runner needs, like argv or function; a task's input is laid over it.",
+        "What the runner needs, like argv, function or prompt; a task's input is laid over"
+        " those of programs and functions.",
     ),
     "description": Field("description", _TEXT, "For people."),
     "queue": Field("queue", _NAME, "Where its tasks go. Default: default."),

@@ -29,8 +29,18 @@ class WorkOrder:
     input: Any = None
     dependency_outputs: Mapping[str, Any] = field(default_factory=dict)
     checkpoints: Mapping[str, Any] = field(default_factory=dict)
+    revision: int = 0
     feedback: str | None = None
     previous_output: Any = None
+    sessions: Mapping[str, Session] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A conversation with a model, as far as earlier attempts have brought it."""
+
+    before: list[Any] = field(default_factory=list)  # what came before this revision
+    entries: list[Any] = field(default_factory=list)  # what is of this revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,15 @@ class StepDone:
 
     name: str
     result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Conversed:
+    """A conversation of the child's with a model has grown; what is kept of it lets a later attempt
+    go on where this one ended."""
+
+    session: str
+    entries: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +110,7 @@ class Summarised:
     text: str
 
 
-Report = Printed | Active | StepDone | Used | Progressed | Summarised
+Report = Printed | Active | StepDone | Conversed | Used | Progressed | Summarised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from longshore.core.failures import failure_of
+from longshore.core.failures import ErrorCategory, Failed, Failure, failure_of
 from longshore.core.sanitise import mask_secrets
 from longshore.runners import command, context, python
 from longshore.runners.channel import Channel, TooLong
@@ -25,6 +25,8 @@ def carry_out(order: Mapping[str, Any], channel: Channel) -> int:
     if order["runner"] == "command":
         # Returns only by an exception: the process becomes the command.
         return reporting(channel, lambda: command.run(order), trace=False)
+    if order["runner"] == "agent":
+        return reporting(channel, lambda: _run_agent(order, channel), trace=False)
 
     def call() -> None:
         entered = context.Context(order, channel)
@@ -36,6 +38,16 @@ def carry_out(order: Mapping[str, Any], channel: Channel) -> int:
             entered.close()
 
     return reporting(channel, call)
+
+
+def _run_agent(order: Mapping[str, Any], channel: Channel) -> None:
+    try:
+        # Only for those who need it, and only where it is installed.
+        from longshore.runners.agent.run import run
+    except ImportError as error:
+        message = f"agents need the extra 'agent': pip install 'longshore[agent]' ({error})"
+        raise Failed(Failure(category=ErrorCategory.NOT_FOUND, message=message)) from error
+    _say_result(channel, run(order, channel))
 
 
 def reporting(channel: Channel, work: Callable[[], None], *, trace: bool = True) -> int:

@@ -12,8 +12,15 @@ from typing import Final, NamedTuple
 
 FOREIGN_NAMES: Final[Mapping[str, tuple[str, str]]] = {
     "ALERT_CHANNEL": ("alerts.slack_channel", ""),
+    "ANTHROPIC_API_KEY": ("agent.api_key", ""),
+    "ANTHROPIC_AUTH_TOKEN": ("agent.auth_token", ""),
+    "ANTHROPIC_BASE_URL": ("agent.base_url", ""),
     "APP_NAME": ("app", ""),
     "AWS_REGION": ("aws.region", ""),
+    "CLAUDE_CODE_OAUTH_TOKEN": ("agent.oauth_token", ""),
+    "CLAUDE_CODE_PATH": ("agent.cli_path", ""),
+    "CLAUDE_MODEL": ("agent.model", ""),
+    "CLAUDE_SKIP_PERMISSIONS": ("agent.allow_bypass", ""),
     "CLAUDE_TIMEOUT": ("worker.task_timeout", "ms"),
     "DELETE_FILES_AFTER_UPLOAD": ("worker.keep_work_dirs", "opposite"),
     "MAX_CONCURRENT_CLAUDE": ("worker.concurrency", ""),

@@ -20,6 +20,7 @@ from longshore.core.ids import is_name
 from longshore.core.lease import LEASE_SLACK, LeasePolicy
 from longshore.core.limits import TASKS_PER_JOB
 from longshore.core.supervision import SupervisionPolicy
+from longshore.settings.agent import AgentSettings
 from longshore.settings.api import ApiSettings
 from longshore.settings.aws import AwsSettings, stage_problems
 from longshore.settings.health import AlertsSettings, HealthSettings
@@ -49,7 +50,8 @@ PASSED_BY_DEFAULT: Final = (
 )
 # What a task may do with these is for its definition to say, not for the worker's settings.
 _CREDENTIALS = {
-    *("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN"),
+    *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
+    *("LONGSHORE_AGENT_API_KEY", "LONGSHORE_AGENT_AUTH_TOKEN", "LONGSHORE_AGENT_OAUTH_TOKEN"),
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
     *("LONGSHORE_ALERTS_SLACK_TOKEN", "LONGSHORE_ALERTS_SLACK_WEBHOOK"),
     *("LONGSHORE_ALERTS_WEBHOOK_URL", "LONGSHORE_ALERTS_WEBHOOK_SECRETS"),
@@ -333,6 +335,7 @@ class Settings(Section):
     health: HealthSettings = HealthSettings()
     alerts: AlertsSettings = AlertsSettings()
     api: ApiSettings = ApiSettings()
+    agent: AgentSettings = AgentSettings()
 
     @property
     def checks_health(self) -> bool:

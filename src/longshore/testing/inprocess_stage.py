@@ -32,8 +32,8 @@ from longshore.services.documents import Documents
 from longshore.services.producer import Producer
 from longshore.services.task_creation import TaskCreation
 from longshore.services.transitions import Transitions
-from longshore.services.worker.attempt import Tools
 from longshore.services.worker.output import OutputPolicy
+from longshore.services.worker.tools import Tools
 from longshore.services.worker.worker import Worker, WorkerPolicy
 from longshore.testing.clock import FakeClock
 from longshore.testing.inprocess import InProcessRunner

@@ -47,10 +47,12 @@ from longshore.services.reviewing import Reviewing
 from longshore.services.sweeper import Sweeper, SweeperPolicy
 from longshore.services.task_creation import TaskCreation
 from longshore.services.transitions import Transitions
-from longshore.services.worker.attempt import Tools
 from longshore.services.worker.output import OutputPolicy
+from longshore.services.worker.room import Room
+from longshore.services.worker.tools import Tools
 from longshore.services.worker.worker import Worker, WorkerPolicy
 from longshore.settings import Settings, child_environment
+from longshore.wiring.agents import agent_access, agent_modules
 from longshore.wiring.backends import backend_of
 
 
@@ -86,7 +88,8 @@ class Services:
             child_environment(settings),
             self.backend.clock,
             keep_folders=settings.worker.keep_work_dirs,
-            modules=settings.worker.app,
+            agent=agent_access(settings),
+            modules=(*settings.worker.app, *agent_modules(settings)),
             held=lambda: self.presence.held_by(name),
         )
         return self.worker_with(runner, name, process_id=os.getpid(), roll=random.random)
@@ -112,6 +115,7 @@ class Services:
                 limit_files=settings.limits.artifact_files_per_attempt,
                 limit_bytes=settings.limits.artifact_bytes_per_attempt,
             ),
+            room=Room(settings.agent.at_once),
             timeout=settings.worker.task_timeout,
             result_limit_bytes=settings.limits.result_bytes,
             process_id=process_id,

@@ -8,7 +8,8 @@ from schemathesis import GenerationMode
 
 from tests.interfaces.rest.schema_run import Served, called
 
-EXAMPLES = 10
+# So many a route in each of four passes; ``schema_run`` does it at length.
+EXAMPLES = 5
 
 
 @pytest.fixture(scope="module")

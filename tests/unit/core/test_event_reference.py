@@ -42,6 +42,13 @@ def test_the_reference_names_each_property_with_its_kind() -> None:
         ("lastActivity.type", "string", False),
         ("lastActivity.stepName", "string", True),
         ("lastActivity.timestamp", "milliseconds since epoch", True),
+        ("usage", "object", True),
+        ("usage.inputTokens", "integer", False),
+        ("usage.outputTokens", "integer", False),
+        ("usage.cacheReadTokens", "integer", False),
+        ("usage.turns", "integer", False),
+        ("usage.costUsd", "number", False),
+        ("usage.seconds", "number", False),
     ]
 
 

@@ -234,6 +234,23 @@ def test_a_renewal_must_be_on_disk_before_it_leaves_the_machine(local: bool) -> 
     assert change_of(row, c.Renew(fence=1, lasts=LASTS)).promised is not local
 
 
+def test_a_renewal_tells_what_was_consumed_and_keeps_it_where_it_grew() -> None:
+    row = a_task(state=TaskState.PROCESSING)
+    paid = e.Usage(turns=1, cost_usd=0.25)
+    renewal = c.Renew(fence=1, lasts=LASTS, usage=paid)
+
+    first = change_of(row, renewal)
+    second = change_of(first.row, renewal)
+
+    assert (first.promised, second.promised) == (True, False)
+    for change in (first, second):
+        assert change.row.lease is not None
+        assert change.row.lease.usage == paid
+        assert isinstance(change.events[0].body, e.TaskHeartbeat)
+        assert change.events[0].body.usage == paid
+    assert second.row.usage == row.usage
+
+
 def test_a_renewal_leaves_the_wish_to_cancel_for_the_worker_to_see() -> None:
     row = a_task(state=TaskState.PROCESSING, cancel=a_cancel_request())
 

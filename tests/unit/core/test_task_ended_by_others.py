@@ -1,5 +1,6 @@
 """What others say of a task: that its worker fell silent, or that it has failed."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,7 +11,16 @@ from longshore.core.events import types as e
 from longshore.core.events.event import Context
 from longshore.core.failures import ErrorCategory, Failure
 from longshore.core.states import TaskState
-from tests.factories import LASTS, MARGIN, NOON, SECOND, a_failure, a_lease, a_task
+from tests.factories import (
+    LASTS,
+    MARGIN,
+    NOON,
+    SECOND,
+    a_cancel_request,
+    a_failure,
+    a_lease,
+    a_task,
+)
 from tests.unit.core.attempts import BEFORE, LATER, OVER, change_of, refusal_of, running
 
 LEASE_ENDED = c.LeaseEnded(fence=3, margin=MARGIN)
@@ -35,6 +45,19 @@ class TestLeaseEnded:
         assert change.row.usage == BEFORE
         assert [event.type for event in change.events] == ["Task Processing Failed"]
         assert change.events[0].context == Context(origin="sweeper")
+
+    def test_what_a_silent_worker_had_paid_for_by_its_last_word_is_counted(self) -> None:
+        paid = e.Usage(turns=2, cost_usd=0.5)
+        row = replace(running(), lease=replace(a_lease(fence=3), usage=paid))
+
+        again = change_of(row, LEASE_ENDED, now=OVER)
+        unwanted = change_of(replace(row, cancel=a_cancel_request()), LEASE_ENDED, now=OVER)
+
+        for change in (again, unwanted):
+            assert change.row.usage == BEFORE + paid
+            (told,) = change.events
+            assert isinstance(told.body, e.TaskProcessingFailed | e.TaskCancelled)
+            assert told.body.usage == paid
 
     def test_a_local_worker_whose_process_is_gone_is_not_waited_for(self) -> None:
         command = c.LeaseEnded(fence=3, margin=MARGIN, holder_gone=True)
@@ -101,6 +124,19 @@ class TestFailTask:
             )
         ]
         assert change.events[0].context == Context(origin="sweeper")
+
+    def test_what_its_last_worker_had_paid_for_is_counted(self) -> None:
+        paid = e.Usage(turns=2, cost_usd=0.5)
+        row = replace(running(), lease=replace(a_lease(fence=3), usage=paid))
+
+        failed = change_of(row, self.COMMAND, now=OVER)
+        unwanted = change_of(replace(row, cancel=a_cancel_request()), self.COMMAND, now=OVER)
+
+        for change in (failed, unwanted):
+            assert change.row.usage == BEFORE + paid
+            (told,) = change.events
+            assert isinstance(told.body, e.TaskFailed | e.TaskCancelled)
+            assert told.body.usage == paid
 
     def test_a_task_that_never_ran_fails_without_an_attempt(self) -> None:
         (event,) = change_of(a_task(), self.COMMAND).events

@@ -23,6 +23,7 @@ from longshore.adapters.process.keeper import Child, Ended, Keeper
 from longshore.adapters.process.pipes import ReadingEnd, write_all
 from longshore.adapters.process.said import failure_in, message_in, report_in
 from longshore.adapters.process.table import rss_bytes_of
+from longshore.adapters.process.transcripts import Transcripts
 from longshore.core.child_limits import Limits
 from longshore.core.definition import RunnerKind
 from longshore.core.failures import ErrorCategory, Failure, failure_of_exit
@@ -30,7 +31,7 @@ from longshore.core.keeper_words import Cause
 from longshore.failpoints import reach
 from longshore.ports.clock import Clock
 from longshore.ports.output import Stream
-from longshore.ports.runner import Ending, Printed, Report, WorkOrder
+from longshore.ports.runner import Conversed, Ending, Printed, Report, WorkOrder
 
 _WAITING_PIECES = 64
 _LINE_LIMIT_BYTES = 64 * 1024 * 1024
@@ -76,6 +77,7 @@ class ProcessAttempt:
         self._cleaner = cleaner
         self._reading: list[asyncio.Task[None]] = []
         self._reports: asyncio.Queue[Report | None] = asyncio.Queue(_WAITING_PIECES)
+        self._transcripts = Transcripts(order.sessions)
         self._pieces_read = 0
         self._held_up = False  # a report has had to wait for its reader
         self._unheard = False  # nobody wants the reports any more
@@ -133,6 +135,8 @@ class ProcessAttempt:
                 self._failure = failure_in(said)
             case _:
                 if (report := report_in(said, now=self._clock.now())) is not None:
+                    if isinstance(report, Conversed):
+                        self._transcripts.note(report)
                     await self._report(report)
 
     async def _report(self, report: Report) -> None:
@@ -144,6 +148,7 @@ class ProcessAttempt:
         # Nothing of the attempt lives any more: its guard has seen to that.
         await asyncio.wait((self._child.ended,))
         await self._drain()
+        await self._report_what_is_left()
         self._let_go()
         reach("attempt.child_ended")
         self._over.set()
@@ -166,6 +171,12 @@ class ProcessAttempt:
         for reading in self._reading:
             reading.cancel()
         await asyncio.gather(*self._reading, return_exceptions=True)
+
+    async def _report_what_is_left(self) -> None:
+        """What an agent had written of its conversations when it was killed, and not said."""
+        if self._order.definition.runner is RunnerKind.AGENT:
+            for report in await asyncio.to_thread(self._transcripts.left_in, self.folder):
+                await self._report(report)
 
     def _let_go(self) -> None:
         for end in (self._output, self._errors, self._channel):

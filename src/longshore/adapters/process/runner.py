@@ -14,6 +14,7 @@ from typing import Any
 from longshore.adapters.process.attempt import Pipes, ProcessAttempt
 from longshore.adapters.process.cleaning import Cleaner
 from longshore.adapters.process.keeper import Keeper
+from longshore.core.agents.plan import read_plan
 from longshore.core.child_limits import Limits
 from longshore.core.child_places import (
     ATTEMPT_VARIABLE,
@@ -37,7 +38,8 @@ class ProcessRunner:
     """See ``ports.runner.Runner``.
 
     ``modules`` are loaded before any child is started; ``held`` names files that stay open as long
-    as anything of an attempt lives.
+    as anything of an attempt lives; ``agent`` is what only agents are told: how to reach their
+    model, and what they may do here.
     """
 
     def __init__(
@@ -47,12 +49,14 @@ class ProcessRunner:
         clock: Clock,
         *,
         keep_folders: bool = False,
+        agent: Mapping[str, Any] | None = None,
         modules: Sequence[str] = (),
         held: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         self._clock = clock
         self._folder = folder / "work"
         self._environment = dict(environment)
+        self._agent = dict(agent or {})
         self._cleaner = Cleaner(keep=keep_folders)
         self.keeper = Keeper(environment, modules=modules, held=held)
 
@@ -110,6 +114,8 @@ class ProcessRunner:
         try:
             _prepare(folder, order)
             document = _document(order, folder, self._variables(order, settings, folder))
+            if definition.runner is RunnerKind.AGENT:
+                document |= self._for_agent(order)
             await attempt.write(json.dumps(document).encode() + b"\n")
             reach("attempt.order_written")
             await child.started
@@ -130,6 +136,18 @@ class ProcessRunner:
             ATTEMPT_VARIABLE: str(order.attempt),
             CHANNEL_VARIABLE: str(CHANNEL_NUMBER),
             **(_places(folder) if order.definition.runner is RunnerKind.COMMAND else {}),
+        }
+
+    def _for_agent(self, order: WorkOrder) -> dict[str, Any]:
+        """What an agent is told besides; the files that it works on outlive its attempts."""
+        places = {
+            "workspace": str(self._folder / f"{order.task_id}.agent"),
+            "repositories": str(self._folder.parent / "repositories"),
+        }
+        return {
+            "agent": {**self._agent, **places},
+            "revision": order.revision,
+            "sessions": {name: asdict(session) for name, session in order.sessions.items()},
         }
 
 
@@ -155,6 +173,14 @@ def _terminal(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple
 
 def _checked(order: WorkOrder) -> dict[str, Any]:
     """What the runner is told: the definition's options, and the task's input over them."""
+    if order.definition.runner is RunnerKind.AGENT:
+        # Its input is what it is told about, never how it is run.
+        plan, problems = read_plan(order.definition.options)
+        if plan is None:
+            told = "; ".join(f"{problem.path}: {problem.message}" for problem in problems)
+            message = f"the definition of this agent is wrong: {told}"
+            raise UsageError(message)
+        return {}
     settings = {**order.definition.options, **(_mapping(order.input))}
     if order.definition.runner is RunnerKind.COMMAND:
         argv = settings.get("argv")

@@ -19,6 +19,7 @@ from longshore.core.sanitise import safe_excerpt
 from longshore.ports.output import Stream
 from longshore.ports.runner import (
     Active,
+    Conversed,
     Printed,
     Progressed,
     Report,
@@ -61,11 +62,20 @@ def report_in(said: dict[str, Any], *, now: datetime) -> Report | None:
             return Summarised(line) if line else None
         case "step":
             return StepDone(str(said.get("name")), said.get("result"))
+        case "session":
+            return _conversed(said)
         case "usage":
             return Used(_usage(said))
         case "log":
             return Printed(Stream.LOG, f"{said.get('text', '')}\n".encode(errors="replace"))
     return None
+
+
+def _conversed(said: dict[str, Any]) -> Conversed | None:
+    session, entries = said.get("session"), said.get("entries")
+    if not isinstance(session, str) or not isinstance(entries, list):
+        return None
+    return Conversed(session, [entry for entry in entries if isinstance(entry, dict)])
 
 
 def _progress(said: dict[str, Any]) -> Progressed | None:

@@ -34,6 +34,7 @@ class Usage:
     cache_read_tokens: int = 0
     turns: int = 0
     cost_usd: float = 0.0
+    seconds: float = 0.0  # of an agent at work
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -42,6 +43,7 @@ class Usage:
             cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
             turns=self.turns + other.turns,
             cost_usd=self.cost_usd + other.cost_usd,
+            seconds=self.seconds + other.seconds,
         )
 
 
@@ -115,6 +117,7 @@ class TaskHeartbeat:
     attempt_number: int
     rss_bytes: int = 0
     last_activity: Activity | None = None
+    usage: Usage | None = None  # so far in this attempt
 
 
 @value

@@ -81,7 +81,9 @@ def renew(step: Step, command: c.Renew) -> Decision:
     if not lease.live(step.now):
         return Refusal(reason=Reason.LEASE_LOST, detail="the lease ran out before it was renewed")
     expires_at = to_tick(step.now + command.lasts)
-    renewed = replace(lease, expires_at=expires_at, heartbeats=lease.heartbeats + 1)
+    renewed = replace(
+        lease, expires_at=expires_at, heartbeats=lease.heartbeats + 1, usage=command.usage
+    )
     heartbeat = e.TaskHeartbeat(
         task_id=step.row.id,
         job_id=step.row.spec.job_id,
@@ -93,8 +95,16 @@ def renew(step: Step, command: c.Renew) -> Decision:
         attempt_number=step.row.attempt,
         rss_bytes=command.rss_bytes,
         last_activity=command.activity,
+        usage=_spent(renewed),
     )
-    return step.change(heartbeat, promised=not lease.local, lease=renewed)
+    # What was paid for is not paid for again because nobody remembers it.
+    promised = not lease.local or renewed.usage != lease.usage
+    return step.change(heartbeat, promised=promised, lease=renewed)
+
+
+def _spent(lease: Lease) -> e.Usage | None:
+    """What an attempt consumed that tells nothing more; None: as far as it is known, nothing."""
+    return lease.usage if lease.usage != e.Usage() else None
 
 
 def _age(step: Step, lease: Lease) -> timedelta:
@@ -248,13 +258,13 @@ def lease_ended(step: Step, command: c.LeaseEnded) -> Decision:
             until=lease.expires_at + command.margin,
         )
     if step.row.cancel is not None:
-        return cancelled(step, step.row.cancel)
+        return cancelled(step, step.row.cancel, usage=_spent(lease))
     why = "its process is gone" if gone else "its lease ran out"
     failure = Failure(
         category=ErrorCategory.CRASH, message=f"worker {lease.worker_id!r} stopped: {why}"
     )
     # A dead worker says nothing about how soon the task may be tried: roll 0 is "at once".
-    return _end_attempt(step, failure, roll=0.0, ran_for=_age(step, lease))
+    return _end_attempt(step, failure, roll=0.0, ran_for=_age(step, lease), usage=_spent(lease))
 
 
 def _end_attempt(
@@ -345,15 +355,17 @@ def fail_task(step: Step, command: c.FailTask) -> Decision:
         )
     if row.state not in (TaskState.PENDING, TaskState.PROCESSING):
         return step.wrong_state("pending")
+    spent = None if row.lease is None else _spent(row.lease)
     if row.cancel is not None:
-        return cancelled(step, row.cancel)
-    failed = _failed(row, command.failure, row.attempts_used, command.source)
+        return cancelled(step, row.cancel, usage=spent)
+    failed = _failed(row, command.failure, row.attempts_used, command.source, usage=spent)
     return step.change(
         failed,
         state=TaskState.FAILED,
         lease=None,
         failure=command.failure,
         exit_code=command.failure.exit_code,
+        usage=row.usage + spent if spent else row.usage,
         finished_at=step.now,
         due_at=None,
         rung_at=None,

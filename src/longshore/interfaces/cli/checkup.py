@@ -22,6 +22,7 @@ from rich.text import Text
 
 from longshore.errors import ConfigurationError
 from longshore.interfaces.cli import words
+from longshore.interfaces.cli.agent_checkup import agents
 from longshore.interfaces.cli.auditing import Audit, audited, audited_on_aws
 from longshore.interfaces.cli.exits import ExitCode
 from longshore.interfaces.cli.options import Here
@@ -74,6 +75,7 @@ def _checks(here: Here, keep: Callable[[Audit], None] | None) -> Iterator[Check]
         yield Check("settings", Mark.FAIL, str(error))
         return
     yield Check("settings", Mark.OK, f"tenant {settings.tenant}, backend {settings.backend}")
+    yield agents(settings)
     if settings.backend == "memory":
         yield Check("store", Mark.WARN, "memory: everything is forgotten when a process ends")
         return

@@ -45,6 +45,7 @@ COMMANDS: dict[str, _Command] = {
     "tasks": _Command(f"{_FOLDER}.look", "tasks", "List tasks"),
     "events": _Command(f"{_FOLDER}.look", "events", "Show what happened to a job or task"),
     "logs": _Command(f"{_FOLDER}.look", "logs", "Show what a job or task printed"),
+    "trace": _Command(f"{_FOLDER}.look", "trace", "Show what an agent did, step by step"),
     "why": _Command(f"{_FOLDER}.wishes", "why", "Say why a job or task does not run"),
     "health": _Command(f"{_FOLDER}.wishes", "health", "Check whether what runs is well"),
     "cancel": _Command(f"{_FOLDER}.wishes", "cancel", "End a job or a task"),

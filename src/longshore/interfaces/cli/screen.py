@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -56,7 +56,7 @@ def state_text(state: str) -> Text:
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]]) -> None:
     """Print rows below their titles."""
-    _print(_table(columns, rows))
+    print_lines(_table(columns, rows))
 
 
 def print_table_with_errors(
@@ -67,12 +67,12 @@ def print_table_with_errors(
     plain = _table(columns, rows)
     width = Measurement.get(screen, screen.options.update(width=_ENDLESS), plain).maximum
     if not any(errors):
-        _print(plain)
+        print_lines(plain)
     elif width + _ERROR_WIDTH <= screen.width:
         wider = [[*row, error] for row, error in zip(rows, errors, strict=True)]
-        _print(_table([*columns, Column("ERROR", flexible=True)], wider))
+        print_lines(_table([*columns, Column("ERROR", flexible=True)], wider))
     else:
-        _print(plain)
+        print_lines(plain)
         print()
         print_pairs([(str(row[0]), error) for row, error in zip(rows, errors, strict=True)])
 
@@ -99,10 +99,11 @@ def print_pairs(pairs: Sequence[tuple[str, str | Text]]) -> None:
     for name, value in pairs:
         if str(value):
             table.add_row(name, Text(value) if isinstance(value, str) else value)
-    _print(table)
+    print_lines(table)
 
 
-def _print(table: Table) -> None:
+def print_lines(table: RenderableType) -> None:
+    """Print something without the spaces that fill up its lines."""
     screen = console()
     with screen.capture() as capture:
         screen.print(table)

@@ -11,15 +11,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
-from enum import Enum
 from typing import Any, TypeVar
 
 from longshore.core import commands as c
 from longshore.core.blob_keys import task_document
 from longshore.core.failures import ErrorCategory
-from longshore.core.lease import LeasePolicy
 from longshore.core.rows import TaskRow
 from longshore.errors import (
     BackendUnavailable,
@@ -28,55 +26,23 @@ from longshore.errors import (
     NotFound,
     UsageError,
 )
-from longshore.ports.backend import Backend
 from longshore.ports.output import Stream
-from longshore.ports.presence import Presence
-from longshore.ports.runner import Ending, Runner, RunningAttempt, StepDone
-from longshore.services.artifacts import ArtifactPolicy, Artifacts, anything_in
-from longshore.services.documents import Documents
+from longshore.ports.runner import Conversed, Ending, RunningAttempt, StepDone, WorkOrder
+from longshore.services.artifacts import Artifacts, anything_in
 from longshore.services.edges import stepped_over
-from longshore.services.transitions import Transitions
 from longshore.services.worker.orders import order_for
 from longshore.services.worker.outcomes import Outcome, Outcomes
-from longshore.services.worker.output import OutputPolicy, OutputPump
+from longshore.services.worker.output import OutputPump
+from longshore.services.worker.room import pause_before_release
+from longshore.services.worker.sessions import Sessions
 from longshore.services.worker.telling import Telling
+from longshore.services.worker.tools import Stop, Tools
 
 logger = logging.getLogger(__name__)
 
 _AFTER_TROUBLE = timedelta(seconds=1)
-# Before a task that no process could be had for is given back: twice as long each time.
-_FIRST_PAUSE = timedelta(seconds=1)
-_LONGEST_PAUSE = timedelta(seconds=30)
-_MOST_DOUBLINGS = 5
 
 ResultT = TypeVar("ResultT")
-
-
-class Stop(Enum):
-    """Why an attempt is ended from outside."""
-
-    CANCELLED = "a user cancelled it"
-    FENCED = "the lease is lost or can no longer be trusted"
-    DRAINED = "the worker stops"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
-    """What every attempt of a worker uses."""
-
-    worker_id: str
-    backend: Backend
-    transitions: Transitions
-    documents: Documents
-    runner: Runner
-    presence: Presence
-    lease: LeasePolicy
-    output: OutputPolicy
-    timeout: timedelta
-    result_limit_bytes: int
-    process_id: int
-    roll: Callable[[], float]
-    artifacts: ArtifactPolicy = field(default_factory=ArtifactPolicy)
 
 
 class Attempt:
@@ -103,6 +69,7 @@ class Attempt:
             tools.output,
         )
         self._told = Telling(self._pump, tools.backend.clock)
+        self._sessions = Sessions(tools.documents, tools.transitions, row)
         self._outcomes = Outcomes(
             self.fence,
             claimed_at,
@@ -133,12 +100,31 @@ class Attempt:
             process_id=child.process_id if child else 0,
             rss_bytes=child.rss_bytes() if child else 0,
             activity=self._told.activity,
+            usage=self._told.usage,
         )
+
+    async def renew(self) -> bool:
+        """Keep the lease, and tell what the attempt does and has consumed; whether it was heard."""
+        sent_at, extra = self._tools.backend.clock.elapsed(), {"task_id": self.task_id}
+        try:
+            row = await self._tools.transitions.task(self.task_id, self.renewal(), row=self.row)
+        except LeaseLost:
+            self.end(Stop.FENCED)
+        except (BackendUnavailable, CommandRefused, NotFound) as error:
+            logger.warning("renewal.failed", extra={**extra, "error": str(error)})
+            return False
+        except Exception:  # the edge: one task must not cost all others their leases
+            logger.exception("renewal.broken", extra=extra)
+            return False
+        else:
+            self.renewed(row, sent_at)
+        return True
 
     def renewed(self, row: TaskRow, sent_at: timedelta) -> None:
         """The lease was renewed by what was sent at this time."""
         self._know(row)
-        self._trusted_until = sent_at + self._tools.lease.trusted_for
+        # Answers may overtake each other: trust never gets shorter by good news.
+        self._trusted_until = max(self._trusted_until, sent_at + self._tools.lease.trusted_for)
         if row.cancel is not None:
             self.end(Stop.CANCELLED)
 
@@ -232,6 +218,15 @@ class Attempt:
             return self._outcomes.failed_by(ErrorCategory.VALIDATION, error)
         except BackendUnavailable as error:
             return self._outcomes.failed_by(ErrorCategory.NETWORK, error)
+        if not await tools.room.enter(order, self._stop):
+            return self._given_up(self._stop.result())
+        try:
+            return await self._outcome_of(order)
+        finally:
+            tools.room.leave(order)
+
+    async def _outcome_of(self, order: WorkOrder) -> Outcome | None:
+        tools = self._tools
         if not self._trusted:
             # It took too long to get here: somebody else may have begun.
             return None
@@ -264,8 +259,7 @@ class Attempt:
     async def _not_started(self, error: BackendUnavailable) -> Outcome | None:
         """Give the task back, but not at once: it would come round again and again."""
         logger.warning("child.unavailable", extra={"task_id": self.task_id, "error": str(error)})
-        uncounted = max(self.row.attempt - 1 - self.row.attempts_used, 0)
-        pause = min(_FIRST_PAUSE * 2 ** min(uncounted, _MOST_DOUBLINGS), _LONGEST_PAUSE)
+        pause = pause_before_release(self.row)
         waiting = asyncio.ensure_future(self._tools.backend.clock.sleep(pause))
         fenced = asyncio.ensure_future(self._trust_ends())
         try:
@@ -324,8 +318,14 @@ class Attempt:
         async for report in child.reports():
             if isinstance(report, StepDone):
                 await self._keep_step(child, report.name, report.result)
+            elif isinstance(report, Conversed):
+                await self._sessions.add(report)
             else:
+                paid = self._told.usage.cost_usd
                 await self._told.take(report)
+                if self._told.usage.cost_usd > paid:
+                    # Known before the next is paid for: nobody can say it after a crash.
+                    await self.renew()
 
     async def _keep_files(self, child: RunningAttempt) -> None:
         """Store what the child left, unless there is no time for it; tell what is missing."""

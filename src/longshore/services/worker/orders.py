@@ -5,13 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from longshore.core.definition import BUILTIN, Definition
+from longshore.core.agents.plan import read_plan
+from longshore.core.definition import BUILTIN, Definition, RunnerKind
 from longshore.core.ids import task_id_of
 from longshore.core.rows import TaskRow
 from longshore.errors import NotFound
 from longshore.ports.backend import Backend
 from longshore.ports.runner import WorkOrder
 from longshore.services.documents import Documents
+from longshore.services.worker.sessions import sessions_of
 
 
 async def order_for(
@@ -36,13 +38,27 @@ async def order_for(
         attempt=row.attempt,
         fence=fence,
         definition=definition,
-        timeout=definition.timeout or timeout,
+        timeout=_time_for(definition) or timeout,
         input=await documents.load(spec.input),
         dependency_outputs=await _dependency_outputs(row, backend, documents),
         checkpoints=await _checkpoints(row, documents),
+        revision=row.revision,
         feedback=row.feedback,
         previous_output=await documents.load(row.previous_result),
+        sessions=(
+            await sessions_of(row, blobs=backend.blobs, documents=documents)
+            if definition.runner is RunnerKind.AGENT and row.attempt > 1
+            else {}
+        ),
     )
+
+
+def _time_for(definition: Definition) -> timedelta | None:
+    """What an attempt may take; an agent that sets no time has that of all its steps."""
+    if definition.timeout is None and definition.runner is RunnerKind.AGENT:
+        plan, _ = read_plan(definition.options)
+        return None if plan is None else plan.time
+    return definition.timeout
 
 
 async def _definition(row: TaskRow, backend: Backend) -> Definition:

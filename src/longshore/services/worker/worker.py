@@ -23,14 +23,14 @@ from longshore.core.rows import TaskRow
 from longshore.errors import (
     BackendUnavailable,
     CommandRefused,
-    LeaseLost,
     LongshoreError,
     NotFound,
     ReceiptExpired,
 )
 from longshore.ports.queue import Message
 from longshore.services.edges import stepped_over
-from longshore.services.worker.attempt import Attempt, Stop, Tools
+from longshore.services.worker.attempt import Attempt
+from longshore.services.worker.tools import Stop, Tools
 
 logger = logging.getLogger(__name__)
 
@@ -302,30 +302,11 @@ class Worker:
         running = dict(self._running)
         if not running:
             return True
-        kept = await asyncio.gather(*(self._renew(attempt) for attempt in running))
+        kept = await asyncio.gather(*(attempt.renew() for attempt in running))
         with contextlib.suppress(BackendUnavailable):
             receipts = list(running.values())
             await self._backend.queue.extend(receipts, hidden_for=self._tools.lease.extend_by)
         return all(kept)
-
-    async def _renew(self, attempt: Attempt) -> bool:
-        sent_at = self._backend.clock.elapsed()
-        try:
-            row = await self._tools.transitions.task(
-                attempt.task_id, attempt.renewal(), row=attempt.row
-            )
-        except LeaseLost:
-            attempt.end(Stop.FENCED)
-        except (BackendUnavailable, CommandRefused, NotFound) as error:
-            extra = {"task_id": attempt.task_id, "error": str(error)}
-            logger.warning("renewal.failed", extra=extra)
-            return False
-        except Exception:  # the edge: one task must not cost all others their leases
-            logger.exception("renewal.broken", extra={"task_id": attempt.task_id})
-            return False
-        else:
-            attempt.renewed(row, sent_at)
-        return True
 
     async def _listen_for_nudges(self) -> None:
         while True:

@@ -73,6 +73,7 @@ def _lease() -> Lease:
         expires_at=START + timedelta(seconds=45, microseconds=1),
         heartbeats=17,
         local=False,
+        usage=_usage(),
     )
 
 
@@ -97,6 +98,7 @@ def _usage() -> Usage:
         cache_read_tokens=3,
         turns=4,
         cost_usd=0.1 + 0.2,
+        seconds=0.7 + 0.1,
     )
 
 

@@ -1,4 +1,4 @@
-"""The commands that look at things: ``jobs``, ``job``, ``tasks``, ``events``, ``logs``.
+"""The commands that look at things: ``jobs``, ``job``, ``tasks``, ``events``, ``logs``, ``trace``.
 
 Here are their command lines alone; what they do is imported when they run, so that asking for help
 costs next to nothing.
@@ -15,6 +15,10 @@ from longshore.core.states import JobState, TaskState
 from longshore.interfaces.cli.commands.shared import Cursor, Id, Limit
 from longshore.interfaces.cli.options import Here, command
 
+_Attempt = Annotated[
+    int | None,
+    typer.Option("--attempt", metavar="N", min=1, help="Only this attempt.", show_default=False),
+]
 _Follow = Annotated[
     bool, typer.Option("--follow", "-f", help="Go on until it has ended.", show_default=False)
 ]
@@ -118,12 +122,7 @@ def logs(
     entity: Id,
     *,
     follow: _Follow = False,
-    attempt: Annotated[
-        int | None,
-        typer.Option(
-            "--attempt", metavar="N", min=1, help="Only this attempt.", show_default=False
-        ),
-    ] = None,
+    attempt: _Attempt = None,
 ) -> None:
     """Show what a job or task printed.
 
@@ -133,3 +132,21 @@ def logs(
     from longshore.interfaces.cli import log_view
 
     asyncio.run(log_view.logs(here, entity, follow=follow, attempt=attempt))
+
+
+@command(
+    ("longshore trace job-k3x", "of a job with one task that is run by an agent"),
+    ("longshore trace job-k3x_review --attempt 1", "of the first attempt of a task"),
+    ("longshore trace job-k3x -o json", "all that is kept, for a script"),
+    output=True,
+    anywhere=True,
+)
+def trace(here: Here, entity: Id, *, attempt: _Attempt = None) -> None:
+    """Show what an agent did: its steps, turns and tools, what they took and cost.
+
+    It is the trace that an attempt leaves when it ends, of the last one if none is named; while it
+    runs, `longshore logs -f` shows what it does. Times count from the beginning of the step.
+    """
+    from longshore.interfaces.cli import tracing
+
+    asyncio.run(tracing.trace(here, entity, attempt=attempt))

@@ -81,6 +81,14 @@ class Desk(Protocol):
         """What a job or task printed."""
         ...
 
+    async def artifact(self, task_id: str, attempt: int, name: str) -> bytes:
+        """A file that an attempt left, such as ``artifacts/report.csv``.
+
+        Raises:
+            NotFound: there is none.
+        """
+        ...
+
     async def why(self, named: Named) -> Document:
         """``reasons`` why it does not run."""
         ...

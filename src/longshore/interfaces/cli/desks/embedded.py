@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from longshore.core.blob_keys import attempt_file
 from longshore.core.dead_letters import DeadFilter
 from longshore.core.definition import BUILTIN
 from longshore.core.events.codec import to_wire
@@ -159,6 +160,10 @@ class EmbeddedDesk:
             source = following.of_task(self._backend, row, follow=follow, attempt=attempt)
         async for piece in source:
             yield piece
+
+    async def artifact(self, task_id: str, attempt: int, name: str) -> bytes:
+        await self.task(task_id)  # another tenant's is not found
+        return await self._backend.blobs.get(attempt_file(task_id, attempt, name))
 
     async def why(self, named: Named) -> Document:
         paused = {queue.name: queue for queue in await self._backend.queues.paused()}

@@ -201,6 +201,10 @@ class RemoteDesk:
                 seen[piece["taskId"]] = place
                 yield piece
 
+    async def artifact(self, task_id: str, attempt: int, name: str) -> bytes:
+        path = f"{_path(task_id)}/artifacts/attempt-{attempt}/{quote(name)}"
+        return (await self._wire.answer("GET", path, repeatable=True)).content
+
     async def why(self, named: Named) -> Document:
         answer: Document = await self._wire.get(f"{_entity(named)}/why")
         return answer

@@ -38,7 +38,7 @@ class DefinitionRequestDocument(Shape):
     """A recipe for a kind of task."""
 
     name: str | None = Field(default=None, description="As in the path.")
-    runner: Literal["command", "python"]
+    runner: Literal["command", "python", "agent"]
     options: dict[str, Any] | None = Field(default=None, examples=[{"argv": ["./import.sh"]}])
     description: str | None = None
     queue: str | None = None

@@ -1,0 +1,1 @@
+"""What is decided about tasks that an agent does."""

@@ -1,0 +1,356 @@
+"""The plan of an agent task: what its definition's options say, read and checked.
+
+Read where a definition comes in, so that nobody finds out from a failed attempt what is wrong with
+it, and again in the child, which trusts nobody. A plan is steps in order; what stands beside them
+holds for every step that does not say otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Final
+
+from longshore.core.agents.prompts import Sources, problems_of_template
+from longshore.core.agents.repositories import checked_ref, read_address
+from longshore.core.dag import Problem
+from longshore.core.durations import format_duration, parse_duration
+from longshore.core.ids import is_name
+
+DEFAULT_TURNS: Final = 30
+DEFAULT_TIMEOUT: Final = timedelta(minutes=5)
+SHORTEST_TIMEOUT: Final = timedelta(seconds=1)
+LONGEST_TIMEOUT: Final = timedelta(minutes=15)
+RESULT_FILE: Final = "task-result.json"
+ONLY_STEP: Final = "task"
+BYPASS: Final = "bypassPermissions"
+PERMISSION_MODES: Final = ("dontAsk", "default", "acceptEdits", "plan", BYPASS)
+
+_MOST_STEPS = 50
+_MOST_TURNS = 1_000
+_MOST_TOOLS = 200
+_LONGEST_TEXT = 100_000
+_LONGEST_NAME = 200
+# A name, and what of it is allowed: Bash(git diff *).
+_TOOL = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,127}(\([^()\n]{1,500}\))?")
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_STARTING = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentStep:
+    """One part of the work: one conversation, one result."""
+
+    name: str
+    prompt: str
+    output_schema: Mapping[str, Any] | None = None
+    output_file: str = RESULT_FILE
+    max_turns: int = DEFAULT_TURNS
+    tools: tuple[str, ...] = ()
+    timeout: timedelta = DEFAULT_TIMEOUT
+    budget_usd: float | None = None
+
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        """The tools that exist for the model, without what of them is allowed."""
+        return tuple(dict.fromkeys(tool.partition("(")[0] for tool in self.tools))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repository:
+    """Where the work is done: a commit of a git repository."""
+
+    url: str
+    ref: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPlan:
+    """All that an agent task is told, but for its input."""
+
+    steps: tuple[AgentStep, ...]
+    role: str = ""
+    checks: tuple[str, ...] = ()
+    model: str | None = None
+    fallback_model: str | None = None
+    permission_mode: str = PERMISSION_MODES[0]
+    mcp_servers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    folder: str | None = None
+    repository: Repository | None = None
+    sandbox: bool = False
+
+    @property
+    def time(self) -> timedelta:
+        """What an attempt needs at most: its steps, and starting."""
+        return sum((step.timeout for step in self.steps), _STARTING)
+
+
+def read_plan(options: Mapping[str, Any]) -> tuple[AgentPlan | None, list[Problem]]:
+    """The plan that the options of a definition describe, and everything that is wrong with it."""
+    reader = _Reader()
+    plan = reader.plan(options)
+    return (None if reader.problems else plan), reader.problems
+
+
+def problems_of_time(plan: AgentPlan, timeout: timedelta | None) -> list[Problem]:
+    """Whether an attempt's time is enough for all of its steps."""
+    needed = sum((step.timeout for step in plan.steps), timedelta())
+    if timeout is None or timeout >= needed:
+        return []
+    message = (
+        f"{format_duration(timeout)} is less than its steps may take together,"
+        f" {format_duration(needed)}: allow more here, or give the steps less"
+    )
+    return [Problem(path="timeout", message=message)]
+
+
+_SHARED = ("outputSchema", "outputFile", "maxTurns", "tools", "timeout", "budget")
+_OF_STEP = ("name", "prompt", *_SHARED)
+_OF_PLAN = (
+    *("role", "prompt", "steps", "checks", "model", "fallbackModel", "permissionMode"),
+    *("mcpServers", "folder", "repository", "sandbox", *_SHARED),
+)
+
+
+class _Reader:
+    """Reads options and remembers what is wrong with them."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def plan(self, options: Mapping[str, Any]) -> AgentPlan:
+        self._only(options, _OF_PLAN, "")
+        return AgentPlan(
+            steps=self._steps(options),
+            role=self._get(options, "role", "", _text, ""),
+            checks=self._get(options, "checks", "", _texts, ()),
+            model=self._get(options, "model", "", _label, None),
+            fallback_model=self._get(options, "fallbackModel", "", _label, None),
+            permission_mode=self._get(
+                options, "permissionMode", "", _permission_mode, PERMISSION_MODES[0]
+            ),
+            mcp_servers=self._get(options, "mcpServers", "", _servers, {}),
+            folder=self._get(options, "folder", "", _folder, None),
+            repository=self._repository(options),
+            sandbox=self._get(options, "sandbox", "", _flag, False),
+        )
+
+    def _steps(self, options: Mapping[str, Any]) -> tuple[AgentStep, ...]:
+        given = options.get("steps")
+        if given is None:
+            known = {name: options[name] for name in _OF_STEP[1:] if name in options}
+            return (self._step({"name": ONLY_STEP, **known}, "", earlier=()),)
+        if not isinstance(given, list) or not 1 <= len(given) <= _MOST_STEPS:
+            self._add("steps", f"expected a list of 1 to {_MOST_STEPS} steps")
+            return ()
+        if "prompt" in options:
+            self._add("prompt", "expected either 'prompt' or 'steps', each of which has its own")
+        shared = {name: options[name] for name in _SHARED if name in options}
+        steps: list[AgentStep] = []
+        for index, one in enumerate(given):
+            path = f"steps[{index}]"
+            if not isinstance(one, Mapping):
+                self._add(path, "expected an object with 'name' and 'prompt'")
+                continue
+            earlier = tuple(step.name for step in steps)
+            step = self._step({**shared, **one}, path, earlier=earlier)
+            if step.name in earlier:
+                self._add(_at(path, "name"), f"{step.name!r} is there twice")
+            elif any(step.output_file == other.output_file for other in steps):
+                step = self._own_file(step, one, path)
+            steps.append(step)
+        return tuple(steps)
+
+    def _own_file(self, step: AgentStep, given: Mapping[str, Any], path: str) -> AgentStep:
+        if "outputFile" in given:
+            self._add(_at(path, "outputFile"), f"{step.output_file!r} is another step's too")
+        return replace(step, output_file=f"{step.name}.json")
+
+    def _step(self, given: Mapping[str, Any], path: str, *, earlier: tuple[str, ...]) -> AgentStep:
+        self._only(given, _OF_STEP, path)
+        name = given.get("name")
+        if not is_name(name):
+            self._add(_at(path, "name"), "expected a name of 1 to 64 letters, digits, '-' and '_'")
+        prompt = self._get(given, "prompt", path, _text, None)
+        if prompt is None:
+            if "prompt" not in given:
+                self._add(_at(path, "prompt"), "missing: say what the agent has to do")
+        else:
+            for problem in problems_of_template(prompt, Sources(steps=earlier)):
+                self._add(_at(path, "prompt"), problem)
+        return AgentStep(
+            name=str(name),
+            prompt=prompt or "",
+            output_schema=self._get(given, "outputSchema", path, _schema, None),
+            output_file=self._get(given, "outputFile", path, _file, RESULT_FILE),
+            max_turns=self._get(given, "maxTurns", path, _turns, DEFAULT_TURNS),
+            tools=self._get(given, "tools", path, _tools, ()),
+            timeout=self._get(given, "timeout", path, _timeout, DEFAULT_TIMEOUT),
+            budget_usd=self._get(given, "budget", path, _budget, None),
+        )
+
+    def _repository(self, options: Mapping[str, Any]) -> Repository | None:
+        given = options.get("repository")
+        if given is None:
+            return None
+        if isinstance(given, str):
+            given = {"url": given}
+        if not isinstance(given, Mapping) or not isinstance(given.get("url"), str):
+            self._add("repository", "expected an address, or an object with 'url' and 'ref'")
+            return None
+        self._only(given, ("url", "ref"), "repository")
+        if options.get("folder") is not None:
+            self._add("folder", "expected either 'folder' or 'repository'")
+        ref = self._get(given, "ref", "repository", _ref, None)
+        url = self._get(given, "url", "repository", _address, "")
+        return Repository(url=url, ref=ref)
+
+    def _get(
+        self,
+        given: Mapping[str, Any],
+        name: str,
+        path: str,
+        read: Callable[[Any], Any],
+        default: Any,
+    ) -> Any:
+        value = given.get(name)
+        if value is None:
+            return default
+        try:
+            return read(value)
+        except (TypeError, ValueError) as error:
+            self._add(_at(path, name), str(error))
+            return default
+
+    def _only(self, given: Mapping[str, Any], known: tuple[str, ...], path: str) -> None:
+        for name in given:
+            if name not in known:
+                expected = ", ".join(known)
+                self._add(_at(path, str(name)[:64]), f"unknown; expected some of {expected}")
+
+    def _add(self, path: str, message: str) -> None:
+        self.problems.append(Problem(path=path, message=message))
+
+
+def _at(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _ref(value: Any) -> str:
+    return checked_ref(_label(value))
+
+
+def _address(value: str) -> str:
+    # Whether one of this machine is allowed, the worker knows.
+    read_address(value, local=True)
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or len(value) > _LONGEST_TEXT:
+        message = f"expected text of 1 to {_LONGEST_TEXT:,} characters"
+        raise ValueError(message)
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (_text(value),)
+    if not isinstance(value, list):
+        message = "expected a list of texts"
+        raise TypeError(message)
+    return tuple(_text(one) for one in value)
+
+
+def _label(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or len(value) > _LONGEST_NAME:
+        message = f"expected a name of 1 to {_LONGEST_NAME} characters"
+        raise ValueError(message)
+    return value
+
+
+def _permission_mode(value: Any) -> str:
+    if value not in PERMISSION_MODES:
+        message = f"expected one of {', '.join(PERMISSION_MODES)}"
+        raise ValueError(message)
+    return str(value)
+
+
+def _servers(value: Any) -> dict[str, Mapping[str, Any]]:
+    if not isinstance(value, Mapping) or not all(
+        is_name(name) and isinstance(one, Mapping) and ("command" in one) != ("url" in one)
+        for name, one in value.items()
+    ):
+        message = "expected servers by their names, each with 'command' or 'url'"
+        raise ValueError(message)
+    return dict(value)
+
+
+def _folder(value: Any) -> str:
+    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+        message = "expected the full path of a folder on the worker's machine"
+        raise ValueError(message)
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        message = "expected true or false"
+        raise TypeError(message)
+    return value
+
+
+def _schema(value: Any) -> dict[str, Any]:
+    # The API takes no other root; a list goes inside one.
+    if not isinstance(value, Mapping) or value.get("type") != "object":
+        message = 'expected a JSON Schema with "type": "object" at its root'
+        raise ValueError(message)
+    return dict(value)
+
+
+def _file(value: Any) -> str:
+    if not isinstance(value, str) or not _FILE.fullmatch(value):
+        message = "expected a file name like task-result.json, without folders"
+        raise ValueError(message)
+    return value
+
+
+def _turns(value: Any) -> int:
+    if type(value) is not int or not 1 <= value <= _MOST_TURNS:
+        message = f"expected a whole number from 1 to {_MOST_TURNS}"
+        raise ValueError(message)
+    return value
+
+
+def _tools(value: Any) -> tuple[str, ...]:
+    if (
+        not isinstance(value, list)
+        or len(value) > _MOST_TOOLS
+        or not all(isinstance(tool, str) and _TOOL.fullmatch(tool) for tool in value)
+    ):
+        message = (
+            "expected a list of tools like Read or Bash(git diff *); an empty one means no tool"
+        )
+        raise ValueError(message)
+    return tuple(value)
+
+
+def _timeout(value: Any) -> timedelta:
+    timeout = parse_duration(value)
+    if not SHORTEST_TIMEOUT <= timeout <= LONGEST_TIMEOUT:
+        message = (
+            f"expected a time from {format_duration(SHORTEST_TIMEOUT)}"
+            f" to {format_duration(LONGEST_TIMEOUT)}"
+        )
+        raise ValueError(message)
+    return timeout
+
+
+def _budget(value: Any) -> float:
+    amount: Any = value.get("usd") if isinstance(value, Mapping) and len(value) == 1 else value
+    if type(amount) not in (int, float) or not 0 < amount <= 1_000_000:
+        message = "expected dollars: a number above 0, or {usd: 1.50}"
+        raise ValueError(message)
+    return float(amount)

@@ -1,0 +1,1 @@
+"""The agent runner: the Claude Agent SDK, inside the child process of an attempt."""

@@ -1,0 +1,253 @@
+"""Where an agent lives while an attempt lasts: its folders, its way to the model, who watches it.
+
+Everything that its command line writes stays below the attempt's folder, so that it ends with it;
+only the files it works on are the task's, and outlive an attempt that failed: the next one goes on
+with them. What the worker is told of the model's answers is told here, from what passed through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+from claude_agent_sdk import ClaudeAgentOptions, SandboxSettings, SessionStore
+
+from longshore.core.agents.ending_reasons import CREDENTIALS
+from longshore.core.agents.plan import BYPASS, AgentPlan, AgentStep
+from longshore.core.child_places import AGENT_FOLDER
+from longshore.core.failures import ErrorCategory, Failed, Failure
+from longshore.runners.agent.credentials import ApiKey, Bearer, Credential
+from longshore.runners.agent.exchanges import GO, Answered, ModelRequest, Verdict
+from longshore.runners.agent.gateway import Gateway
+from longshore.runners.agent.observing import Observer, Traces
+from longshore.runners.agent.places import Place
+from longshore.runners.agent.secrecy import hide_memory
+from longshore.runners.agent.sessions import StepSession
+from longshore.runners.channel import Channel
+from longshore.runners.context import Context
+
+_PUBLIC_API = "https://api.anthropic.com"
+_MODE = 0o700
+_FRAME_BYTES = 16 * 2**20  # one line of what the command line says
+_SANDBOX_NEEDS = ("bwrap", "socat")
+# The type knows fewer fields than the command line.
+_SANDBOX = cast("SandboxSettings", {"enabled": True, "failIfUnavailable": True})
+_BAD_STATUS = 400
+
+
+class House:
+    """Open as long as its ``async with`` lasts."""
+
+    def __init__(
+        self, order: Mapping[str, Any], plan: AgentPlan, channel: Channel, place: Place
+    ) -> None:
+        self._place = place
+        self._order = order
+        self._access: Mapping[str, Any] = order["agent"]
+        self._plan = plan
+        self._channel = channel
+        self._folder = Path(order["folder"])
+        self._home = self._folder / AGENT_FOLDER
+        self._used = dict.fromkeys(
+            ("inputTokens", "outputTokens", "cacheReadTokens", "turns", "costUsd"), 0.0
+        )
+        self._traces = Traces(str(self._folder), Context(order, channel).summary)
+        self._observer: Observer | None = None
+        self._until_left = AsyncExitStack()
+        self._gateway = Gateway(
+            _credential(self._access),
+            self._access["baseUrl"] or _PUBLIC_API,
+            before=self._before,
+            after=self._after,
+            trust_env=True,
+        )
+
+    @property
+    def model(self) -> str | None:
+        """Which one is asked."""
+        return self._plan.model or self._access["model"]
+
+    async def __aenter__(self) -> Self:
+        hide_memory()
+        for name in ("config", "temporary"):
+            (self._home / name).mkdir(mode=_MODE, parents=True, exist_ok=True)
+        # The SDK puts a conversation that is gone on with into a folder of its own choice.
+        tempfile.tempdir = str(self._home / "temporary")
+        await self._until_left.enter_async_context(self._gateway)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._until_left.aclose()
+
+    def say(self, kind: str, /, **content: Any) -> None:
+        """Tell the worker."""
+        self._channel.say(kind, **content)
+
+    @contextlib.contextmanager
+    def observed(self, step: AgentStep, session_id: str, *, resumed: bool) -> Iterator[Observer]:
+        """Have somebody watch a conversation."""
+        with self._traces.observing(
+            step.name, self.say, _now, session_id=session_id, resumed=resumed
+        ) as observer:
+            self._observer = observer
+            try:
+                yield observer
+            finally:
+                self._observer = None
+
+    def options(
+        self, step: AgentStep, session: StepSession, observer: Observer, *, resumes: bool
+    ) -> ClaudeAgentOptions:
+        """What the SDK is told for a conversation of this step."""
+        plan = self._plan
+        options = ClaudeAgentOptions(
+            cwd=self._place.folder,
+            model=self.model,
+            fallback_model=plan.fallback_model,
+            # Nothing of the user's or the repository's own settings: they may name programs.
+            setting_sources=[],
+            strict_mcp_config=True,
+            verbatim_prompts=True,
+            mcp_servers={name: _server(one) for name, one in plan.mcp_servers.items()},
+            tools=list(step.tool_names),
+            allowed_tools=list(step.tools),
+            permission_mode=plan.permission_mode,  # type: ignore[arg-type]
+            max_turns=step.max_turns,
+            max_budget_usd=step.budget_usd,
+            max_buffer_size=_FRAME_BYTES,
+            hooks=observer.hooks(),
+            env=self._environment(),
+            cli_path=self._access["cliPath"],
+            session_store=cast("SessionStore", session),
+            session_store_flush="eager",
+            resume=session.id if resumes else None,
+            session_id=None if resumes else session.id,
+        )
+        if step.output_schema is not None:
+            options.output_format = {"type": "json_schema", "schema": dict(step.output_schema)}
+        if plan.sandbox:
+            options.sandbox = _SANDBOX
+        return options
+
+    def _environment(self) -> dict[str, str]:
+        home, access = str(self._home), self._access
+        around: Mapping[str, str] = self._order["environment"]
+        return {
+            # The SDK hands on all that this process has; what is ours alone is emptied.
+            **{name: "" for name in around if name.startswith("LONGSHORE_")},
+            "HOME": home,
+            "TMPDIR": f"{home}/temporary",
+            "CLAUDE_CONFIG_DIR": f"{home}/config",
+            "CLAUDE_CODE_TMPDIR": f"{home}/temporary",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            # One result for one question.
+            "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+            # By itself it would try for minutes, also where trying cannot help.
+            "CLAUDE_CODE_MAX_RETRIES": str(access["retries"]),
+            "API_TIMEOUT_MS": str(access["answerWithinMs"]),
+            "CLAUDE_BYTE_STREAM_IDLE_TIMEOUT_MS": str(access["stallsAfterMs"]),
+            **({"IS_SANDBOX": "1"} if self._plan.permission_mode == BYPASS else {}),
+            **self._gateway.environment(around),
+        }
+
+    async def _before(self, _request: ModelRequest) -> Verdict:
+        return GO
+
+    def _after(self, answered: Answered) -> None:
+        tokens = answered.tokens
+        self._used["inputTokens"] += tokens.input + tokens.cache_write + tokens.cache_write_1h
+        self._used["outputTokens"] += tokens.output
+        self._used["cacheReadTokens"] += tokens.cache_read
+        self._used["turns"] += answered.whole and answered.request.agent_id is None
+        self._used["costUsd"] += answered.cost_usd
+        self.say("usage", **self._used)
+        if self._observer is not None:
+            usage = {
+                "input_tokens": tokens.input,
+                "output_tokens": tokens.output,
+                "cache_read_input_tokens": tokens.cache_read,
+                "cache_creation_input_tokens": tokens.cache_write + tokens.cache_write_1h,
+            }
+            self._observer.answered(answered.model, usage, answered.cost_usd)
+
+    def api_trouble(self) -> dict[str, Any]:
+        """What the command line does not tell of how the API last failed."""
+        status, gateway = self._gateway.last_status, self._gateway
+        return {
+            "api_status": status if status is not None and status >= _BAD_STATUS else None,
+            "api_trouble": None if gateway.trouble is None else ErrorCategory.NETWORK,
+            "retry_after": gateway.retry_after,
+        }
+
+    def keep_result(self, name: str, result: Any) -> None:
+        """A step's result, among the files that are kept."""
+        folder = self._folder / "artifacts"
+        folder.mkdir(mode=_MODE, exist_ok=True)
+        (folder / name).write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+
+    async def settle(self) -> None:
+        """Keep what the agent changed, as far as it can be told."""
+        await self._place.settle(self._folder / "artifacts", self.say)
+
+    def leave(self) -> None:
+        """The work is done: the files that it was done on are not needed any more."""
+        self._place.remove()
+
+
+def check_can_begin(access: Mapping[str, Any], plan: AgentPlan) -> None:
+    """Find out before anything is fetched or made whether there is a way to the model.
+
+    Raises:
+        Failed: there is none, or not one as safe as the plan asks for.
+    """
+    _credential(access)
+    _check_sandbox(plan)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 - a child has no clock but the machine's
+
+
+def _credential(access: Mapping[str, Any]) -> Credential:
+    kind, secret = access["credential"]["kind"], access["credential"]["secret"]
+    match kind:
+        case "api_key":
+            return ApiKey(secret)
+        case "auth_token":
+            return Bearer(secret)
+        case "oauth_token":
+            return Bearer(secret, subscription=True)
+    message = (
+        f"there are no credentials for the model: set {CREDENTIALS} in the environment of the"
+        " worker, start it again, and resume the task"
+    )
+    raise Failed(Failure(category=ErrorCategory.AUTH, message=message))
+
+
+def _check_sandbox(plan: AgentPlan) -> None:
+    missing = [name for name in _SANDBOX_NEEDS if plan.sandbox and shutil.which(name) is None]
+    if missing:
+        message = (
+            f"the definition asks for a sandbox, which needs {' and '.join(missing)} on the"
+            " worker's machine: install bubblewrap and socat, or leave 'sandbox' out"
+        )
+        raise Failed(Failure(category=ErrorCategory.NOT_FOUND, message=message))
+
+
+def _server(given: Mapping[str, Any]) -> Any:
+    kind = "stdio" if "command" in given else "http"
+    return {"type": kind, **given}

@@ -1,0 +1,46 @@
+"""What every attempt of a worker uses, and why one is ended from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum
+
+from longshore.core.lease import LeasePolicy
+from longshore.ports.backend import Backend
+from longshore.ports.presence import Presence
+from longshore.ports.runner import Runner
+from longshore.services.artifacts import ArtifactPolicy
+from longshore.services.documents import Documents
+from longshore.services.transitions import Transitions
+from longshore.services.worker.output import OutputPolicy
+from longshore.services.worker.room import Room
+
+
+class Stop(Enum):
+    """Why an attempt is ended from outside."""
+
+    CANCELLED = "a user cancelled it"
+    FENCED = "the lease is lost or can no longer be trusted"
+    DRAINED = "the worker stops"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What every attempt of a worker uses."""
+
+    worker_id: str
+    backend: Backend
+    transitions: Transitions
+    documents: Documents
+    runner: Runner
+    presence: Presence
+    lease: LeasePolicy
+    output: OutputPolicy
+    timeout: timedelta
+    result_limit_bytes: int
+    process_id: int
+    roll: Callable[[], float]
+    artifacts: ArtifactPolicy = field(default_factory=ArtifactPolicy)
+    room: Room = field(default_factory=Room)

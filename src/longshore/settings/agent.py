@@ -1,0 +1,94 @@
+"""How tasks that an agent does reach their model, and what they may do here."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr
+
+from longshore.settings.section import GIB, MIB, Duration, Section, bounded, none_or_value
+
+_SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+
+
+def _address(text: str | None) -> str | None:
+    if text is not None and not text.startswith(("http://", "https://")):
+        message = f"{text!r} is not an address: write it like https://api.example.com"
+        raise ValueError(message)
+    return text
+
+
+Optional = BeforeValidator(none_or_value)
+
+
+class AgentSettings(Section):
+    """How tasks that an agent does reach their model, and what they may do here."""
+
+    api_key: Annotated[SecretStr | None, Optional] = Field(
+        default=None, description="Key for the model's API; also read from ANTHROPIC_API_KEY."
+    )
+    auth_token: Annotated[SecretStr | None, Optional] = Field(
+        default=None, description="Bearer token instead; also read from ANTHROPIC_AUTH_TOKEN."
+    )
+    oauth_token: Annotated[SecretStr | None, Optional] = Field(
+        default=None,
+        description="Subscription's token instead; also read from CLAUDE_CODE_OAUTH_TOKEN.",
+    )
+    base_url: Annotated[str | None, Optional, AfterValidator(_address)] = Field(
+        default=None, description="Address of the model's API, if it is not the public one."
+    )
+    model: Annotated[str | None, Optional] = Field(
+        default=None, description="Model of agents whose definition names none."
+    )
+    cli_path: Annotated[Path | None, Optional] = Field(
+        default=None, description="Agent's command line, if it is not the one of the SDK."
+    )
+    retries: int = bounded(
+        "How often a request to the model is repeated before the attempt counts as failed.",
+        *(2, 0, 10),
+    )
+    answer_within: Duration = bounded(
+        "Time in which the model's API must begin to answer.",
+        *(2 * _MINUTE, _SECOND, 60 * _MINUTE),
+    )
+    stalls_after: Duration = bounded(
+        "Time without a word after which an answer that has begun is given up.",
+        *(_MINUTE, 10 * _SECOND, 60 * _MINUTE),
+    )
+    memory_each: ByteSize = bounded(
+        "Bytes of memory that one agent is expected to take.", 300 * MIB, MIB, 1024 * GIB
+    )
+    memory_ceiling: ByteSize = bounded(
+        "Bytes that the agents of a worker may take together; more of them wait. 0: no ceiling.",
+        *(ByteSize(0), ByteSize(0), 1024 * GIB),
+    )
+    allow_bypass: bool = Field(
+        default=False,
+        description="Whether a definition may say bypassPermissions: any tool, unasked.",
+    )
+    local_repositories: bool = Field(
+        default=False, description="Whether a definition may name a repository on this machine."
+    )
+    preload: bool = Field(
+        default=False,
+        description="Whether workers load the agent SDK at once, so that agents start sooner.",
+    )
+
+    @property
+    def at_once(self) -> int | None:
+        """How many agents a worker has room for; None: as many as it runs tasks."""
+        return self.memory_ceiling // self.memory_each if self.memory_ceiling else None
+
+    @property
+    def credential(self) -> tuple[str, str] | None:
+        """What to show the API, and how: by what the agent's command line would prefer."""
+        for kind, secret in (
+            ("api_key", self.api_key),
+            ("auth_token", self.auth_token),
+            ("oauth_token", self.oauth_token),
+        ):
+            if secret is not None and secret.get_secret_value():
+                return kind, secret.get_secret_value()
+        return None

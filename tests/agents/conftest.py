@@ -1,0 +1,59 @@
+"""One stage for all tests of a module: the SDK takes a second to load, once for each worker."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.agents.stage import Stage, on_stage
+
+_FOREIGN = ("LONGSHORE_", "ANTHROPIC_", "CLAUDE_")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_credentials_from_outside() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        found = [name for name in os.environ if name.startswith(_FOREIGN)]  # noqa: TID251
+        for name in found:
+            patch.delenv(name)
+        yield
+
+
+@pytest.fixture(scope="module")
+def shared_stage(
+    tmp_path_factory: pytest.TempPathFactory, _no_credentials_from_outside: None
+) -> Iterator[Stage]:
+    opened: asyncio.Future[Stage]
+    over = asyncio.Event()
+
+    async def hold() -> None:
+        # In one task from its beginning to its end, whatever tests run meanwhile.
+        async with on_stage(tmp_path_factory.mktemp("stage")) as stage:
+            opened.set_result(stage)
+            await over.wait()
+
+    async def open_it() -> tuple[Stage, asyncio.Task[None]]:
+        nonlocal opened
+        opened = asyncio.get_running_loop().create_future()
+        holding = asyncio.ensure_future(hold())
+        await asyncio.wait((opened, holding), return_when=asyncio.FIRST_COMPLETED)
+        if holding.done():
+            holding.result()
+        return await opened, holding
+
+    async def close_it() -> None:
+        over.set()
+        await holding
+
+    with asyncio.Runner() as runner:
+        stage, holding = runner.run(open_it())
+        stage.runner = runner
+        yield stage
+        runner.run(close_it())
+
+
+@pytest.fixture
+def stage(shared_stage: Stage) -> Stage:
+    """A stage that the tests of a module share; each plays its own script there."""
+    return shared_stage

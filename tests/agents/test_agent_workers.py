@@ -1,0 +1,65 @@
+"""The worker of an agent dies without a word; another one goes on with what was stored."""
+
+import json
+import os
+from pathlib import Path
+
+from longshore.core.agents.transcripts import session_id
+from longshore.core.states import TaskState
+from longshore.runners.keeper.kernel import descendants
+from longshore.services.worker.sessions import sessions_of
+from longshore.testing.messages_api import text, tool_use
+from tests.acceptance.conftest import WorkerProcess, until
+from tests.agents.holding import begun
+from tests.agents.stage import Stage, left_of, name_of, on_stage, scenario, settings_for
+
+
+@scenario
+async def test_a_killed_worker_leaves_nobody_behind_and_the_next_one_goes_on(
+    tmp_path: Path,
+) -> None:
+    os.mkfifo(tmp_path / "never")
+    script = [
+        tool_use("Bash", {"command": "echo > kept"}),
+        tool_use("Bash", {"command": f"echo > begun; read nothing < {tmp_path}/never"}),
+        text("done"),
+    ]
+    async with on_stage(tmp_path, script, works=False) as stage:
+        await stage.define(options={"prompt": "Do it.", "tools": ["Bash"]})
+        await stage.submit()
+        first = WorkerProcess(settings_for(tmp_path, stage.api.url))
+        try:
+            await begun(stage.files() / "begun")
+            await until(lambda: answers_stored(stage, 2))
+            family = {one: name_of(one) for one in descendants(first.process.pid)}
+            assert {"claude", "bash", "longshore-task"} <= {*family.values()}
+        finally:
+            first.kill()
+
+        async def nobody_is_left() -> bool:
+            return not left_of(family)
+
+        await until(nobody_is_left)
+        second = WorkerProcess(settings_for(tmp_path, stage.api.url))
+        try:
+            row = await stage.over()
+        finally:
+            second.kill()
+
+        assert row.state is TaskState.COMPLETED, row.failure
+        assert (row.attempt, row.attempts_used) == (2, 1)
+        *_, last = stage.requests()
+        assert len(stage.requests()) == 3
+        assert "Tool call interrupted" in json.dumps(last.messages)
+        assert stage.asked_again() == []
+        assert row.usage.turns == 3
+        assert row.usage.input_tokens == stage.api.usage_of().input_tokens
+
+
+async def answers_stored(stage: Stage, count: int) -> bool:
+    backend, row = stage.services.backend, await stage.row()
+    found = await sessions_of(row, blobs=backend.blobs, documents=stage.services.documents)
+    kept = found.get(session_id(row.id, "task"))
+    return kept is not None and count <= len(
+        [entry for entry in kept.entries if entry.get("type") == "assistant"]
+    )

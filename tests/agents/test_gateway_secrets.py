@@ -1,0 +1,166 @@
+"""That nobody sees the credential: in what comes back, in messages, or in memory."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from longshore.errors import ConfigurationError
+from longshore.runners.agent.credentials import ApiKey, Bearer, Mask
+from longshore.testing.messages_api import error, raw
+from tests.agents.gateway_play import SECRET, gateway_to, http, model_that, scenario, wire
+
+NOBODY = 65534
+
+
+@pytest.mark.parametrize("kind", [ApiKey, Bearer])
+def test_a_credential_does_not_show_itself(kind: type[ApiKey | Bearer]) -> None:
+    assert SECRET not in f"{kind(SECRET)!r} {kind(SECRET)} {[kind(SECRET)]}"
+
+
+@pytest.mark.parametrize("secret", ["", "two words", "line\nbreak: x", "schlüssel", "\x7f"])
+@pytest.mark.parametrize("kind", [ApiKey, Bearer])
+def test_what_cannot_stand_in_a_header_is_refused_and_not_repeated(
+    kind: type[ApiKey | Bearer], secret: str
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        kind(secret)
+
+    assert str(refused.value).startswith("ANTHROPIC_")
+    assert not secret or secret not in str(refused.value)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 100])
+def test_a_mask_finds_the_secret_in_pieces_of_any_size(size: int) -> None:
+    mask, data = Mask("abcab", "***"), b"abcabcab abcab ababcab abca"
+
+    seen = b"".join(mask.feed(data[start : start + size]) for start in range(0, len(data), size))
+
+    assert seen + mask.end() == b"***cab *** ab*** abca"
+
+
+def test_a_mask_holds_back_only_what_may_be_the_secret() -> None:
+    mask = Mask(SECRET, "***")
+
+    assert mask.feed(b"data: sk-\n\n") == b"data: sk-\n\n"
+    assert mask.feed(b"data: sk-") == b"data: "
+    assert mask.feed(b"no\n\n") == b"sk-no\n\n"
+    assert mask.end() == b""
+
+
+@scenario
+async def test_an_upstream_that_repeats_the_credential_is_heard_to_repeat_the_token() -> None:
+    says = [
+        error(401, f"invalid key {SECRET}"),
+        raw(502, f"<p>{SECRET}", headers={"x-you-sent": SECRET}),
+    ]
+    async with model_that(says) as (_, client):
+        for status in (401, 502):
+            async with client.ask() as answer:
+                heard = f"{answer.headers} {await answer.text()}"
+
+                assert answer.status == status
+                assert SECRET not in heard
+                assert client.gateway.token in heard
+
+
+@scenario
+async def test_it_is_found_in_a_stream_wherever_that_is_cut() -> None:
+    said = f"data: {json.dumps({'type': 'error', 'error': {'message': SECRET}})}\n\n".encode()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    cut = said.index(SECRET.encode()) + 7
+    async with wire(head, said[:cut], said[cut:]) as up, gateway_to(up.url) as client:
+        _, heard = await client.answer()
+
+        assert heard == said.decode().replace(SECRET, client.gateway.token)
+
+
+@scenario
+async def test_it_is_not_in_what_is_said_of_the_connection(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    broken = http(f"900 {SECRET}", b"{}")
+    async with wire(broken) as up, gateway_to(up.url) as client:
+        try:
+            async with client.ask() as answer:
+                heard = f"{answer.reason} {await answer.text()}"
+        except OSError as trouble:
+            heard = str(trouble)
+
+        printed = capfd.readouterr()
+        assert SECRET not in f"{heard} {client.gateway.trouble} {vars(client.gateway)}"
+        assert SECRET not in f"{caplog.text} {printed.out} {printed.err}"
+
+
+# Two processes of one user: the first holds a secret, the second looks. As another user than root,
+# whom nothing is hidden from.
+LOOKING = textwrap.dedent(
+    """
+    import ctypes, json, os, signal, sys
+    from longshore.adapters.process import table
+    from longshore.runners.agent.secrecy import hide_memory
+    from longshore.runners.keeper.kernel import descendants, die_with
+
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    dumpable = 4
+    ctypes.CDLL(None).prctl(dumpable, 1, 0, 0, 0)  # a change of the user has hidden us, too
+
+    def may_open(path):
+        try:
+            with open(path, "rb") as file:
+                file.read(1)
+        except PermissionError:
+            return False
+        except OSError:
+            return True  # opened, and nothing stands at the beginning of its memory
+        return True
+
+    def seen(hides):
+        ready, tell = os.pipe()
+        looker = os.getpid()
+        holder = os.fork()
+        if holder == 0:
+            die_with(looker)
+            os.write(tell, b"%d" % (hide_memory() if hides else 7))
+            signal.pause()
+        hidden = os.read(ready, 1)
+        below = descendants(looker)
+        found = {
+            "hidden": hidden.decode(),
+            "environ": may_open(f"/proc/{holder}/environ"),
+            "mem": may_open(f"/proc/{holder}/mem"),
+            "alive": table.alive(holder),
+            "size": table.rss_bytes_of(holder) > 0 and below.get(holder, 0) > 0,
+            "start": table.start_time_of(holder) is not None,
+            "group": holder in table.group_members(os.getpgid(holder)),
+        }
+        os.kill(holder, signal.SIGTERM)
+        _, status = os.waitpid(holder, 0)
+        return {**found, "signal": os.WTERMSIG(status)}
+
+    print(json.dumps([seen(False), seen(True)]))
+    """
+).replace("NOBODY", str(NOBODY))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can hide a process's memory")
+def test_the_childs_memory_is_hidden_from_its_user_and_its_keeper_sees_what_it_needs() -> None:
+    path = os.pathsep.join(sys.path)
+    ran = subprocess.run(
+        [sys.executable, "-c", LOOKING],
+        env={"PYTHONPATH": path, "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    plain, hidden = json.loads(ran.stdout)
+    kept = {"alive": True, "size": True, "start": True, "group": True, "signal": 15}
+    assert plain == {"hidden": "7", "environ": True, "mem": True, **kept}
+    assert hidden == {"hidden": "1", "environ": False, "mem": False, **kept}

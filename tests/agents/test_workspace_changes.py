@@ -1,0 +1,186 @@
+"""What an agent changed in its workspace: told as a patch, and done again in another one."""
+
+import os
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from longshore.core.failures import ErrorCategory, failure_of
+from longshore.runners.agent.git_troubles import GitFailed
+from longshore.runners.agent.workspace import PATCH_NAME, Workspace
+from tests.agents.git_house import Machine, Origin, git
+
+FILES = {"a.txt": b"one\n", "folder/b.bin": bytes(range(256)), "run.sh": b"#!/bin/sh\n"}
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Origin:
+    made = Origin(tmp_path / "remotes" / "origin.git")
+    made.commit(FILES, modes={"run.sh": "100755"})
+    return made
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "machine")
+
+
+def test_nothing_changed_leaves_no_patch(origin: Origin, machine: Machine) -> None:
+    space = machine.open(origin.url)
+    artifacts = machine.place / "artifacts"
+
+    os.utime(space.folder / "a.txt")
+
+    assert space.changes(artifacts) is None
+    assert list(artifacts.iterdir()) == []
+
+
+def test_what_was_changed_comes_back_in_another_workspace_byte_by_byte(
+    origin: Origin, machine: Machine, tmp_path: Path
+) -> None:
+    origin.commit(
+        {
+            ".gitattributes": b"*.txt text eol=crlf\n*.u working-tree-encoding=NONSENSE ident\n",
+            ".gitignore": b"*.log\n",
+            "becomes-folder": b"x",
+            "was-folder/x": b"x",
+            "link": b"a.txt",
+        },
+        modes={"link": "120000"},
+    )
+    space = machine.open(origin.url)
+    folder = space.folder
+    (folder / "a.txt").write_bytes(b"mixed\r\nlines\n\x00")
+    (folder / "folder/b.bin").unlink()
+    (folder / "run.sh").chmod(0o644)
+    (folder / "new folder").mkdir()
+    (folder / "new folder/ü\n.bin").write_bytes(os.urandom(300))
+    (folder / "new.u").write_bytes(b"$Id$ \xff\xfe")
+    (folder / "note.log").write_bytes(b"ignored")
+    (folder / "becomes-folder").unlink()
+    (folder / "becomes-folder").mkdir()
+    (folder / "becomes-folder/inside").write_bytes(b"y")
+    (folder / "was-folder/x").unlink()
+    (folder / "was-folder").rmdir()
+    (folder / "was-folder").write_bytes(b"z")
+    (folder / "link").unlink()
+    (folder / "link").symlink_to("/etc/hostname")
+    # What agents do: a project made by a tool that makes a repository of it, with one inside.
+    for nested in ("made", "made/deep"):
+        (folder / nested).mkdir()
+        git("init", "--quiet", ".", at=folder / nested)
+        (folder / nested / "code.py").write_bytes(nested.encode())
+        (folder / nested / ".gitignore").write_bytes(b"*.o\n")
+        (folder / nested / "x.o").write_bytes(b"")
+    # A commit of the agent's own is a change like others.
+    (folder / "committed").write_bytes(b"c")
+    git("add", "committed", at=folder)
+    git("commit", "--quiet", "-m", "x", at=folder)
+
+    changes = space.changes(tmp_path / "artifacts")
+
+    assert changes is not None
+    assert changes.patch is not None
+    assert changes.whole
+    other = machine.open(origin.url, space.commit)
+    other.apply(changes.patch.read_bytes())
+    ignored = {"note.log", "made/x.o", "made/deep/x.o"}
+    assert _contents(other.folder) == {
+        name: content for name, content in _contents(folder).items() if name not in ignored
+    }
+    again = other.changes(tmp_path / "again")
+    assert again is not None
+    assert again.patch is not None
+    assert again.patch.read_bytes() == changes.patch.read_bytes()
+
+
+def _contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    files = [file for file in folder.rglob("*") if ".git" not in file.parts[len(folder.parts) :]]
+    return {
+        str(file.relative_to(folder)): (
+            stat.S_IMODE(file.lstat().st_mode) & 0o111,
+            os.readlink(file).encode() if file.is_symlink() else file.read_bytes(),
+        )
+        for file in files
+        if file.is_symlink() or file.is_file()
+    }
+
+
+def test_changes_can_be_asked_for_again_and_the_last_answer_stands(
+    origin: Origin, machine: Machine, tmp_path: Path
+) -> None:
+    space = machine.open(origin.url)
+    (space.folder / "new").write_bytes(b"1\n")
+    assert space.changes(tmp_path) is not None
+    (space.folder / "new").write_bytes(b"2\n")
+    assert space.changes(tmp_path) is not None
+    assert b"+2\n" in (tmp_path / PATCH_NAME).read_bytes()
+    (space.folder / "new").unlink()
+
+    assert space.changes(tmp_path) is None
+    assert not (tmp_path / PATCH_NAME).exists()
+
+
+def test_a_later_attempt_can_go_on_in_the_workspace_of_one_that_was_killed(
+    origin: Origin, machine: Machine, tmp_path: Path
+) -> None:
+    space = machine.open(origin.url)
+    (space.folder / "new").write_bytes(b"1\n")
+    # Killed while git was writing.
+    space.folder.with_name("workspace.git").joinpath("index.lock").write_bytes(b"half")
+
+    again = Workspace(folder=space.folder, commit=space.commit, git=space.git)
+    changes = again.until(time.monotonic() + 30).changes(tmp_path)
+
+    assert changes is not None
+    assert b"+1\n" in (tmp_path / PATCH_NAME).read_bytes()
+    with pytest.raises(TimeoutError):
+        again.until(time.monotonic()).changes(tmp_path)
+
+
+def test_a_patch_has_a_largest_size_and_says_what_is_not_in_it(
+    origin: Origin, machine: Machine, tmp_path: Path
+) -> None:
+    origin.commit({"old.txt": b"line\n" * 2_000})
+    space = machine.open(origin.url)
+    (space.folder / "big.bin").write_bytes(os.urandom(5_000))
+    (space.folder / "a.txt").write_bytes(b"small\n")
+    (space.folder / "old.txt").unlink()
+
+    changes = space.changes(tmp_path, limit=4_000)
+
+    assert changes is not None
+    assert changes.patch is not None
+    assert changes.left_out == ("big.bin", "old.txt")
+    assert not changes.whole
+    assert changes.patch.stat().st_size <= 4_000
+    other = machine.open(origin.url)
+    other.apply(changes.patch.read_bytes())
+    assert (other.folder / "a.txt").read_bytes() == b"small\n"
+
+    nothing = space.changes(tmp_path, limit=10)
+
+    assert nothing is not None
+    assert nothing.patch is None
+    assert set(nothing.left_out) == {"a.txt", "big.bin", "old.txt"}
+
+
+def test_a_patch_of_another_commit_changes_nothing_and_says_so(
+    origin: Origin, machine: Machine, tmp_path: Path
+) -> None:
+    space = machine.open(origin.url)
+    (space.folder / "a.txt").write_bytes(b"changed\n")
+    (space.folder / "new").write_bytes(b"new\n")
+    assert space.changes(tmp_path) is not None
+    origin.commit({"a.txt": b"something else\n"})
+    other = machine.open(origin.url)
+
+    for patch in ((tmp_path / PATCH_NAME).read_bytes(), b"no patch at all"):
+        with pytest.raises(GitFailed, match="does not fit commit") as caught:
+            other.apply(patch)
+        assert failure_of(caught.value).category is ErrorCategory.VALIDATION
+
+    assert not (other.folder / "new").exists()
+    assert other.changes(tmp_path / "other") is None

@@ -1,0 +1,130 @@
+"""Reaching a repository over HTTP and ssh, and what is said when it cannot be reached."""
+
+from pathlib import Path
+
+import pytest
+
+from longshore.core.failures import ErrorCategory, failure_of
+from longshore.runners.agent.git_troubles import GitFailed
+from longshore.runners.agent.workspace import Rules
+from tests.agents.git_house import Machine, Origin, fresh_git, program, served
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Origin:
+    made = Origin(tmp_path / "remotes" / "origin.git")
+    made.commit({"a.txt": b"one\n"})
+    return made
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "machine")
+
+
+def test_a_server_is_asked_over_http(origin: Origin, machine: Machine) -> None:
+    with served(origin.place) as url:
+        space = machine.open(url)
+        commit = origin.commit({"a.txt": b"two\n"})
+
+        assert machine.open(url, "main").commit == commit
+    assert space.commit != commit
+    assert machine.told == [f"cloning {url}", f"fetching {url}"]
+
+
+@pytest.mark.parametrize(
+    ("status", "category", "said"),
+    [
+        (401, ErrorCategory.AUTH, "credential helper"),
+        (403, ErrorCategory.AUTH, "credential helper"),
+        (404, ErrorCategory.NOT_FOUND, "no repository at this address"),
+        (429, ErrorCategory.RATE_LIMIT, "later"),
+        (500, ErrorCategory.SERVER_ERROR, "server failed"),
+        (0, ErrorCategory.NETWORK, "could not be reached"),
+    ],
+)
+def test_what_a_server_says_becomes_a_category_and_a_remedy(
+    origin: Origin, machine: Machine, status: int, category: ErrorCategory, said: str
+) -> None:
+    with served(origin.place, status) as url, pytest.raises(GitFailed) as caught:
+        machine.open(url)
+
+    failure = failure_of(caught.value)
+    assert (failure.category, failure.retryable) == (category, category.retryable)
+    assert said in failure.message
+    assert not list(machine.cache.glob("*.making"))
+
+
+def test_a_credential_helper_of_the_installation_opens_a_closed_repository(
+    origin: Origin, machine: Machine
+) -> None:
+    helper = "!printf 'username=me\\npassword=hunter22\\n' #"
+    with served(origin.place, credentials="me:hunter22") as url:
+        with pytest.raises(GitFailed) as caught:
+            machine.open(url)
+        space = machine.open(url, rules=Rules(local=True, credential_helper=helper))
+        with pytest.raises(GitFailed) as wrong:
+            machine.open(url, rules=Rules(local=True, credential_helper=helper.replace("22", "")))
+
+    assert failure_of(caught.value).category is ErrorCategory.AUTH
+    assert failure_of(wrong.value).category is ErrorCategory.AUTH
+    kept = [file for file in machine.place.rglob("*") if file.is_file()]
+    assert not [file for file in kept if b"hunter22" in file.read_bytes()]
+    assert (space.folder / "a.txt").exists()
+
+
+def test_with_a_list_of_hosts_nobody_leads_elsewhere(origin: Origin, machine: Machine) -> None:
+    with served(origin.place, 301) as url:
+        with pytest.raises(GitFailed, match="has moved") as caught:
+            machine.open(url, rules=Rules(local=True, hosts=["example.com"]))
+        assert machine.open(url).commit
+    assert failure_of(caught.value).category is ErrorCategory.VALIDATION
+
+
+def test_nobody_who_listens_and_no_repository_there(tmp_path: Path, machine: Machine) -> None:
+    with served(tmp_path) as url:
+        pass
+    with pytest.raises(GitFailed) as caught:
+        machine.open(url)
+    assert failure_of(caught.value).category is ErrorCategory.NETWORK
+
+    with pytest.raises(GitFailed) as caught:
+        machine.open(str(tmp_path / "nothing"))
+    assert failure_of(caught.value).category is ErrorCategory.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("said", "category"),
+    [
+        ("git@example.com: Permission denied (publickey).", ErrorCategory.AUTH),
+        ("Host key verification failed.", ErrorCategory.AUTH),
+        ("ERROR: Repository not found.", ErrorCategory.NOT_FOUND),
+        ("ssh: Could not resolve hostname example.com", ErrorCategory.NETWORK),
+        ("kex_exchange_identification: Connection closed", ErrorCategory.NETWORK),
+    ],
+)
+def test_what_ssh_says_becomes_a_category(
+    tmp_path: Path, machine: Machine, said: str, category: ErrorCategory
+) -> None:
+    path = program(tmp_path / "bin", "ssh", f"echo '{said}' >&2; exit 255")
+
+    with pytest.raises(GitFailed) as caught:
+        machine.open("git@example.com:a/b.git", rules=Rules(), git=fresh_git(PATH=path))
+
+    assert failure_of(caught.value).category is category
+
+
+def test_ssh_asks_nobody_and_gets_the_address_in_pieces(
+    origin: Origin, tmp_path: Path, machine: Machine
+) -> None:
+    # A stand-in that does what the other side would do, with what it was given.
+    script = f'echo "$@" >> {tmp_path}/asked; for last; do :; done; eval "$last"'
+    path = program(tmp_path / "bin", "ssh", script)
+    url = f"ssh://git@example.com:2222{origin.url}"
+
+    space = machine.open(url, rules=Rules(hosts=["example.com"]), git=fresh_git(PATH=path))
+
+    assert (space.folder / "a.txt").read_bytes() == b"one\n"
+    asked = (tmp_path / "asked").read_text()
+    assert "BatchMode=yes" in asked
+    assert f"-p 2222 git@example.com git-upload-pack '{origin.url}'" in asked

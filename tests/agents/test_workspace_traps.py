@@ -1,0 +1,222 @@
+"""Nothing that a repository or an agent wrote is run by us, or makes us write elsewhere."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from longshore.runners.agent.git_troubles import GitFailed
+from longshore.runners.agent.workspace import PATCH_NAME
+from tests.agents.git_house import Machine, Origin, git
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "machine")
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Origin:
+    return Origin(tmp_path / "remotes" / "origin.git")
+
+
+@pytest.fixture
+def trap(tmp_path: Path) -> Path:
+    """A program that leaves a mark when it is run."""
+    program = tmp_path / "trap.sh"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/sprung\ncat\n")
+    program.chmod(0o755)
+    return program
+
+
+def _sprung(trap: Path) -> bool:
+    mark = trap.with_name("sprung")
+    found = mark.exists()
+    mark.unlink(missing_ok=True)
+    return found
+
+
+def _set_traps(repository: Path, trap: Path) -> None:
+    """All the ways in which a repository's own settings can have a program run."""
+    for name in ("post-checkout", "pre-auto-gc", "post-index-change", "reference-transaction"):
+        hook = repository / "hooks" / name
+        hook.parent.mkdir(exist_ok=True)
+        hook.unlink(missing_ok=True)
+        hook.symlink_to(trap)
+    with open(repository / "config", "a") as config:
+        config.write(
+            f'[core]\n\tfsmonitor = "{trap}"\n\tpager = "{trap}"\n\teditor = "{trap}"\n'
+            f'\tsshCommand = "{trap}"\n\taskPass = "{trap}"\n\talternateRefsCommand = "{trap}"\n'
+            f'[diff]\n\texternal = "{trap}"\n[diff "evil"]\n\ttextconv = "{trap}"\n'
+            f'\tcommand = "{trap}"\n[filter "evil"]\n\tclean = "{trap}"\n\tsmudge = "{trap}"\n'
+            f'\tprocess = "{trap}"\n\trequired = true\n[credential]\n\thelper = "{trap}"\n'
+            f'[uploadpack]\n\tpackObjectsHook = "{trap}"\n[gc]\n\tauto = 1\n'
+        )
+
+
+TRICKS = {
+    "a.txt": b"one\n",
+    ".gitattributes": b"* filter=evil diff=evil merge=evil\n",
+    ".lfsconfig": b"[lfs]\n\turl = http://127.0.0.1:1/\n",
+    ".gitmodules": b'[submodule "sub"]\n\tpath = sub\n\turl = ext::touch\n\tupdate = !touch x\n',
+    "sub": b"1" * 40,
+    "hooks/post-checkout": b"#!/bin/sh\nexit 1\n",
+}
+GITLINK = {"sub": "160000"}
+
+
+def test_a_repository_full_of_tricks_runs_nothing(
+    origin: Origin, machine: Machine, trap: Path, tmp_path: Path
+) -> None:
+    origin.commit(TRICKS, modes=GITLINK)
+    _set_traps(origin.place, trap)
+    _sprung(trap)
+
+    space = machine.open(origin.url)
+    (space.folder / "a.txt").write_bytes(b"two\n")
+    changes = space.changes(tmp_path / "artifacts")
+    assert changes is not None
+    assert changes.patch is not None
+    machine.open(origin.url).apply(changes.patch.read_bytes())
+
+    assert not _sprung(trap)
+    assert (space.folder / "sub").is_dir()
+    assert b"-one\n+two\n" in changes.patch.read_bytes()
+
+
+def test_what_the_agent_made_of_its_repository_is_not_run_by_us(
+    origin: Origin, machine: Machine, trap: Path, tmp_path: Path
+) -> None:
+    origin.commit(TRICKS, modes=GITLINK)
+    space = machine.open(origin.url)
+    nested = space.folder / "nested"
+    nested.mkdir()
+    git("init", "--quiet", ".", at=nested)
+    (nested / "inside").write_bytes(b"x\n")
+    (nested / ".gitattributes").write_bytes(b"* filter=evil\n")
+    (space.folder / "sub/inside").write_bytes(b"x\n")
+    git("init", "--quiet", ".", at=space.folder / "sub")
+    ours = space.folder.with_name("workspace.git")
+    _set_traps(ours, trap)
+    (ours / "info/attributes").unlink()
+    (ours / "config").write_bytes((ours / "config").read_bytes() + b"[no settings")
+    for place in (space.folder, nested, space.folder / "sub"):
+        _set_traps(place / ".git", trap)
+    (space.folder / "a.txt").write_bytes(b"two\n")
+    # The traps are set: git as a person runs it springs them.
+    subprocess.run(["git", "diff"], cwd=space.folder, capture_output=True, check=False)
+    assert _sprung(trap)
+
+    changes = space.changes(tmp_path / "artifacts")
+
+    assert not _sprung(trap)
+    assert changes is not None
+    assert changes.patch is not None
+    text = changes.patch.read_text()
+    assert "-one\n+two\n" in text
+    assert "b/nested/inside" in text
+    assert ".git/" not in text
+
+
+def test_without_a_repository_of_its_own_left_the_changes_are_told(
+    origin: Origin, machine: Machine, tmp_path: Path
+) -> None:
+    origin.commit({"a.txt": b"one\n"})
+    space = machine.open(origin.url)
+    (space.folder / ".git").rename(space.folder / ".git-away")
+    (space.folder / ".git").symlink_to("/etc")
+    (space.folder / "a.txt").unlink()
+
+    changes = space.changes(tmp_path / "artifacts")
+
+    assert changes is not None
+    assert changes.patch is not None
+    assert "deleted file mode" in changes.patch.read_text()
+
+
+def test_a_link_that_leads_out_is_a_link_and_nothing_is_read_or_written_behind_it(
+    origin: Origin, machine: Machine, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_bytes(b"outside\n")
+    origin.commit(
+        {"folder/file": b"inside\n", "out": str(outside).encode()}, modes={"out": "120000"}
+    )
+    space = machine.open(origin.url)
+    (space.folder / "folder/file").unlink()
+    (space.folder / "folder").rmdir()
+    (space.folder / "folder").symlink_to(outside)
+
+    changes = space.changes(tmp_path / "artifacts")
+
+    assert changes is not None
+    assert changes.patch is not None
+    assert b"outside\n" not in changes.patch.read_bytes().replace(str(outside).encode(), b"")
+    other = machine.open(origin.url)
+    other.apply(changes.patch.read_bytes())
+    assert (other.folder / "folder").is_symlink()
+    assert [file.read_bytes() for file in outside.iterdir()] == [b"outside\n"]
+
+
+@pytest.mark.parametrize("name", ["out/file", "link/new", "../new", "/tmp/new", ".git/hooks/x"])
+def test_a_patch_that_leads_out_is_refused(
+    origin: Origin, machine: Machine, tmp_path: Path, name: str
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    origin.commit({"a": b"", "out": str(outside).encode()}, modes={"out": "120000"})
+    space = machine.open(origin.url)
+    patch = (
+        "diff --git a/link b/link\nnew file mode 120000\n--- /dev/null\n+++ b/link\n"
+        f"@@ -0,0 +1 @@\n+{outside}\n\\ No newline at end of file\n"
+        f"diff --git a/{name} b/{name}\nnew file mode 100755\n--- /dev/null\n+++ b/{name}\n"
+        "@@ -0,0 +1 @@\n+evil\n"
+    )
+
+    with pytest.raises(GitFailed, match="does not fit"):
+        space.apply(patch.encode())
+
+    assert list(outside.iterdir()) == []
+    assert not (space.folder / "link").is_symlink()
+    assert not (space.folder.parent / "new").exists()
+    assert not (space.folder / ".git/hooks").exists()
+
+
+def test_the_patch_is_written_into_the_artifacts_and_nowhere_else(
+    origin: Origin, machine: Machine, tmp_path: Path
+) -> None:
+    origin.commit({"a": b""})
+    space = machine.open(origin.url)
+    (space.folder / "new").write_bytes(b"x\n")
+    precious, artifacts = tmp_path / "precious", tmp_path / "artifacts"
+    precious.write_bytes(b"keep")
+    artifacts.mkdir()
+    (artifacts / PATCH_NAME).symlink_to(precious)
+
+    assert space.changes(artifacts) is not None
+
+    assert precious.read_bytes() == b"keep"
+    assert not (artifacts / PATCH_NAME).is_symlink()
+    (tmp_path / "led-away").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="leads elsewhere"):
+        space.changes(tmp_path / "led-away")
+
+
+def test_a_tree_that_would_write_into_the_repository_itself_is_refused(
+    origin: Origin, machine: Machine
+) -> None:
+    origin.commit({"x/hooks/post-checkout": b"#!/bin/sh\n"})
+    inner = git("rev-parse", "main:x", at=origin.place)
+    tree = b"40000 .git\0" + bytes.fromhex(inner)
+    made = git(
+        "hash-object", "-t", "tree", "--literally", "-w", "--stdin", at=origin.place, given=tree
+    )
+    someone = ("-c", "user.name=A", "-c", "user.email=a@example.com")
+    commit = git(*someone, "commit-tree", "-m", "x", made, at=origin.place)
+    git("update-ref", "refs/heads/main", commit, at=origin.place)
+
+    with pytest.raises(GitFailed):
+        machine.open(origin.url)
+
+    assert not list(machine.place.glob("attempt-*/workspace/.git/hooks"))

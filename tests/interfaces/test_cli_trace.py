@@ -1,0 +1,282 @@
+"""``longshore trace``: what an agent did, looked at again."""
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.core import commands as c
+from longshore.core.agents import happenings as h
+from longshore.core.agents.happenings import TodoState, Tokens, ToolOutcome
+from longshore.core.agents.trace import FILE, StepTrace, trace_document
+from longshore.core.blob_keys import attempt_file
+from longshore.core.definition import Definition, RunnerKind
+from longshore.core.ids import job_id_of
+from longshore.interfaces.cli.exits import ExitCode
+from longshore.wiring import Services
+from tests.interfaces.conftest import At
+from tests.interfaces.dead_store import LASTS, SECOND, TENANT, id_of, look
+from tests.interfaces.doors import Answer, Cli
+
+Inside = Callable[..., Answer]
+NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def a_step(name: str, *told: h.Happening, **how: Any) -> dict[str, Any]:
+    trace = StepTrace(name, at=NOON, **how)
+    for happening in told:
+        trace.take(happening)
+    return trace.document(at(99))
+
+
+LOOK = a_step(
+    "look",
+    h.Began(at=at(0.5), session_id="49412a8d-274b", model="claude-opus-5-5"),
+    h.Said(at=at(1.6), turn_id="m1", text="First [bold]I look[/bold].", tokens=Tokens(input=1200)),
+    h.Counted(at=at(1.7), model=None, tokens=Tokens(input=1200, output=80), cost_usd=0.0123),
+    h.ToolCalled(at=at(1.8), tool_id="t1", name="Bash", input={"command": "ls -la"}, turn_id="m1"),
+    h.ToolBegan(at=at(1.8), tool_id="t1", name="Bash"),
+    h.ToolEnded(at=at(3.1), tool_id="t1", outcome=ToolOutcome.OK, duration_ms=1300),
+    h.ToolCalled(at=at(3.2), tool_id="t2", name="Agent", input={"description": "Count"}),
+    h.SubagentBegan(at=at(3.3), agent_id="a1", kind="Explore", tool_id="t2"),
+    h.Said(at=at(3.4), turn_id="m2", parent="t2", text="I count."),
+    h.ToolCalled(at=at(3.5), tool_id="t3", name="Read", input={"file_path": "a.md"}, parent="t2"),
+    h.ToolEnded(at=at(3.6), tool_id="t3", outcome=ToolOutcome.FAILED, output="No such file"),
+    h.ToolEnded(at=at(3.9), tool_id="t2", outcome=ToolOutcome.OK, duration_ms=700),
+    h.Denied(at=at(4), tool_id="t4", name="Write"),
+    h.Retried(at=at(4.5), attempt=1, limit=2, delay_ms=581, status=529, error="overloaded"),
+    h.FellBack(at=at(5), model="opus", to_model="sonnet", why="overloaded"),
+    h.RateLimited(at=at(5.1), status="rejected", window="five_hour", resets_at=at(60)),
+    h.TodoKnown(at=at(2), todo_id="1", subject="Look around"),
+    h.TodoMoved(at=at(3), todo_id="1", state=TodoState.IN_PROGRESS),
+    h.TodoMoved(at=at(5.5), todo_id="1", state=TodoState.COMPLETED),
+    h.Counted(
+        at=at(6), model=None, tokens=Tokens(input=300, cache_read=13_500, output=20), cost_usd=0.01
+    ),
+    h.Resulted(at=at(7), completed=True, reason="completed"),
+    h.Finished(at=at(7)),
+)
+WRITE = {
+    **a_step(
+        "write",
+        h.Said(at=at(1), turn_id="m1", text="API Error: 500", error="server_error"),
+        h.Resulted(at=at(2), completed=False, reason="api_error", status=500, error="it broke"),
+        h.Finished(at=at(62)),
+        resumed=True,
+        session_id="s2",
+    ),
+    "leftOut": {"turns": 12, "tools": 1300},
+}
+# Written by whatever ran there: nothing in it has the right kind, or much too much of it.
+HOSTILE = {
+    "version": 1,
+    "steps": [
+        7,
+        {"step": "\x1b[2Jgone\x07", "end": "x", "counts": [], "tokens": 5, "turns": {"a": 1}},
+        {
+            "step": "odd",
+            "startedAt": "yesterday",
+            "resumed": "yes",
+            "durationMs": 1e400,
+            "costUsd": True,
+            "counts": {"turns": "many", "tools": -1, "retries": float("nan")},
+            "turns": [{"at": "2030-01-31T12:00:00"}, {"at": "2030-01-31T12:00:01Z", "text": ["x"]}],
+            "tools": [{"startedAt": None}, {"startedAt": "2030-01-31T12:00:02Z", "name": 5}],
+            "retries": [{"at": "2030-01-31T12:00:03Z"}, {}],
+            "todos": [{"subject": None}, None],
+            "leftOut": {"turns": "all"},
+        },
+    ],
+}
+
+
+REVIEWER = Definition(name="reviewer", runner=RunnerKind.AGENT, options={"prompt": "Look at it."})
+GOOD = trace_document([LOOK, WRITE])
+# What each task left; None: nothing.
+LEFT: dict[str, dict[str, Any]] = {
+    "one": {"review": GOOD, "count": None},
+    "odd": {
+        "damaged": '{"version": 1, "st',
+        "list": [],
+        "newer": {"version": 2, "steps": "elsewhere"},
+        "hostile": HOSTILE,
+        "nothing": None,
+    },
+    "plain": {"count": None, "counted": None},
+    "running": {"now": None},
+    "waiting": {"later": None},
+}
+
+
+async def _fill(services: Services) -> None:
+    await services.backend.definitions.put(TENANT, REVIEWER)
+    for name, tasks in LEFT.items():
+        listed = [
+            {
+                "taskId": key,
+                "name": "command" if key.startswith("count") else "reviewer",
+                "input": {"argv": ["true"]},
+            }
+            for key in tasks
+        ]
+        await services.producer.submit(TENANT, name, {"name": name, "tasks": listed})
+        for key, left in tasks.items():
+            if name != "waiting":
+                await _run(services, id_of(key, name), left, ends=name != "running")
+
+
+async def _run(services: Services, task_id: str, left: Any, *, ends: bool) -> None:
+    """One attempt, as a worker would record it, and the trace that it left."""
+    claim = c.Claim(worker_id="harbour-1", process_id=1, lasts=LASTS)
+    claimed = await services.transitions.task(task_id, claim)
+    if left is not None:
+        data = left if isinstance(left, str) else json.dumps(left)
+        await services.backend.blobs.put(attempt_file(task_id, 1, FILE), data.encode())
+    if ends:
+        completed = c.Complete(fence=claimed.fence, result=None, duration=SECOND)
+        await services.transitions.task(task_id, completed)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with jobs whose tasks left traces of all kinds, filled without any child process."""
+    folder = tmp_path_factory.mktemp("store") / ".longshore"
+    look(folder, _fill)
+    return folder
+
+
+def named(text: str) -> str:
+    """The id of a job, or of a task of one: ``one_review``."""
+    job, _, key = text.partition("_")
+    return job_id_of(TENANT, job) + (f"_{key}" if key else "")
+
+
+@pytest.fixture
+def ask(store: Path, inside: Inside, at: At) -> Inside:
+    return lambda text, *more: inside("trace", named(text), *more, *at(store))
+
+
+@pytest.fixture
+def ask_here(store: Path, inside: Inside) -> Inside:
+    """Without a server, whose start takes longer than the answer."""
+    return lambda text, *more: inside("trace", named(text), *more, "--data-dir", str(store))
+
+
+def test_the_one_agent_task_of_a_job_is_shown_as_a_timeline(ask: Inside) -> None:
+    answer = ask("one")
+
+    lines = answer.out.splitlines()
+    assert answer.code == ExitCode.OK, answer.err
+    assert lines[0] == f"{named('one_review')}  completed  attempt 1 of 1"
+    for wanted in (
+        r"look  completed",
+        r"model +sonnet",
+        r"session +49412a8d-274b",
+        r"took +7\.0 s",
+        r"did +2 turns, 3 tools \(1 failed\), 1 subagent, 1 repeated request",
+        r"tokens +15,000 in \(90% from the cache\), 100 out",
+        r"cost +\$0\.0223",
+        r" +AT +# +WHAT +TOOK +IN +CACHE +OUT +COST",
+        r"1\.6 s +1 +First \[bold\]I look\[/bold\]\. +1\.2k +0% +80 +\$0\.0123",
+        r"1\.8 s {7}Bash  ls -la +1\.3 s",
+        r"3\.2 s {7}Agent  Count +700 ms",
+        r"3\.4 s +2 {4}Explore  I count\.",
+        r"3\.5 s {9}Read  a\.md  failed: No such file",
+        r"4\.5 s {5}the API failed \(529 overloaded\), retry 1 of 2 in 581 ms",
+        r"5\.0 s {5}went on with sonnet instead of opus: overloaded",
+        r"5\.1 s {5}rate limit five_hour: rejected until 2030-01-31T12:01:00\.000Z",
+        r"TO DO +STATE +PENDING +IN PROGRESS",
+        r"Look around +completed +1\.0 s +2\.5 s",
+        r"write  failed",
+        r"session +s2 \(resumed\)",
+        r"error +it broke \(api_error, 500\)",
+        r"1\.0 s +1 +the API failed \(server_error\): API Error: 500",
+        r"left out for length: 12 turns, 1,300 tools",
+        r"in all +2 steps, 1 min 9 s, \$0\.0223",
+    ):
+        assert any(re.fullmatch(wanted, line) for line in lines), f"{wanted}\n{answer.out}"
+    assert all(line == line.rstrip() for line in lines)
+    assert "\x1b" not in answer.out
+
+
+def test_a_task_is_shown_as_its_job_is(ask_here: Inside) -> None:
+    assert ask_here("one_review", "--attempt", "1").out == ask_here("one").out
+
+
+def test_a_trace_as_json_is_all_that_is_kept(ask: Inside) -> None:
+    answer = ask("one", "-o", "json")
+
+    task = {"requestId": named("one_review"), "attempt": 1}
+    assert answer.json == {**task, **GOOD}
+
+
+@pytest.mark.parametrize(
+    ("job", "options", "code", "sentence"),
+    [
+        ("one", ("--attempt", "5"), ExitCode.NOT_FOUND, r"_review has no attempt 5; its last .* 1"),
+        ("one_count", (), ExitCode.NOT_FOUND, r"is no agent task but a command task"),
+        ("one_count", ("-o", "json"), ExitCode.NOT_FOUND, r"is no agent task but a command task"),
+        ("one_other", (), ExitCode.NOT_FOUND, r"no job or task .* begins with"),
+        ("plain", (), ExitCode.NOT_FOUND, r"none of the tasks of job-\w+ is run by an agent"),
+        ("odd", (), ExitCode.USAGE, r"has 5 tasks that agents run; name one of them:\n  job-"),
+        ("odd_damaged", (), ExitCode.NOT_FOUND, r"trace of attempt 1 of .* is damaged"),
+        ("odd_damaged", ("-o", "json"), ExitCode.NOT_FOUND, r"is damaged"),
+        ("odd_list", (), ExitCode.NOT_FOUND, r"is damaged"),
+        ("odd_newer", (), ExitCode.NOT_FOUND, r"by another version of Longshore; -o json prints"),
+        ("odd_nothing", (), ExitCode.NOT_FOUND, r"no trace was kept of attempt 1 of"),
+        ("waiting", (), ExitCode.NOT_FOUND, r"has not begun yet; `longshore why"),
+        (
+            "running",
+            (),
+            ExitCode.NOT_FOUND,
+            r"attempt 1 of .* has not ended.*longshore logs -f job",
+        ),
+    ],
+)
+def test_where_there_is_none_the_reason_is_told(
+    ask_here: Inside, job: str, options: tuple[str, ...], code: ExitCode, sentence: str
+) -> None:
+    answer = ask_here(job, *options)
+
+    assert (answer.code, answer.out) == (code, "")
+    assert re.search(sentence, answer.err), answer.err
+
+
+def test_what_another_version_wrote_can_be_had_as_it_is(ask_here: Inside) -> None:
+    assert ask_here("odd_newer", "-o", "json").json["steps"] == "elsewhere"
+
+
+def test_whatever_is_in_the_file_nothing_breaks_and_no_terminal_is_moved(ask_here: Inside) -> None:
+    answer = ask_here("odd_hostile")
+
+    assert answer.code == ExitCode.OK, answer.err
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", answer.out)
+    assert "[2Jgone  running" in answer.out
+    assert "the API failed (), retry  of  in 0 ms" in answer.out
+
+
+def test_a_server_without_a_trace_gives_the_same_reason(ask: Inside) -> None:
+    answer = ask("odd_nothing")
+
+    assert (answer.code, answer.out) == (ExitCode.NOT_FOUND, ""), answer.err
+    assert "no trace was kept of attempt 1 of" in answer.err
+
+
+def test_a_narrow_terminal_folds_what_was_said_and_keeps_the_figures(store: Path, cli: Cli) -> None:
+    arguments = ("trace", named("one"), "--data-dir", str(store))
+    with cli.terminal(*arguments, env={"COLUMNS": "80"}) as terminal:
+        assert terminal.wait() == ExitCode.OK
+
+    lines = terminal.text.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert any(line.endswith("$0.0123") for line in lines)
+    # Failures are seen at a glance.
+    assert "\x1b[1;31m" in terminal.shown

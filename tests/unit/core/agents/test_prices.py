@@ -1,0 +1,276 @@
+"""What answers cost: by figures that the agent's command line gave for answers of known size."""
+
+import math
+from typing import Any
+
+import pytest
+
+from longshore.core.agents.prices import (
+    LIST_PRICES,
+    NO_TOKENS,
+    SUBSCRIPTION_PRICES,
+    Prices,
+    Tokens,
+    prices_with,
+)
+from longshore.errors import ConfigurationError
+
+MILLION = 1_000_000
+SOME = 90_000
+"""Less than any prompt that costs more for its length."""
+
+# Model -> US dollars for a million tokens: input, output, from a cache, to it for 5 min, for 1 h.
+MEASURED = {
+    "claude-3-5-haiku": (0.8, 4, 0.08, 1, 1.6),
+    "claude-haiku-4-5": (1, 5, 0.1, 1.25, 2),
+    "claude-haiku-5-5": (0.1, 0.5, 0.01, 0.125, 0.2),
+    "claude-3-5-sonnet": (3, 15, 0.3, 3.75, 6),
+    "claude-3-7-sonnet": (3, 15, 0.3, 3.75, 6),
+    "claude-sonnet-4-0": (3, 15, 0.3, 3.75, 6),
+    "claude-sonnet-4-5": (3, 15, 0.3, 3.75, 6),
+    "claude-sonnet-4-6": (3, 15, 0.3, 3.75, 6),
+    "claude-sonnet-5": (2, 10, 0.2, 2.5, 4),
+    "claude-sonnet-5-5": (2, 10, 0.1, 2.5, 4),
+    "claude-opus-4-0": (15, 75, 1.5, 18.75, 30),
+    "claude-opus-4-1": (15, 75, 1.5, 18.75, 30),
+    "claude-opus-4-5": (5, 25, 0.5, 6.25, 10),
+    "claude-opus-4-6": (5, 25, 0.5, 6.25, 10),
+    "claude-opus-4-7": (5, 25, 0.5, 6.25, 10),
+    "claude-opus-4-8": (5, 25, 0.5, 6.25, 10),
+    "claude-opus-5": (5, 25, 0.5, 6.25, 10),
+    "claude-opus-5-5": (4, 20, 0.2, 5, 8),
+    "claude-fable-5": (10, 50, 1, 12.5, 20),
+    "claude-fable-5-1": (10, 50, 0.25, 12.5, 20),
+    "claude-fable-5-2": (8, 40, 0.2, 10, 16),
+    "claude-mythos-5": (10, 50, 1, 12.5, 20),
+    "claude-mythos-5-1": (10, 50, 0.25, 12.5, 20),
+    "claude-mythos-5-2": (8, 40, 0.2, 10, 16),
+}
+# The same at a higher speed; for every other model that costs nothing more.
+MEASURED_FAST = {
+    "claude-opus-4-6": (30, 150, 3, 37.5, 60),
+    "claude-opus-4-7": (30, 150, 3, 37.5, 60),
+    "claude-opus-4-8": (10, 50, 1, 12.5, 20),
+    "claude-opus-5": (10, 50, 1, 12.5, 20),
+    "claude-opus-5-5": (8, 40, 0.4, 10, 16),
+    "claude-fable-5-2": (16, 80, 0.4, 20, 32),
+    "claude-mythos-5-2": (16, 80, 0.4, 20, 32),
+}
+# The same for a million tokens at once.
+MEASURED_LONG = {**MEASURED, "claude-haiku-5-5": (0.5, 2.5, 0.05, 0.625, 1)}
+
+
+def _of_each_kind(model: str, count: int, *, fast: bool = False) -> tuple[float, ...]:
+    def cost(**tokens: int) -> float:
+        return LIST_PRICES.cost_usd(model, Tokens(fast=fast, **tokens))
+
+    read = cost(input=count)
+    return (
+        read,
+        cost(input=count, output=count) - read,
+        cost(cache_read=count),
+        cost(cache_write=count),
+        cost(cache_write_1h=count),
+    )
+
+
+@pytest.mark.parametrize("model", MEASURED)
+def test_a_token_of_each_kind_costs_what_was_measured(model: str) -> None:
+    usd = [rate * SOME / MILLION for rate in MEASURED[model]]
+
+    assert _of_each_kind(model, SOME) == pytest.approx(usd, abs=1e-12)
+    assert LIST_PRICES.is_known(model)
+
+
+@pytest.mark.parametrize("model", MEASURED)
+def test_a_higher_speed_costs_what_was_measured(model: str) -> None:
+    usd = [rate * SOME / MILLION for rate in MEASURED_FAST.get(model, MEASURED[model])]
+
+    assert _of_each_kind(model, SOME, fast=True) == pytest.approx(usd, abs=1e-12)
+
+
+@pytest.mark.parametrize("model", MEASURED)
+def test_a_long_prompt_costs_what_was_measured(model: str) -> None:
+    assert _of_each_kind(model, MILLION) == pytest.approx(list(MEASURED_LONG[model]), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "usd"),
+    [
+        (Tokens(input=100_000), 0.01),
+        (Tokens(input=50_000, cache_read=25_000, cache_write=25_001), 0.041875625),
+        (Tokens(input=50_000, cache_read=25_000, cache_write_1h=25_001), 0.051251),
+        (Tokens(input=10, output=MILLION), 0.500001),
+    ],
+    ids=["at the limit", "one above it", "one above it for an hour", "a long answer is none"],
+)
+def test_a_prompt_is_long_by_all_that_the_model_reads(tokens: Tokens, usd: float) -> None:
+    assert LIST_PRICES.cost_usd("claude-haiku-5-5", tokens) == pytest.approx(usd, abs=1e-12)
+
+
+def test_a_search_costs_a_cent_and_no_more_in_the_united_states() -> None:
+    searched = Tokens(input=SOME, web_searches=1000, in_the_us=True)
+
+    assert LIST_PRICES.cost_usd("claude-haiku-4-5", searched) == pytest.approx(10.099)
+    assert LIST_PRICES.cost_usd("foo", Tokens(web_searches=3)) == pytest.approx(0.03)
+
+
+def test_nothing_costs_nothing() -> None:
+    assert LIST_PRICES.cost_usd("claude-opus-4-1", NO_TOKENS) == 0
+
+
+def test_what_is_written_to_a_cache_counts_together() -> None:
+    tokens = Tokens(input=1, cache_read=20, cache_write=300, cache_write_1h=4000)
+
+    assert tokens.cache_creation == 4300
+    assert tokens.prompt == 4321
+
+
+@pytest.mark.parametrize(
+    ("name", "usd"),
+    [
+        ("claude-sonnet-4-5-20250929", 3),
+        ("claude-sonnet-4-20250514", 3),
+        ("claude-opus-4-20250514", 15),
+        ("claude-opus-4-0-20250514", 15),
+        ("claude-opus-4", 15),
+        ("claude-opus-4-2025", 15),
+        ("claude-opus-4@20250514", 15),
+        ("claude-opus-4:1", 15),
+        ("claude-opus-4-1b", 15),
+        ("claude-opus-5-0", 5),
+        ("claude-opus-5-20260301", 5),
+        ("claude-opus-5-5-20261101", 4),
+        ("claude-opus-5-5x", 4),
+        ("claude-opus-4.8", 5),
+        ("claude-opus-4-7-8", 5),
+        ("claude-opus-4-8-claude-haiku-4-5", 5),
+        ("claude-haiku-4-5.1", 1),
+        ("claude-sonnet-5-123", 2),
+        ("claude-sonnet-5x", 2),
+        ("claude-sonnet-5-v2", 2),
+        ("claude-sonnet-5-9x", 2),
+        ("claude-sonnet-5-5-2", 2),
+        ("claude-sonnet-5-5-1m", 2),
+        ("claude-sonnet-4-x", 3),
+        ("claude-sonnet-4-5[1m]", 3),
+        ("claude-3-5-haiku2", 0.8),
+        ("claude-3-5-sonnet-latest", 3),
+        ("CLAUDE-SONNET-4-5", 3),
+        ("my-claude-sonnet-4-5-proxy", 3),
+        ("anthropic/claude-sonnet-4.5", 3),
+        ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", 3),
+        ("claude-mythos-5-2-preview", 8),
+        ("claude-fable-5-20260101", 10),
+    ],
+)
+def test_a_longer_name_is_priced_by_the_model_in_it_as_was_measured(name: str, usd: float) -> None:
+    assert LIST_PRICES.is_known(name)
+    assert LIST_PRICES.cost_usd(name, Tokens(input=1000)) == pytest.approx(usd / 1000)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "foo",
+        "",
+        "gpt-5",
+        "claude-instant",
+        "claude-3-opus-20240229",
+        "claude-4-5-sonnet",
+        "claude_sonnet_4_5",
+        "claude-sonnet-45",
+        "claude-sonnet-4-7",
+        "claude-sonnet-4-10-20260101",
+        "claude-sonnet-5.1",
+        "claude-sonnet-5-1-20260101",
+        "claude-sonnet-5-55",
+        "claude-sonnet-6",
+        "claude-opus-4-0-1",
+        "claude-opus-4-15",
+        "claude-opus-5-6",
+        "claude-haiku-5",
+        "claude-fable-5-3",
+        "claude-mythos-5-10",
+    ],
+)
+def test_an_unknown_model_has_the_price_of_the_default_one_as_was_measured(name: str) -> None:
+    tokens = Tokens(input=1000)
+
+    assert not LIST_PRICES.is_known(name)
+    assert LIST_PRICES.cost_usd(name, tokens) == pytest.approx(0.004)
+    assert SUBSCRIPTION_PRICES.cost_usd(name, tokens) == pytest.approx(0.002)
+
+
+def test_prices_need_one_for_unknown_models() -> None:
+    with pytest.raises(ValueError, match="no price for 'b'"):
+        Prices({"a": LIST_PRICES.rates_of("foo")}, "b")
+
+
+def test_a_model_can_be_added_or_replaced_and_the_rest_stays() -> None:
+    own = {"In-House": {"input": 1, "output": 2}, "claude-haiku-5-5": {"input": 7, "output": 8}}
+
+    prices = prices_with(own)
+
+    assert prices.is_known("big/in-house-2")
+    assert prices.cost_usd("in-house", Tokens(input=MILLION, output=MILLION)) == 3
+    assert prices.cost_usd("claude-haiku-5-5", Tokens(input=MILLION)) == 7
+    assert prices.cost_usd("claude-opus-4-5", Tokens(input=MILLION)) == 5
+
+
+def test_what_is_not_said_of_a_model_follows_from_its_input() -> None:
+    rates = prices_with({"a": {"input": 3, "output": 1}}).rates_of("a")
+
+    assert (rates.cache_read, rates.cache_write, rates.cache_write_1h) == (0.3, 3.75, 6)
+    assert rates.web_search == 0.01
+
+
+def test_all_of_a_model_can_be_said() -> None:
+    said = {
+        "input": 1,
+        "output": 2,
+        "cache_read": 3,
+        "cache_write": 4,
+        "cache_write_1h": 5,
+        "web_search": 6,
+    }
+
+    rates = prices_with({"a": said}).rates_of("a")
+
+    assert {name: getattr(rates, name) for name in said} == said
+
+
+def test_prices_can_be_set_for_subscriptions_too() -> None:
+    prices = prices_with({"a": {"input": 9, "output": 9}}, base=SUBSCRIPTION_PRICES)
+
+    assert prices.cost_usd("foo", Tokens(input=MILLION)) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"": {"input": 1, "output": 1}}, "'' is no name of a model"),
+        ({3: {"input": 1, "output": 1}}, "3 is no name of a model"),
+        ({"a": 3}, "a: expected {'input': …, 'output': …}, not 3"),
+        ({"a": {"input": 1}}, "a: 'output' is missing"),
+        ({"a": {"input": 1, "output": 1, "in": 1}}, "a: 'in' is none of input, output,"),
+        ({"a": {"input": -1, "output": 1}}, "a: input must be a number from 0 to 10,000"),
+        ({"a": {"input": True, "output": 1}}, "a: input must be a number"),
+        ({"a": {"input": 1, "output": math.nan}}, "a: output must be a number"),
+        ({"a": {"input": 1, "output": 10_001}}, "a: output must be a number"),
+        ({"a": {"input": 1, "output": "2"}}, "a: output must be a number"),
+    ],
+)
+def test_prices_that_make_no_sense_are_refused(given: dict[Any, Any], problem: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        prices_with(given)
+
+    assert len(refused.value.problems) == 1
+    assert refused.value.problems[0].startswith(f"prices: {problem}")
+
+
+def test_everything_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        prices_with({"a": {"x": 1}, "b": None})
+
+    assert len(refused.value.problems) == 4

@@ -1,0 +1,234 @@
+"""Which addresses and refs are given to git, and how those that are not are refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.core.agents.repositories import (
+    REF_LIMIT_BYTES,
+    URL_LIMIT_CHARACTERS,
+    cache_name,
+    checked_ref,
+    is_commit,
+    read_address,
+)
+from longshore.core.failures import ErrorCategory, failure_of
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    ("url", "transport", "host"),
+    [
+        ("https://github.com/owner/name", "https", "github.com"),
+        ("https://GitHub.com/owner/name.git", "https", "github.com"),
+        ("https://git.example.com:8443/a/b%20c.git", "https", "git.example.com"),
+        ("https://[2001:db8::1]/a", "https", "[2001:db8::1]"),
+        ("ssh://git@example.com/a/b.git", "ssh", "example.com"),
+        ("ssh://git@example.com:2222/~me/b.git", "ssh", "example.com"),
+        ("git@github.com:owner/name.git", "ssh", "github.com"),
+        ("deploy_1.x@host:/srv/a.git", "ssh", "host"),
+    ],
+)
+def test_an_address_in_one_of_the_known_forms_is_accepted(
+    url: str, transport: str, host: str
+) -> None:
+    address = read_address(url)
+
+    assert (address.url, address.transport, address.host) == (url, transport, host)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("", "1 to 2,048 characters"),
+        ("https://h/" + "a" * URL_LIMIT_CHARACTERS, "1 to 2,048 characters"),
+        ("--upload-pack=touch x", "a space"),
+        ("--upload-pack=touch", "no address"),
+        ("-oProxyCommand=x@host:path", "no address"),
+        ("ssh://-oProxyCommand=x/path", "no address"),
+        ("ssh://git@-oProxyCommand=x/path", "no address"),
+        ("git@-oProxyCommand=x:path", "no address"),
+        ("git@host:-path", "no address"),
+        ("git@host::path", "no address"),
+        ("git@host:", "no address"),
+        ("host:path", "no address"),
+        ("ssh://host/path", "no address"),
+        ("https://host", "no address"),
+        ("https://host/", "no address"),
+        ("https://host./a", "no address"),
+        ("https://host:0/a", "no address"),
+        ("https://host:65536/a", "no address"),
+        ("ext::sh%20-c%20id", "ext: is no transport"),
+        ("fd::7", "fd: is no transport"),
+        ("HTTPS://host/a", "HTTPS: is no transport"),
+        ("ftp://host/a", "ftp: is no transport"),
+        ("http://host/a", "neither encrypted"),
+        ("http://127.0.0.1/a", "neither encrypted"),
+        ("git://host/a", "neither encrypted"),
+        ("file:///srv/a", "worker's own disk"),
+        ("/srv/a", "worker's own disk"),
+        ("../a", "worker's own disk"),
+        ("~/a", "worker's own disk"),
+        ("https://host/a b", "a space"),
+        ("https://host/a\n", "control character"),
+        ("https://host/a\0", "control character"),
+        ("https://host/a%0aHost:x", "control character"),
+        ("https://host/a%00", "control character"),
+        ("https://host/a%7F", "control character"),
+        ("https://host/a%zz", "control character"),
+        ("https://host/ä", "beyond ASCII"),
+        ("https://host\\@other/a", "must not carry"),
+        ("https://host/a\\b", "backslash"),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_all_else_is_refused_with_what_to_write_instead(url: str, said: str) -> None:
+    with pytest.raises(ValueError, match=r"address|transport|encrypted|disk") as caught:
+        read_address(url)
+
+    assert said in str(caught.value)
+    assert len(str(caught.value)) < 500
+    assert failure_of(caught.value).category is ErrorCategory.VALIDATION
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://me:hunter22@github.com/a/b",
+        "https://hunter22@github.com/a/b",
+        "http://me:hunter22@localhost/a",
+        "ssh://git:hunter22@github.com/a",
+        "ftp://me:hunter22@host/a",
+        "https://github.com/a/b?token=hunter22",
+        "https://github.com/a/b#hunter22",
+        "ext::ssh://me:hunter22@host/a?",
+    ],
+)
+@pytest.mark.parametrize("local", [False, True])
+def test_a_secret_in_an_address_is_refused_and_not_repeated(url: str, local: bool) -> None:
+    with pytest.raises(ValueError, match=r"ssh agent .* credential helper") as caught:
+        read_address(url, local=local)
+
+    assert "hunter22" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "transport"),
+    [
+        ("/srv/git/a.git", "file"),
+        ("/srv/my git/ä#1.git", "file"),
+        ("file:///srv/git/a.git", "file"),
+        ("http://127.0.0.1:3000/a", "http"),
+        ("http://localhost/a", "http"),
+        ("http://[::1]:80/a", "http"),
+    ],
+)
+def test_where_it_is_allowed_a_repository_of_this_machine_is_accepted(
+    url: str, transport: str
+) -> None:
+    address = read_address(url, local=True, hosts=["github.com"])
+
+    assert (address.url, address.transport, address.host) == (url, transport, None)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ext::sh -c id",
+        "fd::7",
+        "http://example.com/a",
+        "http://127.0.0.1.example.com/a",
+        "file://host/a",
+        "srv/a",
+        "./a",
+        "/srv/a\nb",
+        "--help",
+        "git://localhost/a",
+    ],
+)
+def test_no_program_and_no_other_machine_is_ever_local(url: str) -> None:
+    with pytest.raises(ValueError, match=r"expected|write such"):
+        read_address(url, local=True)
+
+
+@pytest.mark.parametrize(
+    ("url", "accepted"),
+    [
+        ("https://github.com/a/b", True),
+        ("git@GITHUB.com:a/b", True),
+        ("https://git.example.com/a", True),
+        ("https://a.git.example.com/a", True),
+        ("https://example.com/a", False),
+        ("https://notgithub.com/a", False),
+        ("https://github.com.example.org/a", False),
+        ("ssh://git@gitexample.com/a", False),
+    ],
+)
+def test_with_a_list_of_hosts_only_these_are_accepted(url: str, accepted: bool) -> None:
+    hosts = ["GitHub.com", "*.example.com"]
+
+    if accepted:
+        assert read_address(url, hosts=hosts).url == url
+    else:
+        with pytest.raises(ValueError, match="not allowed here"):
+            read_address(url, hosts=hosts)
+
+
+def test_an_empty_list_of_hosts_allows_none() -> None:
+    with pytest.raises(ValueError, match="not allowed here"):
+        read_address("https://github.com/a/b", hosts=[])
+
+
+@given(st.text(alphabet=st.sampled_from("https:/@-.[]gitext?#%0a\\ \n"), max_size=30))
+def test_what_is_accepted_is_never_an_option_nor_another_transport(url: str) -> None:
+    try:
+        address = read_address(url)
+    except ValueError:
+        return
+    assert address.transport in ("https", "ssh")
+    assert not url.startswith("-")
+    assert url.isprintable()
+    assert "::" not in url.partition("]")[0].partition("[")[0]
+
+
+@pytest.mark.parametrize(
+    "ref",
+    ["main", "feature/a-b", "v1.0", "ü", "a@b", "a{b}", "refs/pull/12/head", "HEAD", "a" * 240],
+)
+def test_a_ref_that_git_could_have_is_taken_as_it_is(ref: str) -> None:
+    assert checked_ref(ref) == ref
+    assert not is_commit(ref)
+
+
+def test_a_commit_is_given_by_its_whole_id_in_any_case() -> None:
+    assert checked_ref(COMMIT.upper()) == COMMIT
+    assert is_commit(COMMIT)
+    assert not is_commit(COMMIT[:39])
+    assert not is_commit(COMMIT + "0")
+
+
+@pytest.mark.parametrize(
+    "ref",
+    [
+        *("", "-x", "--upload-pack=x", ".a", "a/.b", "/a", "a/", "a//b", "a.", "a..b", "a.lock"),
+        *("a.lock/b", "@", "a@{1}", "a b", "a~1", "a^", "a:b", "a?", "a*", "a[b", "a\\b", "a\nb"),
+        *("a\0", "a\x7f", "\ud800", "a" * (REF_LIMIT_BYTES + 1), "ü" * (REF_LIMIT_BYTES // 2 + 1)),
+    ],
+    ids=lambda ref: repr(ref)[:30],
+)
+def test_a_ref_that_git_would_not_have_is_refused(ref: str) -> None:
+    with pytest.raises(ValueError, match="branch") as caught:
+        checked_ref(ref)
+
+    assert failure_of(caught.value).category is ErrorCategory.VALIDATION
+
+
+def test_each_address_has_a_folder_of_its_own_with_a_plain_name() -> None:
+    urls = ["https://h/a", "https://h/a.git", "https://h/A", "https://h/a/", "git@h:a", "/a"]
+
+    names = [cache_name(url) for url in urls]
+
+    assert len(set(names)) == len(urls)
+    assert all(name.isalnum() and len(name) == 64 for name in names)
+    assert names == [cache_name(url) for url in urls]

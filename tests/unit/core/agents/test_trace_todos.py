@@ -1,0 +1,138 @@
+"""The agent's own list, item by item or written anew, and the time in each state."""
+
+import pytest
+
+from longshore.core.agents.happenings import TodoKnown, TodoMoved, TodosListed, TodoState
+from longshore.core.agents.todos import TODOS_KEPT, Todos
+from tests.unit.core.agents.trace_play import at
+
+PENDING, BEGUN = TodoState.PENDING, TodoState.IN_PROGRESS
+DONE, DROPPED = TodoState.COMPLETED, TodoState.DELETED
+
+
+def known(
+    id_: str = "1", subject: str = "Look", seconds: float = 0, **more: TodoState
+) -> TodoKnown:
+    return TodoKnown(at=at(seconds), todo_id=id_, subject=subject, **more)
+
+
+def moved(state: TodoState | None, seconds: float, id_: str = "1", subject: str = "") -> TodoMoved:
+    return TodoMoved(at=at(seconds), todo_id=id_, state=state, subject=subject)
+
+
+def listed(seconds: float, *items: tuple[str, TodoState]) -> TodosListed:
+    return TodosListed(at=at(seconds), items=items)
+
+
+def test_an_item_goes_through_its_states_and_the_time_in_each_is_known() -> None:
+    todos = Todos()
+    news = [
+        todos.know(known()),
+        todos.know(known(seconds=1)),
+        todos.move(moved(BEGUN, 2)),
+        todos.move(moved(BEGUN, 3)),
+        todos.move(moved(DONE, 7)),
+    ]
+
+    assert news == [True, False, True, False, True]
+    assert todos.document(at(100)) == [
+        {
+            "number": 1,
+            "subject": "Look",
+            "state": "completed",
+            "createdAt": "2030-01-31T12:00:00.000Z",
+            "startedAt": "2030-01-31T12:00:02.000Z",
+            "completedAt": "2030-01-31T12:00:07.000Z",
+            "pendingMs": 2000,
+            "inProgressMs": 5000,
+        }
+    ]
+
+
+def test_an_item_that_is_under_way_grows_with_the_clock() -> None:
+    todos = Todos()
+    todos.know(known())
+    todos.move(moved(BEGUN, 2))
+
+    spent = [todos.document(at(seconds))[0]["inProgressMs"] for seconds in (2, 5, 1)]
+
+    # A clock that is set back takes nothing away.
+    assert spent == [0, 3000, 0]
+
+
+def test_an_item_that_is_taken_up_again_is_not_completed() -> None:
+    todos = Todos()
+    todos.know(known())
+    for state, seconds in ((BEGUN, 1), (DONE, 2), (BEGUN, 10), (DONE, 13)):
+        todos.move(moved(state, seconds))
+
+    (item,) = todos.document(at(20))
+
+    assert (item["inProgressMs"], item["completedAt"]) == (4000, "2030-01-31T12:00:13.000Z")
+    assert item["startedAt"] == "2030-01-31T12:00:01.000Z"
+
+
+def test_a_list_that_was_read_late_takes_no_item_back() -> None:
+    todos = Todos()
+    todos.move(moved(DONE, 1))
+
+    news = todos.know(known(seconds=2, state=BEGUN))
+
+    (item,) = todos.document(at(3))
+    assert (news, item["state"], item["subject"]) == (False, "completed", "Look")
+
+
+def test_an_item_of_an_earlier_attempt_is_known_from_its_first_move() -> None:
+    todos = Todos()
+
+    news = [
+        todos.move(moved(None, 1, "7")),
+        todos.move(moved(None, 2, "7", "Write")),
+        todos.move(moved(BEGUN, 3, "8", "Send")),
+    ]
+
+    assert news == [True, False, True]
+    assert [(one["subject"], one["state"]) for one in todos.document(at(4))] == [
+        ("Write", "pending"),
+        ("Send", "in_progress"),
+    ]
+
+
+def test_a_list_that_is_written_anew_moves_adds_and_drops_items() -> None:
+    todos = Todos()
+    news = [
+        todos.replace(listed(0, ("a", BEGUN), ("b", PENDING), ("b", PENDING))),
+        todos.replace(listed(0, ("a", BEGUN), ("b", PENDING), ("b", PENDING))),
+        todos.replace(listed(4, ("a", DONE), ("b", BEGUN), ("c", PENDING))),
+        todos.replace(listed(5, ("a", DONE), ("b", BEGUN))),
+    ]
+
+    assert news == [True, False, True, True]
+    assert [(one["subject"], one["state"]) for one in todos.document(at(9))] == [
+        ("a", "completed"),
+        ("b", "in_progress"),
+        ("b", "deleted"),
+        ("c", "deleted"),
+    ]
+    assert todos.progress == (1, 2)
+
+
+def test_more_items_than_are_kept_are_counted() -> None:
+    todos = Todos()
+
+    news = [todos.know(known(str(number))) for number in range(TODOS_KEPT + 2)]
+
+    assert (news.count(True), todos.left_out) == (TODOS_KEPT, 2)
+    assert todos.get(str(TODOS_KEPT)) is None
+
+
+@pytest.mark.parametrize("text", ["the\n password=hunter2abc", "x" * 1000])
+def test_what_an_item_says_is_one_short_line(text: str) -> None:
+    todos = Todos()
+    todos.know(known(subject=text))
+
+    subject = todos.document(at(1))[0]["subject"]
+
+    assert len(subject) <= 200
+    assert "\n" not in subject
+    assert "hunter2abc" not in subject

@@ -1,0 +1,90 @@
+"""A stored conversation is gone on with; an answer that it has is never asked for again."""
+
+import json
+from typing import Any
+
+import pytest
+
+from longshore.core.agents.transcripts import (
+    Answer,
+    answer_in,
+    mark_of,
+    merged,
+    new_lines,
+    session_id,
+)
+
+PROMPT = {"type": "user", "uuid": "p", "message": {"role": "user", "content": "do it"}}
+
+
+def assistant(*blocks: Any, stop: str | None = "end_turn", **more: Any) -> dict[str, Any]:
+    return {"type": "assistant", "message": {"content": list(blocks), "stop_reason": stop}, **more}
+
+
+def called(name: str, given: Any = None, *, number: str = "t1") -> dict[str, Any]:
+    block = {"type": "tool_use", "id": number, "name": name, "input": given or {}}
+    return assistant(block, stop="tool_use")
+
+
+def came_back(number: str = "t1", *, failed: bool = False) -> dict[str, Any]:
+    block = {"type": "tool_result", "tool_use_id": number, "is_error": failed}
+    return {"type": "user", "message": {"content": [block]}}
+
+
+SAID = assistant({"type": "text", "text": "the "}, {"type": "text", "text": "end"})
+
+
+def test_a_session_belongs_to_its_task_and_step_for_ever() -> None:
+    first = session_id("job_a", "task")
+
+    assert first == session_id("job_a", "task")
+    assert len({first, session_id("job_a", "b"), session_id("job_", "atask")}) == 3
+    assert [len(part) for part in first.split("-")] == [8, 4, 4, 4, 12]
+
+
+@pytest.mark.parametrize(
+    ("entries", "answer"),
+    [
+        ([], None),
+        ([PROMPT], None),
+        ([PROMPT, SAID], Answer(text="the end")),
+        ([PROMPT, SAID, {"type": "last-prompt"}], Answer(text="the end")),
+        ([PROMPT, SAID, PROMPT], None),
+        ([PROMPT, assistant({"type": "text", "text": "half"}, stop=None)], None),
+        ([PROMPT, called("Bash")], None),
+        ([PROMPT, called("Bash"), came_back()], None),
+        ([PROMPT, called("StructuredOutput", {"a": 1})], None),
+        ([PROMPT, called("StructuredOutput", {"a": 1}), came_back(failed=True)], None),
+        (
+            [PROMPT, called("StructuredOutput", {"a": 1}), came_back()],
+            Answer(structured={"a": 1}),
+        ),
+        (
+            [PROMPT, SAID, {**came_back("x"), "isSidechain": True}],
+            Answer(text="the end"),
+        ),
+        ([{"type": "assistant", "message": None}], None),
+        ([{"type": "assistant", "message": {"content": "hm", "stop_reason": "end_turn"}}],
+         Answer(text="hm")),
+        ([{"type": "assistant", "message": {"content": 3, "stop_reason": "end_turn"}}],
+         Answer(text="")),
+    ],
+)  # fmt: skip
+def test_an_answer_is_found_if_the_conversation_ends_with_one(
+    entries: list[dict[str, Any]], answer: Answer | None
+) -> None:
+    assert answer_in(entries) == answer
+
+
+def test_lines_that_are_known_or_broken_are_passed_over() -> None:
+    lines = [{"uuid": "a", "type": "x"}, {"uuid": "b", "type": "x"}, {"type": "no id"}]
+    data = b"\n".join(json.dumps(line).encode() for line in lines) + b'\n[1]\n{"uuid": "c", "ty'
+
+    assert list(new_lines(data, {"a"})) == lines[1:]
+    assert list(new_lines(data, {"a", "b", mark_of({"type": "no id"})})) == []
+
+
+def test_parts_are_put_together_in_order_and_each_entry_once() -> None:
+    a, b, c = ({"uuid": name} for name in "abc")
+
+    assert merged([[a, b], [b], [c, a]]) == [a, b, c]
