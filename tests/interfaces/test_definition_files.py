@@ -126,7 +126,10 @@ BROKEN: list[tuple[str | bytes, str]] = [
     ("definitions:\n  a: {name: a, runner: command}", "line 2: definitions.a.name: unknown here"),
     ("definitions: {}\ntasks: []\n", "line 2: tasks: unknown here; expected 'definitions' alone"),
     ("name: a\n", "line 1: runner: missing"),
-    ("name: a\nrunner: steam\n", "line 2: runner: expected one of command, python, agent, not 'steam'"),
+    (
+        "name: a\nrunner: steam\n",
+        "line 2: runner: expected one of command, python, agent, not 'steam'",
+    ),
     ("name: a\nrunner: command\n\ntimeot: 3s\n", "line 4: timeot: unknown field; expected one of"),
     (
         "definitions:\n- name: a\n  runner: command\n  retry:\n    maxAttempts: many\n",
