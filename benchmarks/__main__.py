@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from benchmarks import (
+    agents,
     children,
     dispatch,
     enqueue,
@@ -36,6 +37,7 @@ ITEMS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
     "dispatch": dispatch.measure,
     "children": children.measure,
     "isolation": isolation.measure,
+    "agents": agents.measure,
     "latency": latency.measure,
     "fsyncs": fsyncs.measure,
     "takeover": takeover.measure,

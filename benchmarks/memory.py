@@ -14,9 +14,7 @@ first samples to the last, which for the small ones is the narrower bound.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +23,7 @@ from statistics import fmean, linear_regression, median
 from benchmarks import worker_process
 from benchmarks.figures import Figure, Target
 from benchmarks.harness import scratch
+from benchmarks.processes import children_of_all, pss_kib, rss_kib, tree
 from benchmarks.scale import Scale
 from benchmarks.system import TENANT, all_ended, submit, system
 from longshore.core.child_limits import Isolation
@@ -115,52 +114,25 @@ async def _watch(services: Services, worker: int, jobs: int, total: int) -> Run:
         done = sum(len(job.ended) for job in page.items)
         if done == 0:
             continue  # not all of the processes are there yet
-        children = _children()
+        children = children_of_all()
         (keeper,) = children[worker]
         samples.append(
             Sample(
                 done=done,
-                worker=_rss_kib(worker),
-                keeper=_rss_kib(keeper),
-                guard=fmean(_rss_kib(guard) for guard in children[keeper]),
+                worker=rss_kib(worker),
+                keeper=rss_kib(keeper),
+                guard=fmean(rss_kib(guard) for guard in children[keeper]),
             )
         )
     seconds = time.monotonic() - began
     await all_ended(services)
-    everybody = _tree(worker)
+    everybody = tree(worker)
     return Run(
         samples=samples,
         seconds=seconds,
         processes=len(everybody),
-        together_kib=sum(_rollup_kib(one, "Pss") for one in everybody),
+        together_kib=sum(pss_kib(one) for one in everybody),
     )
-
-
-def _children() -> dict[int, list[int]]:
-    """The children of every process of the machine that has any."""
-    found: dict[int, list[int]] = defaultdict(list)
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has gone since
-            parent = entry.read_text().rpartition(")")[2].split()[1]
-            found[int(parent)].append(int(entry.parent.name))
-    return found
-
-
-def _tree(top: int) -> list[int]:
-    children = _children()
-    found = [top]
-    for one in found:
-        found += children[one]
-    return found
-
-
-def _rss_kib(process_id: int) -> float:
-    return _rollup_kib(process_id, "Rss")
-
-
-def _rollup_kib(process_id: int, name: str) -> float:
-    lines = Path(f"/proc/{process_id}/smaps_rollup").read_text().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def slope(name: str, run: Run, of: Callable[[Sample], float]) -> Figure:

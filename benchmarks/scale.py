@@ -22,6 +22,8 @@ class Scale:
     wide: tuple[int, ...]  # sizes of jobs that are compared, the smallest first
     stores: tuple[int, int]  # jobs in the two stores that are compared
     asks: int  # of each kind, at each store
+    agents: int  # tasks of agents in a round
+    agents_waiting: int  # tasks of agents that are there at once, for fewer places
 
 
 FULL = Scale(
@@ -38,6 +40,8 @@ FULL = Scale(
     wide=(100, 1_000, 10_000),
     stores=(1_000, 1_000_000),
     asks=200,
+    agents=6,
+    agents_waiting=20,
 )
 QUICK = Scale(
     rounds=2,
@@ -53,4 +57,6 @@ QUICK = Scale(
     wide=(20, 40),
     stores=(1_000, 2_000),
     asks=5,
+    agents=1,
+    agents_waiting=4,
 )

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from unittest.mock import patch
 
-from longshore import wiring
 from longshore.ports.runner import Ending, Report, WorkOrder
+from longshore.wiring import agents
 
 # Above the highest number that Linux gives out, so that no such process can exist.
 _NUMBERS = itertools.count(2**22 + 1)
@@ -65,5 +65,5 @@ class EndsAtOnce:
 @contextlib.contextmanager
 def without_children() -> Iterator[None]:
     """Workers that are built meanwhile get the stub; all else of the wiring stays as it is."""
-    with patch.object(wiring, "ProcessRunner", EndsAtOnce):
+    with patch.object(agents, "ProcessRunner", EndsAtOnce):
         yield

@@ -41,8 +41,12 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def started(folder: Path) -> Iterator[int]:
-    """A worker that serves ``folder``, ready for work; gives its process id."""
+def started(folder: Path, **settings: str) -> Iterator[int]:
+    """A worker that serves ``folder``, ready for work; gives its process id.
+
+    Args:
+        settings: Variables for those that are not to be as they are by default.
+    """
     program = worker_program()
     argv = [program, "worker"] if program else [sys.executable, "-m", __name__, str(folder)]
     log = folder / "worker.log"
@@ -50,7 +54,7 @@ def started(folder: Path) -> Iterator[int]:
         process = subprocess.Popen(
             argv,
             cwd=ROOT,
-            env=clean_environment(LONGSHORE_DATA_DIR=str(folder)),
+            env=clean_environment(LONGSHORE_DATA_DIR=str(folder), **settings),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from longshore.core.budgets import Scope
 from longshore.core.changes import Change, Refusal
 from longshore.core.failures import ErrorCategory, Failure
 from longshore.core.ids import job_id_of, task_id_of
@@ -20,6 +21,7 @@ from longshore.core.rows import (
     IntentKind,
     JobRow,
     JobSpec,
+    Parked,
     TaskRow,
     TaskSpec,
 )
@@ -59,6 +61,10 @@ def a_failure(category: ErrorCategory = ErrorCategory.NETWORK, **fields: Any) ->
 
 def a_cancel_request() -> CancelRequest:
     return CancelRequest(by="ann", reason="not needed", at=NOON)
+
+
+def a_parking(scope: Scope = Scope.TASK) -> Parked:
+    return Parked(scope=scope, reason="all is spent", at=NOON)
 
 
 def a_spec(key: str = "a", *, number: int = 0, job_id: str = JOB_ID, **fields: Any) -> TaskSpec:
@@ -127,6 +133,8 @@ def _fields_in(state: TaskState) -> dict[str, Any]:
             return {"due_at": NOON, "rung_at": NOON}
         case TaskState.IN_REVIEW:
             return {"result": a_document(), "exit_code": 0, "ran_for": SECOND}
+        case TaskState.PARKED:
+            return {"parked": a_parking(), "ran_for": SECOND}
         case TaskState.COMPLETED:
             ended = {"finished_at": NOON, "ran_for": SECOND}
             return {"result": a_document(), "exit_code": 0, **ended}

@@ -1,17 +1,21 @@
 #!/bin/sh
-# Run a command with a stand-in for the model, which says what a script has it say:
+# Run a command with a stand-in for the model, which answers from the files in offline/:
 #
-#   offline.sh SCRIPT COMMAND...
+#   ./offline.sh longshore up
 #
-# The real agent runs, and its tools do; nothing leaves this machine, and nothing is paid.
+# The real agent runs, and so do its tools; nothing leaves this machine, and nothing is paid.
 set -eu
-script=$1
-shift
+here=$(dirname "$0")
 pipe=$(mktemp -u)
 mkfifo -m 600 "$pipe"
-python -m longshore.testing.messages_api --script "$script" > "$pipe" &
-trap 'kill $! 2> /dev/null || true; rm -f "$pipe"' EXIT
+# It ends with the command, which takes this shell's place below.
+python -m longshore.testing.messages_api --with-parent \
+  --script "$here/offline/store.json" \
+  --script "$here/offline/review.json" \
+  --script "$here/offline/notice.json" > "$pipe" &
 # Its first line is ANTHROPIC_BASE_URL=…, and comes when it listens.
-read -r address < "$pipe"
-export "$address" ANTHROPIC_API_KEY=offline
-"$@"
+read -r address < "$pipe" || address=
+rm "$pipe"
+[ -n "$address" ] || exit 1
+export "$address" ANTHROPIC_API_KEY=sk-ant-of-the-stand-in
+exec "$@"

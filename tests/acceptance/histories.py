@@ -14,7 +14,7 @@ COMPLETED = "Task Completed"
 _ENDS = frozenset(
     {
         *(COMPLETED, "Task Processing Failed", "Task Failed", "Task Timeout"),
-        *("Task Released", "Task Cancelled"),
+        *("Task Released", "Task Parked", "Task Cancelled"),
     }
 )
 

@@ -56,6 +56,15 @@ class HeldCli:
         await begun(self._folder / f"held-{where}-{number}")
 
 
+def detached(never: Path) -> str:
+    """A command that leaves somebody in a session of its own, of whom its parent knows nothing.
+
+    It writes its number into the file ``detached``.
+    """
+    waits = f"echo $$ > detached.part; mv detached.part detached; read nothing < {never}"
+    return f"(setsid sh -c '{waits}' > /dev/null 2>&1 &)"
+
+
 async def begun(note: Path) -> None:
     """Return when somebody has written this file."""
 

@@ -72,11 +72,11 @@ class Stage:
         document = {"name": name, "runner": "agent", "retry": retry, **fields}
         await self.services.backend.definitions.put(TENANT, read_definition(document))
 
-    async def submit(self, *tasks: dict[str, Any]) -> None:
+    async def submit(self, *tasks: dict[str, Any], **more: Any) -> None:
         """Hand in a job, by default of one task."""
         given = list(tasks) or [{"taskId": "a", "name": "agent-task"}]
         request = f"request-{next(_requests)}"
-        accepted = await self.services.producer.submit(TENANT, request, {"tasks": given})
+        accepted = await self.services.producer.submit(TENANT, request, {"tasks": given, **more})
         self.job_id = accepted.job.id
 
     def work(self) -> Worker:

@@ -4,11 +4,14 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
+from longshore.core.agents.prices import LIST_PRICES, Tokens
 from longshore.core.states import TaskState
 from longshore.testing.messages_api import Script, stall, structured, text, tool_use
 from longshore.testing.messages_api import Stage as Far
 from tests.agents.holding import HeldCli, begun
-from tests.agents.stage import SCHEMA, Stage, left_of, on_stage, scenario
+from tests.agents.stage import MODEL, SCHEMA, Stage, left_of, on_stage, scenario
 
 GOOD = {"title": "Tides", "score": 7}
 KILLS = 5
@@ -108,6 +111,8 @@ async def check_all_is_counted(stage: Stage) -> None:
         spent.output_tokens,
     )
     assert row.usage.turns == 3
+    one = LIST_PRICES.cost_usd(MODEL, Tokens(input=100, output=10))
+    assert row.usage.cost_usd == pytest.approx(3 * one)
     assert (row.attempt, row.attempts_used) == (KILLS + 1, KILLS)
     failures = await stage.failures()
     assert [category for category, _ in failures] == ["crash"] * KILLS

@@ -1,8 +1,10 @@
 """An agent whose result somebody looks at before it counts."""
 
+from longshore.core.child_places import AGENT_FOLDER
 from longshore.core.states import TaskState
 from longshore.testing.messages_api import Script, stall, structured, text
 from longshore.testing.messages_api import Stage as Far
+from tests.acceptance.conftest import until
 from tests.agents.stage import SCHEMA, TENANT, Stage, left_of, scenario
 
 FIRST, SECOND = {"title": "Tides", "score": 1}, {"title": "Moons", "score": 9}
@@ -10,6 +12,12 @@ STEPS = [
     {"name": "outline", "prompt": "Outline it.", "outputSchema": SCHEMA},
     {"name": "write", "prompt": "Write about {{ steps.outline.title }}."},
 ]
+
+
+async def _written_down(stage: Stage, words: str) -> bool:
+    """Whether the agent has, and so a later attempt knows that it was asked."""
+    home = stage.work_folder / f"{stage.id_of()}.2" / AGENT_FOLDER
+    return any(words in file.read_text() for file in home.rglob("*.jsonl"))
 
 
 @scenario
@@ -31,6 +39,7 @@ async def test_feedback_goes_on_in_the_same_conversations_also_after_a_crash(sta
     await stage.api.wait_until(
         lambda: any(one.stage is Far.SILENT for one in stage.requests(step="outline"))
     )
+    await until(lambda: _written_down(stage, "wants it changed"))
     family = stage.family()
     stage.kill_child()
     row = await stage.over()

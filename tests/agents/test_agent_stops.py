@@ -4,11 +4,14 @@ import json
 import os
 from pathlib import Path
 
+from longshore.adapters.process.table import alive
 from longshore.core.states import TaskState
 from longshore.testing.messages_api import Script, hang, stall, text, tool_use
 from longshore.testing.messages_api import Stage as Far
-from tests.agents.holding import begun
+from tests.acceptance.conftest import until
+from tests.agents.holding import begun, detached
 from tests.agents.stage import TENANT, Stage, left_of, scenario
+from tests.agents.test_agent_workers import answers_stored
 
 BY = "operator"
 
@@ -51,9 +54,10 @@ async def test_a_cancelled_agent_leaves_nobody_behind_and_goes_on_when_it_is_res
     stage: Stage, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "never")
+    far = detached(tmp_path / "never")
     stage.api.play(
         [
-            tool_use("Bash", {"command": f"echo > begun; read nothing < {tmp_path}/never"}),
+            tool_use("Bash", {"command": f"{far}; echo > begun; read nothing < {tmp_path}/never"}),
             stall(),
             text("done"),
         ]
@@ -62,7 +66,12 @@ async def test_a_cancelled_agent_leaves_nobody_behind_and_goes_on_when_it_is_res
     await stage.submit()
 
     await begun(stage.files() / "begun")
+    await begun(stage.files() / "detached")
+    await until(lambda: answers_stored(stage, 1))
+    # Whoever it was left by is gone, and so it is below nobody whom the attempt has started.
+    far_away = int((stage.files() / "detached").read_text())
     await cancelled_twice(stage, among="bash")
+    assert not alive(far_away)
     await stage.services.resuming.resume(stage.job_id, [stage.id_of()], by=BY)
 
     await stage.api.wait_until(lambda: any(one.stage is Far.SILENT for one in stage.requests()))

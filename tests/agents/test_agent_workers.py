@@ -10,7 +10,7 @@ from longshore.runners.keeper.kernel import descendants
 from longshore.services.worker.sessions import sessions_of
 from longshore.testing.messages_api import text, tool_use
 from tests.acceptance.conftest import WorkerProcess, until
-from tests.agents.holding import begun
+from tests.agents.holding import begun, detached
 from tests.agents.stage import Stage, left_of, name_of, on_stage, scenario, settings_for
 
 
@@ -19,9 +19,10 @@ async def test_a_killed_worker_leaves_nobody_behind_and_the_next_one_goes_on(
     tmp_path: Path,
 ) -> None:
     os.mkfifo(tmp_path / "never")
+    far = detached(tmp_path / "never")
     script = [
         tool_use("Bash", {"command": "echo > kept"}),
-        tool_use("Bash", {"command": f"echo > begun; read nothing < {tmp_path}/never"}),
+        tool_use("Bash", {"command": f"{far}; echo > begun; read nothing < {tmp_path}/never"}),
         text("done"),
     ]
     async with on_stage(tmp_path, script, works=False) as stage:
@@ -30,8 +31,10 @@ async def test_a_killed_worker_leaves_nobody_behind_and_the_next_one_goes_on(
         first = WorkerProcess(settings_for(tmp_path, stage.api.url))
         try:
             await begun(stage.files() / "begun")
+            await begun(stage.files() / "detached")
             await until(lambda: answers_stored(stage, 2))
             family = {one: name_of(one) for one in descendants(first.process.pid)}
+            assert int((stage.files() / "detached").read_text()) in family
             assert {"claude", "bash", "longshore-task"} <= {*family.values()}
         finally:
             first.kill()

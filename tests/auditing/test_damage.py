@@ -27,6 +27,7 @@ HARMLESS = {
     "change Task Failed.error_category": "of a round that is over; its row has forgotten",
     "change Task Failed.source": "says who ended it, and counts the same",
     "change Task Heartbeat.effective_until_us": "how long a lease lasts is its worker's choice",
+    "change Task Parked.due_at_us": "until when it was to rest; it went on sooner",
     "change Task Processing Failed.due_at_us": "how long the pause was is chance",
     "change Task Processing Failed.error_category": "of an attempt that another has followed",
     "change Task Processing Started.effective_until_us": "as of a heartbeat",

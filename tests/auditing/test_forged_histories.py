@@ -280,7 +280,26 @@ BELONGING = [
     Forged(13, "under the key", lambda f: f.change_message("late/a", key="job-x_a")),
     Forged(13, "is on queue 'mail'", lambda f: f.change_message("late/a", queue="mail")),
 ]
-ALL = [*LOST, *LEASES, *ENDS, *AGREEMENT, *ORDER, *OUTPUT, *BELONGING]
+BUDGETS = [
+    Forged(3, "that nobody held", lambda f: f.without_event("parked/c", 2)),
+    Forged(
+        5,
+        "comes while it is pending",
+        lambda f: f.without_event("parked/b", 3).without_event("parked/b", 2),
+    ),
+    Forged(5, "comes while it is processing", lambda f: f.without_event("parked/b", 3)),
+    Forged(5, "claims it while it is parked", lambda f: f.without_event("parked/b", 4)),
+    Forged(3, "attempt 7 comes in attempt 1", lambda f: f.say("parked/c", 3, attempt_number=7)),
+    Forged(
+        4,
+        "comes after it had completed",
+        lambda f: f.add_event("parked/b", f.event("parked/b", 4)),
+    ),
+    Forged(5, "add up to state 'parked'", lambda f: f.change_task("parked/c", state="pending")),
+    Forged(5, "its row says 'parked'", lambda f: f.change_task("late/a", state="parked")),
+    Forged(8, "ends at 1, and its outcome says 2", lambda f: f.drop_output("parked/a", 1, 2)),
+]
+ALL = [*LOST, *LEASES, *ENDS, *AGREEMENT, *ORDER, *OUTPUT, *BELONGING, *BUDGETS]
 
 
 @pytest.mark.parametrize("forged", ALL, ids=lambda forged: f"{forged.invariant}: {forged.words}")

@@ -1,13 +1,15 @@
 """A real history with a bit of everything, on any backend: what the auditor must find in order.
 
 Played by commands, step by step, so that it is the same on each backend: retries, output with a
-marker, releases, lost leases, timeouts, a cancellation, resumes, reviews, delays, two tenants.
+marker, releases, lost leases, timeouts, a cancellation, resumes, reviews, delays, budgets, two
+tenants.
 """
 
 from datetime import timedelta
 from typing import Any
 
 from longshore.core import commands as c
+from longshore.core.budgets import Budget, Scope
 from longshore.core.definition import Definition, RunnerKind
 from longshore.core.events.event import Context
 from longshore.core.events.types import MessageRejected
@@ -224,6 +226,30 @@ async def _late(play: Play) -> None:
     await play.stage.dispatch()
 
 
+async def _parked(play: Play) -> None:
+    """Budgets are used up; all goes on but for one task, which rests until tomorrow."""
+    stage, id_ = play.stage, job_id(play.request_id)
+    tasks = [a_task("a"), a_task("b"), a_task("c"), a_task("d"), a_task("e", "c")]
+    await stage.producer.submit(TENANT, play.request_id, {"tasks": tasks, "budget": 5})
+    fence = await play.claim("a", renewals=1)
+    await play.prints("a", 1, 1, 2)
+    await play.do("a", _used_up(fence, Scope.TASK, last_output=2))
+    await play.do("a", c.AddBudget(more=Budget(usd=1.0), by="ann", request_id="r1"))
+    await play.complete("a")
+    await play.do("b", _used_up(await play.claim("b"), Scope.JOB))
+    await stage.budgeting.add_to_job(TENANT, id_, Budget(usd=1.0), by="ann", request_id="r1")
+    await play.complete("b")
+    until = stage.clock.now() + timedelta(days=300)
+    await play.do("c", _used_up(await play.claim("c"), Scope.DAY, until=until))
+    await play.do("d", _used_up(await play.claim("d"), Scope.STEP))
+    await play.do("d", c.RequestCancel(by="bob"))
+    await stage.dispatch()
+
+
+def _used_up(fence: int, scope: Scope, **fields: Any) -> c.Park:
+    return c.Park(fence=fence, scope=scope, reason="all is spent", duration=SECOND, **fields)
+
+
 JOBS = {
     "pipeline": _pipeline,
     "failing": _failing,
@@ -232,6 +258,7 @@ JOBS = {
     "reviewed": _reviewed,
     "silent": _silent,
     "late": _late,
+    "parked": _parked,
 }
 
 

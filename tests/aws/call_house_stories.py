@@ -40,7 +40,7 @@ T = TypeVar("T")
 WAKES = ("Task Completed",)
 _STUCK = "UPDATE_ROLLBACK_FAILED"
 _DEPLOYED = [name for name in STACKS if name not in ("worker", "server")]
-_TRIES = 40  # each trouble ends one of them at most
+_TRIES = 400  # each trouble ends one of them at most, and a storm is many at each site
 
 
 # Deploying ----------------------------------------------------------------------------------------

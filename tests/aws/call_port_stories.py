@@ -2,20 +2,27 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from longshore.adapters.aws import records
+from longshore.adapters.aws.accounts import DynamoAccounts
 from longshore.adapters.aws.output import DynamoOutputLog
 from longshore.adapters.aws.queue import SqsTaskQueue
 from longshore.adapters.aws.queue_calls import Sqs
+from longshore.core.budgets import NO_BUDGET, Account, close, job_account, reserve, settle
+from longshore.core.events.types import Usage
 from longshore.core.limits import RECEIVE_LIMIT
+from longshore.errors import VersionConflict
+from longshore.ports.accounts import Accounts
 from longshore.ports.output import OutputEntry, Stream
 from longshore.ports.queue import Message, Outgoing
 from longshore.services.relay import Relay
 from tests.aws.call_theatre import CLIENT_TRIES, MOMENT, Story, Theatre, Unfinished
-from tests.unit.services.stage import NO_WAIT, task_id
+from tests.unit.services.stage import NO_WAIT, TENANT, task_id
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 _LATER = 14 * HOUR  # more than SQS delays, and more than it hides
@@ -126,12 +133,19 @@ async def _all_received(told: Theatre, name: str, within: timedelta = 10 * MINUT
 
 
 async def _the_only_one(told: Theatre, name: str) -> Message:
-    """What was just sent: a lost answer may have doubled it."""
+    """What was just sent: a lost answer may have doubled it, or hidden a copy for a while."""
+    queue = told.stage.backend.queue
     held, *more = await _all_received(told, name)
-    while more := more or await _look(told, name):
-        receipts = [one.receipt for one in more]
-        await told.asks(lambda some=receipts: told.stage.backend.queue.delete(some))
-        more = []
+    hidden = True
+    while hidden or more:
+        if more:
+            receipts = [one.receipt for one in more]
+            await told.asks(lambda some=receipts: queue.delete(some))
+        else:
+            await told.asks(lambda: queue.extend([held.receipt], hidden_for=5 * MINUTE))
+            await told.stage.passes(2 * MINUTE)
+            hidden = False
+        more = await _look(told, name)
     return held
 
 
@@ -249,9 +263,85 @@ async def _bodies(told: Theatre, url: str) -> Sequence[str]:
         found += [one["Body"] for one in messages]
 
 
+async def an_account_that_two_spend_from(told: Theatre) -> None:
+    """Whoever is overtaken, and whichever answer is lost: what each has spent is counted once."""
+    here = _Spender(told, told.stage.backend.accounts, "here")
+    there = _Spender(told, DynamoAccounts(told.aws, told.names), "there")
+    for answers in (1, 2, 3):
+        await here.reserves(answers - 1, meanwhile=partial(there.reserves, answers - 1))
+        await there.settles(answers, meanwhile=partial(here.settles, answers))
+    for spender in (here, there):
+        account = await spender.account()
+        assert account.spent == account.taken == Usage(turns=2 * 3, cost_usd=2 * 3.0)
+    await here.ends(meanwhile=there.ends)
+    left = await here.account()
+    assert (left.closed, left.holdings) == (account.spent, ())
+
+
+_Deed = Callable[[], Awaitable[None]]
+
+
+async def _nothing() -> None:
+    pass
+
+
+class _Spender:
+    """A process with an attempt that asks a model: each answer costs a dollar."""
+
+    def __init__(self, told: Theatre, accounts: Accounts, task: str) -> None:
+        self._told = told
+        self._accounts = accounts
+        self._who = partial(dict[str, Any], task_id=task, attempt=1)
+        self._name = job_account(told.name)
+        self._task = task
+
+    async def account(self) -> Account:
+        found = await self._told.asks(lambda: self._accounts.account(TENANT, self._name))
+        return found or Account(tenant=TENANT, name=self._name)
+
+    async def reserves(self, answers: int, meanwhile: _Deed = _nothing) -> None:
+        wanted = Usage(cost_usd=5.0)
+        terms = self._who(spent=_spent(answers), reserved=Usage(), wanted=wanted)
+        reserving = partial(reserve, limit=NO_BUDGET, **terms)
+        await self._change(f"reserves {answers}", reserving, meanwhile)
+
+    async def settles(self, answers: int, meanwhile: _Deed = _nothing) -> None:
+        terms = self._who(spent=_spent(answers), reserved=Usage())
+        await self._change(f"settles {answers}", partial(settle, **terms), meanwhile)
+
+    async def ends(self, meanwhile: _Deed = _nothing) -> None:
+        await self._change("ends", partial(close, **self._who()), meanwhile)
+
+    async def _change(
+        self,
+        what: str,
+        decide: Callable[[Account], Account | str | None],
+        meanwhile: _Deed,
+    ) -> None:
+        for _ in range(CLIENT_TRIES):
+            stored = await self.account()
+            decided = decide(stored)
+            if not isinstance(decided, Account):
+                return  # it was written, and that was not heard
+            await meanwhile()
+            meanwhile = _nothing
+            changed = replace(decided, version=stored.version + 1, change_id=f"{self._task} {what}")
+            try:
+                await self._told.asks(lambda one=changed: self._accounts.commit(one))
+            except VersionConflict:
+                continue
+            return
+        raise Unfinished(what)
+
+
+def _spent(answers: int) -> Usage:
+    return Usage(turns=answers, cost_usd=float(answers))
+
+
 PORT_STORIES: Sequence[Story] = (
     messages_that_are_put_off_given_back_and_worn_out,
     output_that_comes_in_no_order_and_in_large_pieces,
     a_blob_that_breaks_off,
     a_record_that_nobody_can_read,
+    an_account_that_two_spend_from,
 )

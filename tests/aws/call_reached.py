@@ -58,6 +58,7 @@ REACHED: dict[str, tuple[str, ...]] = {
     "a_message_that_nobody_could_deal_with": (
         "ledger_sweeps:Sweeps._jobs",
         "ledger_sweeps:Sweeps._jobs#2",
+        "ledger_sweeps:Sweeps.parked",
         "queue_calls:Sqs.hide",
         "queue_dead:DeadLetters._drop_from",
         "queue_dead:DeadLetters._page",
@@ -88,10 +89,11 @@ REACHED: dict[str, tuple[str, ...]] = {
         "ledger_listings:Listings.find",
         "queue:SqsTaskQueue.depth",
         "queue:SqsTaskQueue.depth#2",
+        "queues:DynamoQueues._ended",
+        "queues:DynamoQueues._ended#2",
+        "queues:DynamoQueues.hold",
         "queues:DynamoQueues.pause",
         "queues:DynamoQueues.paused",
-        "queues:DynamoQueues.resume",
-        "queues:DynamoQueues.resume#2",
     ),
     "messages_that_are_put_off_given_back_and_worn_out": (
         "queue_calls:Sqs.replace",
@@ -120,6 +122,10 @@ REACHED: dict[str, tuple[str, ...]] = {
         "blobs:_Reader._go_on",
     ),
     "a_record_that_nobody_can_read": ("records:Aside._send",),
+    "an_account_that_two_spend_from": (
+        "accounts:DynamoAccounts.account",
+        "accounts:DynamoAccounts.commit",
+    ),
     "a_stage_that_is_deployed_examined_and_taken_away": (
         "deploying:CloudFormationDeployment._empty",
         "deploying:CloudFormationDeployment._empty#2",

@@ -102,7 +102,11 @@ async def whatever_else_is_asked_at_a_desk(told: Theatre) -> None:
     await _blobs_of(told, backend, name)
     await _keys_of(told, backend, name)
     await told.asks(lambda: backend.queues.pause(name, by="ann", reason=name, now=now))
-    assert name in [one.name for one in await told.asks(backend.queues.paused)]
+    until = now + timedelta(hours=1)
+    await told.asks(
+        lambda: backend.queues.hold(name, until=until, by="worker-1", reason=name, now=now)
+    )
+    assert [one.name for one in await told.asks(backend.queues.paused)].count(name) == 2
     await told.asks(lambda: backend.queues.resume(name))
     assert name not in [one.name for one in await told.asks(backend.queues.paused)]
     own = Definition(name=name, runner=RunnerKind.COMMAND)

@@ -1,8 +1,10 @@
 """Pauses in DynamoDB held to their contract, and what DynamoDB does besides."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from longshore.adapters.aws.queues import DynamoQueues
 from longshore.errors import BackendUnavailable, OutcomeUnknown
 from longshore.ports.backend import Backend
 from longshore.ports.queues import PausedQueue
+from longshore.testing.clock import FakeClock
+from longshore.testing.contracts.holds import HoldsContract, HoldsSharedContract
 from longshore.testing.contracts.queues import QueuesContract, QueuesSharedContract
 from longshore.testing.contracts.suite import START, Opener, clause, settle, soon, under_way
 from tests.aws.trouble import (
@@ -35,11 +39,21 @@ NEVER_S = 3600.0
 class _Aws(InTrouble):
     look_every_s = 1.0
 
+    @asynccontextmanager
+    async def make_backend(self, tmp_path: Path, clock: FakeClock) -> AsyncIterator[Backend]:
+        self.clock = clock
+        async with super().make_backend(tmp_path, clock) as backend:
+            yield backend
+
     def port(self, aws: Aws, names: Names) -> dict[str, Any]:
-        return {"queues": DynamoQueues(aws, names, look_every_s=self.look_every_s)}
+        return {"queues": DynamoQueues(aws, names, self.clock, look_every_s=self.look_every_s)}
 
 
 class TestDynamoQueues(_Aws, QueuesContract, QueuesSharedContract):
+    pass
+
+
+class TestDynamoHolds(_Aws, HoldsContract, HoldsSharedContract):
     pass
 
 
@@ -147,6 +161,47 @@ class TestPausingInTrouble(_Aws):
 
         assert [one.name for one in paused] == [name for name in names if name != "q07"]
         assert self.trouble.count("query") == 3
+
+
+class TestHoldingInTrouble(_Aws):
+    @pytest.mark.parametrize("mishap", [lost, never_arrived])
+    @clause
+    async def test_a_hold_that_is_not_answered_stands(
+        self, backend: Backend, mishap: Mishap
+    ) -> None:
+        self.trouble.meet("update_item", mishap, mishap)
+
+        assert await _held(backend) == HELD
+        assert await backend.queues.paused() == [HELD]
+
+    @clause
+    async def test_a_hold_that_is_made_again_spares_a_queue_that_was_resumed_since(
+        self, backend: Backend
+    ) -> None:
+        ended: list[PausedQueue | None] = []
+
+        async def resume() -> None:
+            ended.append(await backend.queues.resume("a"))
+
+        self.trouble.meet("update_item", lost_and_then(resume))
+
+        assert await _held(backend) == HELD
+        assert ended == [HELD]
+        assert await backend.queues.paused() == []
+
+    @clause
+    async def test_a_resume_that_is_cut_off_has_ended_the_hold_and_left_the_pause(
+        self, backend: Backend
+    ) -> None:
+        await _held(backend)
+        await _paused(backend)
+        self.trouble.meet("update_item", asked_for(), throttled)
+
+        with pytest.raises(BackendUnavailable):
+            await backend.queues.resume("a")
+
+        assert await backend.queues.paused() == [OURS]
+        assert await backend.queues.resume("a") == OURS
 
 
 class TestWaiting(_Aws):
@@ -260,6 +315,14 @@ async def _until(so: Callable[[], bool]) -> None:
 
 
 OURS = PausedQueue(name="a", by="ann", reason="a flood", at=START)
+HELD = PausedQueue(
+    name="a", by="worker-1", reason="limit", at=START, until=START + timedelta(minutes=1)
+)
+
+
+async def _held(backend: Backend) -> PausedQueue:
+    until = START + timedelta(minutes=1)
+    return await backend.queues.hold("a", until=until, by="worker-1", reason="limit", now=START)
 
 
 async def _paused(backend: Backend) -> PausedQueue:

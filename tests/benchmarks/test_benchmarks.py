@@ -81,3 +81,16 @@ def test_memory_is_told_of_a_worker_that_has_done_its_tasks_and_of_all_below_it(
     assert worker["details"]["tasks"] == 20 * QUICK.noops
     # The worker, its keeper, and at least one guard with a member of the pool.
     assert worker["details"]["processes"] >= 4
+
+
+def test_an_agent_is_compared_with_the_bare_sdk_and_many_of_them_with_their_ceiling() -> None:
+    figures = json.loads(_output("--json", "--only=agents"))["figures"]
+
+    parts = ("wall", "cpu", "wall_fresh", "memory", "memory_each")
+    assert list(figures) == [f"agents.{part}" for part in parts]
+    assert figures["agents.wall"]["floor"] > 0
+    assert figures["agents.cpu"]["floor"] > 0
+    for name in ("agents.wall", "agents.cpu", "agents.memory", "agents.memory_each"):
+        assert figures[name]["target"]["verdict"] in {"PASS", "above"}
+    memory = figures["agents.memory"]["details"]
+    assert memory["tasks"] > memory["room_for"] >= memory["most_at_once"] > 0

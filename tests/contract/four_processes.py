@@ -94,7 +94,9 @@ def _follow(lines: list[Line], clock: FakeClock) -> None:
 def _backend(turns: "_Turns", clock: FakeClock, *, epoch: int, atomic: bool) -> Backend:
     ports: dict[str, Any] = {
         name: _Port(name, turns)
-        for name in ("queue", "queues", "events", "bus", "output", "definitions", "keys")
+        for name in (
+            *("queue", "queues", "events", "bus", "output", "definitions", "keys", "accounts"),
+        )
     }
     ledger, blobs = _Ledger(turns, epoch=epoch, atomic=atomic), _Blobs(turns)
     return Backend(

@@ -7,11 +7,13 @@ from pathlib import Path
 from longshore.adapters.memory.backend import memory_backend
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
+from longshore.testing.contracts.accounts import AccountsContract
 from longshore.testing.contracts.blobs import BlobStoreContract
 from longshore.testing.contracts.definitions import DefinitionsContract
 from longshore.testing.contracts.event_bus import EventBusContract, LogBusContract
 from longshore.testing.contracts.event_log import EventLogContract
 from longshore.testing.contracts.event_queries import RecordedOrderContract
+from longshore.testing.contracts.holds import HoldsContract
 from longshore.testing.contracts.keys import KeysContract
 from longshore.testing.contracts.ledger import (
     AtomicLedgerContract,
@@ -74,4 +76,12 @@ class TestMemoryKeys(_Memory, KeysContract):
 
 
 class TestMemoryQueues(_Memory, QueuesContract):
+    pass
+
+
+class TestMemoryHolds(_Memory, HoldsContract):
+    pass
+
+
+class TestMemoryAccounts(_Memory, AccountsContract):
     pass

@@ -9,6 +9,7 @@ from longshore.adapters.sqlite import event_pages
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
+from longshore.testing.contracts.accounts import AccountsContract, AccountsSharedContract
 from longshore.testing.contracts.blobs import BlobStoreContract, BlobStoreSharedContract
 from longshore.testing.contracts.definitions import DefinitionsContract, DefinitionsSharedContract
 from longshore.testing.contracts.event_bus import (
@@ -18,6 +19,7 @@ from longshore.testing.contracts.event_bus import (
 )
 from longshore.testing.contracts.event_log import EventLogContract, EventLogSharedContract
 from longshore.testing.contracts.event_queries import RecordedOrderContract
+from longshore.testing.contracts.holds import HoldsContract, HoldsSharedContract
 from longshore.testing.contracts.keys import KeysContract, KeysSharedContract
 from longshore.testing.contracts.ledger import (
     AtomicLedgerContract,
@@ -75,4 +77,12 @@ class TestSqliteKeys(_Sqlite, KeysContract, KeysSharedContract):
 
 
 class TestSqliteQueues(_Sqlite, QueuesContract, QueuesSharedContract):
+    pass
+
+
+class TestSqliteHolds(_Sqlite, HoldsContract, HoldsSharedContract):
+    pass
+
+
+class TestSqliteAccounts(_Sqlite, AccountsContract, AccountsSharedContract):
     pass

@@ -9,6 +9,7 @@ import pytest
 
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
+from longshore.testing.contracts.accounts import AccountsContract, AccountsSharedContract
 from longshore.testing.contracts.blobs import BlobStoreContract, BlobStoreSharedContract
 from longshore.testing.contracts.definitions import (
     DefinitionsContract,
@@ -21,6 +22,7 @@ from longshore.testing.contracts.event_bus import (
 )
 from longshore.testing.contracts.event_log import EventLogContract, EventLogSharedContract
 from longshore.testing.contracts.event_queries import RecordedOrderContract
+from longshore.testing.contracts.holds import HoldsContract, HoldsSharedContract
 from longshore.testing.contracts.keys import KeysContract, KeysSharedContract
 from longshore.testing.contracts.ledger import (
     AtomicLedgerContract,
@@ -88,4 +90,12 @@ class TestSqliteKeysInFour(_FourProcesses, KeysContract, KeysSharedContract):
 
 
 class TestSqliteQueuesInFour(_FourProcesses, QueuesContract, QueuesSharedContract):
+    pass
+
+
+class TestSqliteHoldsInFour(_FourProcesses, HoldsContract, HoldsSharedContract):
+    pass
+
+
+class TestSqliteAccountsInFour(_FourProcesses, AccountsContract, AccountsSharedContract):
     pass

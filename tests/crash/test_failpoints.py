@@ -9,6 +9,7 @@ import pytest
 
 from longshore import failpoints
 from longshore.failpoints import reach
+from longshore.ports.accounts import Accounts
 from longshore.ports.blobs import BlobStore
 from longshore.ports.definitions import Definitions
 from longshore.ports.events import EventBus, EventLog
@@ -31,13 +32,14 @@ PORTS = {
     "blobs": BlobStore,
     "definitions": Definitions,
     "keys": Keys,
+    "accounts": Accounts,
 }
 # A process that is killed around one of these has changed nothing.
 READS = {
     "ledger": {
         *("epoch", "atomic", "task", "tasks", "job", "list_tasks", "list_jobs", "task_states"),
         *("find", "unrung", "held", "open_intents", "unrecorded_ends", "untold_parents"),
-        *("untold_ends", "nudged", "failed", "failed_tenants"),
+        *("untold_ends", "nudged", "failed", "failed_tenants", "parked"),
     },
     "queue": {"depth", "dead_letters"},
     "queues": {"paused", "paused_of"},
@@ -47,6 +49,7 @@ READS = {
     "blobs": {"get", "stream", "size", "keys", "url"},
     "definitions": {"get", "list"},
     "keys": {"find", "list"},
+    "accounts": {"account"},
 }
 # What others can see of a process, now or when it is gone.
 LASTING = {

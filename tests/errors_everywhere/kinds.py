@@ -14,7 +14,10 @@ from tests.errors_everywhere.sites import PORTS, methods_of
 
 # Those that speak to a store; the others are on the machine, and fail by their contracts only.
 _STORES = frozenset(
-    {"ledger", "queue", "queues", "events", "bus", "output", "blobs", "definitions", "keys"}
+    {
+        *("ledger", "queue", "queues", "events", "bus", "output", "blobs", "definitions", "keys"),
+        "accounts",
+    }
 )
 _NAMED = re.compile(r"^\s*(?P<name>[A-Z]\w+): ", re.MULTILINE)
 _IN_PASSING = re.compile(r"Raises (?P<name>[A-Z]\w+) ")

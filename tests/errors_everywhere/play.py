@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from longshore.adapters.memory.backend import memory_backend
 from longshore.core.backoff import RetryPolicy
+from longshore.core.budgets import Budget
 from longshore.core.definition import Definition, RunnerKind
 from longshore.core.lease import LeasePolicy
 from longshore.core.states import JobState, TaskState
@@ -50,6 +51,7 @@ HASTY = Definition(
 TALKATIVE = Definition(name="talkative", runner=RunnerKind.AGENT, options={"prompt": "Talk."})
 ELSEWHERE = Definition(name="elsewhere", runner=RunnerKind.PYTHON, queue="other")
 CANARY = "canary"
+DAY = Budget(usd=100.0)
 LARGE = "x" * 3_000
 _LOOK_EVERY_S = 0.5
 _LOOKS = 600
@@ -86,9 +88,9 @@ class Play:
         self.machine = FakePresence(leading=leading)
         self.children = FakeRunner(self.raw.clock, folder=folder)
         # What others did and do: nothing ever goes wrong for them.
-        self.others = Stage(self.raw, presence=self.machine, retry=RETRY)
+        self.others = Stage(self.raw, presence=self.machine, retry=RETRY, day=DAY)
         presence: Any = Wired(wire, "presence", self.machine)
-        self.ours = Stage(wire.before(self.raw), presence=presence, retry=RETRY)
+        self.ours = Stage(wire.before(self.raw), presence=presence, retry=RETRY, day=DAY)
         self.ours.runner = Wired(wire, "runner", self.children)
         self.broke: list[BaseException] = []  # what ended a worker
         self.heard: list[BaseException] = []  # errors that people were told

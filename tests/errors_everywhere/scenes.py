@@ -26,6 +26,7 @@ from longshore.services.post_mortem import examine
 from longshore.testing.flaky import Flaky
 from longshore.testing.runner import Script, fails, prints, succeeds
 from tests.errors_everywhere.asking import changes, changes_prepared, keys
+from tests.errors_everywhere.budgets import budgets, budgets_prepared
 from tests.errors_everywhere.folder import folder
 from tests.errors_everywhere.functions import functions
 from tests.errors_everywhere.play import LARGE, Play
@@ -85,6 +86,8 @@ async def attempts(play: Play) -> None:
     )
     said = Conversed("session-1", [{"uuid": "1", "type": "user"}])
     scripts.plays("talks", Script(says=[said, Used(_PAID)], ending=fails()), Script(says=[said]))
+    limited = fails(ErrorCategory.RATE_LIMIT, retry_after=SECOND)
+    scripts.plays("limited", Script(ending=limited), Script())
     scripts.plays("late", ENDLESS, Script())
     scripts.plays("parent", Script(ending=succeeds(LARGE)))
     scripts.plays("lossy", Script(says=[prints("lost"), timedelta(seconds=4)]))
@@ -99,7 +102,8 @@ async def attempts(play: Play) -> None:
         a_task("last", "left", "right"),
     )
     await play.submitted("again", a_task("again"), a_task("resting"), a_task("stepping"))
-    await play.submitted("talks", a_task("talks", name="talkative"))
+    agents = [a_task(key, name="talkative") for key in ("talks", "limited")]
+    await play.submitted("talks", *agents)
     await play.submitted("late", a_task("late", name="hasty"))
     await play.until_job("lossy", "rich", "dag", "again", "talks", "late")
 
@@ -364,6 +368,7 @@ SCENES = (
     Scene("standing in", _nothing, standing_in, leading=False),
     Scene("changes", changes_prepared, changes),
     Scene("keys", _nothing, keys),
+    Scene("budgets", budgets_prepared, budgets),
     Scene("readers", _nothing, readers),
     Scene("health", _nothing, health),
     Scene("folder", _nothing, folder),

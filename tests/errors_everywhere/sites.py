@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import longshore.services
+from longshore.ports.accounts import Accounts
 from longshore.ports.alerts import Alerts
 from longshore.ports.backend import Backend
 from longshore.ports.blobs import BlobStore
@@ -40,6 +41,7 @@ PORTS: dict[str, type] = {
     "blobs": BlobStore,
     "definitions": Definitions,
     "keys": Keys,
+    "accounts": Accounts,
     "alerts": Alerts,
     "presence": Presence,
     "runner": Runner,

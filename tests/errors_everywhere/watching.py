@@ -6,11 +6,14 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from longshore.core.alerting import TOLD_PREFIX, DeadNews, Notice
+from longshore.core import commands as c
+from longshore.core.alerting import TOLD_PREFIX, Notice
+from longshore.core.budgets import Scope
 from longshore.core.failures import ErrorCategory
 from longshore.core.health import HealthPolicy
 from longshore.core.limits import RECEIVE_LIMIT
 from longshore.core.messages import body_for
+from longshore.core.piles import PileNews
 from longshore.core.states import TaskState
 from longshore.errors import AlertFailed, UsageError
 from longshore.ports.backend import Backend
@@ -103,12 +106,13 @@ class _People:
 
 
 async def health(play: Play) -> None:
-    """A task runs too long and others are dead: people hear of both, and when it is over.
+    """A task runs too long, others are dead, one is parked: people hear of it, and when it is over.
 
     Then all is forgotten.
     """
     people = _People()
     await _lost_messages(play)
+    await _park(play)
     play.children.plays("doomed", Script(ending=fails(ErrorCategory.VALIDATION)), Script())
     play.children.plays("slow", Script(says=[timedelta(seconds=30)]))
     slow = task_id("slow", "slow")
@@ -133,6 +137,7 @@ async def health(play: Play) -> None:
 
     await play.until(over, "nobody is told that it is over")
     await _dead_letters(play, people)
+    await _parked(play, people)
 
     async def forgotten() -> bool:
         return not await play.raw.blobs.keys(TOLD_PREFIX, after="", limit=1)
@@ -177,9 +182,35 @@ async def _dead_letters(play: Play, people: _People) -> None:
 
     async def nothing_left() -> bool:
         news = [notice.dead.news for notice in people.notices if notice.dead]
-        return news[-1] is DeadNews.NONE_LEFT
+        return news[-1] is PileNews.NONE_LEFT
 
     await play.until(nothing_left, "nobody is told that nothing is dead")
+
+
+async def _park(play: Play) -> None:
+    """A task of a queue that no worker serves has spent all that it may."""
+    await play.others.submit(a_task("parked", queue=_NOBODYS), request_id="parked")
+    claimed = await play.others.claim(task_id("parked", "parked"))
+    park = c.Park(fence=claimed.fence, scope=Scope.TASK, reason="all is spent", duration=_SECOND)
+    await play.others.transitions.task(claimed.id, park)
+
+
+async def _parked(play: Play, people: _People) -> None:
+    """People hear of what is parked, allow more, and hear that nothing is any more."""
+
+    async def told() -> bool:
+        return any(notice.parked for notice in people.notices)
+
+    await play.until(told, "nobody is told of parked tasks")
+    parked = task_id("parked", "parked")
+    await play.others.transitions.task(parked, c.Unpark(scope=Scope.TASK, by="ann"))
+    await play.others.complete(parked)
+
+    async def nothing_left() -> bool:
+        news = [notice.parked.news for notice in people.notices if notice.parked]
+        return news[-1] is PileNews.NONE_LEFT
+
+    await play.until(nothing_left, "nobody is told that nothing is parked")
 
 
 def _health_check(play: Play, people: _People) -> HealthCheck:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any
 
+from longshore.core.budgets import Account
 from longshore.ports.backend import Backend
 from tests.errors_everywhere.kinds import Kind
 from tests.errors_everywhere.sites import PORTS, Site, Way, methods_of, way_of
 
 _OF_BACKEND = (
     *("ledger", "queue", "queues", "events", "bus", "output", "blobs", "definitions", "keys"),
+    "accounts",
 )
 Happening = Callable[..., Awaitable[object]]
 
@@ -89,8 +91,11 @@ class Wire:
 
 def _carried_out_first(kind: Kind, arguments: tuple[Any, ...]) -> bool:
     # A row that was to be created is in conflict only if it is there: somebody else created it.
-    creates = kind.name == "VersionConflict" and any(not one.expected_version for one in arguments)
-    return kind.done or creates
+    return kind.done or (kind.name == "VersionConflict" and any(map(_creates, arguments)))
+
+
+def _creates(change: Any) -> bool:
+    return change.version == 1 if isinstance(change, Account) else not change.expected_version
 
 
 class Wired:

@@ -190,6 +190,21 @@ def test_a_date_in_yaml_is_a_time_like_any_other(
     assert task["dueAt"] == "2100-01-31T12:00:00.000Z"
 
 
+def test_who_waits_is_told_that_a_result_has_to_be_approved_and_how(cli: Cli) -> None:
+    draft = {"runner": "command", "requiresReview": True, "options": {"argv": ["true"]}}
+    job = {"definitions": {"draft": draft}, "tasks": [{"taskId": "a", "name": "draft"}]}
+    with cli.start("submit", _write(cli, json.dumps(job)), "--wait") as waiting:
+        while "waits for review" not in (told := waiting.stderr.readline()):
+            assert told
+        words = told.split()
+        approved = cli(*words[words.index("longshore") + 1 :])
+
+        code = waiting.wait(PATIENCE_S)
+
+    assert (approved.code, code) == (ExitCode.OK, ExitCode.OK)
+    assert cli.only_state() is JobState.COMPLETED
+
+
 def test_interrupting_the_waiting_leaves_the_job_to_the_next_worker(cli: Cli) -> None:
     (cli.folder / "longshore.toml").write_text('worker.drain_grace = "1h"\n')
     begun = cli.pipe("begun")

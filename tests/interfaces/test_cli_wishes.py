@@ -1,11 +1,16 @@
 """What a person wants of a job or task: ``why``, ``cancel``, ``resume``, ``approve`` and others."""
 
+import asyncio
 import json
 from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from longshore.adapters.sqlite.backend import sqlite_backend
+from longshore.adapters.system.clock import SystemClock
 from tests.interfaces.conftest import At
 from tests.interfaces.doors import PATIENCE_S, Answer, Cli
 
@@ -144,6 +149,37 @@ def test_a_queue_is_paused_shown_and_resumed(
     assert (resumed.out, again.code) == ("default goes on\n", 4)
     assert cli("worker", "--burst").code == 0
     assert cli.only_state().value == "completed"
+
+
+def test_a_held_queue_is_shown_with_its_end_and_resumed(
+    cli: Cli, ask: Inside, submit: Callable[..., str]
+) -> None:
+    job_id = submit(_task("a"))
+    asyncio.run(_hold(cli.folder / ".longshore"))
+    assert ask("queues", "pause", "mail").code == 0
+
+    listed = ask("queues", "list").out.splitlines()
+    why = ask("why", f"{job_id}_a").out
+    resumed = ask("queues", "resume", "default")
+
+    assert listed[0].split() == ["QUEUE", "PAUSED", "BY", "FOR", "ENDS", "WHY"]
+    assert "worker-1" in listed[1]
+    assert " in 30 min" in listed[1]
+    assert listed[1].endswith("rate limit")
+    assert "when resumed" in listed[2]
+    assert "Queue 'default' is held until" in why
+    assert "longshore queues resume default" in why
+    assert resumed.out == "default goes on\n"
+
+
+async def _hold(folder: Path) -> None:
+    clock = SystemClock()
+    async with sqlite_backend(folder, clock) as backend:
+        now = clock.now()
+        until = now + timedelta(minutes=30, seconds=30)
+        await backend.queues.hold(
+            "default", until=until, by="worker-1", reason="rate limit", now=now
+        )
 
 
 def test_whoever_waits_for_a_paused_queue_is_told_so(cli: Cli) -> None:

@@ -78,3 +78,19 @@ def test_what_has_not_ended_has_no_exit_code_and_what_completed_has_its_own() ->
     assert exit_code_of(a_task(state=TaskState.PENDING)) is None
     assert exit_code_of(replace(a_task(state=TaskState.COMPLETED), exit_code=0)) == 0
     assert exit_code_of(a_task(state=TaskState.CANCELLED)) == 1
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (0.0, ""),
+        (5.5e-17, ""),
+        (-5.5e-17, ""),
+        (0.0042, "$0.0042"),
+        (0.01, "$0.01"),
+        (0.424, "$0.42"),
+        (1234.5, "$1,234.50"),
+    ],
+)
+def test_money_has_more_digits_where_there_is_less_of_it(amount: float, text: str) -> None:
+    assert words.cost(amount) == text

@@ -11,6 +11,7 @@ _COPIES = "unit/runners/test_artifact_copies.py"
 _fault = partial(Fault, part=Part.ARTIFACTS)
 _in_service = partial(_fault, file="services/artifacts.py")
 _in_attempt = partial(_fault, file="services/worker/attempt.py")
+_in_files = partial(_fault, file="services/worker/files.py")
 
 ARTIFACT_FAULTS = (
     _in_service(
@@ -75,10 +76,10 @@ ARTIFACT_FAULTS = (
         new="                pass\n",
         caught_by=f"{_ARTIFACTS}::test_trouble_of_the_store_leaves_out_the_rest_and_says_so",
     ),
-    _in_attempt(
+    _in_files(
         name="files are not kept",
-        old="                    note = await keeping\n",
-        new="                    note = None\n",
+        old="                note = await keeping\n",
+        new="                note = None\n",
         caught_by=f"{_WORKER}::test_what_is_left_out_is_the_last_line_of_the_output",
     ),
     _in_attempt(
@@ -87,10 +88,10 @@ ARTIFACT_FAULTS = (
         new="                asyncio.ensure_future(self._keep_files(child))\n",
         caught_by=f"{_WORKER}::test_files_are_stored_before_the_outcome_and_the_folder_goes_after",
     ),
-    _in_attempt(
+    _in_files(
         name="files may take as long as the outcome may",
-        old="patience = self._tools.lease.lasts / 3",
-        new="patience = self._tools.lease.lasts * 3",
+        old="patience = tools.lease.lasts / 3",
+        new="patience = tools.lease.lasts * 3",
         caught_by=f"{_WORKER}::test_a_long_outage_of_the_store_costs_the_files_and_not_the_outcome",
     ),
     _in_attempt(

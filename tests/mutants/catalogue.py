@@ -1,7 +1,10 @@
 """Every planted fault there is."""
 
+from tests.mutants.account_faults import ACCOUNT_FAULTS
+from tests.mutants.agent_faults import AGENT_FAULTS
 from tests.mutants.artifact_faults import ARTIFACT_FAULTS
 from tests.mutants.blob_faults import BLOB_FAULTS
+from tests.mutants.budget_faults import BUDGET_FAULTS
 from tests.mutants.bus_faults import BUS_FAULTS
 from tests.mutants.child_faults import CHILD_FAULTS
 from tests.mutants.clock_faults import CLOCK_FAULTS
@@ -39,6 +42,8 @@ FAULTS: tuple[Fault, ...] = (
     *DEFINITION_FAULTS,
     *DEFINITION_FILE_FAULTS,
     *KEY_FAULTS,
+    *ACCOUNT_FAULTS,
+    *BUDGET_FAULTS,
     *CLOCK_FAULTS,
     *SWEEPER_FAULTS,
     *DEAD_LETTER_FAULTS,
@@ -49,4 +54,5 @@ FAULTS: tuple[Fault, ...] = (
     *SUPERVISION_FAULTS,
     *PRESENCE_FAULTS,
     *CHILD_FAULTS,
+    *AGENT_FAULTS,
 )

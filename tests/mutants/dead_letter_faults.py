@@ -1,4 +1,4 @@
-"""Faults that the tests of dead letters must notice."""
+"""Faults that the tests of dead letters, and of parked tasks told like them, must notice."""
 
 from functools import partial
 
@@ -8,9 +8,11 @@ _LETTERS = "unit/services/test_dead_letters.py"
 _SETTLING = "unit/services/test_dead_letters_settling.py"
 _POST_MORTEM = "unit/services/test_post_mortem.py"
 _CORE = "unit/core/test_dead_letters.py"
-_ALARM = "unit/core/test_alerting_dead_letters.py"
+_ALARM = "unit/core/test_alerting_piles.py"
 _CHECK = "unit/services/test_health_dead_letters.py"
 _FAILING = "unit/services/test_health_dead_letters_failing.py"
+_PARKED = "unit/services/test_health_parked.py"
+_PARKED_FAILING = "unit/services/test_health_parked_failing.py"
 _SLACK = "adapters/alerts/test_slack_message.py"
 
 _fault = partial(Fault, part=Part.DEAD_LETTERS)
@@ -18,6 +20,8 @@ _in_service = partial(_fault, file="services/dead_letters.py")
 _in_core = partial(_fault, file="core/dead_letters.py")
 _in_post_mortem = partial(_fault, file="services/post_mortem.py")
 _in_alarm = partial(_fault, file="core/alerting.py")
+_in_pile = partial(_fault, file="core/piles.py")
+_in_piles = partial(_fault, file="services/piles.py")
 _in_check = partial(_fault, file="services/health_check.py")
 
 DEAD_LETTER_FAULTS = (
@@ -166,78 +170,107 @@ DEAD_LETTER_FAULTS = (
         new="for event in history:",
         caught_by=f"{_POST_MORTEM}::test_who_ended_it_is_that_of_the_last_round",
     ),
-    _in_alarm(
+    _in_pile(
         name="dead letters are told at every check",
-        old="    return still if _cooled(last.at, now, cool_down) else None\n",
-        new="    return still\n",
+        old="    return PileNews.STILL if cooled(last.at, now, cool_down) else None\n",
+        new="    return PileNews.STILL\n",
         caught_by=f"{_ALARM}::test_that_there_are_some_is_told_once_with_what_was_found",
     ),
-    _in_alarm(
+    _in_pile(
         name="a dead letter that comes as another goes is not noticed",
         old="found.newest[0].place > last.newest or ",
         new="",
         caught_by=f"{_ALARM}::test_new_ones_are_told_at_once_and_once",
     ),
-    _in_alarm(
+    _in_pile(
         name="a dead letter of a clock that is behind is not noticed",
         old=" or found.at_least > last.at_least",
         new="",
         caught_by=f"{_ALARM}::test_new_ones_are_told_at_once_and_once",
     ),
-    _in_alarm(
+    _in_pile(
         name="dead letters are told again although new ones just were",
-        old="return ToldDead(at_least=found.at_least, newest=newest, at=notice.at)",
-        new="at = last.at if last else notice.at\n"
-        "    return ToldDead(at_least=found.at_least, newest=newest, at=at)",
+        old="newest=found.newest[0].place, at=at)",
+        new="newest=found.newest[0].place, at=last.at if last else at)",
         caught_by=f"{_ALARM}::test_what_is_new_begins_another_cool_down",
     ),
-    _in_alarm(
+    _in_pile(
         name="that none is left is told again and again",
-        old="    if not found.newest:\n        return None\n    newest",
-        new="    if not found.newest:\n        return last\n    newest",
+        old="    if not found.newest:\n        return None\n",
+        new="    if not found.newest:\n        return last\n",
         caught_by=f"{_ALARM}::test_that_none_is_left_is_told_once_and_then_all_begins_anew",
     ),
     _in_alarm(
         name="a file from before is damaged",
-        old='document.get("deadLetters", {})',
-        new='document.get("deadLetters")',
-        caught_by=f"{_ALARM}::test_in_a_file_from_before_nothing_was_told_of_dead_letters",
+        old="document.get(name, {})",
+        new="document.get(name)",
+        caught_by=f"{_ALARM}::test_in_a_file_from_before_there_were_any_nothing_was_told_of_piles",
+    ),
+    _in_alarm(
+        name="what was told of parked tasks counts as told of dead letters",
+        old="told_pile_after(told.parked, notice.parked, notice.at)",
+        new="told_pile_after(told.parked, notice.dead, notice.at)",
+        caught_by=f"{_ALARM}::test_dead_letters_and_parked_tasks_are_told_each_for_itself",
+    ),
+    _in_piles(
+        name="tasks that go on by themselves hide parked ones that never do",
+        old="            limit *= 2\n",
+        new="            break\n",
+        caught_by=f"{_PARKED}::test_many_that_go_on_by_themselves_do_not_hide_those_that_never_do",
+    ),
+    _in_piles(
+        name="people hear of the parked tasks of others",
+        old="item is not None and (tenants is None or row.spec.tenant in tenants)",
+        new="item is not None",
+        caught_by=f"{_PARKED}::test_one_tenant_is_checked_and_nobody_hears_of_another",
+    ),
+    _in_piles(
+        name="a parked task that cannot be read is said to go on",
+        old="        if read.unread:\n            return",
+        new="        if False:\n            return",
+        caught_by=f"{_PARKED_FAILING}::test_a_parked_task_that_cannot_be_read_is_not_said_to_go_on",
+    ),
+    _in_piles(
+        name="people of whom nobody knows whether they were told hear of nothing that is parked",
+        old="        for tenant, own in items.items():\n",
+        new="        await self.told_tenants()\n        for tenant, own in items.items():\n",
+        caught_by=f"{_PARKED_FAILING}::"
+        "test_while_it_is_not_known_of_whom_people_were_told_what_is_parked_is_told",
     ),
     _in_check(
         name="tasks that cannot be read hide dead letters",
-        old="            await self._alerting.tell(self._findings([], dead))\n            raise\n",
+        old="            await self._alerting.tell(self._findings([], lying))\n            raise\n",
         new="            raise\n",
         caught_by=f"{_FAILING}::"
         "test_tasks_that_cannot_be_read_keep_nobody_from_hearing_of_dead_letters",
     ),
-    _in_check(
+    _in_piles(
         name="dead letters that cannot be read fail the check",
-        old='            logger.warning("health.dead_letters_unavailable", '
-        'extra={"error": str(error)})\n',
+        old='            logger.warning(unavailable, extra={"error": str(error)})\n',
         new="            raise error\n",
         caught_by=f"{_FAILING}::test_dead_letters_that_cannot_be_read_fail_no_check_of_tasks",
     ),
-    _in_check(
+    _in_piles(
         name="all that ever failed is read at every check",
         old="ledger.failed(tenant, limit=COUNTED_LIMIT + 1)",
         new="ledger.failed(tenant, limit=10**9)",
         caught_by=f"{_CHECK}::test_no_more_are_counted_than_the_limit_however_many_there_are",
     ),
-    _in_check(
+    _in_piles(
         name="a message that leads to no task is told to every tenant",
         old="own = messages if tenant == self._tenant else []",
         new="own = messages",
         caught_by=f"{_CHECK}::"
         "test_a_message_that_leads_to_no_task_is_told_to_who_looks_after_the_queues",
     ),
-    _in_check(
+    _in_piles(
         name="a message that will end its task is told beside that task",
         old="            if one.task_id not in known\n",
         new="",
         caught_by=f"{_CHECK}::"
         "test_a_message_whose_task_the_next_sweep_ends_is_told_as_that_task_and_only_once",
     ),
-    _in_check(
+    _in_piles(
         name="of many tenants with dead letters only the first are told of",
         old="            after = page[-1]\n        return found\n",
         new="            break\n        return found\n",
@@ -260,8 +293,8 @@ DEAD_LETTER_FAULTS = (
     _fault(
         file="adapters/alerts/slack_message.py",
         name="dead letters have room that is not there",
-        old="_ROOM - len(dead) - bool(notice.dead)",
+        old="_ROOM - sum(1 + len(lines) for _, lines in piles)",
         new="_ROOM",
-        caught_by=f"{_SLACK}::test_dead_letters_leave_a_message_within_what_slack_takes",
+        caught_by=f"{_SLACK}::test_piles_leave_a_message_within_what_slack_takes",
     ),
 )

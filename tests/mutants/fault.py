@@ -24,6 +24,8 @@ class Part(StrEnum):
     BLOBS = "blobs"
     DEFINITIONS = "definitions"
     KEYS = "keys"
+    ACCOUNTS = "accounts"
+    BUDGETS = "budgets"
     CLOCK = "clock"
     SWEEPER = "sweeper"
     DEAD_LETTERS = "dead letters"
@@ -34,12 +36,13 @@ class Part(StrEnum):
     SUPERVISION = "supervision"
     PRESENCE = "presence"
     CHILDREN = "children"
+    AGENTS = "agents"
 
 
 IN_EACH_BACKEND = frozenset(
     {
         *(Part.LEDGER, Part.QUEUE, Part.EVENTS, Part.BUS, Part.OUTPUT),
-        *(Part.BLOBS, Part.DEFINITIONS, Part.KEYS, Part.QUEUES),
+        *(Part.BLOBS, Part.DEFINITIONS, Part.KEYS, Part.QUEUES, Part.ACCOUNTS),
     }
 )
 

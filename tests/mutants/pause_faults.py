@@ -9,13 +9,107 @@ _MEMORY = "contract/test_memory.py::TestMemoryQueues"
 _KEPT = "adapters/sqlite/test_queues.py"
 _PAUSING = "unit/services/test_pausing.py"
 _WORKER = "unit/services/test_worker_pauses.py"
+_SQLITE_HOLDS = "contract/test_sqlite.py::TestSqliteHolds"
+_MEMORY_HOLDS = "contract/test_memory.py::TestMemoryHolds"
+_HOLDS = "unit/services/test_worker_holds.py"
 
 _fault = partial(Fault, part=Part.QUEUES)
 _in_sqlite = partial(_fault, file="adapters/sqlite/queues.py")
 _in_memory = partial(_fault, file="adapters/memory/queues.py")
 _in_crew = partial(_fault, file="services/crew.py")
+_in_ports = partial(_fault, file="ports/queues.py")
+_in_holding = partial(_fault, file="services/worker/holding.py")
 _in_pausing = partial(_fault, file="services/pausing.py")
 _in_worker = partial(_fault, file="services/worker/worker.py")
+
+HOLD_FAULTS = (
+    _in_sqlite(
+        name="a hold rings no bell",
+        old="self._database.write(work, promised=False, topics=(Topic.PAUSES,))",
+        new="self._database.write(work, promised=False)",
+        caught_by=f"{_SQLITE_HOLDS}::test_who_waits_is_told_of_a_hold_and_of_its_end_by_itself",
+    ),
+    _in_sqlite(
+        name="a hold is waited for until it is on disk",
+        old="self._database.write(work, promised=False, topics=(Topic.PAUSES,))",
+        new="self._database.write(work, topics=(Topic.PAUSES,))",
+        caught_by=f"{_KEPT}::test_nobody_waits_until_a_hold_is_on_disk",
+    ),
+    _in_sqlite(
+        name="a shorter hold takes the place of a longer one",
+        old="WHERE until_us < excluded.until_us OR until_us > ?",
+        new="WHERE ? > 0",
+        caught_by=f"{_SQLITE_HOLDS}::test_of_two_holds_the_one_that_lasts_longer_counts",
+    ),
+    _in_sqlite(
+        name="a hold of a clock that was ahead keeps others away",
+        old="WHERE until_us < excluded.until_us OR until_us > ?",
+        new="WHERE until_us < excluded.until_us OR ? < 0",
+        caught_by=f"{_SQLITE_HOLDS}::"
+        "test_a_hold_of_a_clock_that_was_far_ahead_is_nothing_and_gives_way",
+    ),
+    _in_sqlite(
+        name="a resume leaves the hold",
+        old="DELETE FROM held_queues WHERE name = ?",
+        new="DELETE FROM held_queues WHERE name || '' <> ?",
+        caught_by=f"{_SQLITE_HOLDS}::test_to_resume_a_queue_ends_its_pause_and_its_hold",
+    ),
+    _in_memory(
+        name="a shorter hold takes the place of a longer one in memory",
+        old="or there.left(now) < hold.left(now)",
+        new="or True",
+        caught_by=f"{_MEMORY_HOLDS}::test_of_two_holds_the_one_that_lasts_longer_counts",
+    ),
+    _in_memory(
+        name="nobody wakes up when a hold ends in memory",
+        old="until(look, next_change=next_end)",
+        new="until(look)",
+        caught_by=f"{_MEMORY_HOLDS}::test_who_waits_is_told_of_a_hold_and_of_its_end_by_itself",
+    ),
+    _in_memory(
+        name="a resume leaves the hold in memory",
+        old="self._held.pop(name, None)",
+        new="self._held.get(name)",
+        caught_by=f"{_MEMORY_HOLDS}::test_to_resume_a_queue_ends_its_pause_and_its_hold",
+    ),
+    _in_ports(
+        name="a hold lasts one tick longer than it says",
+        old="timedelta(0) < self.left(now)",
+        new="timedelta(0) <= self.left(now)",
+        caught_by=f"{_MEMORY_HOLDS}::test_a_hold_is_over_at_its_moment_and_then_is_nothing",
+    ),
+    _in_ports(
+        name="a hold lasts as long as anybody wants",
+        old="min(until, now + LONGEST_HOLD)",
+        new="until",
+        caught_by=f"{_MEMORY_HOLDS}::test_no_hold_lasts_longer_than_the_longest",
+    ),
+    _in_holding(
+        name="whatever is turned away holds its queue",
+        old="if runner is not RunnerKind.AGENT or not",
+        new="if not",
+        caught_by=f"{_HOLDS}::test_a_task_that_no_agent_does_holds_up_nobody",
+    ),
+    _in_holding(
+        name="any trouble that names a time holds the queue",
+        old="if failure.category is not ErrorCategory.RATE_LIMIT or failure",
+        new="if failure",
+        caught_by=f"{_HOLDS}::test_nothing_else_that_happens_to_an_agent_holds_its_queue",
+    ),
+    _in_holding(
+        name="a queue is held for as long as the API wants",
+        old="min(_asked_for(runner, outcome), tools.longest_hold)",
+        new="_asked_for(runner, outcome)",
+        caught_by=f"{_HOLDS}::test_a_hold_lasts_no_longer_than_was_asked_for_nor_than_it_may",
+    ),
+    _in_crew(
+        name="a hold that ends soon is not waited for",
+        old="if one.holds(soon)",
+        new="if True",
+        caught_by=f"{_HOLDS}::"
+        "test_who_waits_for_the_end_of_all_work_waits_for_a_hold_that_ends_soon",
+    ),
+)
 
 PAUSE_FAULTS = (
     _in_sqlite(
@@ -44,14 +138,14 @@ PAUSE_FAULTS = (
     ),
     _in_sqlite(
         name="a resume ends every pause",
-        old="WHERE name = ? RETURNING",
-        new="WHERE ?1 = ?1 RETURNING",
+        old="DELETE FROM paused_queues WHERE name = ?",
+        new="DELETE FROM paused_queues WHERE ?1 = ?1",
         caught_by=f"{_SQLITE}::test_a_queue_is_resumed_and_the_pause_that_ended_is_told",
     ),
     _in_sqlite(
         name="pauses are listed from the last to the first",
-        old="ORDER BY name",
-        new="ORDER BY name DESC",
+        old="ORDER BY name,",
+        new="ORDER BY name DESC,",
         caught_by=f"{_SQLITE}::test_pauses_are_listed_by_the_name_of_the_queue",
     ),
     _in_sqlite(
@@ -92,10 +186,11 @@ PAUSE_FAULTS = (
     ),
     _in_memory(
         name="pauses are listed as they came in memory",
-        old="sorted(self._paused.values(), key=lambda paused: paused.name)",
-        new="list(self._paused.values())",
+        old="key=lambda paused: paused.name\n",
+        new="key=lambda paused: 0\n",
         caught_by=f"{_MEMORY}::test_pauses_are_listed_by_the_name_of_the_queue",
     ),
+    *HOLD_FAULTS,
     _in_worker(
         name="a paused queue is asked for work",
         old="tuple(queue for queue in self._policy.queues if queue not in paused)",

@@ -42,11 +42,10 @@ WORKER_FAULTS = (
         new="self._trusted_until",
         caught_by=f"{_LEASES}::test_what_runs_is_renewed_and_its_message_kept_hidden",
     ),
-    _in_attempt(
+    _in_outcomes(
         name="one who no longer trusts its lease reports all the same",
         old="            case Stop.FENCED:\n                return None\n",
-        new="            case Stop.FENCED:\n"
-        '                return self._outcomes.released("fenced")\n',
+        new='            case Stop.FENCED:\n                return self.released("fenced")\n',
         caught_by=f"{_LEASES}::"
         "test_a_worker_that_cannot_renew_kills_the_child_before_the_lease_ends",
     ),
@@ -78,10 +77,11 @@ WORKER_FAULTS = (
         caught_by=f"{_OUTPUT}::"
         "test_a_log_that_is_down_for_a_while_holds_up_the_outcome_and_does_not_cost_it",
     ),
-    _in_attempt(
+    _fault(
         name="an outage costs finished work",
-        old="        while clock.elapsed() < patient_until:\n",
-        new="        while False:\n",
+        file="services/worker/patience.py",
+        old="    while clock.elapsed() < patient_until:\n",
+        new="    while False:\n",
         caught_by=f"{_ATTEMPTS}::test_finished_work_survives_an_outage_of_the_store",
     ),
     _in_attempt(

@@ -128,6 +128,10 @@ FAULTS = (
         ),
     ),
     fault(
+        "what was spent is not promised",
+        ("adapters/sqlite/accounts.py", _WRITE, _UNPROMISED),
+    ),
+    fault(
         "the row of a blob is not promised",
         (BLOBS, f"replaced = {_WRITE}", f"replaced = {_UNPROMISED}"),
     ),

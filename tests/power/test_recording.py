@@ -117,7 +117,7 @@ def test_a_workload_leaves_nothing_out(recording: Recording) -> None:
     kinds = {note.about[0] for note in (*recording.witness.rows, *recording.witness.values)}
     names = [one.name for one in recording.log if isinstance(one, Made)]
 
-    assert kinds == {"task", "job", "blob", "definition", "version", "key"}
+    assert kinds == {"task", "job", "blob", "definition", "version", "key", "account"}
     assert sum(name.endswith(".draft") for name in names) > 3
     assert len({fence >> 32 for _, fence in recording.witness.fences}) > 1  # epochs
     assert sum(isinstance(one, ShutDown) for one in recording.log) > 1

@@ -68,9 +68,9 @@ BUGS_OF_WISHES = (
     ),
     Bug(
         "dead letters are told at every check",
-        "core/alerting.py",
-        "    return still if _cooled(last.at, now, cool_down) else None\n",
-        "    return still\n",
+        "core/piles.py",
+        "    return PileNews.STILL if cooled(last.at, now, cool_down) else None\n",
+        "    return PileNews.STILL\n",
     ),
     Bug(
         "an alert that was not taken counts as told",

@@ -16,12 +16,16 @@ from pathlib import Path
 
 from tests.simulation.bugs_of_aws import BUGS_OF_AWS
 from tests.simulation.bugs_of_dispatching import BUGS_OF_DISPATCHING
+from tests.simulation.bugs_of_spending import BUGS_OF_SPENDING
 from tests.simulation.bugs_of_tasks import BUGS_OF_TASKS, Bug
 from tests.simulation.bugs_of_wishes import BUGS_OF_WISHES
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 1_000
-BUGS = (*BUGS_OF_TASKS, *BUGS_OF_DISPATCHING, *BUGS_OF_WISHES, *BUGS_OF_AWS)
+BUGS = (
+    *(*BUGS_OF_TASKS, *BUGS_OF_DISPATCHING, *BUGS_OF_WISHES, *BUGS_OF_SPENDING),
+    *BUGS_OF_AWS,
+)
 
 
 def found_at(bug: Bug, seeds: int) -> tuple[int | None, str]:

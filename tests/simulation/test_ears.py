@@ -6,10 +6,6 @@ import pytest
 
 from longshore.core.alerting import (
     NOTHING_TOLD,
-    DeadCount,
-    DeadNews,
-    DeadNotice,
-    NewDead,
     Notice,
     Recovered,
     Told,
@@ -19,6 +15,7 @@ from longshore.core.alerting import (
 )
 from longshore.core.events.types import HealthSummary
 from longshore.core.health import CheckedTask, Health
+from longshore.core.piles import Pile, PileItem, PileNews, PileNotice
 from longshore.testing.simulation.world import START, TENANT, World
 from tests.simulation.stage import calm, simulated
 
@@ -48,9 +45,9 @@ def well() -> Notice:
 
 
 def dead(count: int) -> Notice:
-    newest = (NewDead(id=f"d{count}", queue="default", at=START),) if count else ()
-    news = DeadNews.FIRST if count else DeadNews.NONE_LEFT
-    found = DeadNotice(news=news, found=DeadCount(total=count, newest=newest))
+    newest = (PileItem(id=f"d{count}", queue="default", why="crash", at=START),) if count else ()
+    news = PileNews.FIRST if count else PileNews.NONE_LEFT
+    found = PileNotice(news=news, found=Pile(total=count, newest=newest))
     return Notice(tenant=TENANT, at=START, summary=None, dead=found)
 
 

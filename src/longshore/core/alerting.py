@@ -7,9 +7,8 @@ is changed by ``told_after`` when a notice has got through, and a notice that di
 found again by the next check. Each channel has its own ``Told``, so one that is down does not make
 the others repeat themselves.
 
-Dead letters are told in the same way, all of a tenant's as one: when there are some, when new ones
-have come, after a cool-down, and when none is left. What a check could not find out is no news, and
-least of all that something is over.
+Dead letters and parked tasks are told in the same way, all of a tenant's as one (``piles``). What a
+check could not find out is no news, and least of all that something is over.
 """
 
 from __future__ import annotations
@@ -18,19 +17,22 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
 from longshore.core.events.kinds import expected, inside, mapping, moment_of, ms_of, text, whole
 from longshore.core.events.types import HealthSummary
 from longshore.core.health import CheckedTask, Health, HealthReport
+from longshore.core.piles import (
+    Pile,
+    PileNotice,
+    ToldPile,
+    cooled,
+    pile_notice_of,
+    read_pile,
+    told_pile_after,
+    written_pile,
+)
 from longshore.errors import UsageError
-
-COUNTED_LIMIT = 1_000
-"""So many dead letters are counted, the newest; of others only that there are more."""
-
-LISTING = "longshore dead list"
-"""The command that shows all of them."""
 
 _FORMAT = 1
 _FOLDER = "health/"
@@ -47,59 +49,13 @@ class ToldProblem:
     over: bool = False  # that it is over has been told as well
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewDead:
-    """One of the dead letters that came last."""
-
-    id: str
-    queue: str
-    at: datetime
-
-    @property
-    def place(self) -> tuple[int, str]:
-        """Where it stands among others: by milliseconds, in which moments are kept."""
-        return ms_of(self.at), self.id
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadKind:
-    """Dead letters of one queue and category."""
-
-    queue: str
-    category: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadCount:
-    """A tenant's dead letters at one moment."""
-
-    total: int = 0  # of those that were counted
-    more: bool = False  # there are others, which were not
-    kinds: tuple[DeadKind, ...] = ()
-    newest: tuple[NewDead, ...] = ()  # a few, the last to come first; none only if there is none
-
-    @property
-    def at_least(self) -> int:
-        """How many there are, as far as was counted."""
-        return self.total + self.more
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToldDead:
-    """What a channel was last told of a tenant's dead letters, when there were some."""
-
-    at_least: int
-    newest: tuple[int, str]  # the place of the one that had come last
-    at: datetime
-
-
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a channel has been told of one tenant: of tasks by their ids, and of dead letters."""
+    """What a channel has been told of one tenant: of tasks by their ids, and of piles."""
 
     problems: Mapping[str, ToldProblem] = field(default_factory=dict)
-    dead: ToldDead | None = None
+    dead: ToldPile | None = None
+    parked: ToldPile | None = None
 
 
 NOTHING_TOLD = Told()
@@ -115,23 +71,6 @@ class Recovered:
     now: CheckedTask | None  # None: it is no longer processing
 
 
-class DeadNews(StrEnum):
-    """What there is to tell of dead letters."""
-
-    FIRST = "first"  # there are some, where there were none
-    MORE = "more"  # new ones have come since they were last told
-    STILL = "still"  # they are there as before
-    NONE_LEFT = "none_left"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadNotice:
-    """Dead letters that are to be told, or that there are none any more."""
-
-    news: DeadNews
-    found: DeadCount
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """What a check found out of one tenant; None: it could not find out."""
@@ -139,7 +78,8 @@ class Finding:
     tenant: str
     at: datetime
     tasks: HealthReport | None = None
-    dead: DeadCount | None = None
+    dead: Pile | None = None
+    parked: Pile | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +92,12 @@ class Notice:
     urgent: tuple[CheckedTask, ...] = ()
     warnings: tuple[CheckedTask, ...] = ()
     recovered: tuple[Recovered, ...] = ()
-    dead: DeadNotice | None = None
+    dead: PileNotice | None = None
+    parked: PileNotice | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.urgent or self.warnings or self.recovered or self.dead)
+        of_tasks = self.urgent or self.warnings or self.recovered
+        return bool(of_tasks or self.dead or self.parked)
 
 
 def notice_of(found: Finding, told: Told, *, cool_down: timedelta) -> Notice:
@@ -163,23 +105,11 @@ def notice_of(found: Finding, told: Told, *, cool_down: timedelta) -> Notice:
     notice = Notice(tenant=found.tenant, at=found.at, summary=None)
     if found.tasks is not None:
         notice = _notice_of_tasks(found.tasks, told, cool_down)
-    if found.dead is not None:
-        notice = replace(notice, dead=_notice_of_dead(found.dead, told.dead, found.at, cool_down))
-    return notice
-
-
-def _notice_of_dead(
-    found: DeadCount, last: ToldDead | None, now: datetime, cool_down: timedelta
-) -> DeadNotice | None:
-    if not found.newest:
-        return DeadNotice(news=DeadNews.NONE_LEFT, found=found) if last else None
-    if last is None:
-        return DeadNotice(news=DeadNews.FIRST, found=found)
-    # Each sees what the other does not: one comes as one goes, or by a clock that is behind.
-    if found.newest[0].place > last.newest or found.at_least > last.at_least:
-        return DeadNotice(news=DeadNews.MORE, found=found)
-    still = DeadNotice(news=DeadNews.STILL, found=found)
-    return still if _cooled(last.at, now, cool_down) else None
+    return replace(
+        notice,
+        dead=pile_notice_of(found.dead, told.dead, now=found.at, cool_down=cool_down),
+        parked=pile_notice_of(found.parked, told.parked, now=found.at, cool_down=cool_down),
+    )
 
 
 def _notice_of_tasks(report: HealthReport, told: Told, cool_down: timedelta) -> Notice:
@@ -211,15 +141,10 @@ def _is_news(
 ) -> bool:
     if last is None or (last.attempt, last.health) != (task.attempt, task.health):
         return True
-    if _cooled(last.at, now, cool_down):
+    if cooled(last.at, now, cool_down):
         return True
     # It was over and is back. A warning that comes and goes would fill the channel.
     return last.over and task.health.urgent
-
-
-def _cooled(told_at: datetime, now: datetime, cool_down: timedelta) -> bool:
-    # Either way: a clock that was set back must not silence a problem for as long.
-    return abs(now - told_at) >= cool_down
 
 
 def told_after(told: Told, notice: Notice, *, cool_down: timedelta) -> Told:
@@ -230,23 +155,17 @@ def told_after(told: Told, notice: Notice, *, cool_down: timedelta) -> Told:
     problems = {
         task_id: last
         for task_id, last in told.problems.items()
-        if not (last.over and _cooled(last.at, notice.at, cool_down))
+        if not (last.over and cooled(last.at, notice.at, cool_down))
     }
     for gone in notice.recovered:
         problems[gone.task_id] = replace(told.problems[gone.task_id], over=True)
     for task in (*notice.urgent, *notice.warnings):
         problems[task.task_id] = ToldProblem(attempt=task.attempt, health=task.health, at=notice.at)
-    return Told(problems, _told_dead_after(told.dead, notice))
-
-
-def _told_dead_after(last: ToldDead | None, notice: Notice) -> ToldDead | None:
-    if notice.dead is None:
-        return last
-    found = notice.dead.found
-    if not found.newest:
-        return None
-    newest = found.newest[0].place
-    return ToldDead(at_least=found.at_least, newest=newest, at=notice.at)
+    return Told(
+        problems,
+        told_pile_after(told.dead, notice.dead, notice.at),
+        told_pile_after(told.parked, notice.parked, notice.at),
+    )
 
 
 def told_key(tenant: str) -> str:
@@ -268,7 +187,7 @@ def tenant_of(key: str) -> str | None:
 def told_to_json(channels: Mapping[str, Told]) -> str:
     """What all channels have been told of one tenant, to be kept.
 
-    Dead letters stand beside the tasks, where a version that knows nothing of them does not look.
+    Piles stand beside the tasks, where a version that knows nothing of them does not look.
     """
     document = {
         "format": _FORMAT,
@@ -277,7 +196,10 @@ def told_to_json(channels: Mapping[str, Told]) -> str:
             for name, told in channels.items()
         },
         "deadLetters": {
-            name: _written_dead(told.dead) for name, told in channels.items() if told.dead
+            name: written_pile(told.dead) for name, told in channels.items() if told.dead
+        },
+        "parkedTasks": {
+            name: written_pile(told.parked) for name, told in channels.items() if told.parked
         },
     }
     return json.dumps(document, separators=(",", ":"))
@@ -289,16 +211,6 @@ def _written(last: ToldProblem) -> dict[str, Any]:
         "health": last.health.value,
         "at": ms_of(last.at),
         "over": last.over,
-    }
-
-
-def _written_dead(last: ToldDead) -> dict[str, Any]:
-    newest_at, newest_id = last.newest
-    return {
-        "atLeast": last.at_least,
-        "newestAt": newest_at,
-        "newestId": newest_id,
-        "at": ms_of(last.at),
     }
 
 
@@ -317,14 +229,11 @@ def told_from_json(kept: str | bytes) -> dict[str, Told]:
         if mapping(document).get("format") != _FORMAT:
             raise expected(f"format {_FORMAT}")
         tasks = mapping(document.get("channels"))
-        # A file from before there was this: nothing has been told of them.
-        dead = mapping(document.get("deadLetters", {}))
+        dead = _piles(document, "deadLetters")
+        parked = _piles(document, "parkedTasks")
         return {
-            name: Told(
-                _problems(mapping(tasks.get(name, {}))),
-                _read_dead(mapping(dead[name])) if name in dead else None,
-            )
-            for name in (*tasks, *(name for name in dead if name not in tasks))
+            name: Told(_problems(mapping(tasks.get(name, {}))), dead.get(name), parked.get(name))
+            for name in dict.fromkeys((*tasks, *dead, *parked))
         }
     except UsageError as wrong:
         raise inside("what was told", wrong) from None
@@ -332,6 +241,14 @@ def told_from_json(kept: str | bytes) -> dict[str, Told]:
 
 def _problems(tasks: Mapping[str, Any]) -> dict[str, ToldProblem]:
     return {task_id: _read(mapping(last)) for task_id, last in tasks.items()}
+
+
+def _piles(document: Mapping[str, Any], name: str) -> dict[str, ToldPile]:
+    # A file from before there was this: nothing has been told of them.
+    return {
+        channel: read_pile(mapping(last))
+        for channel, last in mapping(document.get(name, {})).items()
+    }
 
 
 def _read(last: Mapping[str, Any]) -> ToldProblem:
@@ -344,12 +261,4 @@ def _read(last: Mapping[str, Any]) -> ToldProblem:
         health=health,
         at=moment_of(last.get("at")),
         over=last.get("over") is True,
-    )
-
-
-def _read_dead(last: Mapping[str, Any]) -> ToldDead:
-    return ToldDead(
-        at_least=whole(last.get("atLeast")),
-        newest=(whole(last.get("newestAt")), text(last.get("newestId"))),
-        at=moment_of(last.get("at")),
     )

@@ -71,6 +71,8 @@ def _ended(attempt: PastAttempt, event: Event) -> PastAttempt:
             )
         case e.TaskReleased() as body:
             attempt = replace(attempt, ended="released", error=body.reason)
+        case e.TaskParked() as body:
+            attempt = replace(attempt, ended="parked", error=body.reason, took=body.duration)
         case e.TaskCompleted() as body:
             attempt = replace(
                 attempt, ended="completed", exit_code=body.exit_code, took=body.duration

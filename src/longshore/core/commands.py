@@ -7,8 +7,9 @@ it. Whatever a worker reports carries the ``fence`` of its lease.
 from __future__ import annotations
 
 from dataclasses import field
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+from longshore.core.budgets import Allowance, Budget, Scope
 from longshore.core.events.types import Activity, Usage
 from longshore.core.failures import Failure
 from longshore.core.numbers import NO_NUMBERS, NumberSet
@@ -62,6 +63,38 @@ class Release:
     reason: str
     usage: Usage = field(default_factory=Usage)
     last_output: int | None = None
+
+
+@value
+class Park:
+    """The holder gives the task back because a budget is used up."""
+
+    fence: int
+    scope: Scope
+    reason: str
+    duration: timedelta
+    until: datetime | None = None  # when there is a new one; None: not before more is allowed
+    allowance: Allowance | None = None  # of the task, as the holder knew it
+    usage: Usage = field(default_factory=Usage)
+    last_output: int | None = None
+
+
+@value
+class Unpark:
+    """A task that rests for want of this budget may go on."""
+
+    scope: Scope
+    by: str
+    due: bool = False  # only if its time to go on by itself has come
+
+
+@value
+class AddBudget:
+    """An operator allows more to be spent on the task."""
+
+    more: Budget
+    by: str
+    request_id: str  # of those with the same id the first counts
 
 
 @value
@@ -178,6 +211,7 @@ Command = (
     | Renew
     | SaveCheckpoint
     | Release
+    | Park
     | AttemptFailed
     | Complete
     | TimeOut
@@ -188,5 +222,7 @@ Command = (
     | RequestRevision
     | Approve
     | Resume
+    | Unpark
+    | AddBudget
     | RingAgain
 )

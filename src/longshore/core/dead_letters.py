@@ -97,6 +97,12 @@ class DeadLetter:
         """Whether it is a task, which can have another round."""
         return self.message is None
 
+    @property
+    def kind(self) -> str:
+        """By which it is counted: the category of its failure, or that it is a message."""
+        known = self.category.value if self.category else "unknown"
+        return known if self.replayable else "message"
+
 
 def of_task(row: TaskRow) -> DeadLetter | None:
     """The task as a dead letter; None if it is none."""

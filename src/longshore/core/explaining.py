@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
+from longshore.core.budgets import Scope
 from longshore.core.chain import Chain, Link
 from longshore.core.lease import Lease
 from longshore.core.limits import MAX_REVISIONS
 from longshore.core.numbers import NumberSet
-from longshore.core.reasons import Code, Picture, Reason
+from longshore.core.reasons import Code, Paused, Picture, Reason
 from longshore.core.rows import CancelRequest, Intent, IntentKind, JobRow, TaskRow
 from longshore.core.states import JobState, TaskState
 
@@ -155,13 +156,22 @@ def _pending(picture: Picture, row: TaskRow) -> list[Reason]:
             f"{_serving(picture, spec.queue)}."
         )
         reasons = [_about(row, Code.DUE, text, since=row.due_at)]
-    if (pause := picture.paused.get(spec.queue)) is not None:
-        text = f"Queue {spec.queue!r} is paused by {pause.by}{_because(pause.reason)}."
-        remedy = f"longshore queues resume {spec.queue}"
-        reasons.append(
-            Reason(code=Code.QUEUE_PAUSED, text=text, since=pause.at, remedy_command=remedy)
-        )
+    reasons += [_paused(pause) for pause in picture.paused if pause.name == spec.queue]
     return reasons + _no_worker(picture, spec.queue)
+
+
+def _paused(pause: Paused) -> Reason:
+    if pause.until is None:
+        code, words = Code.QUEUE_PAUSED, f"is paused by {pause.by}"
+    else:
+        code, words = Code.QUEUE_HELD, f"is held until {_moment(pause.until)}"
+    return Reason(
+        code=code,
+        text=f"Queue {pause.name!r} {words}{_because(pause.reason)}.",
+        since=pause.at,
+        until=pause.until,
+        remedy_command=f"longshore queues resume {pause.name}",
+    )
 
 
 def _put_off(row: TaskRow, due_at: datetime) -> Reason:
@@ -236,6 +246,31 @@ def _in_review(_: Picture, row: TaskRow) -> list[Reason]:
     return [_about(row, Code.IN_REVIEW, text, since=row.last_event_at, remedy=remedy)]
 
 
+def _parked(_: Picture, row: TaskRow) -> list[Reason]:
+    scope = row.parked.scope if row.parked else Scope.TASK
+    why = row.parked.reason if row.parked else "a budget is used up"
+    text = f"Task {_name(row)} is parked: {why}. It goes on where it was as soon as more is allowed"
+    if row.due_at is not None:
+        text += f", and by itself at {_moment(row.due_at)}"
+    more = _MORE.get(tuple(why.split()[-3:]), "--usd 5")
+    remedy = f"longshore budget add {_TO_ADD_TO[scope](row)} {more}"
+    since = row.parked.at if row.parked else None
+    return [_about(row, Code.PARKED, f"{text}.", since=since, until=row.due_at, remedy=remedy)]
+
+
+# Of what there must be more, by how it is told that it is used up.
+_MORE: dict[tuple[str, ...], str] = {
+    ("tokens", "are", "used"): "--tokens 100000",
+    ("minutes", "are", "used"): "--minutes 30",
+}
+_TO_ADD_TO: dict[Scope, Callable[[TaskRow], str]] = {
+    Scope.STEP: lambda row: row.id,
+    Scope.TASK: lambda row: row.id,
+    Scope.JOB: lambda row: row.spec.job_id,
+    Scope.DAY: lambda _: "today",
+}
+
+
 def _completed(_: Picture, row: TaskRow) -> list[Reason]:
     text = f"Task {_name(row)} has completed; only a new job would run it again."
     return [_about(row, Code.COMPLETED, text, since=row.finished_at)]
@@ -258,6 +293,7 @@ _UNHELD: dict[TaskState, Callable[[Picture, TaskRow], list[Reason]]] = {
     TaskState.WAITING: _waiting,
     TaskState.PENDING: _pending,
     TaskState.IN_REVIEW: _in_review,
+    TaskState.PARKED: _parked,
     TaskState.COMPLETED: _completed,
     TaskState.FAILED: _failed,
     TaskState.CANCELLED: _cancelled,

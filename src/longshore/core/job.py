@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from longshore.core.budgets import Budget, allowed_more
 from longshore.core.changes import Change, Reason, Refusal
 from longshore.core.events import types as e
 from longshore.core.events.event import Context, to_tick
@@ -52,6 +53,7 @@ class EndedTask:
     round: int
     state: TaskState
     blocks: NumberSet = NO_NUMBERS  # everything behind it, if it did not complete
+    usage: e.Usage = field(default_factory=e.Usage)  # in all its rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,18 @@ class ResumeJob:
     keys: Sequence[str]
     blocked: NumberSet
     by: str
+    usage: e.Usage = field(default_factory=e.Usage)  # of these tasks: it counts again at their end
     intent: Intent | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddJobBudget:
+    """An operator allows more to be spent on the job; its tasks that rest for want of it go on."""
+
+    more: Budget
+    by: str
+    request_id: str  # of those with the same id the first counts
+    intent: Intent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +112,7 @@ class IntentDone:
     intent_id: str
 
 
-JobCommand = AddTasks | TasksEnded | CancelJob | ResumeJob | IntentDone
+JobCommand = AddTasks | TasksEnded | CancelJob | ResumeJob | AddJobBudget | IntentDone
 
 
 def create(
@@ -180,7 +193,7 @@ def _tasks_ended(step: _Step, command: TasksEnded) -> JobDecision:
     told: list[e.EventBody] = []
     fields: dict[str, Any] = {
         name: getattr(after, name)
-        for name in ("completed", "failed", "cancelled", "blocked", "intents")
+        for name in ("completed", "failed", "cancelled", "blocked", "intents", "usage")
     }
     fresh = after.failed - row.failed
     if fresh and row.failure_told_in < row.round:
@@ -217,16 +230,24 @@ def _recorded(row: JobRow, ended: Sequence[EndedTask]) -> JobRow:
         TaskState.CANCELLED: [],
     }
     known = row.ended
-    blocked = row.blocked
+    blocked, usage = row.blocked, row.usage
     for task in ended:
         if task.number not in known and not _stale(row, task):
             numbers[task.state].append(task.number)
             blocked = blocked | task.blocks
+            usage += task.usage
     completed = row.completed | NumberSet(numbers[TaskState.COMPLETED])
     failed = row.failed | NumberSet(numbers[TaskState.FAILED])
     cancelled = row.cancelled | NumberSet(numbers[TaskState.CANCELLED])
     blocked = blocked - (completed | failed | cancelled)
-    after = replace(row, completed=completed, failed=failed, cancelled=cancelled, blocked=blocked)
+    after = replace(
+        row,
+        completed=completed,
+        failed=failed,
+        cancelled=cancelled,
+        blocked=blocked,
+        usage=usage,
+    )
     return replace(after, intents=tuple(one for one in row.intents if not _created(one, after)))
 
 
@@ -277,10 +298,24 @@ def _resume(step: _Step, command: ResumeJob) -> JobDecision:
         failed=row.failed - again,
         cancelled=row.cancelled - again,
         blocked=command.blocked - row.ended,
+        usage=row.usage - command.usage,
         cancel=None,
         finished_at=None,
         intents=_with(row, command.intent),
     )
+
+
+def _add_budget(step: _Step, command: AddJobBudget) -> JobDecision:
+    row, more = step.row, command.more
+    if row.state in (JobState.COMPLETED, JobState.CANCELLED):
+        return Refusal(reason=Reason.ENDED, detail=f"the job is {row.state}")
+    allowance = allowed_more(row.allowance, more, command.request_id)
+    if allowance is None:
+        return Refusal(reason=Reason.NOTHING_TO_DO, detail="this was added already")
+    added = e.JobBudgetAdded(
+        job_id=row.id, by=command.by, usd=more.usd, tokens=more.tokens, minutes=more.minutes
+    )
+    return step.change(added, allowance=allowance, intents=_with(row, command.intent))
 
 
 def _intent_done(step: _Step, command: IntentDone) -> JobDecision:
@@ -298,5 +333,6 @@ _RULES: dict[type, tuple[Callable[[_Step, Any], JobDecision], Context]] = {
     TasksEnded: (_tasks_ended, _DISPATCHER),
     CancelJob: (_cancel, _OPERATOR),
     ResumeJob: (_resume, _OPERATOR),
+    AddJobBudget: (_add_budget, _OPERATOR),
     IntentDone: (_intent_done, _DISPATCHER),
 }

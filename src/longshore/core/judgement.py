@@ -56,8 +56,9 @@ def judge(
             | TaskState.CANCELLED
             | TaskState.WAITING
             | TaskState.IN_REVIEW
+            | TaskState.PARKED
         ):
-            # Waiting and in review: whoever makes the task pending rings for it then.
+            # Waiting, in review, parked: whoever makes the task pending rings for it then.
             return Judgement(verdict=Verdict.DROP)
         case _:
             assert_never(row.state)

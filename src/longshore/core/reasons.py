@@ -25,12 +25,14 @@ class Code(StrEnum):
     BACKING_OFF = "backing_off"
     DUE = "due"
     QUEUE_PAUSED = "queue_paused"
+    QUEUE_HELD = "queue_held"
     NO_WORKER = "no_worker"
     RUNNING = "running"
     WORKER_SILENT = "worker_silent"
     WORKER_GONE = "worker_gone"
     CANCELLING = "cancelling"
     IN_REVIEW = "in_review"
+    PARKED = "parked"
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -52,11 +54,17 @@ class Paused(Protocol):
     """Who has stopped a queue, and why."""
 
     @property
+    def name(self) -> str: ...
+    @property
     def by(self) -> str: ...
     @property
     def reason(self) -> str | None: ...
     @property
     def at(self) -> datetime: ...
+    @property
+    def until(self) -> datetime | None:
+        """When it ends by itself; None: when somebody resumes the queue."""
+        ...
 
 
 @value
@@ -70,7 +78,7 @@ class Picture:
     keys: Mapping[int, str]
     present: Mapping[str, Sequence[str]]  # workers on this machine, each with its queues
     gone: Sequence[str] = ()  # those of this machine whose process has ended
-    paused: Mapping[str, Paused]  # by queue
+    paused: Sequence[Paused]
 
     def key(self, number: int) -> str:
         """A task's name as it stands in a sentence."""

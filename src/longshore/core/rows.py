@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from longshore.core.backoff import RetryPolicy
+from longshore.core.budgets import NO_BUDGET, Allowance, Budget, Scope
 from longshore.core.events.types import Usage
 from longshore.core.failures import Failure
 from longshore.core.lease import Lease
@@ -57,6 +58,15 @@ class CancelRequest:
     at: datetime
 
 
+@value
+class Parked:
+    """Why a task rests: a budget is used up."""
+
+    scope: Scope  # whose
+    reason: str
+    at: datetime
+
+
 @row
 class TaskRow:
     """A task as it is now."""
@@ -72,7 +82,7 @@ class TaskRow:
     fence: int = 0  # the highest ever issued
     lease: Lease | None = None
     awaits: NumberSet = NO_NUMBERS  # numbers of the parents that have not completed
-    due_at: datetime | None = None  # pending: not before
+    due_at: datetime | None = None  # pending: not before; parked: until then, if not for ever
     rung_at: datetime | None = None  # pending: when the doorbell was last rung
     started_at: datetime | None = None  # of the latest attempt
     finished_at: datetime | None = None
@@ -87,6 +97,8 @@ class TaskRow:
     previous_result: Document | None = None  # what the reviewer saw
     cancel: CancelRequest | None = None
     usage: Usage = field(default_factory=Usage)
+    parked: Parked | None = None
+    allowance: Allowance | None = None  # what operators have added to its budget
     last_sequence: int = 0
     last_event_at: datetime | None = None
 
@@ -103,6 +115,7 @@ class IntentKind(StrEnum):
     CANCEL = "cancel"
     RESUME = "resume"
     ADD = "add"
+    UNPARK = "unpark"
 
 
 @value
@@ -128,6 +141,7 @@ class JobSpec:
     body_hash: str  # of what the client sent: the same request id with another body is refused
     created_at: datetime
     name: str | None = None
+    budget: Budget = NO_BUDGET  # of all its tasks together
 
 
 @row
@@ -150,6 +164,8 @@ class JobRow:
     end_told_in: int = 0  # the last round in which Job Completed or Job Cancelled was told
     intents: tuple[Intent, ...] = ()
     cancel: CancelRequest | None = None
+    allowance: Allowance | None = None  # what operators have added to its budget
+    usage: Usage = field(default_factory=Usage)  # of the tasks that have ended
     finished_at: datetime | None = None
     last_sequence: int = 0
     last_event_at: datetime | None = None

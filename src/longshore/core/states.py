@@ -12,6 +12,7 @@ class TaskState(StrEnum):
     PENDING = "pending"
     PROCESSING = "processing"
     IN_REVIEW = "in_review"
+    PARKED = "parked"
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"

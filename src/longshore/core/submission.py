@@ -1,8 +1,8 @@
 """What a client submits: a job as a plain document, read with every problem reported at once.
 
 The document is what comes out of JSON or YAML: ``{"tasks": [{"taskId", "name", "dependsOn"?,
-"input"?, "queue"?, "priority"?, "delay"?, "runAt"?, "maxAttempts"?}], "name"?}``. Nothing here
-knows definitions or the ledger; whether names exist is checked where they are kept.
+"input"?, "queue"?, "priority"?, "delay"?, "runAt"?, "maxAttempts"?}], "name"?, "budget"?}``.
+Nothing here knows definitions or the ledger; whether names exist is checked where they are kept.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from datetime import UTC, datetime, timedelta
 from reprlib import Repr
 from typing import Any
 
+from longshore.core.budgets import NO_BUDGET, Budget, read_budget
 from longshore.core.dag import Node, Problem, problems_of
 from longshore.core.ids import is_name
 from longshore.core.states import Priority
 from longshore.errors import InvalidJob
 
-_JOB_FIELDS = ("tasks", "name")
+_JOB_FIELDS = ("tasks", "name", "budget")
 _TASK_FIELDS = (
     *("taskId", "name", "dependsOn", "input", "queue", "priority", "delay", "runAt"),
     "maxAttempts",
@@ -58,6 +59,7 @@ class JobRequest:
 
     tasks: tuple[TaskRequest, ...]
     name: str | None = None
+    budget: Budget = NO_BUDGET
 
 
 def read_job(document: Any, *, limit: int) -> JobRequest:
@@ -90,6 +92,7 @@ def _read(
         raise InvalidJob([Problem(path="", message="expected an object with a list 'tasks'")])
     reader.refuse_unknown(document, fields, "")
     name = reader.optional(document, "name", "", _text)
+    budget = reader.optional(document, "budget", "", read_budget) or NO_BUDGET
     tasks = document.get("tasks")
     if not isinstance(tasks, list):
         reader.add("tasks", "expected a list of tasks")
@@ -100,7 +103,7 @@ def _read(
         reader.problems += problems_of(nodes, limit=limit, existing=existing)
     if reader.problems:
         raise InvalidJob(reader.problems)
-    return JobRequest(tasks=tuple(requests), name=name)
+    return JobRequest(tasks=tuple(requests), name=name, budget=budget)
 
 
 def canonical_text(document: Any) -> str:

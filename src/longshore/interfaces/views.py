@@ -13,18 +13,20 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from longshore.core.attempt_history import PastAttempt
+from longshore.core.budgets import Budget, tokens_of
 from longshore.core.dead_letters import DeadLetter
 from longshore.core.events.codec import properties_of_body
 from longshore.core.events.event import Event
-from longshore.core.events.types import TaskHealthCheck
+from longshore.core.events.types import TaskHealthCheck, Usage
 from longshore.core.failures import ErrorCategory, Failure
 from longshore.core.health import CheckedTask
 from longshore.core.keys import KeyRecord
 from longshore.core.reasons import Reason
-from longshore.core.rows import JobRow, TaskRow
+from longshore.core.rows import JobRow, Parked, TaskRow
 from longshore.core.sanitise import safe_excerpt
 from longshore.core.states import JobState, TaskState
 from longshore.ports.queues import PausedQueue
+from longshore.services.budgeting import Standing
 from longshore.services.post_mortem import PostMortem
 
 TIMED_OUT = 124
@@ -79,6 +81,7 @@ def job_document(job: JobRow, *, exit_code: int | None) -> dict[str, Any]:
         },
         "requestId": job.spec.request_id,
         "round": job.round,
+        "usage": _usage(job.usage),
         "createdAt": moment(job.spec.created_at),
         "finishedAt": moment(job.finished_at),
         "durationMs": _ms(job.finished_at - job.spec.created_at if job.finished_at else None),
@@ -101,16 +104,46 @@ def task_document(task: TaskRow, *, last_event: Event | None = None) -> dict[str
         "maxAttempts": task.spec.retry.max_attempts,
         "workerId": task.lease.worker_id if task.lease else None,
         "error": _failure(task.failure),
+        "parked": _parked(task.parked),
         "createdAt": moment(task.spec.created_at),
         "dueAt": moment(task.due_at),
         "startedAt": moment(task.started_at),
         "finishedAt": moment(task.finished_at),
         "durationMs": _ms(task.ran_for),
-        "usage": {"costUsd": task.usage.cost_usd, "turns": task.usage.turns},
+        "usage": _usage(task.usage + task.lease.usage if task.lease else task.usage),
     }
     if last_event is not None:
         document["lastEvent"] = {"type": last_event.type, "at": moment(last_event.at)}
     return document
+
+
+def _parked(parked: Parked | None) -> dict[str, Any] | None:
+    if parked is None:
+        return None
+    return {"budget": parked.scope.value, "reason": parked.reason, "at": moment(parked.at)}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {"costUsd": usage.cost_usd, "turns": usage.turns, "tokens": tokens_of(usage)}
+
+
+def standing_document(standing: Standing) -> dict[str, Any]:
+    """A budget and what is spent of it."""
+    return {
+        "limit": budget_document(standing.limit),
+        "added": budget_document(standing.added),
+        "spent": _spent(standing.spent),
+        "reserved": _spent(standing.reserved),
+    }
+
+
+def budget_document(budget: Budget) -> dict[str, Any]:
+    """Amounts; None: that is not limited."""
+    return {"usd": budget.usd, "tokens": budget.tokens, "minutes": budget.minutes}
+
+
+def _spent(usage: Usage) -> dict[str, Any]:
+    return {"usd": usage.cost_usd, "tokens": tokens_of(usage), "minutes": usage.seconds / 60}
 
 
 def _failure(failure: Failure | None) -> dict[str, Any] | None:
@@ -209,12 +242,13 @@ def health_check_document(body: TaskHealthCheck, at: datetime) -> dict[str, Any]
 
 
 def paused_document(queue: PausedQueue) -> dict[str, Any]:
-    """A queue that is paused: by whom, why, since when."""
+    """A queue that is paused or held: by whom, why, since when; a hold also until when."""
     return {
         "name": queue.name,
         "by": queue.by,
         "reason": queue.reason,
         "at": moment(queue.at),
+        "until": moment(queue.until),
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+from longshore.ports.accounts import Accounts
 from longshore.ports.blobs import BlobStore
 from longshore.ports.clock import Clock
 from longshore.ports.definitions import Definitions
@@ -32,6 +33,7 @@ class Backend:
     blobs: BlobStore
     definitions: Definitions
     keys: Keys
+    accounts: Accounts
     close: Callable[[], Awaitable[None]]
     # Where each look is paid for: how far the pause between two of them may grow while nothing
     # comes. None: looking costs nothing.

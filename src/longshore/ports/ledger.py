@@ -36,6 +36,14 @@ class FailedTask:
     failed_at: datetime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedTask:
+    """A task that rests because a budget is used up, as an index knows it."""
+
+    task_id: str
+    due_at: datetime | None  # when it goes on by itself
+
+
 class Ledger(Protocol):
     """The store of rows. It knows nothing of rules: it reads, and it commits decisions.
 
@@ -141,6 +149,11 @@ class Ledger(Protocol):
     async def held(self, *, limit: int, expired_by: datetime | None = None) -> list[HeldTask]:
         """Tasks that are processing, the earliest end of lease first; with ``expired_by`` only
         those whose lease ends at or before it."""
+        ...
+
+    async def parked(self, *, limit: int, due_by: datetime | None = None) -> list[ParkedTask]:
+        """Tasks that are parked, those first that go on soonest by themselves, and last those that
+        never do; with ``due_by`` only those that are to go on at or before it."""
         ...
 
     async def failed(self, tenant: str, *, limit: int) -> list[FailedTask]:

@@ -33,6 +33,7 @@ class WorkOrder:
     feedback: str | None = None
     previous_output: Any = None
     sessions: Mapping[str, Session] = field(default_factory=dict)
+    budgeted: bool = False  # whether it has to ask before it spends anything
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +77,21 @@ class Conversed:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """The child wants to spend something, and waits until it is told whether it may."""
+
+    number: int  # its own for each that it asks for
+    step: str
+    spent: Usage  # so far in this attempt
+    wanted: Usage  # what this will come to, as far as it can be told before
+
+
+@dataclass(frozen=True, slots=True)
 class Used:
     """The child says what it has consumed so far in this attempt."""
 
     usage: Usage
+    settles: int | None = None  # the number of what it had asked for, and which is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +122,7 @@ class Summarised:
     text: str
 
 
-Report = Printed | Active | StepDone | Conversed | Used | Progressed | Summarised
+Report = Printed | Active | StepDone | Conversed | Asked | Used | Progressed | Summarised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +156,10 @@ class RunningAttempt(Protocol):
 
     async def step_kept(self, name: str) -> None:
         """Tell the child that a finished step's result is kept."""
+        ...
+
+    async def answer(self, number: int, *, stop: str | None) -> None:
+        """Tell the child whether it may spend what it asked for: None, or why not."""
         ...
 
     async def ending(self) -> Ending:

@@ -1,8 +1,8 @@
 """The private pipe between a child and its worker: JSON lines, one message a line.
 
-The child says ``result``, ``error``, ``activity``, ``progress``, ``summary``, ``usage``, ``step``
-and ``log``; its standard output and error are only output. The file descriptor's number comes in
-the environment, so a shell script can report too:
+The child says ``result``, ``error``, ``activity``, ``progress``, ``summary``, ``usage``, ``step``,
+``ask``, ``session`` and ``log``; its standard output and error are only output. The file
+descriptor's number comes in the environment, so a shell script can report too:
 ``echo '{"type":"result","value":42}' >&$LONGSHORE_ATTEMPT_CHANNEL``.
 """
 
@@ -32,7 +32,7 @@ class Channel:
         self._replies_number = replies
         self._replies: BinaryIO | None = None
         self._writing = Lock()
-        # Replies come in the order of the steps: one after another, each gets its own.
+        # Replies come in the order of what was asked: one after another, each gets its own.
         self._stepping = Lock()
 
     def say(self, kind: str, **content: Any) -> None:
@@ -51,11 +51,23 @@ class Channel:
 
     def step(self, name: str, result: Any) -> None:
         """Report a finished step and wait until its result is kept."""
+        if self._ask("step", name=name, result=result) != {"kept": name}:
+            message = f"the worker did not keep step {name!r}"
+            raise ConnectionError(message)
+
+    def may_spend(self, number: int, **content: Any) -> str | None:
+        """Ask whether something may be spent: None, or why not."""
+        reply = self._ask("ask", number=number, **content)
+        if not isinstance(reply, dict) or reply.get("asked") != number:
+            message = "the worker did not say whether this may be spent"
+            raise ConnectionError(message)
+        stop = reply["stop"]
+        return None if stop is None else str(stop)
+
+    def _ask(self, kind: str, **content: Any) -> Any:
         with self._stepping:
-            self.say("step", name=name, result=result)
+            self.say(kind, **content)
             # Opened for the first of them: most attempts take no step.
             self._replies = self._replies or os.fdopen(self._replies_number, "rb", closefd=False)
             reply = self._replies.readline()
-        if json.loads(reply or "null") != {"kept": name}:
-            message = f"the worker did not keep step {name!r}"
-            raise ConnectionError(message)
+        return json.loads(reply or "null")

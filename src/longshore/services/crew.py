@@ -126,12 +126,13 @@ async def until_nothing_is_left(
 
 
 async def _busy(backend: Backend, tenant: str, queues: Sequence[str], horizon: timedelta) -> bool:
-    paused = await backend.queues.paused_of(queues)
+    soon = backend.clock.now() + horizon
+    # A hold that ends by itself is waited for as a task is that is not due yet.
+    paused = {one.name for one in await backend.queues.paused() if one.holds(soon)}
     served = [queue for queue in queues if queue not in paused]
     for queue in served:
         if (await backend.queue.depth(queue)).ready:
             return True
-    soon = backend.clock.now() + horizon
     # What runs goes on when its queue is paused.
     for state, among in ((TaskState.PROCESSING, queues), (TaskState.PENDING, served)):
         async for row in _tasks(backend, tenant, state):

@@ -81,8 +81,7 @@ class Counts:
         """Count one more."""
         self.tasks += letter.replayable
         self.messages += not letter.replayable
-        known = letter.category.value if letter.category else "unknown"
-        self.by_kind[letter.queue, known if letter.replayable else "message"] += 1
+        self.by_kind[letter.queue, letter.kind] += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

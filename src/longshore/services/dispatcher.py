@@ -275,6 +275,7 @@ class Dispatcher:
                 round=row.round,
                 state=row.state,
                 blocks=await self._behind(job, row),
+                usage=row.usage,
             )
             for row in rows
         ]

@@ -5,7 +5,7 @@ However large a job is, only a few of its rows are read: those that a person is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from longshore.core.chain import Chain, chain_from
@@ -22,7 +22,7 @@ from longshore.ports.backend import Backend
 from longshore.ports.presence import Presence
 from longshore.services.documents import Documents
 
-_OPEN = (TaskState.IN_REVIEW, TaskState.PROCESSING, TaskState.PENDING)
+_OPEN = (TaskState.PARKED, TaskState.IN_REVIEW, TaskState.PROCESSING, TaskState.PENDING)
 _SHOWN = 3  # of each kind
 
 
@@ -39,26 +39,26 @@ class Explaining:
         self._lease = lease
 
     async def explain(
-        self, tenant: str, id_: str, *, paused: Mapping[str, Paused] | None = None
+        self, tenant: str, id_: str, *, paused: Sequence[Paused] = ()
     ) -> list[Reason]:
         """Why a task or a job stands where it stands: from itself to the root cause.
 
         Args:
             id_: Of a job or a task, in full.
-            paused: The queues that are paused.
+            paused: The queues that are paused or held.
 
         Raises:
             NotFound: the tenant has no such task or job.
         """
         job_id, key = split_task_id(id_)
         if key:
-            return await self._task(tenant, id_, paused or {})
+            return await self._task(tenant, id_, paused)
         job = await self._ledger.job(job_id)
         if job is None or job.spec.tenant != tenant:
             raise NotFound("job", id_)
-        return await self._job(job, paused or {})
+        return await self._job(job, paused)
 
-    async def _task(self, tenant: str, task_id: str, paused: Mapping[str, Paused]) -> list[Reason]:
+    async def _task(self, tenant: str, task_id: str, paused: Sequence[Paused]) -> list[Reason]:
         # In this order: a job that was read before its task might not know it yet.
         row = await self._ledger.task(task_id)
         job_id, key = split_task_id(task_id)
@@ -83,7 +83,7 @@ class Explaining:
         graph: Graph,
         chain: Chain,
         asked: TaskRow | None,
-        paused: Mapping[str, Paused],
+        paused: Sequence[Paused],
     ) -> Picture:
         keys = {number: graph.keys[number] for number in chain.numbers}
         rows = await self._rows(job, keys)
@@ -92,7 +92,7 @@ class Explaining:
             rows[asked.spec.number] = asked
         return self._picture(job, rows, keys, paused)
 
-    async def _job(self, job: JobRow, paused: Mapping[str, Paused]) -> list[Reason]:
+    async def _job(self, job: JobRow, paused: Sequence[Paused]) -> list[Reason]:
         rows: dict[int, TaskRow] = {}
         more = False
         unfinished = job.failed | job.cancelled
@@ -123,7 +123,7 @@ class Explaining:
         job: JobRow,
         rows: Mapping[int, TaskRow],
         keys: Mapping[int, str],
-        paused: Mapping[str, Paused],
+        paused: Sequence[Paused],
     ) -> Picture:
         return Picture(
             now=self._clock.now(),

@@ -1,12 +1,13 @@
-"""The health check: looks at all that runs now and all that is dead, tells history and people.
+"""The health check: looks at all that runs now and all that lies, tells history and people.
 
 A worker that hangs, or a task that runs for ever, shows nowhere else: its lease is renewed and its
 row looks well. The check reads rows, each once, however long ago their task began. One process of
 the machine does it, and goes on whatever breaks: a check that ended silently would look like a
 house in perfect health.
 
-Dead letters are the other half: nobody looks at them again unless told that they are there. Neither
-half waits for the other: what cannot be read in one is no reason not to tell of the other.
+What lies is the other half, dead letters and parked tasks: nobody looks at them again unless told
+that they are there. Neither half waits for the other: what cannot be read in one is no reason not
+to tell of the other.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TypeVar
 
-from longshore.core.alerting import COUNTED_LIMIT, DeadCount, DeadKind, Finding, NewDead
-from longshore.core.dead_letters import DeadLetter, DeadMessage, of_message
+from longshore.core.alerting import Finding
 from longshore.core.definition import Definition
 from longshore.core.events.event import Context
 from longshore.core.health import CheckedTask, HealthPolicy, HealthReport, checked, report_of
@@ -28,8 +28,9 @@ from longshore.errors import BackendUnavailable, NotFound
 from longshore.ports.backend import Backend
 from longshore.ports.presence import Presence
 from longshore.services.alerting import Alerting
-from longshore.services.dead_letters import Counts
 from longshore.services.edges import stepped_over
+from longshore.services.piles import Lying, Piles
+from longshore.services.reading import read_rows
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +42,6 @@ DEFAULT_TENANT = "default"
 """Who looks after the queues where nobody else is named, as in the settings."""
 
 _AT_ONCE = 500
-_NEWEST = 5
-_NO_MARGIN = timedelta(0)
 # Whoever just began lets the sweeper end the leases of those who died before.
 _SETTLES = timedelta(seconds=30)
 # How often others ask whether the role is free, and how soon a check that failed is made again.
@@ -61,7 +60,7 @@ class HealthCheckPolicy:
 
 
 class HealthCheck:
-    """Finds tasks that are stuck or run too long, and dead letters.
+    """Finds tasks that are stuck or run too long, dead letters, and parked tasks.
 
     A dead message that leads to no task belongs to no tenant. So that it is told once and not to
     each of them, it is told to ``tenant``, who looks after the queues.
@@ -82,7 +81,7 @@ class HealthCheck:
         self._alerting = alerting
         self._app = app
         self._policy = policy
-        self._tenant = tenant
+        self._piles = Piles(backend=backend, alerting=alerting, tenant=tenant)
 
     async def run(self) -> None:
         """Check at a steady pace while this process is the one to do it; until cancelled."""
@@ -110,28 +109,26 @@ class HealthCheck:
     async def check_all(self) -> list[HealthReport]:
         """Check every tenant that has something running, or had when people were told of it.
 
-        People are told of these, and of the dead letters of every tenant.
+        People are told of these, and of the dead letters and parked tasks of every tenant.
         """
-        dead = await self._dead_letters()
-        reports, idle = await self._or_tell_of(dead, self._reports(dead))
-        await self._tell(reports, self._findings([*reports, *idle], dead))
+        lying = await self._piles.lying()
+        reports, idle = await self._or_tell_of(lying, self._reports(lying.tenants))
+        await self._tell(reports, self._findings([*reports, *idle], lying))
         return reports
 
     async def check(self, tenant: str) -> HealthReport:
         """Check everything of a tenant that runs now; history and people are told."""
-        dead = await self._dead_letters([tenant])
-        report = await self._or_tell_of(dead, self._report_of(tenant))
-        await self._tell([report], self._findings([report], dead))
+        lying = await self._piles.lying([tenant])
+        report = await self._or_tell_of(lying, self._report_of(tenant))
+        await self._tell([report], self._findings([report], lying))
         return report
 
-    async def _or_tell_of(
-        self, dead: Mapping[str, DeadCount], looking: Awaitable[ResultT]
-    ) -> ResultT:
-        """What comes of a look at tasks; if nothing does, dead letters are told all the same."""
+    async def _or_tell_of(self, lying: Lying, looking: Awaitable[ResultT]) -> ResultT:
+        """What comes of a look at tasks; if nothing does, what lies is told all the same."""
         try:
             return await looking
         except Exception:
-            await self._alerting.tell(self._findings([], dead))
+            await self._alerting.tell(self._findings([], lying))
             raise
 
     async def check_one(self, tenant: str, task_id: str) -> CheckedTask | None:
@@ -152,21 +149,16 @@ class HealthCheck:
         """Of those who have something running or had, and of ``others`` who have not."""
         rows = await self._processing()
         running = {row.spec.tenant for row in rows}
-        tenants = {*running, *others, *await self._told_tenants()}
+        tenants = {*running, *others, *await self._piles.told_tenants()}
         reports: list[HealthReport] = []
         idle: list[HealthReport] = []
         for tenant in sorted(tenants):
             with stepped_over(logger, "health.tenant_broken", tenant=tenant):
                 told = await self._alerting.told_tasks(tenant)
                 report = await self._report(tenant, rows, told)
-                # Dead letters may stay for years: nothing runs, and history need not say so.
+                # What lies may do so for years: nothing runs, and history need not say so.
                 (reports if told or tenant in running else idle).append(report)
         return reports, idle
-
-    async def _told_tenants(self) -> set[str]:
-        with stepped_over(logger, "health.told_tenants_unknown"):
-            return await self._alerting.tenants()
-        return set()
 
     async def _report_of(self, tenant: str) -> HealthReport:
         rows = await self._processing()
@@ -178,14 +170,13 @@ class HealthCheck:
         mine = [row for row in rows if row.spec.tenant == tenant]
         # A listing may lag: what people were told of is over only if its own row says so.
         believed = {task_id for task_id, over in told.items() if not over}
-        mine += await self._rows(sorted(believed - {row.id for row in mine}))
+        others = sorted(believed - {row.id for row in mine})
+        mine += (await read_rows(self._backend.ledger, others)).rows
         policy_of = await self._policies(mine)
         now = self._backend.clock.now()
         return report_of(tenant, mine, now=now, policy_of=policy_of)
 
-    def _findings(
-        self, reports: Sequence[HealthReport], dead: Mapping[str, DeadCount]
-    ) -> list[Finding]:
+    def _findings(self, reports: Sequence[HealthReport], lying: Lying) -> list[Finding]:
         """Both halves of the check together, by tenant."""
         now = self._backend.clock.now()
         tasks = {report.tenant: report for report in reports}
@@ -194,9 +185,10 @@ class HealthCheck:
                 tenant=tenant,
                 at=tasks[tenant].at if tenant in tasks else now,
                 tasks=tasks.get(tenant),
-                dead=dead.get(tenant),
+                dead=lying.dead.get(tenant),
+                parked=lying.parked.get(tenant),
             )
-            for tenant in sorted({*tasks, *dead})
+            for tenant in sorted({*tasks, *lying.tenants})
         ]
 
     async def _tell(self, reports: Sequence[HealthReport], found: Sequence[Finding]) -> None:
@@ -211,67 +203,6 @@ class HealthCheck:
         await self._alerting.tell(found)
         if unreachable is not None:
             raise unreachable
-
-    async def _dead_letters(self, tenants: Iterable[str] | None = None) -> dict[str, DeadCount]:
-        """What is dead of these tenants, or of all, as far as can be found out; never fails."""
-        found: dict[str, DeadCount] = {}
-        try:
-            with stepped_over(logger, "health.dead_letters_unreadable"):
-                messages = await self._lost_messages()
-                wanted = set(tenants or await self._tenants_with_dead(messages))
-                for tenant in sorted(wanted):
-                    with stepped_over(logger, "health.dead_letters_unreadable", tenant=tenant):
-                        own = messages if tenant == self._tenant else []
-                        found[tenant] = _counted([*await self._failed(tenant), *own])
-        except BackendUnavailable as error:
-            # The next check looks again. This one still has the tasks to look at.
-            logger.warning("health.dead_letters_unavailable", extra={"error": str(error)})
-        return found
-
-    async def _tenants_with_dead(self, messages: Sequence[DeadLetter]) -> set[str]:
-        """Those who have some, and those who had when people were told."""
-        found = await self._told_tenants()
-        if messages:
-            found.add(self._tenant)
-        after = ""
-        ledger = self._backend.ledger
-        while page := await ledger.failed_tenants(limit=_AT_ONCE, after=after):
-            found.update(page)
-            after = page[-1]
-        return found
-
-    async def _failed(self, tenant: str) -> list[DeadLetter]:
-        """Tasks that failed for good: the newest, and one more than are counted if there is."""
-        rows = await self._backend.ledger.failed(tenant, limit=COUNTED_LIMIT + 1)
-        return [
-            DeadLetter(
-                id=row.task_id, at=row.failed_at, queue=row.queue, category=row.category, reason=""
-            )
-            for row in rows
-        ]
-
-    async def _lost_messages(self) -> list[DeadLetter]:
-        """Dead messages that lead to no task: the next sweep settles all others."""
-        found = await self._backend.queue.dead_letters(None, limit=COUNTED_LIMIT + 1)
-        messages = [
-            DeadMessage(
-                id=one.id,
-                queue=one.queue,
-                body=one.body,
-                receives=one.receives,
-                sent_at=one.sent_at,
-            )
-            for one in found
-        ]
-        named = {one.task_id for one in messages if isinstance(one.task_id, str)}
-        known = {row.id for row in await self._rows(sorted(named))}
-        now = self._backend.clock.now()
-        letters = [
-            of_message(one, None, now=now, margin=_NO_MARGIN)
-            for one in messages
-            if one.task_id not in known
-        ]
-        return [letter for letter in letters if letter is not None]
 
     async def _record(self, report: HealthReport) -> None:
         await self._backend.events.append(
@@ -288,29 +219,9 @@ class HealthCheck:
         limit = _AT_ONCE
         while len(held := await self._backend.ledger.held(limit=limit)) >= limit:
             limit *= 2
-        rows = await self._rows(list(dict.fromkeys(task.task_id for task in held)))
-        return [row for row in rows if row.state is TaskState.PROCESSING]
-
-    async def _rows(self, task_ids: Sequence[str]) -> list[TaskRow]:
-        rows: list[TaskRow] = []
-        for start in range(0, len(task_ids), _AT_ONCE):
-            some = task_ids[start : start + _AT_ONCE]
-            try:
-                rows += await self._backend.ledger.tasks(some)
-            except BackendUnavailable:
-                raise
-            except Exception:  # a row among them is damaged: which one is told below
-                logger.exception("health.rows_unreadable")
-                rows += await self._one_by_one(some)
-        return rows
-
-    async def _one_by_one(self, task_ids: Sequence[str]) -> list[TaskRow]:
-        rows = []
-        for task_id in task_ids:
-            with stepped_over(logger, "health.task_unreadable", task_id=task_id):
-                if (row := await self._backend.ledger.task(task_id)) is not None:
-                    rows.append(row)
-        return rows
+        ids = list(dict.fromkeys(task.task_id for task in held))
+        read = await read_rows(self._backend.ledger, ids)
+        return [row for row in read.rows if row.state is TaskState.PROCESSING]
 
     async def _policies(self, rows: Iterable[TaskRow]) -> PolicyOf:
         """What holds for each task: as its definition says, and that is read once."""
@@ -328,26 +239,3 @@ class HealthCheck:
 
 def _definition_of(row: TaskRow) -> tuple[str, str, int]:
     return row.spec.tenant, row.spec.definition, row.spec.definition_version
-
-
-def _counted(letters: Sequence[DeadLetter]) -> DeadCount:
-    """The letters as ``longshore dead`` counts them, up to as many as are counted."""
-    named = {letter.id: letter for letter in letters}
-    newest = sorted(
-        (NewDead(id=one.id, queue=one.queue, at=one.at) for one in named.values()),
-        key=lambda one: one.place,
-        reverse=True,
-    )
-    counts = Counts()
-    for one in newest[:COUNTED_LIMIT]:
-        counts.add(named[one.id])
-    kinds = [
-        DeadKind(queue=queue, category=category, count=count)
-        for (queue, category), count in counts.by_kind.items()
-    ]
-    return DeadCount(
-        total=counts.total,
-        more=len(newest) > COUNTED_LIMIT,
-        kinds=tuple(sorted(kinds, key=lambda kind: (-kind.count, kind.queue, kind.category))),
-        newest=tuple(newest[:_NEWEST]),
-    )

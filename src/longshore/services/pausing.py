@@ -44,7 +44,7 @@ class Pausing:
         return held
 
     async def resume(self, name: str, *, by: str) -> PausedQueue | None:
-        """The queue is served again; the pause that this has ended, None if it was not paused.
+        """The queue is served again; the pause, or else the hold, that this has ended; or None.
 
         Raises:
             UsageError: no queue can be called so.
@@ -57,7 +57,7 @@ class Pausing:
         return ended
 
     async def paused(self) -> list[PausedQueue]:
-        """Every pause that holds, by the name of the queue."""
+        """Every pause and every hold that stands, by the name of the queue."""
         return await self._queues.paused()
 
 

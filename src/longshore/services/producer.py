@@ -93,6 +93,7 @@ class Producer:
             body_hash=body_hash,
             created_at=self._backend.clock.now(),
             name=request.name,
+            budget=request.budget,
         )
         planned = plan(site_of(spec), request.tasks, definitions, retry=self._creation.retry)
         self._creation.refuse_large(planned)

@@ -18,6 +18,7 @@ from longshore.core import job as jobs
 from longshore.core import task as tasks
 from longshore.core.changes import Refusal
 from longshore.core.events.event import Event
+from longshore.core.events.types import Usage
 from longshore.core.graph import Graph
 from longshore.core.ids import split_task_id, task_id_of
 from longshore.core.numbers import NumberSet
@@ -162,6 +163,7 @@ class Resuming:
             keys=[spec.key for spec in specs],
             blocked=graph.behind((job.failed | job.cancelled) - numbers),
             by=by,
+            usage=sum((one.row.usage for one in chosen), Usage()),
             intent=intent,
         )
         return jobs.apply(job, command, now=now, change_id=change_id)

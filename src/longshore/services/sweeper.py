@@ -27,6 +27,7 @@ from longshore.errors import (
 from longshore.ports.backend import Backend
 from longshore.ports.ledger import HeldTask
 from longshore.ports.presence import Presence
+from longshore.services.budgeting import Budgeting
 from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.edges import stepped_over
@@ -67,6 +68,7 @@ class Repairs:
     sent_on: int = 0  # tasks that waited for parents which had completed
     jobs_ended: int = 0  # jobs that were over and had not told so
     rung_again: int = 0  # tasks that were due, and nobody came
+    unparked: int = 0  # tasks whose budget began anew
     events_published: int = 0
 
     def by_kind(self) -> dict[str, int]:
@@ -97,6 +99,7 @@ class Sweeper:
         transitions: Transitions,
         dispatcher: Dispatcher,
         dead_letters: DeadLetters,
+        budgeting: Budgeting,
         finishers: Mapping[IntentKind, Finisher],
         presence: Presence,
         policy: SweeperPolicy,
@@ -106,6 +109,7 @@ class Sweeper:
         self._transitions = transitions
         self._dispatcher = dispatcher
         self._dead_letters = dead_letters
+        self._budgeting = budgeting
         self._finishers = finishers
         self._presence = presence
         self._policy = policy
@@ -167,6 +171,7 @@ class Sweeper:
             self._record_ends,
             self._send_on,
             self._tell_ends,
+            self._unpark,
             self._publish_the_rest,
         )
         first = self._begins_with
@@ -217,10 +222,12 @@ class Sweeper:
             stepped_over(logger, "lease.stuck", task_id=task.task_id),
             contextlib.suppress(CommandRefused, NotFound),  # it moved on by itself
         ):
-            await self._transitions.task(task.task_id, command)
+            row = await self._transitions.task(task.task_id, command)
             ended = True
         if not ended:
             return False
+        with stepped_over(logger, "reservation.left", task_id=task.task_id):
+            await self._budgeting.attempt_lost(row, began=row.started_at or row.spec.created_at)
         self.repairs.leases_ended += 1
         extra = {"task_id": task.task_id, "worker_id": task.worker_id, "gone": holder_gone}
         logger.warning("lease.ended_for_silent_worker", extra=extra)
@@ -298,6 +305,9 @@ class Sweeper:
             return False  # it was taken, or somebody else has rung
         self.repairs.rung_again += 1
         return True
+
+    async def _unpark(self) -> None:
+        self.repairs.unparked += await self._budgeting.unpark()
 
     async def _publish_the_rest(self) -> None:
         if self._publish is not None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr
 
+from longshore.core.budgets import Budget
 from longshore.settings.section import GIB, MIB, Duration, Section, bounded, none_or_value
 
 _SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
@@ -57,12 +58,27 @@ class AgentSettings(Section):
         "Time without a word after which an answer that has begun is given up.",
         *(_MINUTE, 10 * _SECOND, 60 * _MINUTE),
     )
+    longest_hold: Duration = bounded(
+        "Time for which a queue is held at most when the model's API asks to be left alone."
+        " 0: not at all.",
+        *(15 * _MINUTE, timedelta(0), 60 * _MINUTE),
+    )
     memory_each: ByteSize = bounded(
         "Bytes of memory that one agent is expected to take.", 300 * MIB, MIB, 1024 * GIB
     )
     memory_ceiling: ByteSize = bounded(
-        "Bytes that the agents of a worker may take together; more of them wait. 0: no ceiling.",
+        "Bytes that the agents of a worker may take together; more of them wait."
+        " 0: half of what the machine, or its container, has.",
         *(ByteSize(0), ByteSize(0), 1024 * GIB),
+    )
+    usd_per_day: Annotated[float | None, Optional] = Field(
+        default=None, gt=0, description="Dollars that a tenant's agents may spend in a day (UTC)."
+    )
+    tokens_per_day: Annotated[int | None, Optional] = Field(
+        default=None, gt=0, description="Tokens that a tenant's agents may use in a day (UTC)."
+    )
+    minutes_per_day: Annotated[float | None, Optional] = Field(
+        default=None, gt=0, description="Minutes that a tenant's agents may run in a day (UTC)."
     )
     allow_bypass: bool = Field(
         default=False,
@@ -73,13 +89,24 @@ class AgentSettings(Section):
     )
     preload: bool = Field(
         default=False,
-        description="Whether workers load the agent SDK at once, so that agents start sooner.",
+        description="Whether workers load the agent SDK at once, and not with their first agent.",
     )
 
     @property
-    def at_once(self) -> int | None:
-        """How many agents a worker has room for; None: as many as it runs tasks."""
-        return self.memory_ceiling // self.memory_each if self.memory_ceiling else None
+    def day_budget(self) -> Budget:
+        """What a tenant's agents may spend in a day."""
+        return Budget(
+            usd=self.usd_per_day, tokens=self.tokens_per_day, minutes=self.minutes_per_day
+        )
+
+    def at_once(self, memory_bytes: int | None) -> int | None:
+        """How many agents a worker has room for; None: as many as it runs tasks.
+
+        Args:
+            memory_bytes: What the machine has; None: nobody knows.
+        """
+        ceiling = self.memory_ceiling or (memory_bytes or 0) // 2
+        return ceiling // self.memory_each if ceiling else None
 
     @property
     def credential(self) -> tuple[str, str] | None:

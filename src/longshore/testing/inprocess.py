@@ -224,6 +224,9 @@ class InProcessAttempt:
     async def step_kept(self, name: str) -> None:
         self._kept[name].set()
 
+    async def answer(self, number: int, *, stop: str | None) -> None:
+        """Nobody asks: agents are not run in this process."""
+
     async def ending(self) -> Ending:
         return await self._ended
 

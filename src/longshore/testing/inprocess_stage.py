@@ -27,6 +27,7 @@ from longshore.core.states import TaskState
 from longshore.errors import NotFound
 from longshore.interfaces.job_files import accept_file
 from longshore.ports.output import Place
+from longshore.services.accounting import Accounting
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.documents import Documents
 from longshore.services.producer import Producer
@@ -135,6 +136,7 @@ class InProcessStage:
             backend=self._backend,
             transitions=self._transitions,
             documents=self._documents,
+            accounting=Accounting(self._backend, self._transitions),
             runner=self.runner,
             presence=self._presence,
             lease=_LEASE,

@@ -11,7 +11,7 @@ import asyncio
 import shutil
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -21,7 +21,7 @@ from longshore.core.failures import ErrorCategory, Failure
 from longshore.errors import LongshoreError
 from longshore.ports.clock import Clock
 from longshore.ports.output import Stream
-from longshore.ports.runner import Ending, Printed, Report, StepDone, WorkOrder
+from longshore.ports.runner import Asked, Ending, Printed, Report, StepDone, WorkOrder
 
 
 def succeeds(result: Any = None) -> Ending:
@@ -115,6 +115,8 @@ class FakeChild:
         self.closed = False
         self.signals: list[str] = []  # those it was sent
         self.steps_kept: list[str] = []
+        self.answers: list[tuple[int, str | None]] = []  # to what it asked to spend
+        self.stopped: str | None = None
         self.ended_at: timedelta | None = None  # on the clock's ``elapsed``
         self._script = script
         self._clock = clock
@@ -148,10 +150,13 @@ class FakeChild:
                 await self._clock.sleep(item)
                 continue
             self._reports.put_nowait(item)
-            if isinstance(item, StepDone):
+            if isinstance(item, StepDone | Asked):
                 # As the real one: it goes on when it has heard that the step is kept.
                 await self._step_kept.wait()
                 self._step_kept.clear()
+                if self.stopped is not None:
+                    self._script = replace(self._script, ending=fails(ErrorCategory.VALIDATION))
+                    break
         if self._script.ending is None:
             await self._over.wait()
         self._end()
@@ -168,6 +173,11 @@ class FakeChild:
 
     async def step_kept(self, name: str) -> None:
         self.steps_kept.append(name)
+        self._step_kept.set()
+
+    async def answer(self, number: int, *, stop: str | None) -> None:
+        self.answers.append((number, stop))
+        self.stopped = stop
         self._step_kept.set()
 
     async def ending(self) -> Ending:

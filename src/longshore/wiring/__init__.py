@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longshore.adapters.process.presence import FilePresence
-from longshore.adapters.process.runner import ProcessRunner
 from longshore.adapters.process.table import rss_bytes_of
 from longshore.adapters.system import key_file
 from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system.memory import machine_memory
 from longshore.core.backoff import RetryPolicy
 from longshore.core.health import HealthPolicy
 from longshore.core.keys import SECRET_BYTES, key_from
@@ -30,9 +30,11 @@ from longshore.ports.inspection import StoreFacts
 from longshore.ports.presence import Presence
 from longshore.ports.runner import Runner
 from longshore.services.access import Access
+from longshore.services.accounting import Accounting
 from longshore.services.adding import Adding
 from longshore.services.alerting import Alerting
 from longshore.services.artifacts import ArtifactPolicy
+from longshore.services.budgeting import Budgeting
 from longshore.services.cancelling import Cancelling
 from longshore.services.dead_letters import DeadLetters
 from longshore.services.definition_sync import DefinitionSync
@@ -51,8 +53,8 @@ from longshore.services.worker.output import OutputPolicy
 from longshore.services.worker.room import Room
 from longshore.services.worker.tools import Tools
 from longshore.services.worker.worker import Worker, WorkerPolicy
-from longshore.settings import Settings, child_environment
-from longshore.wiring.agents import agent_access, agent_modules
+from longshore.settings import Settings
+from longshore.wiring.agents import children_of
 from longshore.wiring.backends import backend_of
 
 
@@ -71,6 +73,8 @@ class Services:
     dispatcher: Dispatcher
     sweeper: Sweeper
     dead_letters: DeadLetters
+    accounting: Accounting
+    budgeting: Budgeting
     presence: Presence
     cancelling: Cancelling
     resuming: Resuming
@@ -81,21 +85,20 @@ class Services:
 
     def worker(self, worker_id: str | None = None) -> Worker:
         """A worker of this process."""
-        settings = self.settings
         name = worker_id or new_worker_id()
-        runner = ProcessRunner(
-            settings.data_dir.absolute(),
-            child_environment(settings),
-            self.backend.clock,
-            keep_folders=settings.worker.keep_work_dirs,
-            agent=agent_access(settings),
-            modules=(*settings.worker.app, *agent_modules(settings)),
-            held=lambda: self.presence.held_by(name),
+        runner = children_of(self.settings, self.backend.clock, lambda: self.presence.held_by(name))
+        return self.worker_with(
+            runner, name, process_id=os.getpid(), roll=random.random, memory_bytes=machine_memory()
         )
-        return self.worker_with(runner, name, process_id=os.getpid(), roll=random.random)
 
     def worker_with(
-        self, runner: Runner, name: str, *, process_id: int, roll: Callable[[], float]
+        self,
+        runner: Runner,
+        name: str,
+        *,
+        process_id: int,
+        roll: Callable[[], float],
+        memory_bytes: int | None = None,
     ) -> Worker:
         """A worker whose attempts are carried out by ``runner``."""
         settings = self.settings
@@ -104,6 +107,7 @@ class Services:
             backend=self.backend,
             transitions=self.transitions,
             documents=self.documents,
+            accounting=self.accounting,
             runner=runner,
             presence=self.presence,
             lease=_lease_policy(settings),
@@ -115,7 +119,9 @@ class Services:
                 limit_files=settings.limits.artifact_files_per_attempt,
                 limit_bytes=settings.limits.artifact_bytes_per_attempt,
             ),
-            room=Room(settings.agent.at_once),
+            room=Room(settings.agent.at_once(memory_bytes)),
+            day_budget=settings.agent.day_budget,
+            longest_hold=settings.agent.longest_hold,
             timeout=settings.worker.task_timeout,
             result_limit_bytes=settings.limits.result_bytes,
             process_id=process_id,
@@ -214,7 +220,16 @@ def services_on(
     resuming = Resuming(
         backend=backend, transitions=transitions, documents=documents, dispatcher=dispatcher
     )
+    accounting = Accounting(backend, transitions)
+    budgeting = Budgeting(
+        backend=backend,
+        transitions=transitions,
+        accounting=accounting,
+        day=settings.agent.day_budget,
+        app=settings.app,
+    )
     others = {
+        IntentKind.UNPARK: budgeting.finish,
         IntentKind.CREATE: producer.finish_creating,
         IntentKind.ADD: adding.finish,
         IntentKind.RESUME: resuming.finish,
@@ -252,6 +267,7 @@ def services_on(
             transitions=transitions,
             dispatcher=dispatcher,
             dead_letters=dead_letters,
+            budgeting=budgeting,
             finishers={
                 **others,
                 IntentKind.CANCEL: cancelling.finish,
@@ -265,6 +281,8 @@ def services_on(
             ),
         ),
         dead_letters=dead_letters,
+        accounting=accounting,
+        budgeting=budgeting,
         health_check=_health_check(settings, backend, presence),
         presence=presence,
         cancelling=cancelling,

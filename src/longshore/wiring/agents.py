@@ -1,15 +1,37 @@
-"""What agents, and nobody else, are told by the worker."""
+"""Children of a worker; and what agents, and nobody else, are told by it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import Any
 
-from longshore.settings import Settings
+from longshore.adapters.process.runner import ProcessRunner
+from longshore.ports.clock import Clock
+from longshore.settings import Settings, child_environment
 
 
-def agent_modules(settings: Settings) -> tuple[str, ...]:
-    """What is loaded once, so that not every agent has to wait for it."""
-    return ("longshore.runners.agent.run",) if settings.agent.preload else ()
+def children_of(
+    settings: Settings, clock: Clock, held: Callable[[], Sequence[int]]
+) -> ProcessRunner:
+    """What starts them; ``held`` are files that stay open as long as anything of them lives."""
+    return ProcessRunner(
+        settings.data_dir.absolute(),
+        child_environment(settings),
+        clock,
+        keep_folders=settings.worker.keep_work_dirs,
+        agent=agent_access(settings),
+        modules=settings.worker.app,
+        agent_modules=_agent_modules(settings),
+        preload=settings.agent.preload,
+        held=held,
+    )
+
+
+def _agent_modules(settings: Settings) -> tuple[str, ...]:
+    """What is loaded once, so that not every agent has to wait for it; nothing without the SDK."""
+    wanted = settings.agent.preload or find_spec("claude_agent_sdk") is not None
+    return ("longshore.runners.agent.template",) if wanted else ()
 
 
 def agent_access(settings: Settings) -> dict[str, Any]:

@@ -5,16 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from longshore.core.alerting import (
-    DeadCount,
-    DeadKind,
-    DeadNews,
-    DeadNotice,
-    NewDead,
-    Notice,
-    Recovered,
-)
+from longshore.core.alerting import Notice, Recovered
 from longshore.core.health import CheckedTask, Health, HealthReport
+from longshore.core.piles import Pile, PileItem, PileKind, PileNews, PileNotice
 from tests.adapters.alerts.server import Server
 
 NOON = datetime(2030, 1, 7, 12, tzinfo=UTC)
@@ -70,27 +63,46 @@ def a_checked_task(
 
 
 def dead_letters(
-    news: DeadNews = DeadNews.FIRST, *, more: bool = False, **kinds: int
-) -> DeadNotice:
+    news: PileNews = PileNews.FIRST, *, more: bool = False, **kinds: int
+) -> PileNotice:
     """Dead letters of the category ``crash`` by queue, and the five that came last."""
     total = sum(kinds.values())
     newest = [
-        NewDead(id=f"job-1_d{n}", queue="mail", at=NOON - n * timedelta(minutes=2))
+        PileItem(id=f"job-1_d{n}", queue="mail", why="crash", at=NOON - n * timedelta(minutes=2))
         for n in range(min(total, 5))
     ]
-    found = DeadCount(
+    found = Pile(
         total=total,
         more=more,
-        kinds=tuple(DeadKind(queue=q, category="crash", count=n) for q, n in kinds.items()),
+        kinds=tuple(PileKind(queue=q, why="crash", count=n) for q, n in kinds.items()),
         newest=tuple(newest),
     )
-    return DeadNotice(news=news, found=found)
+    return PileNotice(news=news, found=found)
+
+
+def parked_tasks(
+    news: PileNews = PileNews.FIRST, *, more: bool = False, **budgets: int
+) -> PileNotice:
+    """Parked tasks of the queue ``default`` by the budget that they want, and the last five."""
+    total = sum(budgets.values())
+    newest = [
+        PileItem(id=f"job-1_p{n}", queue="default", why="own", at=NOON - n * timedelta(minutes=3))
+        for n in range(min(total, 5))
+    ]
+    found = Pile(
+        total=total,
+        more=more,
+        kinds=tuple(PileKind(queue="default", why=why, count=n) for why, n in budgets.items()),
+        newest=tuple(newest),
+    )
+    return PileNotice(news=news, found=found)
 
 
 def a_notice(
     *tasks: CheckedTask,
     recovered: tuple[Recovered, ...] = (),
-    dead: DeadNotice | None = None,
+    dead: PileNotice | None = None,
+    parked: PileNotice | None = None,
 ) -> Notice:
     report = HealthReport(tenant="acme", at=NOON, tasks=tasks)
     return Notice(
@@ -101,4 +113,5 @@ def a_notice(
         warnings=tuple(task for task in tasks if task.health is Health.WARNING),
         recovered=recovered,
         dead=dead,
+        parked=parked,
     )

@@ -15,6 +15,7 @@ from tests.unit.services.hearing import (
     claim_for_long,
     healths,
 )
+from tests.unit.services.parked_heard import goes_on, parks
 from tests.unit.services.stage import BACKENDS, TENANT, Stage, a_task, opened, scenario, task_id
 
 BAD_DAYS = {
@@ -97,3 +98,37 @@ async def test_a_bad_day_of_slack_hides_no_dead_letter_and_repeats_none(
             ":white_check_mark: Dead Letters: none left",
         ]
         assert [one.json["deadLetters"]["news"] for one in other.received] == ["first", "none_left"]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("day", BAD_DAYS)
+@scenario
+async def test_a_bad_day_of_slack_hides_no_parked_task_and_repeats_none(
+    kind: str, day: str, tmp_path: Path, server: Server
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = Stage(backend)
+        bot = slack_bot(token="xoxb-1", to="C1", clock=HastyClock(), base_url=f"{server.url}/api/")
+        parked = await parks(stage)
+        with Server().running() as other:
+            hook = WebhookAlerts(f"{other.url}/hook", ["s" * 32], HastyClock())
+            check = a_health_check(stage, bot, hook)
+
+            server.answers_with(BAD_DAYS[day])
+            for _ in range(3):
+                await check.check_all()
+                stage.clock.advance(5 * MINUTE)
+            server.answers_with(slack_ok())
+            server.received.clear()
+            for _ in range(3):
+                await check.check_all()
+                stage.clock.advance(5 * MINUTE)
+            await goes_on(stage, parked)
+            for _ in range(2):
+                await check.check_all()
+
+        assert [one.json["text"] for one in server.received] == [
+            ":warning: Parked Tasks: 1",
+            ":white_check_mark: Parked Tasks: none left",
+        ]
+        assert [one.json["parkedTasks"]["news"] for one in other.received] == ["first", "none_left"]

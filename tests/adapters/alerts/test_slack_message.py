@@ -7,17 +7,16 @@ from datetime import timedelta
 import pytest
 
 from longshore.adapters.alerts.slack_message import BLOCKS_LIMIT, message_of
-from longshore.core.alerting import (
-    DeadCount,
-    DeadKind,
-    DeadNews,
-    DeadNotice,
-    NewDead,
-    Notice,
-    Recovered,
-)
+from longshore.core.alerting import Notice, Recovered
 from longshore.core.health import Health
-from tests.adapters.alerts.conftest import NOON, a_checked_task, a_notice, dead_letters
+from longshore.core.piles import Pile, PileItem, PileKind, PileNews, PileNotice
+from tests.adapters.alerts.conftest import (
+    NOON,
+    a_checked_task,
+    a_notice,
+    dead_letters,
+    parked_tasks,
+)
 
 SECTION_LIMIT = 3000
 
@@ -165,14 +164,14 @@ def test_dead_letters_stand_between_what_is_wrong_and_what_is_over() -> None:
 @pytest.mark.parametrize(
     ("news", "more", "words"),
     [
-        (DeadNews.FIRST, False, ":red_circle: Dead Letters: 1,000"),
-        (DeadNews.FIRST, True, ":red_circle: Dead Letters: more than 1,000"),
-        (DeadNews.MORE, False, ":red_circle: Dead Letters: 1,000, and new ones among them"),
-        (DeadNews.STILL, True, ":red_circle: Dead Letters: still more than 1,000"),
+        (PileNews.FIRST, False, ":red_circle: Dead Letters: 1,000"),
+        (PileNews.FIRST, True, ":red_circle: Dead Letters: more than 1,000"),
+        (PileNews.MORE, False, ":red_circle: Dead Letters: 1,000, and new ones among them"),
+        (PileNews.STILL, True, ":red_circle: Dead Letters: still more than 1,000"),
     ],
 )
 def test_what_is_new_of_dead_letters_stands_in_the_headline(
-    news: DeadNews, more: bool, words: str
+    news: PileNews, more: bool, words: str
 ) -> None:
     message = message_of(a_notice(dead=dead_letters(news, more=more, mail=1_000)))
 
@@ -180,11 +179,51 @@ def test_what_is_new_of_dead_letters_stands_in_the_headline(
 
 
 def test_that_no_dead_letter_is_left_is_one_line() -> None:
-    lines = lines_of(a_notice(dead=dead_letters(DeadNews.NONE_LEFT)))
+    lines = lines_of(a_notice(dead=dead_letters(PileNews.NONE_LEFT)))
 
     assert lines == [
         "*:white_check_mark: Dead Letters: none left*",
         "tenant `acme`: 0 tasks processing, 0 healthy, 0 warning, 0 critical, 0 overtime",
+    ]
+
+
+def test_parked_tasks_stand_behind_what_is_dead_with_what_lets_them_go_on() -> None:
+    notice = a_notice(dead=dead_letters(mail=1), parked=parked_tasks(own=2, job=1, day=1))
+
+    assert lines_of(notice)[4:-1] == [
+        "*:warning: Parked Tasks: 4*",
+        "2 in queue `default`: for want of their own budget",
+        "1 in queue `default`: for want of their job's budget",
+        "1 in queue `default`: for want of the day's budget, until the next day begins",
+        "`job-1_p0` in queue `default`, 0 s ago",
+        "`job-1_p1` in queue `default`, 3 min ago",
+        "`job-1_p2` in queue `default`, 6 min ago",
+        "`job-1_p3` in queue `default`, 9 min ago",
+        "all of them: `longshore tasks --state parked`",
+        "to let them go on: `longshore budget add ID --usd N`, for a task, a job or `today`",
+    ]
+    assert message_of(notice).text.splitlines() == [
+        ":red_circle: Dead Letters: 1",
+        ":warning: Parked Tasks: 4",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("news", "more", "words"),
+    [
+        (PileNews.MORE, True, ":warning: Parked Tasks: more than 9, and new ones among them"),
+        (PileNews.STILL, False, ":warning: Parked Tasks: still 9"),
+    ],
+)
+def test_what_is_new_of_parked_tasks_stands_in_the_headline(
+    news: PileNews, more: bool, words: str
+) -> None:
+    assert message_of(a_notice(parked=parked_tasks(news, more=more, own=9))).text == words
+
+
+def test_that_no_parked_task_is_left_is_one_line() -> None:
+    assert lines_of(a_notice(parked=parked_tasks(PileNews.NONE_LEFT)))[:-1] == [
+        "*:white_check_mark: Parked Tasks: none left*"
     ]
 
 
@@ -201,20 +240,25 @@ def test_of_many_kinds_of_dead_letters_the_rest_is_summed_up() -> None:
     assert len(lines) == 14
 
 
-@pytest.mark.parametrize("tasks", [0, 29, 30, 31, 43, 10_000])
+@pytest.mark.parametrize("tasks", [0, 16, 17, 18, 29, 30, 31, 43, 10_000])
 @pytest.mark.parametrize("kinds", [1, 5, 30])
-def test_dead_letters_leave_a_message_within_what_slack_takes(tasks: int, kinds: int) -> None:
+@pytest.mark.parametrize("parked", [False, True])
+def test_piles_leave_a_message_within_what_slack_takes(
+    tasks: int, kinds: int, parked: bool
+) -> None:
     notice = a_notice(
         *many(tasks, Health.CRITICAL),
         *many(tasks, Health.WARNING),
         recovered=tuple(gone(f"job-1_r{n}") for n in range(tasks)),
         dead=dead_letters(**{f"q{n}": 9 for n in range(kinds)}),
+        parked=parked_tasks(**{f"b{n}": 9 for n in range(kinds)}) if parked else None,
     )
 
     lines = lines_of(notice)
 
     assert len(lines) <= BLOCKS_LIMIT
     assert "all of them: `longshore dead list`" in lines
+    assert ("all of them: `longshore tasks --state parked`" in lines) is parked
     listed = sum(line.startswith("`") and "running for" in line for line in lines)
     listed += sum("was critical" in line for line in lines)
     more = sum(int(line.split()[1]) for line in lines if line.endswith("more"))
@@ -223,12 +267,12 @@ def test_dead_letters_leave_a_message_within_what_slack_takes(tasks: int, kinds:
 
 def test_names_in_dead_letters_call_nobody_and_fit_into_a_section() -> None:
     for name in ("<!channel>", "&" * 100_000, "a` *b*\n\n:fire:"):
-        found = DeadCount(
+        found = Pile(
             total=1,
-            kinds=(DeadKind(queue=name, category=name, count=1),),
-            newest=(NewDead(id=name, queue=name, at=NOON + timedelta(days=1)),),
+            kinds=(PileKind(queue=name, why=name, count=1),),
+            newest=(PileItem(id=name, queue=name, why="crash", at=NOON + timedelta(days=1)),),
         )
-        notice = a_notice(dead=DeadNotice(news=DeadNews.FIRST, found=found))
+        notice = a_notice(dead=PileNotice(news=PileNews.FIRST, found=found))
 
         lines = lines_of(notice)
 

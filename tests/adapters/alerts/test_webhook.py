@@ -12,8 +12,9 @@ from datetime import timedelta
 import pytest
 
 from longshore.adapters.alerts.webhook import LISTED_LIMIT, WebhookAlerts, body_of
-from longshore.core.alerting import DeadNews, Recovered
+from longshore.core.alerting import Recovered
 from longshore.core.health import Health
+from longshore.core.piles import PileNews
 from longshore.errors import AlertFailed
 from tests.adapters.alerts.conftest import (
     NOON,
@@ -21,6 +22,7 @@ from tests.adapters.alerts.conftest import (
     a_checked_task,
     a_notice,
     dead_letters,
+    parked_tasks,
 )
 from tests.adapters.alerts.server import Answer, Server
 
@@ -96,11 +98,12 @@ def test_a_notice_is_one_document(alerts: WebhookAlerts, server: Server) -> None
         ],
         "notListed": {"urgent": 0, "warnings": 0, "recovered": 0},
         "deadLetters": None,
+        "parkedTasks": None,
     }
 
 
 def test_dead_letters_are_an_object_in_the_document() -> None:
-    notice = a_notice(dead=dead_letters(DeadNews.MORE, more=True, mail=1, default=1))
+    notice = a_notice(dead=dead_letters(PileNews.MORE, more=True, mail=1, default=1))
 
     document = json.loads(body_of(notice))
 
@@ -123,10 +126,36 @@ def test_dead_letters_are_an_object_in_the_document() -> None:
     assert document["summary"]["totalProcessing"] == 0
 
 
-def test_that_none_is_left_has_the_same_form() -> None:
-    document = json.loads(body_of(a_notice(dead=dead_letters(DeadNews.NONE_LEFT))))
+def test_parked_tasks_are_an_object_of_the_same_form_in_the_document() -> None:
+    document = json.loads(body_of(a_notice(parked=parked_tasks(own=1, day=1))))
 
-    found = document["deadLetters"]
+    noon = int(NOON.timestamp() * 1000)
+    assert document["parkedTasks"] == {
+        "news": "first",
+        "total": 2,
+        "moreThanTotal": False,
+        "kinds": [
+            {"queue": "default", "budget": "own", "count": 1},
+            {"queue": "default", "budget": "day", "count": 1},
+        ],
+        "kindsNotListed": 0,
+        "newest": [
+            {"id": "job-1_p0", "queue": "default", "timestamp": noon},
+            {"id": "job-1_p1", "queue": "default", "timestamp": noon - 3 * 60_000},
+        ],
+        "command": "longshore tasks --state parked",
+        "topUp": "longshore budget add ID --usd N",
+    }
+    assert document["deadLetters"] is None
+
+
+@pytest.mark.parametrize("sort", ["deadLetters", "parkedTasks"])
+def test_that_none_is_left_has_the_same_form(sort: str) -> None:
+    notice = a_notice(
+        dead=dead_letters(PileNews.NONE_LEFT), parked=parked_tasks(PileNews.NONE_LEFT)
+    )
+
+    found = json.loads(body_of(notice))[sort]
     assert (found["news"], found["total"], found["moreThanTotal"]) == ("none_left", 0, False)
     assert (found["kinds"], found["newest"]) == ([], [])
 

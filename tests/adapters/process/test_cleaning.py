@@ -1,7 +1,9 @@
 """Folders of attempts go: at once if something is in them, in a moment if they are empty."""
 
 import asyncio
+import os
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -149,3 +151,22 @@ async def test_without_a_thread_folders_go_all_the_same(
     await Cleaner(keep=False).remove(folder)
 
     assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(("keep", "left"), [(False, ["new.agent", "old.1"]), (True, None)])
+@scenario
+async def test_what_nobody_came_back_to_for_long_goes(
+    tmp_path: Path, keep: bool, left: list[str] | None
+) -> None:
+    for name in ("old.agent", "new.agent", "old.1"):
+        (tmp_path / name / "files").mkdir(parents=True)
+        for folder in (tmp_path / name / "files", tmp_path / name):
+            os.utime(folder, (1_000_000, 1_000_000))
+    # Somebody was at work in it since.
+    os.utime(tmp_path / "new.agent" / "files", (3_000_000, 3_000_000))
+    before = datetime.fromtimestamp(2_000_000, UTC)
+
+    await Cleaner(keep=keep).remove_forsaken(tmp_path, "*.agent", before=before)
+
+    there = sorted(path.name for path in tmp_path.iterdir())
+    assert there == (["new.agent", "old.1", "old.agent"] if left is None else left)

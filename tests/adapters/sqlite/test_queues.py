@@ -1,6 +1,7 @@
 """Pauses in SQLite: kept through a power loss, and told to a process that no bell reached."""
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,8 @@ from longshore.testing.contracts.suite import START, in_time, under_way
 from tests.adapters.process.conftest import scenario
 
 
-@scenario
-async def test_pauses_and_their_ends_are_promised(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def noted_promises(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each write from now on: whether it is waited for until it is on disk."""
     promises: list[bool] = []
     write = Database.write
 
@@ -28,11 +27,31 @@ async def test_pauses_and_their_ends_are_promised(
         return write(self, work, promised=promised, **how)
 
     monkeypatch.setattr(Database, "write", noting)
+    return promises
+
+
+@scenario
+async def test_pauses_and_their_ends_are_promised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promises = noted_promises(monkeypatch)
     async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
         await backend.queues.pause("default", by="ann", now=START)
         await backend.queues.resume("default")
 
     assert promises == [True, True]
+
+
+@scenario
+async def test_nobody_waits_until_a_hold_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promises = noted_promises(monkeypatch)
+    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
+        until = START + timedelta(seconds=5)
+        await backend.queues.hold("default", until=until, by="w", reason="limit", now=START)
+
+    assert promises == [False]
 
 
 @scenario

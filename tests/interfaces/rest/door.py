@@ -144,6 +144,7 @@ def desk_of(services: Services) -> Desk:
         cancelling=services.cancelling,
         resuming=services.resuming,
         reviewing=services.reviewing,
+        budgeting=services.budgeting,
         explaining=services.explaining,
         dead_letters=services.dead_letters,
         health_check=services.health_check,

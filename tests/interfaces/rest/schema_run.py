@@ -19,6 +19,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import CheckFunction
 from schemathesis.specs.openapi import checks
 
+from longshore.settings.agent import AgentSettings
 from tests.interfaces.dead_store import bury
 from tests.interfaces.rest.door import Door, a_task, opened
 
@@ -30,6 +31,7 @@ CHECKS: list[CheckFunction] = [
     checks.response_headers_conformance,
 ]
 MANY = 1_000_000
+A_DAY = AgentSettings(usd_per_day=1, tokens_per_day=1, minutes_per_day=1)
 
 
 class Served:
@@ -59,7 +61,8 @@ class Served:
 
     async def _serve(self) -> None:
         try:
-            async with opened(self._folder, requests_per_second=MANY, burst=MANY) as door:
+            rate = {"requests_per_second": MANY, "burst": MANY}
+            async with opened(self._folder, others={"agent": A_DAY}, **rate) as door:
                 await self._fill(door)
                 self._ready.set()
                 await self._end.wait()
@@ -70,7 +73,9 @@ class Served:
         self.address, self.key = door.address, door.keys["all"]
         over = await door.submit(a_task("a"), a_task("b", "a"), a_task("c"))
         await door.post(f"/v1/jobs/{over}/cancel")
-        under_way = await door.submit(a_task("a"), a_task("b", "a"), a_task("c"))
+        tasks = [a_task("a"), a_task("b", "a"), a_task("c")]
+        limited = {"tasks": tasks, "budget": {"usd": 1, "tokens": 1, "minutes": 1}}
+        under_way = (await door.post("/v1/jobs", limited)).json()["jobId"]
         await door.send("PUT", "/v1/task-definitions/known", {"runner": "command"})
         await door.post("/v1/health-check")
         await bury(door.services, "odd", "one", "two")

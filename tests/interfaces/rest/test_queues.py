@@ -1,5 +1,6 @@
 """Queues through the HTTP door: paused by whoever runs the house, for everybody to see."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,27 @@ async def test_of_several_pauses_the_first_counts_and_a_queue_is_resumed_once(
         assert (first.json()["reason"], second.json()) == (None, first.json())
         assert resumed.json() == first.json()
         assert (again.status_code, again.json()["type"]) == (409, "urn:longshore:problem:refused")
+
+
+@scenario
+async def test_a_held_queue_is_shown_with_its_end_and_can_be_resumed(tmp_path: Path) -> None:
+    async with opened(tmp_path) as door:
+        now = door.services.backend.clock.now()
+        await door.services.backend.queues.hold(
+            "default", until=now + timedelta(minutes=5), by="worker-1", reason="limit", now=now
+        )
+        job_id = await door.submit(a_task("a"))
+
+        (held,) = (await door.get("/v1/queues")).json()["paused"]
+        reasons = (await door.get(f"/v1/jobs/{job_id}/tasks/a/why")).json()["reasons"]
+        resumed = await door.post("/v1/queues/default/resume")
+
+        assert (held["name"], held["by"], held["reason"]) == ("default", "worker-1", "limit")
+        assert held["until"] > held["at"]
+        (why,) = [reason for reason in reasons if reason["code"] == "queue_held"]
+        assert (why["until"], why["remedy"]) == (held["until"], "longshore queues resume default")
+        assert resumed.json() == held
+        assert (await door.get("/v1/queues")).json() == {"paused": []}
 
 
 @scenario

@@ -131,7 +131,7 @@ async def test_a_job_is_read_with_its_progress_and_all_that_is_to_know_of_each_t
         # Used up are those that failed.
         assert (first["attempt"], first["attemptsUsed"], first["maxAttempts"]) == (1, 0, 3)
         assert first["lastEvent"]["type"] == "Task Completed"
-        assert first["usage"] == {"costUsd": 0.25, "turns": 3}
+        assert first["usage"] == {"costUsd": 0.25, "turns": 3, "tokens": 0}
         assert first["createdAt"] <= first["startedAt"] <= first["finishedAt"]
         assert first["durationMs"] >= 0
 

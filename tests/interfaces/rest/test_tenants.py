@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 
 from longshore.core.keys import Scope
+from longshore.settings.agent import AgentSettings
 from tests.interfaces.rest.door import Door, a_task, opened, scenario
 
 MARK = "only-for-acme"
@@ -20,6 +21,9 @@ BODIES: dict[str, Any] = {
     "post /v1/keys": {"name": "own", "scopes": ["read"]},
     "put /v1/task-definitions/{name}": {"runner": "command"},
     "post /v1/queues/{name}/pause": {"reason": "to be a nuisance"},
+    "post /v1/budget": {"usd": 1},
+    "post /v1/jobs/{job_id}/budget": {"usd": 1},
+    "post /v1/jobs/{job_id}/tasks/{task_id}/budget": {"usd": 1},
 }
 # Routes that must be asked something.
 QUERIES = {"/v1/ids": "?prefix=job-"}
@@ -42,6 +46,8 @@ OWN = {
     "get /v1/events",
     "get /v1/dead-letters/counts",
     "post /v1/health-check",
+    "get /v1/budget",
+    "post /v1/budget",
     # A pause holds for all, and so may all know of it.
     "get /v1/queues",
 }
@@ -90,7 +96,8 @@ async def _seen_by_acme(door: Door, routes: dict[str, Any], ids: dict[str, str])
 
 @scenario
 async def test_no_route_shows_or_changes_what_is_another_tenant_s(tmp_path: Path) -> None:
-    async with opened(tmp_path, working=True) as door:
+    a_day = {"agent": AgentSettings(usd_per_day=10)}
+    async with opened(tmp_path, working=True, others=a_day) as door:
         ids = await _everything_of_acme(door)
         routes = (await door.get("/v1/openapi.json")).json()["paths"]
         before = await _seen_by_acme(door, routes, ids)
@@ -116,7 +123,7 @@ async def test_no_route_shows_or_changes_what_is_another_tenant_s(tmp_path: Path
                 else:
                     assert answer.status_code == 404, (route, answer.text)
 
-        assert walked >= 45
+        assert walked >= 51
         after = await _seen_by_acme(door, routes, ids)
         assert after == before
 

@@ -20,9 +20,11 @@ ALONE = Chain(links=(Link(number=0),))
 
 @dataclass
 class Pause:
+    name: str = "default"
     by: str = "olga"
     reason: str | None = None
     at: datetime = NOON
+    until: datetime | None = None
 
 
 def a_picture(*rows: TaskRow, job: JobRow | None = None, **fields: Any) -> Picture:
@@ -33,7 +35,7 @@ def a_picture(*rows: TaskRow, job: JobRow | None = None, **fields: Any) -> Pictu
         "rows": {row.spec.number: row for row in rows},
         "keys": dict(enumerate("abcde")),
         "present": {"worker-1": ("default",)},
-        "paused": {},
+        "paused": (),
         **fields,
     }
     return Picture(**wanted)

@@ -130,6 +130,9 @@ def test_every_kind_of_end_has_its_word() -> None:
         **TASK, attempt_number=1, timeout=SECOND, elapsed=2 * SECOND, signal="SIGKILL"
     )
     released = e.TaskReleased(**TASK, reason="the worker stops", attempt_number=1)
+    parked = e.TaskParked(
+        **TASK, attempt_number=1, scope="task", reason="all is spent", duration=2 * SECOND
+    )
     result = Document(text="1", size=1)
     completed = e.TaskCompleted(**TASK, attempt_number=1, output=result, duration=SECOND)
     reviewed = e.TaskSubmittedForReview(**TASK, attempt_number=1, output=result, duration=SECOND)
@@ -137,7 +140,7 @@ def test_every_kind_of_end_has_its_word() -> None:
 
     ends = [
         attempts_in(history(pending(), started(1), end))[0]
-        for end in (timeout, released, completed, reviewed, cancelled)
+        for end in (timeout, released, completed, reviewed, cancelled, parked)
     ]
 
     assert [(one.ended, one.error) for one in ends] == [
@@ -146,6 +149,9 @@ def test_every_kind_of_end_has_its_word() -> None:
         ("completed", None),
         ("completed", None),
         ("cancelled", None),
+        ("parked", "all is spent"),
     ]
-    assert [one.took for one in ends] == [2 * SECOND, 3 * SECOND, SECOND, SECOND, 3 * SECOND]
+    assert [one.took for one in ends] == [
+        *(2 * SECOND, 3 * SECOND, SECOND, SECOND, 3 * SECOND, 2 * SECOND),
+    ]
     assert (ends[0].category, ends[2].exit_code) == ("timeout", 0)

@@ -9,6 +9,7 @@ from longshore.core.blob_keys import (
     attempt_file,
     checked_key,
     safe_name,
+    session_part,
     submitted_document,
     task_document,
 )
@@ -118,3 +119,12 @@ def test_two_paths_that_would_look_the_same_have_two_names(parts: list[str], end
     other = path.replace("\n", "\t").replace("..", "\v")
 
     assert (safe_name(path) == safe_name(other)) == (path == other)
+
+
+def test_parts_of_conversations_stand_in_the_order_in_which_they_came() -> None:
+    places = [(1, 2), (1, 10), (2, 1), (10, 1)]
+    keys = [session_part("job-1", "a", attempt=one, number=two) for one, two in places]
+
+    assert keys == sorted(keys)
+    assert all(key.startswith(session_part("job-1", "a")) for key in keys)
+    assert [checked_key(key) for key in keys] == keys

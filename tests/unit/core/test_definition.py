@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from longshore.core.child_limits import Isolation
 from longshore.core.definition import BUILTIN, Definition, RunnerKind
 
 
@@ -55,3 +56,10 @@ def test_two_definitions_do_not_share_their_options() -> None:
     one.options["module"] = "translate"
 
     assert other.options == {}
+
+
+@pytest.mark.parametrize("fields", [{"isolation": Isolation.SPAWN}, {"pty": True}], ids=str)
+def test_an_agent_is_forked_and_has_no_terminal(fields: dict[str, Any]) -> None:
+    assert a_definition(runner=RunnerKind.AGENT).isolation is Isolation.FORK
+    with pytest.raises(ValueError, match="an agent is run with isolation 'fork'"):
+        a_definition(runner=RunnerKind.AGENT, **fields)

@@ -8,17 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core import commands as c
-from longshore.core.changes import Change
 from longshore.core.events import types as e
 from longshore.core.events.codec import EVENT_TYPES
 from longshore.core.events.event import Event
 from longshore.core.events.folding import EVENT_TO_STATE, TaskView, fold
-from longshore.core.failures import ErrorCategory, Failure
-from longshore.core.numbers import NO_NUMBERS, NumberSet
-from longshore.core.rows import TaskRow, TaskSpec
 from longshore.core.states import TaskState
-from longshore.core.task import apply, create
 
 NOON = datetime(2026, 1, 3, 12, 0, tzinfo=UTC)
 LASTS = timedelta(seconds=45)
@@ -87,6 +81,10 @@ def released(attempt: int = 1) -> e.TaskReleased:
     return e.TaskReleased(**IDS, reason="drain", attempt_number=attempt)
 
 
+def parked(attempt: int = 1) -> e.TaskParked:
+    return e.TaskParked(**IDS, attempt_number=attempt, scope="task", reason="all is spent")
+
+
 def completed(attempt: int = 1) -> e.TaskCompleted:
     return e.TaskCompleted(**IDS, attempt_number=attempt, output=None, duration=LASTS)
 
@@ -115,6 +113,8 @@ def cancelled() -> e.TaskCancelled:
     return e.TaskCancelled(**IDS, by="ann")
 
 
+ADDED = e.TaskBudgetAdded(**IDS, by="ann", usd=1.0)
+UNPARKED = e.TaskUnparked(**IDS, by="ann")
 REVISION = e.TaskRevisionRequested(**IDS, feedback="shorter", revision=1, by="ann")
 APPROVED = e.TaskApproved(**IDS, by="ann")
 
@@ -129,8 +129,9 @@ def histories(draw: st.DrawFn) -> list[Event]:
         for _ in range(draw(st.integers(0, 2))):
             attempt += 1
             beats = [heartbeat(attempt)] * draw(st.integers(0, 2))
-            again = draw(st.sampled_from([processing_failed, released]))
+            again = draw(st.sampled_from([processing_failed, released, parked]))
             bodies += [started(attempt), *beats, again(attempt)]
+            bodies += [UNPARKED] if again is parked else []
         ends = [[failed()], [cancelled()], [started(attempt + 1), timed_out(attempt + 1)]]
         bodies += draw(st.sampled_from(ends))
         attempt += isinstance(bodies[-1], e.TaskTimeout)
@@ -174,9 +175,14 @@ OVER = [completed(), failed(), timed_out(), cancelled()]
 LATE = [
     *(
         make(2)
-        for make in (pending, waiting, started, heartbeat, processing_failed, released, submitted)
+        for make in (
+            *(pending, waiting, started, heartbeat, processing_failed, released, submitted),
+            parked,
+        )
     ),
     pending(),
+    ADDED,
+    UNPARKED,
     REVISION,
     APPROVED,
     *OVER,
@@ -237,7 +243,10 @@ def test_a_heartbeat_alone_tells_of_the_attempt_but_the_history_is_not_whole() -
 
 @pytest.mark.parametrize(
     "end",
-    [processing_failed(), released(), submitted(), completed(), failed(), timed_out(), cancelled()],
+    [
+        *(processing_failed(), released(), parked(), submitted(), completed(), failed()),
+        *(timed_out(), cancelled()),
+    ],
     ids=lambda body: body.TYPE,
 )
 def test_when_an_attempt_ends_nobody_holds_a_lease(end: e.EventBody) -> None:
@@ -313,87 +322,32 @@ def test_a_task_sent_back_by_its_reviewer_is_pending() -> None:
     assert fold(told(pending(), started(), submitted(), REVISION)).state is TaskState.PENDING
 
 
+def test_a_task_rests_until_it_is_unparked() -> None:
+    history = told(pending(), started(), parked(), ADDED, UNPARKED)
+
+    states = [fold(history[:length]).state for length in (3, 4, 5)]
+
+    assert states == [TaskState.PARKED, TaskState.PARKED, TaskState.PENDING]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [[pending()], [pending(), started()], [pending(), started(), submitted()]],
+    ids=["pending", "processing", "in review"],
+)
+def test_what_may_be_spent_is_no_state_of_a_task(before: list[e.EventBody]) -> None:
+    view = fold(told(*before))
+
+    after = fold(told(*before, ADDED))
+
+    sequence = len(before) + 1
+    assert after == replace(view, last_sequence=sequence, updated_at=at(sequence))
+
+
 def test_every_task_event_and_no_other_has_a_state() -> None:
     of_tasks: set[Any] = {
         name for name, body in EVENT_TYPES.items() if body.ENTITY is e.EntityType.TASK
     }
 
-    assert set(EVENT_TO_STATE) == of_tasks
-
-
-SPEC = TaskSpec(
-    id="job-a_b",
-    tenant="acme",
-    app="shop",
-    job_id="job-a",
-    key="b",
-    number=0,
-    definition="scrape",
-    definition_version=1,
-    created_at=NOON,
-)
-NETWORK = Failure(category=ErrorCategory.NETWORK, message="reset")
-AUTH = Failure(category=ErrorCategory.AUTH, message="bad key")
-HOUR = timedelta(hours=1)
-
-
-def commands_for(row: TaskRow) -> list[c.Command]:
-    """Whatever may be asked of a task; most of it is refused in most states."""
-    fence = row.fence
-    return [
-        c.Claim(worker_id="w", process_id=7, lasts=LASTS),
-        c.Renew(fence=fence, lasts=LASTS),
-        c.Release(fence=fence, reason="drain"),
-        c.AttemptFailed(fence=fence, failure=NETWORK, roll=0.5, duration=LASTS),
-        c.AttemptFailed(fence=fence, failure=AUTH, roll=0.5, duration=LASTS),
-        c.Complete(fence=fence, result=None, duration=LASTS),
-        c.TimeOut(fence=fence, timeout=LASTS, elapsed=LASTS, signal="SIGTERM", roll=0.5),
-        c.LeaseEnded(fence=fence, margin=timedelta(), holder_gone=True),
-        c.FailTask(failure=AUTH, source="dlq", margin=timedelta()),
-        c.RequestCancel(by="ann"),
-        c.ConfirmCancel(fence=fence),
-        c.RequestRevision(feedback="shorter", by="ann"),
-        c.Approve(by="ann"),
-        c.Resume(round=row.round + 1, by="ann"),
-        c.ParentsDone(numbers=NumberSet([1])),
-    ]
-
-
-def view_of(row: TaskRow) -> TaskView:
-    """What the row says, in the words of a view."""
-    return TaskView(
-        state=row.state,
-        round=row.round,
-        attempt=row.attempt,
-        fence=row.fence,
-        worker_id=row.lease.worker_id if row.lease else None,
-        effective_until=row.lease.expires_at if row.lease else None,
-        error=row.failure.message if row.failure else None,
-        error_category=row.failure.category.value if row.failure else None,
-        started_at=row.started_at,
-        updated_at=row.last_event_at,
-        last_sequence=row.last_sequence,
-    )
-
-
-@given(
-    st.booleans(),
-    st.booleans(),
-    st.sampled_from([NO_NUMBERS, NumberSet([1])]),
-    st.lists(st.tuples(st.integers(0, 14), st.sampled_from([timedelta(seconds=1), HOUR]))),
-)
-def test_folding_all_events_of_a_task_gives_its_row(
-    review: bool, again: bool, awaits: NumberSet, wishes: list[tuple[int, timedelta]]
-) -> None:
-    spec = replace(SPEC, requires_review=review, retry_on_timeout=again)
-    change = create(spec, awaits, now=NOON, change_id="0")
-    row, events, now = change.row, list(change.events), NOON
-
-    for index, pause in wishes:
-        now += pause
-        decision = apply(row, commands_for(row)[index], now=now, change_id="n")
-        if isinstance(decision, Change):
-            row = decision.row
-            events += decision.events
-
-    assert fold(events) == view_of(row)
+    # What may be spent on a task changes nothing of what it does.
+    assert set(EVENT_TO_STATE) == of_tasks - {e.TaskBudgetAdded.TYPE}

@@ -147,6 +147,31 @@ LITERALS = [
         },
     ),
     (
+        e.TaskParked(
+            **IDS,
+            attempt_number=2,
+            scope="day",
+            reason="all is spent",
+            due_at=AT,
+            duration=timedelta(seconds=2),
+            last_output=4,
+        ),
+        WIRE_IDS
+        | {
+            "attemptNumber": 2,
+            "scope": "day",
+            "reason": "all is spent",
+            "dueAt": AT_MS,
+            "durationMs": 2000,
+            "lastOutput": 4,
+        },
+    ),
+    (e.TaskUnparked(**IDS, by="ann"), WIRE_IDS | {"by": "ann"}),
+    (
+        e.TaskBudgetAdded(**IDS, by="ann", usd=1.5, tokens=7, minutes=2.0),
+        WIRE_IDS | {"by": "ann", "usd": 1.5, "tokens": 7, "minutes": 2.0},
+    ),
+    (
         COMPLETED,
         WIRE_IDS
         | {
@@ -258,6 +283,10 @@ LITERALS = [
     (
         e.JobResumed(job_id="job-456", round=2, tasks=("task-C",), by="ann"),
         {"jobId": "job-456", "round": 2, "tasks": ["task-C"], "by": "ann"},
+    ),
+    (
+        e.JobBudgetAdded(job_id="job-456", by="ann", tokens=7),
+        {"jobId": "job-456", "by": "ann", "tokens": 7},
     ),
     (
         e.TaskHealthCheck(

@@ -4,11 +4,13 @@ from datetime import timedelta
 
 import pytest
 
+from longshore.core.budgets import Scope
 from longshore.core.failures import ErrorCategory
 from longshore.core.limits import MAX_REVISIONS
 from longshore.core.reasons import Code, Reason
 from longshore.core.states import TaskState
 from tests.factories import (
+    JOB_ID,
     LASTS,
     MARGIN,
     NOON,
@@ -16,6 +18,7 @@ from tests.factories import (
     a_cancel_request,
     a_failure,
     a_lease,
+    a_parking,
     a_spec,
     a_task,
 )
@@ -96,7 +99,7 @@ class TestPending:
         assert one_of(a_task(due_at=LATER)).code is Code.DUE
 
     def test_a_paused_queue_says_who_paused_it_and_why(self) -> None:
-        due, paused = reasons_of(a_task(), paused={"default": Pause(reason="disk is full")})
+        due, paused = reasons_of(a_task(), paused=[Pause(reason="disk is full")])
 
         assert due.code is Code.DUE
         assert paused == Reason(
@@ -107,15 +110,29 @@ class TestPending:
         )
 
     def test_a_pause_without_a_reason_and_of_another_queue(self) -> None:
-        _, paused = reasons_of(a_task(), paused={"default": Pause()})
+        _, paused = reasons_of(a_task(), paused=[Pause()])
 
         assert paused.text == "Queue 'default' is paused by olga."
-        assert one_of(a_task(), paused={"other": Pause()}).code is Code.DUE
+        assert one_of(a_task(), paused=[Pause(name="other")]).code is Code.DUE
 
     def test_a_queue_is_paused_and_nobody_is_there(self) -> None:
-        reasons = reasons_of(a_task(), paused={"default": Pause()}, present={})
+        reasons = reasons_of(a_task(), paused=[Pause()], present={})
 
         assert [one.code for one in reasons] == [Code.DUE, Code.QUEUE_PAUSED, Code.NO_WORKER]
+
+    def test_a_held_queue_says_until_when_and_why(self) -> None:
+        hold = Pause(by="worker-1", reason="rate limit", until=LATER + SECOND)
+
+        _, paused, held = reasons_of(a_task(), paused=[Pause(), hold])
+
+        assert paused.code is Code.QUEUE_PAUSED
+        assert held == Reason(
+            code=Code.QUEUE_HELD,
+            text="Queue 'default' is held until 2026-01-01 12:00:11 UTC (rate limit).",
+            since=NOON,
+            until=LATER + SECOND,
+            remedy_command="longshore queues resume default",
+        )
 
 
 class TestProcessing:
@@ -223,6 +240,36 @@ class TestAfterTheRun:
         reason = one_of(a_task(state=TaskState.IN_REVIEW, revision=MAX_REVISIONS))
 
         assert reason.text.endswith("revised 5 times, so it can be approved or cancelled only.")
+
+    @pytest.mark.parametrize(
+        ("scope", "to"),
+        [(Scope.STEP, A), (Scope.TASK, A), (Scope.JOB, JOB_ID), (Scope.DAY, "today")],
+    )
+    def test_a_parked_task_says_which_budget_it_lacks_and_how_to_add_to_it(
+        self, scope: Scope, to: str
+    ) -> None:
+        reason = one_of(a_task(state=TaskState.PARKED, parked=a_parking(scope)))
+
+        assert (reason.code, reason.since, reason.until) == (Code.PARKED, NOON, None)
+        assert reason.text == (
+            "Task 'a' is parked: all is spent. It goes on where it was as soon as more is allowed."
+        )
+        assert reason.remedy_command == f"longshore budget add {to} --usd 5"
+
+    def test_a_task_parked_for_the_day_says_when_it_goes_on_by_itself(self) -> None:
+        midnight = NOON + timedelta(hours=12)
+        row = a_task(state=TaskState.PARKED, parked=a_parking(Scope.DAY), due_at=midnight)
+
+        reason = one_of(row)
+
+        assert reason.until == midnight
+        assert reason.text.endswith("allowed, and by itself at 2026-01-02 00:00:00 UTC.")
+
+    def test_a_parked_task_whose_row_says_no_more_is_told_of_all_the_same(self) -> None:
+        reason = one_of(a_task(state=TaskState.PARKED, parked=None))
+
+        assert "is parked: a budget is used up." in reason.text
+        assert (reason.since, reason.remedy_command) == (None, f"longshore budget add {A} --usd 5")
 
     def test_a_failed_task_says_why_and_what_runs_it_again(self) -> None:
         failure = a_failure(ErrorCategory.VALIDATION)

@@ -12,6 +12,7 @@ import pytest
 from longshore.core.failures import (
     MESSAGE_LIMIT,
     ErrorCategory,
+    Failed,
     Failure,
     failure_of,
     failure_of_exit,
@@ -248,3 +249,10 @@ def test_a_failure_survives_pickle() -> None:
     failure = failure_of(Retry("later", after=MINUTE))
 
     assert pickle.loads(pickle.dumps(failure)) == failure  # noqa: S301
+
+
+def test_who_knows_already_why_it_failed_is_believed() -> None:
+    known = Failure(category=ErrorCategory.AUTH, message="no key is set", retry=False)
+
+    assert failure_of(Failed(known)) is known
+    assert str(Failed(known)) == "no key is set"

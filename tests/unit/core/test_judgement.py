@@ -40,6 +40,7 @@ def test_a_task_that_is_not_due_is_put_off_until_it_is() -> None:
         TaskState.CANCELLED,
         TaskState.WAITING,
         TaskState.IN_REVIEW,
+        TaskState.PARKED,
     ],
 )
 def test_a_message_for_a_task_that_is_not_to_be_run_is_dropped(state: TaskState) -> None:

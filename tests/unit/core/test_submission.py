@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.core.budgets import NO_BUDGET, Budget
 from longshore.core.states import Priority
 from longshore.core.submission import (
     DEEPEST_INPUT,
@@ -60,10 +61,12 @@ def test_a_task_with_everything_is_read_field_by_field() -> None:
         maxAttempts=MOST_ATTEMPTS,
     )
 
-    request = read_job(a_job(task, {"taskId": "b", "name": "own"}, name="nightly"), limit=2)
+    other = {"taskId": "b", "name": "own"}
+    request = read_job(a_job(task, other, name="nightly", budget={"usd": 5}), limit=2)
 
     assert request == JobRequest(
         name="nightly",
+        budget=Budget(usd=5.0),
         tasks=(
             TaskRequest(
                 key="a",
@@ -78,6 +81,16 @@ def test_a_task_with_everything_is_read_field_by_field() -> None:
             TaskRequest(key="b", definition="own"),
         ),
     )
+
+
+def test_a_job_without_a_budget_may_spend_what_it_will() -> None:
+    assert read_job(a_job(), limit=1).budget == NO_BUDGET
+    assert read_job(a_job(budget=1.5), limit=1).budget == Budget(usd=1.5)
+
+
+@pytest.mark.parametrize("budget", [0, "5", {"euro": 1}, {"tokens": 1.5}, {}], ids=repr)
+def test_a_budget_that_is_none_is_refused(budget: Any) -> None:
+    assert "each above 0" in problems_in(a_job(budget=budget))["budget"]
 
 
 def test_fields_that_are_null_count_as_left_out() -> None:

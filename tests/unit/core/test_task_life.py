@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from longshore.core import commands as c
 from longshore.core.backoff import RetryPolicy
+from longshore.core.budgets import Budget, Scope
 from longshore.core.changes import Change, Refusal, Ring
 from longshore.core.events.event import Event
 from longshore.core.events.folding import fold
@@ -63,7 +64,22 @@ REPORTS: st.SearchStrategy[Any] = st.one_of(
         usage=st.just(SPENT),
     ),
     st.just(c.ConfirmCancel(fence=0, usage=SPENT)),
+    st.builds(
+        c.Park,
+        fence=st.just(0),
+        scope=st.sampled_from(Scope),
+        reason=st.just("all is spent"),
+        duration=st.just(SECOND),
+        until=st.none() | st.just(NOON + SECOND),
+        usage=st.just(SPENT),
+    ),
     st.builds(c.LeaseEnded, fence=st.just(0), margin=st.just(MARGIN), holder_gone=st.booleans()),
+)
+ADDITIONS = st.builds(
+    c.AddBudget,
+    more=st.just(Budget(usd=1.0)),
+    by=st.just("ann"),
+    request_id=st.sampled_from(["r1", "r2", "r3"]),
 )
 WISHES: st.SearchStrategy[c.Command] = st.one_of(
     st.builds(c.ParentsDone, numbers=SOME_PARENTS),
@@ -74,6 +90,8 @@ WISHES: st.SearchStrategy[c.Command] = st.one_of(
     st.builds(c.Resume, round=st.integers(1, 5), by=st.just("ann")),
     st.just(CLAIM),
     st.just(c.RingAgain()),
+    st.builds(c.Unpark, scope=st.sampled_from(Scope), by=st.just("ann"), due=st.booleans()),
+    ADDITIONS,
 )
 
 
@@ -160,6 +178,12 @@ class TaskLife(RuleBasedStateMachine):
     def a_reviewer_wants_it_done_again(self) -> None:
         self.ask(c.RequestRevision(feedback="again", by="rita"))
 
+    @precondition(lambda self: self.row.state is TaskState.PARKED)
+    @rule(due=st.booleans())
+    def there_is_some_of_what_it_lacks(self, due: bool) -> None:
+        assert self.row.parked is not None
+        self.ask(c.Unpark(scope=self.row.parked.scope, by="ann", due=due))
+
     @precondition(lambda self: self.row.state.terminal)
     @rule(rounds=st.integers(0, 2), completed=SOME_PARENTS | st.just(NumberSet()))
     def an_operator_resumes(self, rounds: int, completed: NumberSet) -> None:
@@ -205,7 +229,9 @@ class TaskLife(RuleBasedStateMachine):
     def the_row_is_one_that_can_be(self) -> None:
         row = self.row
         assert (row.lease is not None) == (row.state is TaskState.PROCESSING)
-        assert (row.due_at is not None) == (row.state is TaskState.PENDING)
+        assert (row.parked is not None) == (row.state is TaskState.PARKED)
+        if row.state is not TaskState.PARKED:
+            assert (row.due_at is not None) == (row.state is TaskState.PENDING)
         assert (row.rung_at is not None) == (row.state is TaskState.PENDING)
         assert (row.finished_at is not None) == row.state.terminal
         assert not row.awaits or row.state in (TaskState.WAITING, TaskState.CANCELLED)
@@ -267,7 +293,7 @@ def _some_ends_do_not_count(before: TaskRow, command: c.Command, change: TaskCha
     limited = isinstance(command, c.AttemptFailed) and (
         command.failure.category is ErrorCategory.RATE_LIMIT
     )
-    if limited or isinstance(command, c.Release):
+    if limited or isinstance(command, c.Release | c.Park):
         assert change.row.attempts_used == before.attempts_used
 
 
@@ -280,11 +306,24 @@ def _whoever_makes_it_pending_rings(
     before: TaskRow, command: c.Command, change: TaskChange
 ) -> None:
     rings = [effect for effect in change.effects if isinstance(effect, Ring)]
+    if isinstance(command, c.AddBudget) and before.state is TaskState.PENDING:
+        assert (rings, change.row.due_at) == ([], before.due_at)
+        return
     assert len(rings) == (change.row.state is TaskState.PENDING)
     for ring in rings:
         assert change.row.due_at is not None
         assert ring.at == max(change.row.due_at, change.row.updated_at)
         assert change.row.rung_at == change.row.updated_at
+
+
+def _what_was_allowed_adds_up(before: TaskRow, command: c.Command, change: TaskChange) -> None:
+    allowed, row = before.allowance, change.row
+    if isinstance(command, c.AddBudget):
+        assert row.allowance is not None
+        added = command.more if allowed is None else allowed.added + command.more
+        assert row.allowance.added == added
+    else:
+        assert row.allowance == allowed
 
 
 def _what_was_spent_adds_up(before: TaskRow, command: c.Command, change: TaskChange) -> None:
@@ -298,6 +337,7 @@ CHECKS: tuple[Callable[[TaskRow, c.Command, TaskChange], None], ...] = (
     _some_ends_do_not_count,
     _only_a_resume_leaves_an_end,
     _whoever_makes_it_pending_rings,
+    _what_was_allowed_adds_up,
     _what_was_spent_adds_up,
 )
 

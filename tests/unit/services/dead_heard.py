@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from longshore.core.alerting import DeadCount, Notice
+from longshore.core.alerting import Notice
 from longshore.core.failures import ErrorCategory
 from longshore.core.ids import job_id_of, task_id_of
+from longshore.core.piles import Pile
 from longshore.services.alerting import Alerting
 from longshore.services.health_check import HealthCheck, HealthCheckPolicy
 from tests.unit.services.stage import APP, SECOND, TENANT, Stage, a_task
@@ -46,6 +47,6 @@ def said(notice: Notice) -> tuple[str, int] | None:
     return (notice.dead.news.value, notice.dead.found.at_least) if notice.dead else None
 
 
-def counted(notice: Notice) -> DeadCount:
+def counted(notice: Notice) -> Pile:
     assert notice.dead is not None
     return notice.dead.found

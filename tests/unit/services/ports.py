@@ -10,7 +10,7 @@ from typing import Any
 
 from longshore.ports.backend import Backend
 
-PORTS = ("ledger", "queue", "events", "bus", "output", "blobs", "definitions")
+PORTS = ("ledger", "queue", "events", "bus", "output", "blobs", "definitions", "accounts")
 Happening = Callable[[], Awaitable[object]]
 
 

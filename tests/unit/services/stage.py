@@ -18,6 +18,7 @@ from longshore.adapters.memory.backend import memory_backend
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.core import commands as c
 from longshore.core.backoff import RetryPolicy
+from longshore.core.budgets import NO_BUDGET, Budget
 from longshore.core.events.event import Event
 from longshore.core.failures import ErrorCategory, Failure
 from longshore.core.ids import job_id_of, task_id_of
@@ -25,7 +26,9 @@ from longshore.core.lease import LeasePolicy
 from longshore.core.rows import IntentKind, JobRow, TaskRow
 from longshore.core.states import TaskState
 from longshore.ports.backend import Backend
+from longshore.services.accounting import Accounting
 from longshore.services.adding import Added, Adding
+from longshore.services.budgeting import Budgeting
 from longshore.services.cancelling import Cancelling
 from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
@@ -102,7 +105,9 @@ class Stage:
         presence: FakePresence | None = None,
         task_limit: int = TASK_LIMIT,
         retry: RetryPolicy | None = None,
+        day: Budget = NO_BUDGET,
     ) -> None:
+        self.day = day
         self.backend = backend
         self.clock: FakeClock = backend.clock
         self.presence = presence or FakePresence()
@@ -135,7 +140,16 @@ class Stage:
             backend=backend, creation=creation, dispatcher=self.dispatcher, **parts
         )
         self.resuming = Resuming(backend=backend, dispatcher=self.dispatcher, **parts)
+        self.accounting = Accounting(backend, self.transitions)
+        self.budgeting = Budgeting(
+            backend=backend,
+            transitions=self.transitions,
+            accounting=self.accounting,
+            day=day,
+            app=APP,
+        )
         self.others = {
+            IntentKind.UNPARK: self.budgeting.finish,
             IntentKind.CREATE: self.producer.finish_creating,
             IntentKind.ADD: self.adding.finish,
             IntentKind.RESUME: self.resuming.finish,
@@ -158,6 +172,7 @@ class Stage:
             "transitions": self.transitions,
             "dispatcher": self.dispatcher,
             "dead_letters": self.dead_letters,
+            "budgeting": self.budgeting,
             "finishers": {
                 **self.others,
                 IntentKind.CANCEL: self.cancelling.finish,
@@ -170,7 +185,7 @@ class Stage:
 
     def with_ports(self, **ports: Any) -> "Stage":
         """The same process, but for some of its ports."""
-        stage = Stage(replace(self.backend, **ports), presence=self.presence)
+        stage = Stage(replace(self.backend, **ports), presence=self.presence, day=self.day)
         stage.runner = self.runner
         return stage
 
@@ -180,6 +195,8 @@ class Stage:
             "backend": self.backend,
             "transitions": self.transitions,
             "documents": self.documents,
+            "accounting": self.accounting,
+            "day_budget": self.day,
             "runner": self.runner,
             "presence": self.presence,
             "lease": LEASE,

@@ -58,7 +58,7 @@ async def test_a_task_that_is_due_without_a_worker_or_on_a_paused_queue(
         stage = Stage(backend)
         await stage.submit(a_task())
         pause = PausedQueue(name="default", by="olga", reason="disk", at=stage.clock.now())
-        paused = {pause.name: pause}
+        paused = [pause]
 
         assert await codes(stage, A) == [("due", "a"), ("no_worker", None)]
         stage.presence.appear(HERE, ["default"])

@@ -12,7 +12,7 @@ from longshore.core import commands as c
 from longshore.core.definition import Definition, RunnerKind
 from longshore.core.health import Health, HealthLimits, HealthPolicy
 from longshore.errors import BackendUnavailable, NotFound
-from longshore.services import health_check
+from longshore.services import health_check, reading
 from longshore.services.health_check import HealthCheckPolicy
 from longshore.testing.flaky import Flaky
 from tests.unit.services.hearing import (
@@ -139,7 +139,8 @@ async def test_a_task_with_several_attempts_is_one_task_and_counts_from_its_late
 async def test_none_is_missed_and_none_counted_twice_however_many_there_are(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health_check, "_AT_ONCE", 4)
+    for module in (health_check, reading):
+        monkeypatch.setattr(module, "_AT_ONCE", 4)
     async with opened(kind, tmp_path) as backend:
         stage = Stage(backend)
         keys = [f"t{number}" for number in range(35)]

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from longshore.core.alerting import DeadKind
 from longshore.core.failures import ErrorCategory
 from longshore.core.messages import body_for
-from longshore.services import health_check
+from longshore.core.piles import PileKind
+from longshore.services import piles
 from tests.unit.services.dead import send, wear_out
 from tests.unit.services.dead_heard import a_check, counted, dies, replayed, said
 from tests.unit.services.hearing import (
@@ -73,13 +73,13 @@ async def test_it_is_told_how_many_there_are_by_queue_and_category_and_which_cam
         found = counted(alerts.notices[0])
         assert (found.total, found.more) == (8, False)
         assert found.kinds == (
-            DeadKind(queue="default", category="validation", count=6),
-            DeadKind(queue="mail", category="auth", count=1),
-            DeadKind(queue="mail", category="message", count=1),
+            PileKind(queue="default", why="validation", count=6),
+            PileKind(queue="mail", why="auth", count=1),
+            PileKind(queue="mail", why="message", count=1),
         )
         # As those see it who are asked to look.
         counts = await stage.dead_letters.count(TENANT)
-        assert {(one.queue, one.category): one.count for one in found.kinds} == counts.by_kind
+        assert {(one.queue, one.why): one.count for one in found.kinds} == counts.by_kind
         page = await stage.dead_letters.page(TENANT, limit=5)
         assert [one.id for one in found.newest] == [one.id for one in page.items]
         assert [one.id for one in found.newest] == ids[:-6:-1]
@@ -196,7 +196,7 @@ async def test_tenants_are_told_of_apart(kind: str, tmp_path: Path) -> None:
 async def test_of_very_many_tenants_none_is_left_out(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health_check, "_AT_ONCE", 2)
+    monkeypatch.setattr(piles, "_AT_ONCE", 2)
     async with opened(kind, tmp_path) as backend:
         stage, alerts = Stage(backend), RecordingAlerts()
         tenants = [f"tenant-{number}" for number in range(5)]
@@ -245,7 +245,7 @@ async def test_a_message_that_leads_to_no_task_is_told_to_who_looks_after_the_qu
         await check.check_all()
 
         assert first == {TENANT: ("first", 2), OTHER: ("first", 1)}
-        assert kinds == [(DeadKind(queue="default", category="message", count=2),)]
+        assert kinds == [(PileKind(queue="default", why="message", count=2),)]
         assert [(notice.tenant, said(notice)) for notice in alerts.notices] == [
             (TENANT, ("none_left", 0))
         ]
@@ -278,7 +278,7 @@ async def test_a_message_whose_task_the_next_sweep_ends_is_told_as_that_task_and
 async def test_no_more_are_counted_than_the_limit_however_many_there_are(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health_check, "COUNTED_LIMIT", 3)
+    monkeypatch.setattr(piles, "COUNTED_LIMIT", 3)
     async with opened(kind, tmp_path) as backend:
         asked: list[int] = []
 

@@ -7,22 +7,24 @@ must not wake everybody.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from longshore.core.alerting import (
-    LISTING,
-    DeadCount,
-    DeadKind,
-    DeadNews,
-    DeadNotice,
-    NewDead,
-    Notice,
-    Recovered,
-)
+from longshore.core.alerting import Notice, Recovered
 from longshore.core.health import CheckedTask, Health
+from longshore.core.piles import (
+    DEAD_LISTING,
+    PARKED_LISTING,
+    TOP_UP,
+    Pile,
+    PileItem,
+    PileKind,
+    PileNews,
+    PileNotice,
+    Wanting,
+)
 from longshore.core.undelivered import Undelivered, UndeliveredNotice
 
 BLOCKS_LIMIT = 50
@@ -36,9 +38,37 @@ _SECOND = timedelta(seconds=1)
 _PARTS = 3  # of tasks
 # A headline and a line that sums up for each part, and the line at the end.
 _ROOM = BLOCKS_LIMIT - 2 * _PARTS - 1
-# Of dead letters there are never more lines than this, so that tasks keep most of the message.
+# Of a pile there are never more lines than this, so that both leave room for tasks.
 _KINDS = 5
 _NEWEST = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PileWords:
+    """How is spoken of one sort of pile."""
+
+    sign: str
+    name: str
+    whys: Mapping[str, str] = field(default_factory=dict)  # in other words
+    commands: tuple[str, ...]
+
+
+_DEAD = _PileWords(
+    sign=":red_circle:", name="Dead Letters", commands=(f"all of them: `{DEAD_LISTING}`",)
+)
+_PARKED = _PileWords(
+    sign=":warning:",
+    name="Parked Tasks",
+    whys={
+        Wanting.OWN: "for want of their own budget",
+        Wanting.JOB: "for want of their job's budget",
+        Wanting.DAY: "for want of the day's budget, until the next day begins",
+    },
+    commands=(
+        f"all of them: `{PARKED_LISTING}`",
+        f"to let them go on: `{TOP_UP}`, for a task, a job or `today`",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,16 +130,20 @@ def _undelivered(one: Undelivered, now: datetime) -> str:
 
 
 def _message_of_health(notice: Notice) -> SlackMessage:
-    """What is urgent, what is not yet, what is dead, what is over."""
+    """What is urgent, what is not yet, what lies, what is over."""
     warnings = f":warning: Task Health: {len(notice.warnings)} tasks with delayed heartbeats"
     recovered = f":white_check_mark: Task Health: {len(notice.recovered)} tasks recovered"
-    dead = _dead_lines(notice.dead.found, notice.at) if notice.dead else []
-    message = _Writing(room=_ROOM - len(dead) - bool(notice.dead))
+    piles = [
+        (_pile_headline(pile, words), _pile_lines(pile.found, words, notice.at))
+        for pile, words in ((notice.dead, _DEAD), (notice.parked, _PARKED))
+        if pile
+    ]
+    message = _Writing(room=_ROOM - sum(1 + len(lines) for _, lines in piles))
     message.tasks(_urgent_headline(notice.urgent), [_problem(task) for task in notice.urgent])
     message.tasks(warnings, [_problem(task) for task in notice.warnings])
-    if notice.dead:
-        message.begin(_dead_headline(notice.dead))
-        message.blocks += dead
+    for headline, lines in piles:
+        message.begin(headline)
+        message.blocks += lines
     message.tasks(recovered, [_recovery(one) for one in notice.recovered])
     message.blocks.append(_context(_overview(notice)))
     return SlackMessage(text="\n".join(message.headlines), blocks=tuple(message.blocks))
@@ -139,33 +173,34 @@ def _recovery(one: Recovered) -> str:
     return f"{_code(one.task_id)} was {one.was.value}, is {becomes}"
 
 
-def _dead_headline(dead: DeadNotice) -> str:
-    found = dead.found
+def _pile_headline(pile: PileNotice, words: _PileWords) -> str:
+    found = pile.found
     count = f"more than {found.total:,}" if found.more else f"{found.total:,}"
     said = {
-        DeadNews.FIRST: f":red_circle: Dead Letters: {count}",
-        DeadNews.MORE: f":red_circle: Dead Letters: {count}, and new ones among them",
-        DeadNews.STILL: f":red_circle: Dead Letters: still {count}",
-        DeadNews.NONE_LEFT: ":white_check_mark: Dead Letters: none left",
+        PileNews.FIRST: f"{words.sign} {words.name}: {count}",
+        PileNews.MORE: f"{words.sign} {words.name}: {count}, and new ones among them",
+        PileNews.STILL: f"{words.sign} {words.name}: still {count}",
+        PileNews.NONE_LEFT: f":white_check_mark: {words.name}: none left",
     }
-    return said[dead.news]
+    return said[pile.news]
 
 
-def _dead_lines(found: DeadCount, now: datetime) -> list[dict[str, Any]]:
+def _pile_lines(found: Pile, words: _PileWords, now: datetime) -> list[dict[str, Any]]:
     if not found.newest:
         return []
-    kinds = [_section(_dead_kind(kind)) for kind in found.kinds[:_KINDS]]
+    kinds = [_section(_pile_kind(kind, words)) for kind in found.kinds[:_KINDS]]
     if len(found.kinds) > _KINDS:
         kinds.append(_context(f"and {len(found.kinds) - _KINDS} more kinds"))
-    newest = [_section(_new_dead(one, now)) for one in found.newest[:_NEWEST]]
-    return [*kinds, *newest, _context(f"all of them: {_code(LISTING)}")]
+    newest = [_section(_pile_item(one, now)) for one in found.newest[:_NEWEST]]
+    return [*kinds, *newest, *map(_context, words.commands)]
 
 
-def _dead_kind(kind: DeadKind) -> str:
-    return f"{kind.count:,} in queue {_code(kind.queue)}: {_escaped(kind.category)}"
+def _pile_kind(kind: PileKind, words: _PileWords) -> str:
+    why = words.whys.get(kind.why, kind.why)
+    return f"{kind.count:,} in queue {_code(kind.queue)}: {_escaped(why)}"
 
 
-def _new_dead(one: NewDead, now: datetime) -> str:
+def _pile_item(one: PileItem, now: datetime) -> str:
     return f"{_code(one.id)} in queue {_code(one.queue)}, {_age(now - one.at)} ago"
 
 

@@ -8,7 +8,8 @@ what comes twice.
 
 The body is one object. ``urgent``, ``warnings`` and ``recovered`` are lists of tasks, and empty if
 there is nothing to tell; ``summary`` counts all that runs, and is null if that could not be found
-out. ``deadLetters`` is null unless there is something to tell of them, else an object::
+out. ``deadLetters`` and ``parkedTasks`` are null unless there is something to tell of them. Dead
+letters are told as an object::
 
     {
       "news": "first",      // or "more": new ones have come; "still": after the cool-down;
@@ -23,6 +24,12 @@ out. ``deadLetters`` is null unless there is something to tell of them, else an 
 
 ``category`` is that of a task's failure, or ``message`` for a message that leads to no task; such
 messages are told with the tenant who looks after the queues. ``newest`` are a few, the last first.
+
+Parked tasks are told in the same form. Instead of a ``category`` their kinds have the ``budget``
+for want of which they rest: ``own``, that of the task or of one of its steps, ``job``, or ``day``,
+which begins anew by itself. ``command`` is ``longshore tasks --state parked``, and beside it
+``topUp`` is the command that lets them go on, ``longshore budget add ID --usd N``, where the ID is
+that of the task or of its job, or ``today``.
 
 ``type`` is ``task.health`` there. It is ``event.undelivered`` where the bus on AWS could not bring
 events to whoever should hear of them: then ``events`` says of each its ``eventType``,
@@ -45,10 +52,11 @@ from typing import Any
 import httpx
 
 from longshore.adapters.alerts.trying import WITHIN, NotAccepted, Tries, by_status
-from longshore.core.alerting import LISTING, DeadNotice, Notice, Recovered
+from longshore.core.alerting import Notice, Recovered
 from longshore.core.events.kinds import ms_of
 from longshore.core.events.types import HealthSummary
 from longshore.core.health import CheckedTask
+from longshore.core.piles import DEAD_LISTING, PARKED_LISTING, TOP_UP, PileNotice
 from longshore.core.undelivered import Undelivered, UndeliveredNotice
 from longshore.ports.clock import Clock
 
@@ -173,6 +181,7 @@ def _of_health(notice: Notice) -> dict[str, Any]:
         "recovered": [_recovery(one) for one in notice.recovered[:LISTED_LIMIT]],
         "notListed": {name: max(len(part) - LISTED_LIMIT, 0) for name, part in parts.items()},
         "deadLetters": _dead(notice.dead) if notice.dead else None,
+        "parkedTasks": _parked(notice.parked) if notice.parked else None,
     }
 
 
@@ -211,19 +220,26 @@ def _recovery(one: Recovered) -> dict[str, Any]:
     }
 
 
-def _dead(dead: DeadNotice) -> dict[str, Any]:
-    found = dead.found
+def _dead(notice: PileNotice) -> dict[str, Any]:
+    return {**_pile(notice, why="category"), "command": DEAD_LISTING}
+
+
+def _parked(notice: PileNotice) -> dict[str, Any]:
+    return {**_pile(notice, why="budget"), "command": PARKED_LISTING, "topUp": TOP_UP}
+
+
+def _pile(notice: PileNotice, *, why: str) -> dict[str, Any]:
+    found = notice.found
     return {
-        "news": dead.news.value,
+        "news": notice.news.value,
         "total": found.total,
         "moreThanTotal": found.more,
         "kinds": [
-            {"queue": kind.queue, "category": kind.category, "count": kind.count}
+            {"queue": kind.queue, why: kind.why, "count": kind.count}
             for kind in found.kinds[:LISTED_LIMIT]
         ],
         "kindsNotListed": max(len(found.kinds) - LISTED_LIMIT, 0),
         "newest": [
             {"id": one.id, "queue": one.queue, "timestamp": ms_of(one.at)} for one in found.newest
         ],
-        "command": LISTING,
     }

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Set
 from dataclasses import dataclass
 from datetime import timedelta
 
+from longshore.adapters.aws.accounts import DynamoAccounts
 from longshore.adapters.aws.blobs import S3BlobStore
 from longshore.adapters.aws.bus import EventBridgeBus
 from longshore.adapters.aws.calls import Aws
@@ -50,7 +51,7 @@ async def aws_backend(
             clock=clock,
             ledger=DynamoLedger(aws, names, clock, shards=wanted.shards),
             queue=queue,
-            queues=DynamoQueues(aws, names),
+            queues=DynamoQueues(aws, names, clock),
             events=DynamoEventLog(
                 *(aws, names, clock, bus),
                 keeps=wanted.keeps_events,
@@ -61,6 +62,7 @@ async def aws_backend(
             blobs=S3BlobStore(aws, names),
             definitions=DynamoDefinitions(aws, names),
             keys=DynamoKeys(aws, names),
+            accounts=DynamoAccounts(aws, names),
             close=stack.aclose,
             idle_look=_IDLE_LOOK,
         )

@@ -1,4 +1,4 @@
-"""The table of what is few: how definitions, keys and pauses are read and written there.
+"""The table of what is few: how definitions, keys, pauses and accounts are read and written there.
 
 An item's ``kind`` is its partition, its ``name`` its place in it. Reads are consistent. A write is
 one call with a condition. If its answer is lost it is made again, so a condition that fails may

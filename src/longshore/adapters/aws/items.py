@@ -10,9 +10,10 @@ The letter is of a hash, so the buckets fill alike, and so does each part of one
 by the id when it holds much or is busy. Index keys:
 
 ``listing``  tasks by tenant and time. Written once with the row.
-``state``    tasks that are open, by when they are due and were rung; failed ones by tenant and end;
-             jobs by state, tenant and time. A claim, a renewal and whatever else leaves a task open
-             does not move it: that it is processing is told by ``t`` beside its key.
+``state``    tasks that are open, by when they are due and were rung; parked ones by when they go
+             on by themselves; failed ones by tenant and end; jobs by state, tenant and time. A
+             claim, a renewal and whatever else leaves a task open does not move it: that it is
+             processing is told by ``t`` beside its key.
 ``name``     jobs that have a name, by state and time.
 """
 
@@ -37,7 +38,8 @@ from longshore.ports.ledger import AnyChange
 Item = dict[str, dict[str, Any]]
 Row = TaskRow | JobRow
 
-OPEN, FAILED, UNSETTLED = "open", "failed-tasks", "unsettled"
+OPEN, PARKED, FAILED, UNSETTLED = "open", "parked-tasks", "failed-tasks", "unsettled"
+NEVER = "never"  # after every moment
 PROCESSING = "p"
 INDEXED = ("g1", "s1", "g2", "s2", "g3", "s3", "t")
 LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
@@ -198,6 +200,9 @@ def _task_keys(row: TaskRow, shard: int, *, new: bool) -> dict[str, str]:
         keys["t"] = PROCESSING
         if new:
             keys |= {"g2": f"{OPEN}#{shard}", "s2": f"{moment(None)}#{moment(None)}#{row.id}"}
+    elif row.state is TaskState.PARKED:
+        due = NEVER if row.due_at is None else moment(row.due_at)
+        keys |= {"g2": f"{PARKED}#{shard}", "s2": f"{due}#{row.id}"}
     elif row.state is TaskState.FAILED:
         ended = place(row.finished_at or spec.created_at, row.id)
         keys |= {"g2": f"{FAILED}#{shard}", "s2": f"{spec.tenant}#{ended}"}

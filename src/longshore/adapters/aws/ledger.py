@@ -34,7 +34,7 @@ from longshore.core.rows import JobRow, TaskRow
 from longshore.core.states import JobState, TaskState
 from longshore.errors import BackendUnavailable, UsageError, VersionConflict
 from longshore.ports.clock import Clock
-from longshore.ports.ledger import AnyChange, FailedTask, HeldTask
+from longshore.ports.ledger import AnyChange, FailedTask, HeldTask, ParkedTask
 from longshore.ports.pages import Page
 
 _CONDITION_FAILED = "ConditionalCheckFailedException"
@@ -191,6 +191,9 @@ class DynamoLedger:
 
     async def held(self, *, limit: int, expired_by: datetime | None = None) -> list[HeldTask]:
         return await self._sweeps().held(limit, expired_by)
+
+    async def parked(self, *, limit: int, due_by: datetime | None = None) -> list[ParkedTask]:
+        return await self._sweeps().parked(limit, due_by)
 
     async def failed(self, tenant: str, *, limit: int) -> list[FailedTask]:
         return await self._sweeps().failed(tenant, limit)

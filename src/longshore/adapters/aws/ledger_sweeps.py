@@ -14,7 +14,9 @@ from heapq import nsmallest
 
 from longshore.adapters.aws.items import (
     FAILED,
+    NEVER,
     OPEN,
+    PARKED,
     UNSETTLED,
     Item,
     id_of,
@@ -26,10 +28,11 @@ from longshore.adapters.aws.items import (
 )
 from longshore.adapters.aws.shapes import STATE
 from longshore.adapters.aws.tables import Tables, merged
+from longshore.adapters.shared import codec
 from longshore.core.ids import split_task_id
 from longshore.core.rows import JobRow, TaskRow
 from longshore.core.states import JobState, TaskState
-from longshore.ports.ledger import FailedTask, HeldTask
+from longshore.ports.ledger import FailedTask, HeldTask, ParkedTask
 
 _ROWS_AT_ONCE = 100
 _BEYOND_ALL = "~"
@@ -85,6 +88,24 @@ class Sweeps:
             ],
             lambda item: item["s2"]["S"],
         )
+
+    async def parked(self, limit: int, due_by: datetime | None) -> list[ParkedTask]:
+        """See ``Ledger.parked``."""
+        high = None if due_by is None else f"{moment(due_by)}#{_BEYOND_ALL}"
+        walks = [
+            self._tables.query(
+                self._table, ("g2", f"{PARKED}#{shard}"), "s2", index=STATE, high=high, page=limit
+            )
+            for shard in range(self._shards)
+        ]
+        found: dict[str, ParkedTask] = {}
+        async for item in merged(walks, lambda item: item["s2"]["S"]):
+            due = item["s2"]["S"].split("#")[0]
+            due_at = None if due == NEVER else codec.from_us(int(due))
+            found[id_of(item)] = ParkedTask(task_id=id_of(item), due_at=due_at)
+            if len(found) == limit:
+                break
+        return list(found.values())
 
     async def failed(self, tenant: str, limit: int) -> list[FailedTask]:
         """See ``Ledger.failed``."""

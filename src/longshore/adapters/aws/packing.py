@@ -67,7 +67,7 @@ def packed(text: str) -> bytes:
     return bytes([_NEWEST]) + squeeze.compress(text.encode()) + squeeze.flush()
 
 
-def unpacked(data: bytes | str) -> str:
+def unpacked(data: bytes | str, where: str = "the ledger's table") -> str:
     """The text again; a function is handed the bytes of a stream's record as base64.
 
     Raises:
@@ -77,7 +77,6 @@ def unpacked(data: bytes | str) -> str:
         data = base64.b64decode(data)
     dictionary = _DICTIONARIES.get(data[0])
     if dictionary is None:
-        where = "the ledger's table"
         raise StoreTooNew(where, data[0], _NEWEST)
     unsqueeze = zlib.decompressobj(zdict=dictionary)
     return (unsqueeze.decompress(data[1:]) + unsqueeze.flush()).decode()

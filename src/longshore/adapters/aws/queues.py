@@ -1,8 +1,10 @@
-"""Paused queues in DynamoDB: one item for each queue that was ever paused.
+"""Paused and held queues in DynamoDB: an item for each queue that was ever paused, and held.
 
 A pause that is over stays, marked as ended, until the queue is paused anew: so whoever has lost the
 answer to a pause or a resume and asks again can see that it was its own, and neither pauses a queue
-that was resumed since nor resumes one that was paused since.
+that was resumed since nor resumes one that was paused since. Holds are kept likewise, and beside
+the pauses, so that one look finds both. Their ends are looked for as everything else is, so a
+worker may hear of one up to a second late.
 
 Who waits in this process hears of its own pauses at once. Nothing tells of those of others, so
 while somebody waits the pauses are read every second, once for all who wait. That is real time and
@@ -11,8 +13,9 @@ not the clock's: it is how long something far away stays unheard, and nothing is
 =====================  ==============  =============================================
 call                   requests        units
 =====================  ==============  =============================================
-``pause``              1               1 write
-``resume``             2, 1 if none    1 read, 1 write
+``pause``, ``hold``    1               1 write
+``resume``             2, and 1 for    2 reads, and 1 write for each that it ends
+                       what it ends
 ``paused``             1               1 read (for each 4 KB, some thirty queues)
 ``paused_of``          1               likewise, and while it waits 86,400 reads a
                                        day and process, however many wait
@@ -33,17 +36,23 @@ from longshore.adapters.aws.calls import Aws
 from longshore.adapters.aws.house import NOT_THERE, House, Item, kind_of, new_mark, number, text
 from longshore.adapters.aws.names import Names
 from longshore.adapters.shared import codec
-from longshore.ports.queues import PausedQueue
+from longshore.ports.clock import Clock
+from longshore.ports.queues import LONGEST_HOLD, PausedQueue, end_of_hold
 
 _LOOK_EVERY_S = 1.0
 _KIND = kind_of("paused")
+_HELD = "held#"  # before the name of a queue: none can be called so
+_ENDED_SINCE = "(attribute_exists(#ender) AND #mark <> :mark)"
 
 
 class DynamoQueues:
     """See ``ports.queues.Queues``."""
 
-    def __init__(self, aws: Aws, names: Names, *, look_every_s: float = _LOOK_EVERY_S) -> None:
+    def __init__(
+        self, aws: Aws, names: Names, clock: Clock, *, look_every_s: float = _LOOK_EVERY_S
+    ) -> None:
         self._house = House(aws, names)
+        self._clock = clock
         self._looks = _Looks(self._names, every_s=look_every_s)
 
     async def pause(
@@ -61,15 +70,47 @@ class DynamoQueues:
             item["reason"] = text(reason)
         there = await self._house.put(
             item,
-            condition=f"{NOT_THERE} OR (attribute_exists(#ender) AND #mark <> :mark)",
+            condition=f"{NOT_THERE} OR {_ENDED_SINCE}",
             values={":mark": mark},
         )
         self._looks.look_now()
         return _paused(item if there is None else there)
 
+    async def hold(
+        self, name: str, *, until: datetime, by: str, reason: str, now: datetime
+    ) -> PausedQueue:
+        until = end_of_hold(until, now)
+        values: Item = {
+            ":by": text(by),
+            ":reason": text(reason),
+            ":at": number(codec.to_us(now)),
+            ":until": number(codec.to_us(until)),
+            ":latest": number(codec.to_us(now + LONGEST_HOLD)),
+            ":mark": text(new_mark()),
+        }
+        there = await self._house.update(
+            _KIND,
+            _HELD + name,
+            "SET #paused_by = :by, #reason = :reason, #at_us = :at, #until_us = :until,"
+            " #mark = :mark REMOVE #ender",
+            condition=f"{NOT_THERE} OR #until_us < :until OR #until_us > :latest OR {_ENDED_SINCE}",
+            values=values,
+        )
+        self._looks.look_now()
+        if there is not None:
+            return _paused(there)
+        return PausedQueue(name=name, by=by, reason=reason, at=now, until=until)
+
     async def resume(self, name: str) -> PausedQueue | None:
+        # The hold first: who dies in between, or is cut off, finds the pause and resumes again.
+        held = await self._ended(_HELD + name)
+        paused = await self._ended(name)
+        return paused or held
+
+    async def _ended(self, name: str) -> PausedQueue | None:
+        """End a pause or a hold; None if there is none, or somebody else has ended it."""
         held = await self._house.get(_KIND, name)
-        if held is None or not _holds(held):
+        if held is None or not self._holds(held):
             return None
         ender = text(new_mark())
         there = await self._house.update(
@@ -83,7 +124,9 @@ class DynamoQueues:
         return _paused(held) if there is None or there.get("ender") == ender else None
 
     async def paused(self) -> list[PausedQueue]:
-        return [_paused(item) for item in await self._house.all_of(_KIND) if _holds(item)]
+        items = await self._house.all_of(_KIND)
+        found = [_paused(item) for item in items if self._holds(item)]
+        return sorted(found, key=lambda paused: (paused.name, paused.until is not None))
 
     async def paused_of(
         self, queues: Collection[str], *, other_than: Collection[str] | None = None
@@ -97,6 +140,9 @@ class DynamoQueues:
 
     async def _names(self) -> frozenset[str]:
         return frozenset(paused.name for paused in await self.paused())
+
+    def _holds(self, item: Item) -> bool:
+        return "ender" not in item and _paused(item).holds(self._clock.now())
 
 
 class _Looks:
@@ -135,14 +181,11 @@ class _Looks:
         return await self._look()
 
 
-def _holds(item: Item) -> bool:
-    return "ender" not in item
-
-
 def _paused(item: Item) -> PausedQueue:
     return PausedQueue(
-        name=item["name"]["S"],
+        name=item["name"]["S"].removeprefix(_HELD),
         by=item["paused_by"]["S"],
         reason=item["reason"]["S"] if "reason" in item else None,
         at=codec.from_us(int(item["at_us"]["N"])),
+        until=codec.from_us(int(item["until_us"]["N"])) if "until_us" in item else None,
     )

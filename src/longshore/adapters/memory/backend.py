@@ -6,6 +6,7 @@ give the same answers, so a simulation on it can be run again.
 
 from __future__ import annotations
 
+from longshore.adapters.memory.accounts import MemoryAccounts
 from longshore.adapters.memory.blobs import MemoryBlobStore
 from longshore.adapters.memory.definitions import MemoryDefinitions
 from longshore.adapters.memory.events import MemoryEventBus, MemoryEventLog
@@ -38,6 +39,7 @@ def memory_backend(clock: Clock, *, atomic: bool = False) -> Backend:
         blobs=MemoryBlobStore(),
         definitions=MemoryDefinitions(),
         keys=MemoryKeys(),
+        accounts=MemoryAccounts(),
         close=_nothing_to_close,
     )
 

@@ -13,7 +13,7 @@ from longshore.core.ids import split_task_id, task_id_of
 from longshore.core.rows import JobRow, TaskRow
 from longshore.core.states import JobState, TaskState
 from longshore.errors import UsageError, VersionConflict
-from longshore.ports.ledger import AnyChange, FailedTask, HeldTask
+from longshore.ports.ledger import AnyChange, FailedTask, HeldTask, ParkedTask
 
 
 class MemoryLedger(MemoryListings):
@@ -103,6 +103,16 @@ class MemoryLedger(MemoryListings):
             if row.lease is not None and (expired_by is None or row.lease.expires_at <= expired_by)
         ]
         return sorted(found, key=lambda task: (task.expires_at, task.task_id))[:limit]
+
+    async def parked(self, *, limit: int, due_by: datetime | None = None) -> list[ParkedTask]:
+        found = [
+            ParkedTask(task_id=row.id, due_at=row.due_at)
+            for row in self._store.tasks.values()
+            if row.state is TaskState.PARKED
+            and (due_by is None or (row.due_at is not None and row.due_at <= due_by))
+        ]
+        found.sort(key=lambda task: (task.due_at is None, task.due_at or due_by, task.task_id))
+        return found[:limit]
 
     async def failed(self, tenant: str, *, limit: int) -> list[FailedTask]:
         found = [

@@ -197,8 +197,14 @@ class ProcessAttempt:
                 self._reports.get_nowait()
 
     async def step_kept(self, name: str) -> None:
+        self._reply({"kept": name})
+
+    async def answer(self, number: int, *, stop: str | None) -> None:
+        self._reply({"asked": number, "stop": stop})
+
+    def _reply(self, document: dict[str, Any]) -> None:
         if self._replies is not None:
-            line = json.dumps({"kept": name}) + "\n"
+            line = json.dumps(document) + "\n"
             reach("attempt.step_answering")
             with contextlib.suppress(BrokenPipeError, BlockingIOError):
                 os.write(self._replies, line.encode())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import shutil
 from collections.abc import Collection
+from datetime import datetime
 from pathlib import Path
 
 from longshore.failpoints import reach
@@ -67,11 +69,28 @@ class Cleaner:
         if folder in self._going and self._removing is not None:
             await asyncio.shield(self._removing)
 
+    async def remove_forsaken(self, folder: Path, pattern: str, *, before: datetime) -> None:
+        """Remove folders in which nobody has made or removed anything since then."""
+        if not self._keep:
+            await _remove_aside(_forsaken(folder, pattern, before.timestamp()))
+
     async def close(self) -> None:
         """Return when everything is gone that was to go."""
         self._closing.set()
         if self._removing is not None:
             await asyncio.shield(self._removing)
+
+
+def _forsaken(folder: Path, pattern: str, before_s: float) -> list[Path]:
+    return [one for one in folder.glob(pattern) if _last_used(one) < before_s]
+
+
+def _last_used(folder: Path) -> float:
+    """When it was, as far as it and the folders in it tell."""
+    try:
+        return max(one.stat().st_mtime for one in (folder, *folder.iterdir()))
+    except OSError:
+        return math.inf  # somebody else removes it
 
 
 async def _remove_aside(folders: Collection[Path]) -> None:

@@ -8,6 +8,7 @@ import os
 import termios
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from longshore.adapters.process.attempt import Pipes, ProcessAttempt
 from longshore.adapters.process.cleaning import Cleaner
 from longshore.adapters.process.keeper import Keeper
 from longshore.core.agents.plan import read_plan
-from longshore.core.child_limits import Limits
+from longshore.core.child_limits import Isolation, Limits
 from longshore.core.child_places import (
     ATTEMPT_VARIABLE,
     CHANNEL_NUMBER,
@@ -24,7 +25,7 @@ from longshore.core.child_places import (
     INPUT_VARIABLE,
     TASK_VARIABLE,
 )
-from longshore.core.definition import RunnerKind
+from longshore.core.definition import Definition, RunnerKind
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.failpoints import reach
 from longshore.ports.clock import Clock
@@ -34,12 +35,20 @@ _FOLDER_MODE = 0o700
 _INPUT, _DEPENDENCIES = "input.json", "dependencies.json"
 
 
+# The files of an agent whose task failed, or rests: for whoever resumes it or allows more.
+_FORSAKEN_AFTER = timedelta(days=30)
+
+
 class ProcessRunner:
     """See ``ports.runner.Runner``.
 
     ``modules`` are loaded before any child is started; ``held`` names files that stay open as long
     as anything of an attempt lives; ``agent`` is what only agents are told: how to reach their
     model, and what they may do here.
+
+    ``agent_modules`` take a second and much memory to load. So agents have a keeper of their own,
+    which has them loaded, and which nobody pays for before the first agent; with ``preload`` it is
+    there from the beginning.
     """
 
     def __init__(
@@ -51,6 +60,8 @@ class ProcessRunner:
         keep_folders: bool = False,
         agent: Mapping[str, Any] | None = None,
         modules: Sequence[str] = (),
+        agent_modules: Sequence[str] = (),
+        preload: bool = False,
         held: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         self._clock = clock
@@ -59,11 +70,20 @@ class ProcessRunner:
         self._agent = dict(agent or {})
         self._cleaner = Cleaner(keep=keep_folders)
         self.keeper = Keeper(environment, modules=modules, held=held)
+        self.agent_keeper = self.keeper
+        if agent_modules:
+            self.agent_keeper = Keeper(environment, modules=agent_modules, held=held)
+        self._preload = preload
 
     async def open(self) -> None:
+        before = self._clock.now() - _FORSAKEN_AFTER
+        await self._cleaner.remove_forsaken(self._folder, "*.agent", before=before)
         await self.keeper.open()
+        if self._preload:
+            await self.agent_keeper.open()
 
     async def close(self) -> None:
+        await self.agent_keeper.close()
         await self.keeper.close()
         await self._cleaner.close()
 
@@ -84,6 +104,7 @@ class ProcessRunner:
         self, order: WorkOrder, settings: dict[str, Any], folder: Path
     ) -> ProcessAttempt:
         definition = order.definition
+        keeper = await self._keeper_for(definition)
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             pty = definition.pty
             output, to_output = _terminal(ours, theirs) if pty else _pipe(reads=ours, writes=theirs)
@@ -93,7 +114,7 @@ class ProcessRunner:
             # A child that never reads its replies must not block us.
             os.set_blocking(replies, False)
             reach("attempt.child_asked_for")
-            child = await self.keeper.start(
+            child = await keeper.start(
                 (to_output, to_errors, to_channel, from_replies),
                 isolation=definition.isolation,
                 memory_bytes=definition.limits.memory_bytes,
@@ -102,7 +123,7 @@ class ProcessRunner:
             ours.pop_all()  # they are the attempt's now
         attempt = ProcessAttempt(
             order,
-            self.keeper,
+            keeper,
             child,
             Pipes(output=output, errors=errors, channel=channel, replies=replies),
             folder=folder,
@@ -124,6 +145,17 @@ class ProcessRunner:
             raise
         reach("attempt.child_started")
         return attempt
+
+    async def _keeper_for(self, definition: Definition) -> Keeper:
+        cold = definition.isolation is Isolation.SPAWN
+        if definition.runner is not RunnerKind.AGENT or cold:
+            return self.keeper
+        try:
+            await self.agent_keeper.open()
+        except UsageError:
+            # They cannot be loaded: the child will find that out for itself, and say it.
+            return self.keeper
+        return self.agent_keeper
 
     def _variables(
         self, order: WorkOrder, settings: dict[str, Any], folder: Path
@@ -147,6 +179,7 @@ class ProcessRunner:
         return {
             "agent": {**self._agent, **places},
             "revision": order.revision,
+            "budgeted": order.budgeted,
             "sessions": {name: asdict(session) for name, session in order.sessions.items()},
         }
 

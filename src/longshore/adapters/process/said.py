@@ -19,6 +19,7 @@ from longshore.core.sanitise import safe_excerpt
 from longshore.ports.output import Stream
 from longshore.ports.runner import (
     Active,
+    Asked,
     Conversed,
     Printed,
     Progressed,
@@ -64,11 +65,21 @@ def report_in(said: dict[str, Any], *, now: datetime) -> Report | None:
             return StepDone(str(said.get("name")), said.get("result"))
         case "session":
             return _conversed(said)
+        case "ask":
+            return _asked(said)
         case "usage":
-            return Used(_usage(said))
+            settles = said.get("settles")
+            return Used(_usage(said), settles if type(settles) is int else None)
         case "log":
             return Printed(Stream.LOG, f"{said.get('text', '')}\n".encode(errors="replace"))
     return None
+
+
+def _asked(said: dict[str, Any]) -> Asked | None:
+    number, spent, wanted = said.get("number"), said.get("spent"), said.get("wanted")
+    if type(number) is not int or not isinstance(spent, dict) or not isinstance(wanted, dict):
+        return None
+    return Asked(number, _text(said.get("step")), _usage(spent), _usage(wanted))
 
 
 def _conversed(said: dict[str, Any]) -> Conversed | None:
@@ -105,6 +116,7 @@ def _usage(said: dict[str, Any]) -> Usage:
         cache_read_tokens=int(_amount(said.get("cacheReadTokens"))),
         turns=int(_amount(said.get("turns"))),
         cost_usd=float(_amount(said.get("costUsd"))),
+        seconds=float(_amount(said.get("seconds"))),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from longshore.core.budgets import Account
 from longshore.core.definition import Definition
 from longshore.core.keys import KeyRecord
 from longshore.core.numbers import NumberSet
@@ -37,6 +38,7 @@ _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
 _task_from_json = msgspec.json.Decoder(TaskRow, dec_hook=_decode_other).decode
 job_from_json = msgspec.json.Decoder(JobRow, dec_hook=_decode_other).decode
 definition_from_json = msgspec.json.Decoder(Definition).decode
+account_from_json = msgspec.json.Decoder(Account).decode
 key_from_json = msgspec.json.Decoder(KeyRecord).decode
 value_from_json = msgspec.json.Decoder().decode
 

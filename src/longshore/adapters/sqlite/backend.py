@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from longshore.adapters.sqlite.accounts import SqliteAccounts
 from longshore.adapters.sqlite.blobs import SqliteBlobStore
 from longshore.adapters.sqlite.database import Database, SqliteOptions
 from longshore.adapters.sqlite.definitions import SqliteDefinitions
@@ -39,6 +40,7 @@ async def sqlite_backend(
             blobs=SqliteBlobStore(database),
             definitions=SqliteDefinitions(database),
             keys=SqliteKeys(database),
+            accounts=SqliteAccounts(database),
             close=database.close,
         )
     finally:

@@ -19,7 +19,7 @@ from longshore.core.cursors import cursor_to, place_of
 from longshore.core.rows import JobRow, TaskRow
 from longshore.core.states import JobState, TaskState
 from longshore.errors import UsageError
-from longshore.ports.ledger import AnyChange, FailedTask, HeldTask
+from longshore.ports.ledger import AnyChange, FailedTask, HeldTask, ParkedTask
 from longshore.ports.pages import Page
 
 _FOREVER = timedelta(days=36500)
@@ -30,6 +30,8 @@ _READ_TASK = (
 )
 _LAST_CHARACTER = "\U0010ffff"
 _LOOKED_AT = 200
+# The index is named because SQLite, left alone, may take one that holds tasks of every state.
+_PARKED = "SELECT id, due_us FROM tasks INDEXED BY tasks_parked WHERE state = 'parked'"
 _IDS = (
     "SELECT id, tenant FROM jobs WHERE id >= ?1 AND id < ?2 UNION ALL"
     " SELECT id, tenant FROM tasks WHERE id >= ?1 AND id < ?2 ORDER BY id LIMIT ?3"
@@ -227,6 +229,18 @@ class SqliteLedger:
             )
             for task in tasks
             if task.lease
+        ]
+
+    async def parked(self, *, limit: int, due_by: datetime | None = None) -> list[ParkedTask]:
+        if due_by is None:
+            sql = f"{_PARKED} ORDER BY due_us NULLS LAST, id LIMIT ?"
+            found = await self._database.scan(sql, (limit,))
+        else:
+            sql = f"{_PARKED} AND due_us <= ? ORDER BY due_us, id LIMIT ?"
+            found = await self._database.scan(sql, (codec.to_us(due_by), limit))
+        return [
+            ParkedTask(task_id=task_id, due_at=None if due is None else codec.from_us(due))
+            for task_id, due in found
         ]
 
     async def failed(self, tenant: str, *, limit: int) -> list[FailedTask]:

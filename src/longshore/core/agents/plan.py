@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from longshore.core.agents.prompts import Sources, problems_of_template
 from longshore.core.agents.repositories import checked_ref, read_address
+from longshore.core.budgets import NO_BUDGET, Budget, read_budget
 from longshore.core.dag import Problem
 from longshore.core.durations import format_duration, parse_duration
 from longshore.core.ids import is_name
@@ -50,7 +51,7 @@ class AgentStep:
     max_turns: int = DEFAULT_TURNS
     tools: tuple[str, ...] = ()
     timeout: timedelta = DEFAULT_TIMEOUT
-    budget_usd: float | None = None
+    budget: Budget = NO_BUDGET
 
     @property
     def tool_names(self) -> tuple[str, ...]:
@@ -80,6 +81,7 @@ class AgentPlan:
     folder: str | None = None
     repository: Repository | None = None
     sandbox: bool = False
+    budget: Budget = NO_BUDGET  # of the whole task, in all its attempts
 
     @property
     def time(self) -> timedelta:
@@ -106,11 +108,11 @@ def problems_of_time(plan: AgentPlan, timeout: timedelta | None) -> list[Problem
     return [Problem(path="timeout", message=message)]
 
 
-_SHARED = ("outputSchema", "outputFile", "maxTurns", "tools", "timeout", "budget")
-_OF_STEP = ("name", "prompt", *_SHARED)
+_SHARED = ("outputSchema", "outputFile", "maxTurns", "tools", "timeout")
+_OF_STEP = ("name", "prompt", "budget", *_SHARED)
 _OF_PLAN = (
     *("role", "prompt", "steps", "checks", "model", "fallbackModel", "permissionMode"),
-    *("mcpServers", "folder", "repository", "sandbox", *_SHARED),
+    *("mcpServers", "folder", "repository", "sandbox", "budget", *_SHARED),
 )
 
 
@@ -135,12 +137,13 @@ class _Reader:
             folder=self._get(options, "folder", "", _folder, None),
             repository=self._repository(options),
             sandbox=self._get(options, "sandbox", "", _flag, False),
+            budget=self._get(options, "budget", "", read_budget, NO_BUDGET),
         )
 
     def _steps(self, options: Mapping[str, Any]) -> tuple[AgentStep, ...]:
         given = options.get("steps")
         if given is None:
-            known = {name: options[name] for name in _OF_STEP[1:] if name in options}
+            known = {name: options[name] for name in ("prompt", *_SHARED) if name in options}
             return (self._step({"name": ONLY_STEP, **known}, "", earlier=()),)
         if not isinstance(given, list) or not 1 <= len(given) <= _MOST_STEPS:
             self._add("steps", f"expected a list of 1 to {_MOST_STEPS} steps")
@@ -188,7 +191,7 @@ class _Reader:
             max_turns=self._get(given, "maxTurns", path, _turns, DEFAULT_TURNS),
             tools=self._get(given, "tools", path, _tools, ()),
             timeout=self._get(given, "timeout", path, _timeout, DEFAULT_TIMEOUT),
-            budget_usd=self._get(given, "budget", path, _budget, None),
+            budget=self._get(given, "budget", path, read_budget, NO_BUDGET),
         )
 
     def _repository(self, options: Mapping[str, Any]) -> Repository | None:
@@ -346,11 +349,3 @@ def _timeout(value: Any) -> timedelta:
         )
         raise ValueError(message)
     return timeout
-
-
-def _budget(value: Any) -> float:
-    amount: Any = value.get("usd") if isinstance(value, Mapping) and len(value) == 1 else value
-    if type(amount) not in (int, float) or not 0 < amount <= 1_000_000:
-        message = "expected dollars: a number above 0, or {usd: 1.50}"
-        raise ValueError(message)
-    return float(amount)

@@ -54,11 +54,11 @@ def line(text: str, *, limit: int) -> str:
     return safe_excerpt(" ".join(text.split()), limit=limit)
 
 
-def input_excerpt(given: Any) -> str:
+def input_excerpt(given: Any, *, limit: int = INPUT_CHARACTERS) -> str:
     """What a tool was given, as JSON, masked and cut."""
     masked = mask_mapping(_shortened(given, 0))
     text = json.dumps(masked, ensure_ascii=False, default=str)
-    return safe_excerpt(text, limit=INPUT_CHARACTERS)
+    return safe_excerpt(text, limit=limit)
 
 
 def input_summary(given: Any) -> str:

@@ -10,7 +10,8 @@ from longshore.core.agents import happenings as h
 from longshore.core.agents.happenings import Happening, TodoState, ToolOutcome
 from longshore.core.agents.trace import StepTrace
 from longshore.core.agents.trace_entries import Tool
-from longshore.core.agents.trace_forms import line, milliseconds
+from longshore.core.agents.trace_forms import input_excerpt, line, milliseconds
+from longshore.core.agents.transcripts import RESULT_TOOL
 from longshore.core.sanitise import safe_excerpt
 
 SAID_CHARACTERS = 2_000
@@ -20,7 +21,6 @@ TODO_TOOLS = frozenset({"TaskCreate", "TaskUpdate", "TaskList", "TaskGet", "Todo
 AGENT_TOOLS = frozenset({"Agent", "Task"})
 """What begins a subagent; the subagent itself is told of."""
 
-_RESULT_TOOL = "StructuredOutput"
 _SESSION_CHARACTERS = 8
 _WHY_CHARACTERS = 200
 _SECOND_MS, _MINUTE_MS, _HOUR_MS = 1_000, 60_000, 3_600_000
@@ -129,8 +129,9 @@ def _of_tool(
         return None
     if tool.outcome is not ToolOutcome.RUNNING:
         return _ended(tool, trace)
-    if tool.name == _RESULT_TOOL:
-        return "hands in its result"
+    if tool.name == RESULT_TOOL and isinstance(happening, h.ToolCalled | h.ToolBegan):
+        # Somebody may have to judge it, and looks here first.
+        return f"hands in its result: {input_excerpt(happening.input, limit=SAID_CHARACTERS)}"
     return f"{tool.name}: {tool.summary}" if tool.summary else tool.name
 
 
@@ -143,7 +144,7 @@ def _ended(tool: Tool, trace: StepTrace) -> str | None:
     because = f": {why}" if why else ""
     spent = "" if tool.duration_ms is None else took(tool.duration_ms)
     match tool.outcome:
-        case ToolOutcome.OK if tool.name == _RESULT_TOOL:
+        case ToolOutcome.OK if tool.name == RESULT_TOOL:
             return None
         case ToolOutcome.OK:
             return f"{name} took {spent}" if spent else f"{name} is done"

@@ -28,6 +28,8 @@ EVENT_TO_STATE: dict[str, TaskState] = {
     e.TaskHeartbeat.TYPE: TaskState.PROCESSING,
     e.TaskProcessingFailed.TYPE: TaskState.PENDING,
     e.TaskReleased.TYPE: TaskState.PENDING,
+    e.TaskParked.TYPE: TaskState.PARKED,
+    e.TaskUnparked.TYPE: TaskState.PENDING,
     e.TaskSubmittedForReview.TYPE: TaskState.IN_REVIEW,
     e.TaskRevisionRequested.TYPE: TaskState.PENDING,
     # Task Completed follows in the same commit, and that is what ends the task.
@@ -37,7 +39,7 @@ EVENT_TO_STATE: dict[str, TaskState] = {
     e.TaskTimeout.TYPE: TaskState.FAILED,
     e.TaskCancelled.TYPE: TaskState.CANCELLED,
 }
-"""The state that a task is in after each event."""
+"""The state that a task is in after each event; one that is not here leaves it as it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,7 @@ def _after(view: TaskView, event: Event) -> TaskView:
     body = event.body
     if view.state.terminal and not _begins_round_after(view.round, body):
         return replace(view, last_sequence=event.sequence)
-    state = EVENT_TO_STATE[event.type]
+    state = EVENT_TO_STATE.get(event.type, view.state)
     changed: dict[str, Any] = {
         "state": state,
         "updated_at": event.at,

@@ -46,6 +46,17 @@ class Usage:
             seconds=self.seconds + other.seconds,
         )
 
+    def __sub__(self, other: Usage) -> Usage:
+        """What came since."""
+        return Usage(
+            input_tokens=self.input_tokens - other.input_tokens,
+            output_tokens=self.output_tokens - other.output_tokens,
+            cache_read_tokens=self.cache_read_tokens - other.cache_read_tokens,
+            turns=self.turns - other.turns,
+            cost_usd=self.cost_usd - other.cost_usd,
+            seconds=self.seconds - other.seconds,
+        )
+
 
 @value
 class Activity:
@@ -153,6 +164,51 @@ class TaskReleased:
     attempt_number: int
     last_output: int | None = None
     usage: Usage | None = None
+
+
+@value
+class TaskParked:
+    """A budget is used up; the task rests until more is allowed, and goes on where it was."""
+
+    TYPE: ClassVar[str] = "Task Parked"
+    ENTITY: ClassVar[EntityType] = EntityType.TASK
+
+    task_id: str
+    job_id: str
+    attempt_number: int
+    scope: str  # whose budget: "step", "task", "job" or "day"
+    reason: str
+    due_at: datetime | None = None  # when it goes on by itself
+    duration: timedelta | None = None
+    last_output: int | None = None
+    usage: Usage | None = None
+
+
+@value
+class TaskUnparked:
+    """More is allowed, or a new day has begun; the task is pending again."""
+
+    TYPE: ClassVar[str] = "Task Unparked"
+    ENTITY: ClassVar[EntityType] = EntityType.TASK
+
+    task_id: str
+    job_id: str
+    by: str
+
+
+@value
+class TaskBudgetAdded:
+    """An operator allows more to be spent on the task."""
+
+    TYPE: ClassVar[str] = "Task Budget Added"
+    ENTITY: ClassVar[EntityType] = EntityType.TASK
+
+    task_id: str
+    job_id: str
+    by: str
+    usd: float | None = None
+    tokens: int | None = None
+    minutes: float | None = None
 
 
 @value
@@ -357,6 +413,20 @@ class JobResumed:
 
 
 @value
+class JobBudgetAdded:
+    """An operator allows more to be spent on the job."""
+
+    TYPE: ClassVar[str] = "Job Budget Added"
+    ENTITY: ClassVar[EntityType] = EntityType.JOB
+
+    job_id: str
+    by: str
+    usd: float | None = None
+    tokens: int | None = None
+    minutes: float | None = None
+
+
+@value
 class MessageRejected:
     """A message on a queue could not be understood and was removed."""
 
@@ -423,6 +493,9 @@ EventBody = (
     | TaskHeartbeat
     | TaskProcessingFailed
     | TaskReleased
+    | TaskParked
+    | TaskUnparked
+    | TaskBudgetAdded
     | TaskCompleted
     | TaskFailed
     | TaskTimeout
@@ -436,6 +509,7 @@ EventBody = (
     | JobFailureDetected
     | JobCancelled
     | JobResumed
+    | JobBudgetAdded
     | MessageRejected
     | TaskHealthCheck
     | OperatorActed

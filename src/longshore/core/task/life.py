@@ -7,6 +7,7 @@
        │         │  └─────────┘   ├──► in_review ─► completed
        │         │  failed, gone, │        │
        │         │  released      │        └──► pending (revision)
+       │         │                └──► parked ─► pending (more is allowed)
        └─ resume ┴─── failed, cancelled
 
 Pure: the time, the chance in a backoff and the change's id come in. Everything that may be told
@@ -25,7 +26,7 @@ from longshore.core.events.event import Context, to_tick
 from longshore.core.numbers import NumberSet
 from longshore.core.rows import TaskRow, TaskSpec
 from longshore.core.states import TaskState
-from longshore.core.task import attempts, wishes
+from longshore.core.task import attempts, parking, wishes
 from longshore.core.task.step import Decision, Step, TaskChange, make_pending
 
 
@@ -64,6 +65,7 @@ _RULES: dict[type, _Rule] = {
     c.Renew: (attempts.renew, "worker", "system"),
     c.SaveCheckpoint: (attempts.save_checkpoint, "worker", "system"),
     c.Release: (attempts.release, "worker", "system"),
+    c.Park: (parking.park, "worker", "system"),
     c.AttemptFailed: (attempts.attempt_failed, "worker", "system"),
     c.Complete: (attempts.complete, "worker", "system"),
     c.TimeOut: (attempts.time_out, "worker", "system"),
@@ -74,5 +76,7 @@ _RULES: dict[type, _Rule] = {
     c.RequestRevision: (wishes.request_revision, "operator", "user"),
     c.Approve: (wishes.approve, "operator", "user"),
     c.Resume: (wishes.resume, "operator", "user"),
+    c.Unpark: (parking.unpark, "operator", "user"),
+    c.AddBudget: (parking.add_budget, "operator", "user"),
     c.RingAgain: (wishes.ring_again, "sweeper", "system"),
 }

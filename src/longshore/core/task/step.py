@@ -78,6 +78,7 @@ def cancelled(
         state=TaskState.CANCELLED,
         lease=None,
         cancel=request,
+        parked=None,
         due_at=None,
         rung_at=None,
         finished_at=step.now,

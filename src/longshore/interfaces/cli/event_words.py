@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from longshore.core.budgets import Budget
 from longshore.core.events import types as e
 from longshore.core.events.event import Event
 from longshore.core.sanitise import safe_excerpt
@@ -12,7 +13,7 @@ from longshore.interfaces.cli import words
 _LONGEST = 200
 _GOOD = (e.TaskCompleted, e.TaskApproved, e.JobCompleted)
 _BAD = (e.TaskFailed, e.TaskTimeout, e.JobFailureDetected)
-_ODD = (e.TaskProcessingFailed, e.TaskReleased, e.TaskCancelled, e.JobCancelled)
+_ODD = (e.TaskProcessingFailed, e.TaskReleased, e.TaskParked, e.TaskCancelled, e.JobCancelled)
 
 
 def style_of(event: Event) -> str:
@@ -40,6 +41,13 @@ def _details(body: e.EventBody, now: datetime) -> str:
             return f"attempt {body.attempt_number}: {body.error}"
         case e.TaskReleased():
             return f"attempt {body.attempt_number}: {body.reason}"
+        case e.TaskParked():
+            return f"attempt {body.attempt_number}: {body.reason}"
+        case e.TaskUnparked():
+            return f"by {body.by}"
+        case e.TaskBudgetAdded() | e.JobBudgetAdded():
+            more = Budget(usd=body.usd, tokens=body.tokens, minutes=body.minutes)
+            return f"{more} by {body.by}"
         case e.TaskCompleted():
             return f"attempt {body.attempt_number}, took {words.took(body.duration)}"
         case e.TaskFailed():

@@ -35,7 +35,7 @@ async def jobs(here: Here, state: JobState | None, limit: int, cursor: str | Non
         if not page["jobs"]:
             say(f"no jobs{f' are {state}' if state else ' yet; try `longshore run -- echo hello`'}")
             return
-        now = desk.now()
+        now, costs = desk.now(), _Costs(page["jobs"])
         print_table(
             [
                 Column("JOB"),
@@ -44,10 +44,27 @@ async def jobs(here: Here, state: JobState | None, limit: int, cursor: str | Non
                 Column("TASKS", right=True),
                 Column("CREATED"),
                 Column("TOOK", right=True),
+                *costs.column,
             ],
-            [_job_row(job, now) for job in page["jobs"]],
+            [[*_job_row(job, now), *costs.of(job)] for job in page["jobs"]],
         )
         _tell_of_more(page["cursor"])
+
+
+class _Costs:
+    """The column COST of jobs or tasks: it is there only if any of them cost something."""
+
+    def __init__(self, shown: Sequence[Document]) -> None:
+        there = any(words.cost(_cost(document)) for document in shown)
+        self.column = [Column("COST", right=True)] if there else []
+
+    def of(self, document: Document) -> list[str]:
+        """The cell of one of them."""
+        return [words.cost(_cost(document))] if self.column else []
+
+
+def _cost(document: Document) -> float:
+    return float(document["usage"]["costUsd"])
 
 
 def _job_row(job: Document, now: datetime) -> list[str | Text]:
@@ -89,6 +106,7 @@ async def tasks(
 
 
 def _print_tasks(tasks: Sequence[Document], now: datetime) -> None:
+    costs = _Costs(tasks)
     print_table_with_errors(
         [
             Column("TASK"),
@@ -97,8 +115,9 @@ def _print_tasks(tasks: Sequence[Document], now: datetime) -> None:
             Column("EXIT", right=True),
             Column("CREATED"),
             Column("TOOK", right=True),
+            *costs.column,
         ],
-        [_task_cells(task, now) for task in tasks],
+        [[*_task_cells(task, now), *costs.of(task)] for task in tasks],
         [_error(task) for task in tasks],
     )
 
@@ -115,7 +134,10 @@ def _task_cells(task: Document, now: datetime) -> list[str | Text]:
 
 
 def _attempts(task: Document) -> str:
-    return f"{task['attempt']}/{task['maxAttempts']}" if task["attempt"] else ""
+    attempt, most = task["attempt"], task["maxAttempts"]
+    if attempt > most:
+        return str(attempt)  # some were given back or parked, and those do not count
+    return f"{attempt}/{most}" if attempt else ""
 
 
 def _exit(task: Document) -> str:
@@ -132,6 +154,8 @@ def _ran(task: Document, now: datetime) -> str:
 
 
 def _error(task: Document) -> str:
+    if task["parked"] is not None:
+        return str(task["parked"]["reason"])
     # What an earlier attempt failed with is no longer of interest once the task has completed.
     if task["error"] is None or task["status"] == TaskState.COMPLETED.value:
         return ""
@@ -149,7 +173,7 @@ async def job(here: Here, text: str) -> None:
 
 
 def _print_job(job: Document, now: datetime) -> None:
-    title = (job["name"] or job["jobId"], "bold")
+    title, costs = (job["name"] or job["jobId"], "bold"), _Costs(job["tasks"])
     console().print(Text.assemble(title, "  ", state_text(job["status"])))
     print_pairs(
         [
@@ -158,6 +182,8 @@ def _print_job(job: Document, now: datetime) -> None:
             ("progress", _progress(job["states"])),
             ("created", words.ago(words.moment(job["createdAt"]), now)),
             ("took", words.took(_age(job, now))),
+            # With what is under way or rests: the job itself knows only of what has ended.
+            ("cost", words.cost(sum(map(_cost, job["tasks"])))),
             ("round", str(job["round"]) if job["round"] > 1 else ""),
         ]
     )
@@ -170,9 +196,10 @@ def _print_job(job: Document, now: datetime) -> None:
             Column("EXIT", right=True),
             Column("STARTED"),
             Column("TOOK", right=True),
+            *costs.column,
             Column("LAST EVENT"),
         ],
-        [_task_line(task, now) for task in job["tasks"]],
+        [_task_line(task, costs, now) for task in job["tasks"]],
         [_error(task) for task in job["tasks"]],
     )
 
@@ -182,7 +209,7 @@ def _progress(counts: Mapping[str, int]) -> str:
     return f"{', '.join(named)} of {words.number_of(sum(counts.values()), 'task')}"
 
 
-def _task_line(task: Document, now: datetime) -> list[str | Text]:
+def _task_line(task: Document, costs: _Costs, now: datetime) -> list[str | Text]:
     last: Mapping[str, Any] | None = task.get("lastEvent")
     told = ""
     if last is not None:
@@ -195,5 +222,6 @@ def _task_line(task: Document, now: datetime) -> list[str | Text]:
         _exit(task),
         words.ago(words.moment(task["startedAt"]), now),
         _ran(task, now),
+        *costs.of(task),
         told,
     ]

@@ -60,6 +60,8 @@ COMMANDS: dict[str, _Command] = {
     "queues list": _Command(f"{_FOLDER}.queues", "list_", "List queues that are paused"),
     "queues pause": _Command(f"{_FOLDER}.queues", "pause", "Let no task of a queue begin"),
     "queues resume": _Command(f"{_FOLDER}.queues", "resume", "Let a queue's tasks begin again"),
+    "budget show": _Command(f"{_FOLDER}.budgets", "show", "Show what agents may spend, and have"),
+    "budget add": _Command(f"{_FOLDER}.budgets", "add", "Allow agents to spend more"),
     "definitions list": _Command(f"{_FOLDER}.definitions", "list_", "List what jobs can name"),
     "definitions show": _Command(f"{_FOLDER}.definitions", "show", "Show one definition"),
     "definitions apply": _Command(f"{_FOLDER}.definitions", "apply", "Store those of files"),
@@ -86,12 +88,19 @@ _GROUPS = {
     "dead": "Dead letters: tasks that failed for good, and messages that lead to no task.",
     "undelivered": "Undelivered events: what the bus on AWS could not bring to its readers.",
     "queues": "Queues: pause one, for all workers of the installation, and resume it.",
+    "budget": "Budgets: what agents may spend on a task, on a job and in a day.",
     "definitions": "Definitions: what a task does, under a name that jobs can use.",
     "keys": "Keys to the API: who can ask, and for what.",
     "contexts": "Contexts: servers that commands ask instead of the data folder.",
 }
 # What others call the same thing.
-_ALIASES = {"dlq": "dead", "context": "contexts", "queue": "queues", "definition": "definitions"}
+_ALIASES = {
+    "dlq": "dead",
+    "context": "contexts",
+    "queue": "queues",
+    "budgets": "budget",
+    "definition": "definitions",
+}
 # Options that may stand before the command, and how many values each takes.
 _GLOBAL = {
     **dict.fromkeys(("--data-dir", "--server", "--context", "--tenant", "-o", "--output"), 1),

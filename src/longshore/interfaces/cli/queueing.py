@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from longshore.errors import CommandRefused
 from longshore.interfaces.cli import words
@@ -15,30 +15,41 @@ from longshore.interfaces.cli.screen import Column, print_json, print_table
 
 
 async def list_(here: Here) -> None:
-    """List what is paused."""
+    """List what is paused, and what is held."""
     async with desk_for(here) as desk:
         paused = await desk.paused()
         if here.json:
             print_json({"paused": paused})
         elif paused:
-            columns = [Column("QUEUE"), Column("PAUSED BY"), Column("FOR"), Column("WHY")]
-            print_table(columns, [_cells(queue, desk.now()) for queue in paused])
+            print_table(
+                [Column(head) for head in ("QUEUE", "PAUSED BY", "FOR", "ENDS", "WHY")],
+                [_cells(queue, desk.now()) for queue in paused],
+            )
         else:
             print("no queue is paused")
 
 
 def _cells(queue: Document, now: datetime) -> list[str]:
     since = datetime.fromisoformat(queue["at"])
-    return [queue["name"], queue["by"], words.took(now - since), queue["reason"] or ""]
+    lasted = words.took(now - since)
+    return [queue["name"], queue["by"], lasted, _end_of(queue, now), queue["reason"] or ""]
+
+
+def _end_of(queue: Document, now: datetime) -> str:
+    if (until := queue.get("until")) is None:
+        return "when resumed"
+    return f"in {words.took(max(datetime.fromisoformat(until) - now, timedelta()))}"
 
 
 async def tell_of_pauses(desk: Desk, queues: Collection[str]) -> None:
-    """Say which of these queues are paused: whoever waits for them should know."""
+    """Say which of these queues are paused or held: whoever waits for them should know."""
     for queue in await desk.paused():
         if queue["name"] in queues:
             why = f" ({queue['reason']})" if queue["reason"] else ""
             remedy = f"`longshore queues resume {queue['name']}` lets it go on"
-            say(f"longshore: queue {queue['name']!r} is paused by {queue['by']}{why}; {remedy}")
+            until = queue.get("until")
+            so = f"held until {until}" if until else f"paused by {queue['by']}"
+            say(f"longshore: queue {queue['name']!r} is {so}{why}; {remedy}")
 
 
 async def pause(here: Here, name: str, *, reason: str | None) -> None:

@@ -26,6 +26,7 @@ _STYLES = {
     TaskState.PENDING.value: "yellow",
     TaskState.PROCESSING.value: "cyan",
     TaskState.IN_REVIEW.value: "magenta",
+    TaskState.PARKED.value: "magenta",
     TaskState.COMPLETED.value: "green",
     TaskState.FAILED.value: "bold red",
     TaskState.CANCELLED.value: "magenta",

@@ -154,6 +154,7 @@ def _desk(session: Session) -> Desk:
         cancelling=session.cancelling,
         resuming=session.resuming,
         reviewing=session.reviewing,
+        budgeting=session.budgeting,
         explaining=session.explaining,
         dead_letters=session.dead_letters,
         health_check=session.health_check,

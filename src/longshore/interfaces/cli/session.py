@@ -17,6 +17,7 @@ from longshore.ports.backend import Backend
 from longshore.ports.presence import Presence
 from longshore.services.access import Access
 from longshore.services.adding import Adding
+from longshore.services.budgeting import Budgeting
 from longshore.services.cancelling import Cancelling
 from longshore.services.crew import Crew
 from longshore.services.dead_letters import DeadLetters
@@ -58,6 +59,7 @@ class Session:
     cancelling: Cancelling
     resuming: Resuming
     reviewing: Reviewing
+    budgeting: Budgeting
     explaining: Explaining
     pausing: Pausing
     access: Access
@@ -128,6 +130,7 @@ async def opened(settings: Settings) -> AsyncIterator[Session]:
             cancelling=services.cancelling,
             resuming=services.resuming,
             reviewing=services.reviewing,
+            budgeting=services.budgeting,
             explaining=services.explaining,
             pausing=services.pausing,
             access=services.access,

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from longshore.core.agents.trace_words import dollars, number_of, took
+from longshore.core.agents.transcripts import RESULT_TOOL
 from longshore.core.sanitise import sanitise_prompt_input
 from longshore.interfaces.cli.desks.desk import Document
 from longshore.interfaces.cli.screen import (
@@ -34,7 +35,7 @@ _INDENT = 2
 _BAD = {"failed": "bold red", "denied": "magenta", "interrupted": "yellow", "running": "cyan"}
 _ENDS = {"completed": "green", "running": "cyan"}
 _COUNTED = ("turns", "tools", "failed", "denied", "interrupted", "subagents", "retries")
-_FIGURES = ("IN", "CACHE", "OUT", "COST")
+_COLUMNS = ("TOOK", "IN", "CACHE", "OUT", "COST")
 _THOUSAND, _MILLION = 1_000, 1_000_000
 _LARGEST = 2**53
 
@@ -93,6 +94,11 @@ class _Moment:
     took: str = ""
     figures: tuple[str, str, str, str] = ("", "", "", "")
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What stands to the right of it."""
+        return (self.took, *self.figures)
+
 
 def _timeline(step: Entry) -> Iterator[_Moment]:
     kinds = {_text(one, "tool"): _text(one, "kind") for one in _entries(step, "subagents")}
@@ -139,7 +145,10 @@ def _of_tool(tool: Entry) -> Iterator[_Moment]:
     at, outcome = _when(tool, "startedAt"), _text(tool, "outcome")
     if at is None:
         return
-    what = Text.assemble((_text(tool, "name"), "cyan"), "  ", _text(tool, "summary"))
+    name, given = _text(tool, "name"), _text(tool, "summary")
+    if name == RESULT_TOOL:
+        name, given = "result", _text(tool, "input")
+    what = Text.assemble((name, "cyan"), "  ", given)
     if outcome in _BAD:
         why = _text(tool, "output")
         what.append(f"  {outcome}" + (f": {why}" if why else ""), _BAD[outcome])
@@ -159,15 +168,14 @@ def _print_timeline(moments: Sequence[_Moment], began: datetime | None) -> None:
         table.add_column(name, justify="right", no_wrap=True, style="dim")
     table.add_column("WHAT", overflow="fold")
     # Columns that are empty all the way down would only take room from the rest.
-    known = [place for place in range(len(_FIGURES)) if any(one.figures[place] for one in moments)]
-    for name in ("TOOK", *(_FIGURES[place] for place in known)):
-        table.add_column(name, justify="right", no_wrap=True)
+    known = [place for place in range(len(_COLUMNS)) if any(one.columns[place] for one in moments)]
+    for place in known:
+        table.add_column(_COLUMNS[place], justify="right", no_wrap=True)
     start = began or moments[0].at
     for one in moments:
         since = max((one.at - start) // timedelta(milliseconds=1), 0)
         what = Padding(one.what, (0, 0, 0, _INDENT * one.depth))
-        figures = [one.figures[place] for place in known]
-        table.add_row(took(since), one.number, what, one.took, *figures)
+        table.add_row(took(since), one.number, what, *(one.columns[place] for place in known))
     print_lines(table)
 
 

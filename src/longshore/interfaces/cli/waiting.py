@@ -28,6 +28,10 @@ from longshore.interfaces.cli.screen import console
 from longshore.services.crew import Crew
 
 _ENDS = (e.TaskCompleted, e.TaskFailed, e.TaskTimeout, e.TaskCancelled)
+_PRINTED = (
+    *(e.TaskProcessingFailed, e.TaskFailed, e.TaskTimeout),
+    *(e.TaskSubmittedForReview, e.TaskParked),
+)
 _SHOWN = 3
 
 
@@ -139,7 +143,7 @@ class _Lines:
 
 
 class _Bar:
-    """One bar for the whole job; what goes wrong is printed above it."""
+    """One bar for the whole job; what goes wrong or wants somebody is printed above it."""
 
     def __init__(self, progress: Progress, name: str, total: int) -> None:
         self._progress = progress
@@ -155,7 +159,7 @@ class _Bar:
             self._ended += 1
         if not isinstance(event.body, e.TaskProcessingStarted | e.TaskHeartbeat):
             self._running.pop(key, None)
-        if isinstance(event.body, e.TaskProcessingFailed | e.TaskFailed | e.TaskTimeout):
+        if isinstance(event.body, _PRINTED):
             self._progress.console.print(f"{key}: {_told(event)}")
         shown = list(self._running)
         now = ", ".join(shown[:_SHOWN]) + (" …" if len(shown) > _SHOWN else "")
@@ -177,4 +181,9 @@ def _told(event: Event) -> str | None:
             return f"failed: its time was up after {words.took(body.elapsed)}"
         case e.TaskCancelled():
             return "cancelled"
+        case e.TaskSubmittedForReview() as body:
+            # Nothing goes on until somebody does this, so it must be said here.
+            return f"its result waits for review: longshore approve {body.task_id}"
+        case e.TaskParked() as body:
+            return f"parked ({body.reason}): longshore why {body.task_id}"
     return None

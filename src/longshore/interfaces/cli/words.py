@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 _SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 _UNITS = (("d", _DAY), ("h", _HOUR), ("min", _MINUTE), ("s", _SECOND))
+_CENT, _LEAST = 0.01, 0.00005
 _SIZES = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -67,6 +68,13 @@ def size(count: int) -> str:
             return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1000
     return f"{count} B"
+
+
+def cost(amount: float) -> str:
+    """Dollars: ``$0.42``, ``$0.0042``; nothing, if it cost nothing."""
+    if amount < _LEAST:
+        return ""  # sums of fractions leave such crumbs
+    return f"${amount:,.2f}" if amount >= _CENT else f"${amount:.4f}"
 
 
 def number_of(count: int, thing: str) -> str:

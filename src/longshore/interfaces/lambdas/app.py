@@ -31,6 +31,7 @@ def _desk(wired: Wired) -> Desk:
         cancelling=services.cancelling,
         resuming=services.resuming,
         reviewing=services.reviewing,
+        budgeting=services.budgeting,
         explaining=services.explaining,
         dead_letters=services.dead_letters,
         health_check=services.health_check,

@@ -10,6 +10,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.middleware.gzip import GZipMiddleware
 
 from longshore.interfaces.rest import (
+    budgets,
     dead_letters,
     definitions,
     events,
@@ -44,6 +45,7 @@ _DESCRIBED = (
     s.ReplayDocument,
     s.DefinitionRequestDocument,
     s.PauseDocument,
+    s.AddBudgetDocument,
 )
 _PARTS = (
     jobs,
@@ -55,6 +57,7 @@ _PARTS = (
     definitions,
     dead_letters,
     queues,
+    budgets,
     health,
     keys,
 )

@@ -13,6 +13,7 @@ from longshore.errors import NotFound
 from longshore.ports.backend import Backend
 from longshore.services.access import Access
 from longshore.services.adding import Adding
+from longshore.services.budgeting import Budgeting
 from longshore.services.cancelling import Cancelling
 from longshore.services.dead_letters import DeadLetters
 from longshore.services.documents import Documents
@@ -35,6 +36,7 @@ class Desk:
     cancelling: Cancelling
     resuming: Resuming
     reviewing: Reviewing
+    budgeting: Budgeting
     explaining: Explaining
     dead_letters: DeadLetters
     health_check: HealthCheck

@@ -197,7 +197,7 @@ async def why(desk: AtDesk, caller: Reader, job_id: str) -> Any:
 
 async def why_document(desk: Desk, tenant: str, id_: str) -> dict[str, Any]:
     """The reasons, from the thing asked about to the root of it."""
-    paused = {queue.name: queue for queue in await desk.backend.queues.paused()}
+    paused = await desk.pausing.paused()
     reasons = await desk.explaining.explain(tenant, id_, paused=paused)
     return {"reasons": [views.reason_document(reason) for reason in reasons]}
 

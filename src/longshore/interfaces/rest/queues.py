@@ -1,4 +1,4 @@
-"""Queues: which are paused, to pause one, to let it go on."""
+"""Queues: which are paused or held, to pause one, to let it go on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ Name = Annotated[str, Path(pattern=f"^{NAME_PATTERN.pattern}$")]
 async def list_paused(desk: AtDesk, caller: Reader) -> Any:
     """The queues that are paused: by whom, why, since when.
 
-    A pause holds for all tenants, so all may read what was said with it.
+    A pause holds for all tenants, so all may read what was said with it. One with `until` is a
+    hold: the model's API has asked a worker to wait, and it ends by itself.
     """
     return {"paused": [views.paused_document(queue) for queue in await desk.pausing.paused()]}
 
@@ -49,9 +50,9 @@ async def pause(desk: AtDesk, caller: Housekeeper, name: Name, document: Optiona
 
 @router.post("/{name}/resume", response_model=s.PausedQueueDocument, responses=problems(409))
 async def resume(desk: AtDesk, caller: Housekeeper, name: Name) -> Any:
-    """Let the queue go on; the answer is the pause that this has ended.
+    """Let the queue go on; the answer is the pause, or else the hold, that this has ended.
 
-    Needs the same key as to pause. A queue that is not paused is a 409.
+    Needs the same key as to pause. A queue that is neither paused nor held is a 409.
     """
     ended = await desk.pausing.resume(name, by=caller.by)
     if ended is None:

@@ -14,6 +14,7 @@ from longshore.errors import ConfigurationError
 API_KEY: Final = "ANTHROPIC_API_KEY"
 AUTH_TOKEN: Final = "ANTHROPIC_AUTH_TOKEN"  # noqa: S105 - the name of a variable
 OAUTH_TOKEN: Final = "CLAUDE_CODE_OAUTH_TOKEN"  # noqa: S105
+_SHORTEST_SECRET: Final = 12
 VARIABLES: Final = (API_KEY, AUTH_TOKEN, OAUTH_TOKEN)
 """Where the command line looks for a credential."""
 
@@ -73,19 +74,25 @@ class Mask:
     """Replaces one text by another in bytes that come in pieces, and delays hardly any of them.
 
     Only the end of a piece that may be the beginning of the secret waits for the next one; no event
-    of a stream ends so, since a secret has no line breaks.
+    of a stream ends so, since a secret has no line breaks. A very short one, as is given to a proxy
+    that wants none, is no secret, and stands in ordinary words: it is left alone.
     """
 
     def __init__(self, secret: str, instead: str) -> None:
+        self._hides = len(secret) >= _SHORTEST_SECRET
         self._secret, self._instead = secret.encode(), instead.encode()
         self._held = b""
 
     def text(self, text: str) -> str:
         """A text as it may be seen."""
+        if not self._hides:
+            return text
         return text.replace(self._secret.decode(), self._instead.decode())
 
     def feed(self, piece: bytes) -> bytes:
         """What of all that has come may be seen now."""
+        if not self._hides:
+            return piece
         data = (self._held + piece).replace(self._secret, self._instead)
         held = self._beginning_at_the_end_of(data)
         self._held = data[len(data) - held :]

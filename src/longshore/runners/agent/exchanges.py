@@ -18,6 +18,8 @@ from longshore.core.agents.prices import NO_TOKENS, Prices, Tokens
 from longshore.runners.agent.metering import Meter, retry_after_in
 
 _NAME_LIMIT = 300
+_BYTES_A_TOKEN = 4
+_USUAL_ANSWER = 1_000  # tokens
 _OK = 200
 PUT_OFF: Final = frozenset({429, 503, 529})
 """Answers that say: later."""
@@ -97,6 +99,17 @@ def question_in(body: bytes, headers: Mapping[str, str]) -> ModelRequest:
         session_id=headers.get("x-claude-code-session-id"),
         agent_id=headers.get("x-claude-code-agent-id"),
     )
+
+
+def expected_of(request: ModelRequest, prices: Prices) -> dict[str, float]:
+    """What a question will come to, as far as it can be told before: what is reserved for it."""
+    output = min(request.max_tokens or _USUAL_ANSWER, _USUAL_ANSWER)
+    tokens = Tokens(input=request.size_bytes // _BYTES_A_TOKEN, output=output)
+    return {
+        "inputTokens": tokens.input,
+        "outputTokens": tokens.output,
+        "costUsd": prices.cost_usd(request.model, tokens),
+    }
 
 
 class Exchange:

@@ -102,7 +102,8 @@ class Gateway:
         """How long the API asked to be left alone when it last put a question off."""
         self._variable = credential.variable
         self._before, self._after = before, after
-        self._prices = prices or _prices_with(credential)
+        self.prices: Final = prices or _prices_with(credential)
+        """What answers cost."""
         self._relay = Relay(credential, upstream, token=self.token, trust_env=trust_env)
         self._turns = asyncio.Semaphore(concurrency)
         self._prefix = f"/{secrets.token_urlsafe(16)}"
@@ -226,7 +227,7 @@ class Gateway:
         except NotAQuestion as why:
             raise _Refused(400, "invalid_request_error", str(why)) from None
         await self._let_go(question)
-        exchange = Exchange(question, self._prices, self._note)
+        exchange = Exchange(question, self.prices, self._note)
         try:
             return await self._relay.forward(request, path, body, exchange)
         finally:

@@ -7,10 +7,14 @@ with them. What the worker is told of the model's answers is told here, from wha
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import hashlib
 import json
+import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
@@ -25,7 +29,7 @@ from longshore.core.agents.plan import BYPASS, AgentPlan, AgentStep
 from longshore.core.child_places import AGENT_FOLDER
 from longshore.core.failures import ErrorCategory, Failed, Failure
 from longshore.runners.agent.credentials import ApiKey, Bearer, Credential
-from longshore.runners.agent.exchanges import GO, Answered, ModelRequest, Verdict
+from longshore.runners.agent.exchanges import GO, Answered, ModelRequest, Verdict, expected_of
 from longshore.runners.agent.gateway import Gateway
 from longshore.runners.agent.observing import Observer, Traces
 from longshore.runners.agent.places import Place
@@ -38,8 +42,22 @@ _PUBLIC_API = "https://api.anthropic.com"
 _MODE = 0o700
 _FRAME_BYTES = 16 * 2**20  # one line of what the command line says
 _SANDBOX_NEEDS = ("bwrap", "socat")
-# The type knows fewer fields than the command line.
-_SANDBOX = cast("SandboxSettings", {"enabled": True, "failIfUnavailable": True})
+_SANDBOX = cast(
+    "SandboxSettings",
+    {
+        "enabled": True,
+        "failIfUnavailable": True,  # the type does not know it, the command line does
+        # By itself it would let the model ask for a way out, and every command that stays inside.
+        "allowUnsandboxedCommands": False,
+        "autoAllowBashIfSandboxed": False,
+    },
+)
+# The sandbox listens on sockets in its temporary folder, and the kernel takes no longer names.
+_SOCKET = "/claude-socks-0123456789abcdef.sock"
+_LONGEST_SOCKET = 107
+# The command line turns to the other model when it has tried so often, and without it never.
+_RETRIES_BEFORE_FALLBACK = 2
+_OLDER_LIST, _NEWER_LIST = "TodoWrite", ("TaskCreate", "TaskUpdate")
 _BAD_STATUS = 400
 
 
@@ -56,9 +74,16 @@ class House:
         self._channel = channel
         self._folder = Path(order["folder"])
         self._home = self._folder / AGENT_FOLDER
+        self._temporary = (
+            _sandbox_folder(self._access) if plan.sandbox else self._home / "temporary"
+        )
         self._used = dict.fromkeys(
             ("inputTokens", "outputTokens", "cacheReadTokens", "turns", "costUsd"), 0.0
         )
+        self._began_s = time.monotonic()
+        self._step = ""
+        self._numbers = 0
+        self._asked: dict[int, int] = {}  # what was let go, by the number under which it was asked
         self._traces = Traces(str(self._folder), Context(order, channel).summary)
         self._observer: Observer | None = None
         self._until_left = AsyncExitStack()
@@ -79,6 +104,11 @@ class House:
         hide_memory()
         for name in ("config", "temporary"):
             (self._home / name).mkdir(mode=_MODE, parents=True, exist_ok=True)
+        if self._plan.sandbox:
+            # An attempt that was killed may have left it.
+            self._remove_temporary()
+            self._temporary.mkdir(mode=_MODE)
+            self._until_left.callback(self._remove_temporary)
         # The SDK puts a conversation that is gone on with into a folder of its own choice.
         tempfile.tempdir = str(self._home / "temporary")
         await self._until_left.enter_async_context(self._gateway)
@@ -102,7 +132,7 @@ class House:
         with self._traces.observing(
             step.name, self.say, _now, session_id=session_id, resumed=resumed
         ) as observer:
-            self._observer = observer
+            self._observer, self._step = observer, step.name
             try:
                 yield observer
             finally:
@@ -126,10 +156,9 @@ class House:
             allowed_tools=list(step.tools),
             permission_mode=plan.permission_mode,  # type: ignore[arg-type]
             max_turns=step.max_turns,
-            max_budget_usd=step.budget_usd,
             max_buffer_size=_FRAME_BYTES,
             hooks=observer.hooks(),
-            env=self._environment(),
+            env=self._environment(step),
             cli_path=self._access["cliPath"],
             session_store=cast("SessionStore", session),
             session_store_flush="eager",
@@ -142,30 +171,53 @@ class House:
             options.sandbox = _SANDBOX
         return options
 
-    def _environment(self) -> dict[str, str]:
-        home, access = str(self._home), self._access
+    def _remove_temporary(self) -> None:
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _environment(self, step: AgentStep) -> dict[str, str]:
+        home, temporary, access = str(self._home), str(self._temporary), self._access
+        for_fallback = _RETRIES_BEFORE_FALLBACK if self._plan.fallback_model else 0
         around: Mapping[str, str] = self._order["environment"]
         return {
             # The SDK hands on all that this process has; what is ours alone is emptied.
             **{name: "" for name in around if name.startswith("LONGSHORE_")},
             "HOME": home,
-            "TMPDIR": f"{home}/temporary",
+            "TMPDIR": temporary,
             "CLAUDE_CONFIG_DIR": f"{home}/config",
-            "CLAUDE_CODE_TMPDIR": f"{home}/temporary",
+            "CLAUDE_CODE_TMPDIR": temporary,
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
             # One result for one question.
             "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
             # By itself it would try for minutes, also where trying cannot help.
-            "CLAUDE_CODE_MAX_RETRIES": str(access["retries"]),
+            "CLAUDE_CODE_MAX_RETRIES": str(max(access["retries"], for_fallback)),
             "API_TIMEOUT_MS": str(access["answerWithinMs"]),
             "CLAUDE_BYTE_STREAM_IDLE_TIMEOUT_MS": str(access["stallsAfterMs"]),
             **({"IS_SANDBOX": "1"} if self._plan.permission_mode == BYPASS else {}),
+            **({"CLAUDE_CODE_ENABLE_TASKS": "0"} if _wants_older_list(step) else {}),
             **self._gateway.environment(around),
         }
 
-    async def _before(self, _request: ModelRequest) -> Verdict:
-        return GO
+    async def _before(self, request: ModelRequest) -> Verdict:
+        if not self._order["budgeted"]:
+            return GO
+        self._numbers += 1
+        number, step = self._numbers, self._step
+        wanted = expected_of(request, self._gateway.prices)
+        stop = await asyncio.to_thread(
+            self._channel.may_spend, number, step=step, spent=self._spent(), wanted=wanted
+        )
+        if stop is None:
+            self._asked[id(request)] = number
+        return Verdict(stop)
+
+    def _spent(self) -> dict[str, float]:
+        return {**self._used, "seconds": time.monotonic() - self._began_s}
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the agent may ask nothing more; None: it may."""
+        return self._gateway.stopped
 
     def _after(self, answered: Answered) -> None:
         tokens = answered.tokens
@@ -174,7 +226,7 @@ class House:
         self._used["cacheReadTokens"] += tokens.cache_read
         self._used["turns"] += answered.whole and answered.request.agent_id is None
         self._used["costUsd"] += answered.cost_usd
-        self.say("usage", **self._used)
+        self.say("usage", settles=self._asked.pop(id(answered.request), None), **self._spent())
         if self._observer is not None:
             usage = {
                 "input_tokens": tokens.input,
@@ -215,7 +267,8 @@ def check_can_begin(access: Mapping[str, Any], plan: AgentPlan) -> None:
         Failed: there is none, or not one as safe as the plan asks for.
     """
     _credential(access)
-    _check_sandbox(plan)
+    if plan.sandbox:
+        _check_sandbox(access)
 
 
 def _now() -> datetime:
@@ -238,14 +291,34 @@ def _credential(access: Mapping[str, Any]) -> Credential:
     raise Failed(Failure(category=ErrorCategory.AUTH, message=message))
 
 
-def _check_sandbox(plan: AgentPlan) -> None:
-    missing = [name for name in _SANDBOX_NEEDS if plan.sandbox and shutil.which(name) is None]
+def _check_sandbox(access: Mapping[str, Any]) -> None:
+    missing = [name for name in _SANDBOX_NEEDS if shutil.which(name) is None]
     if missing:
         message = (
             f"the definition asks for a sandbox, which needs {' and '.join(missing)} on the"
             " worker's machine: install bubblewrap and socat, or leave 'sandbox' out"
         )
         raise Failed(Failure(category=ErrorCategory.NOT_FOUND, message=message))
+    folder = _sandbox_folder(access)
+    if len(os.fsencode(folder)) + len(_SOCKET) > _LONGEST_SOCKET:
+        message = (
+            f"the definition asks for a sandbox, and the path of {folder} is too long for its"
+            " sockets: give the worker a data_dir with a shorter one, or leave 'sandbox' out"
+        )
+        raise Failed(Failure(category=ErrorCategory.NOT_FOUND, message=message))
+
+
+def _sandbox_folder(access: Mapping[str, Any]) -> Path:
+    """The temporary folder of a sandbox: the same in every attempt of a task, and a short path."""
+    workspace = Path(access["workspace"])
+    short = hashlib.blake2b(workspace.name.encode(), digest_size=6).hexdigest()
+    return workspace.with_name(short)
+
+
+def _wants_older_list(step: AgentStep) -> bool:
+    """The command line has one of its two kinds of todo lists, by default the newer."""
+    names = step.tool_names
+    return _OLDER_LIST in names and not any(newer in names for newer in _NEWER_LIST)
 
 
 def _server(given: Mapping[str, Any]) -> Any:

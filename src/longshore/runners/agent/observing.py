@@ -81,7 +81,8 @@ class Observer:
 
     def hooks(self) -> dict[HookEvent, list[HookMatcher]]:
         """Hooks for ``ClaudeAgentOptions``; others may stand beside them."""
-        matcher = HookMatcher(hooks=[self._hook], timeout=_HOOK_TIMEOUT_S)
+        # If one fails all the same, in the SDK or on its way, its tool does not run unseen.
+        matcher = HookMatcher(hooks=[self._hook], timeout=_HOOK_TIMEOUT_S, on_failure="block")
         # More events than the SDK's type names are passed on.
         return {cast("HookEvent", event): [matcher] for event in HOOKS}
 

@@ -1,7 +1,7 @@
 """The files that an agent works on: a folder of its task, a repository in it, or one that is named.
 
 A task's own folder outlives an attempt that failed, so that the next one finds what was done. It
-is removed when the work is done, and by the worker some days after nobody came back to it.
+is removed when the work is done, and by a worker that starts a month after anybody was there.
 """
 
 from __future__ import annotations

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import time
 from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -20,7 +22,7 @@ from aiohttp import web
 from longshore.errors import ConfigurationError
 from longshore.runners.agent.credentials import Credential, Mask
 from longshore.runners.agent.exchanges import Exchange
-from longshore.runners.agent.metering import DocumentMeter, Meter, StreamMeter
+from longshore.runners.agent.metering import DocumentMeter, Meter, StreamMeter, retry_after_in
 
 HEADER_LIMIT_BYTES: Final = 64 * 1024
 # Between two neighbours, by RFC 9110; and what each side of us settles for itself.
@@ -34,6 +36,9 @@ _HOP_BY_HOP: Final = frozenset(
 _NOT_UP: Final = _HOP_BY_HOP | {"x-api-key", "authorization", "cookie"}
 # Whoever followed a location would leave by another way.
 _NOT_DOWN: Final = _HOP_BY_HOP | {"set-cookie", "location"}
+# The command line would show the same credential again, and believes this header.
+_FINAL: Final = frozenset({401, 403})
+_NOT_AGAIN: Final = "x-should-retry"
 
 
 class _Left(Exception):
@@ -132,6 +137,8 @@ class Relay:
         for name, value in answer.headers.items():
             if name.lower() not in _NOT_DOWN:
                 out.headers.add(name, mask.text(value))
+        if answer.status in _FINAL or _asks_to_wait(answer):
+            out.headers[_NOT_AGAIN] = "false"
         return out
 
     def _mask(self) -> Mask:
@@ -147,6 +154,17 @@ def reset(request: web.BaseRequest) -> web.StreamResponse:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
         transport.abort()
     return web.Response()
+
+
+def _asks_to_wait(answer: aiohttp.ClientResponse) -> bool:
+    """Whether it is a rate limit that says for how long: then nobody of the queue is to ask.
+
+    The command line would wait by itself, up to a minute each time and with all that it holds, and
+    nobody else would know.
+    """
+    if answer.status != HTTPStatus.TOO_MANY_REQUESTS:
+        return False
+    return bool(retry_after_in(answer.headers, now_s=time.time()))
 
 
 @contextlib.contextmanager

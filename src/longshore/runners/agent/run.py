@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +28,7 @@ from longshore.core.agents.transcripts import session_id
 from longshore.core.failures import ErrorCategory, Failed, Failure, error_text
 from longshore.runners.agent.conversing import converse
 from longshore.runners.agent.house import House, check_can_begin
+from longshore.runners.agent.observing import Observer
 from longshore.runners.agent.places import place_of
 from longshore.runners.agent.results import Shape, Taken
 from longshore.runners.agent.sessions import StepSession
@@ -149,7 +150,7 @@ class _Step:
         within = timedelta(seconds=max(self._ends_at - loop.time(), 0.0))
         with house.observed(step, self._session.id, resumed=resumes) as observer:
             options = house.options(step, self._session, observer, resumes=resumes)
-            talk = await converse(prompt, options, within=within, heard=observer.message)
+            talk = await converse(prompt, options, within=within, heard=self._heard(observer))
             ending = Ending.of(
                 talk.error,
                 talk.result,
@@ -161,9 +162,21 @@ class _Step:
                 **house.api_trouble(),
             )
             verdict = verdict_of(ending)
+            if verdict is not None and (stopped := house.stopped) is not None:
+                observer.finish("stopped", stopped)
+                raise Failed(Failure(category=ErrorCategory.VALIDATION, message=stopped))
             if verdict is not None:
                 observer.finish("timeout" if talk.late else "failed", verdict.failure.message)
         return verdict, dict(ending.result or {})
+
+    def _heard(self, observer: Observer) -> Callable[[object], None]:
+        """What is told of a conversation; of one that we have stopped, not that the API failed."""
+
+        def hear(message: object) -> None:
+            if self._house.stopped is None:
+                observer.message(message)
+
+        return hear
 
     def _repair_prompt(self, problems: tuple[str, ...]) -> str:
         return _EMPTY if self._step.output_schema is None else repair_prompt(problems)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from longshore.core import commands as c
 from longshore.core.blob_keys import task_document
+from longshore.core.definition import RunnerKind
 from longshore.core.failures import ErrorCategory
 from longshore.core.rows import TaskRow
 from longshore.errors import (
@@ -27,12 +28,23 @@ from longshore.errors import (
     UsageError,
 )
 from longshore.ports.output import Stream
-from longshore.ports.runner import Conversed, Ending, RunningAttempt, StepDone, WorkOrder
-from longshore.services.artifacts import Artifacts, anything_in
+from longshore.ports.runner import (
+    Asked,
+    Conversed,
+    Ending,
+    RunningAttempt,
+    StepDone,
+    Used,
+    WorkOrder,
+)
 from longshore.services.edges import stepped_over
+from longshore.services.worker.files import Files
+from longshore.services.worker.holding import hold_queue
 from longshore.services.worker.orders import order_for
 from longshore.services.worker.outcomes import Outcome, Outcomes
 from longshore.services.worker.output import OutputPump
+from longshore.services.worker.patience import insistently
+from longshore.services.worker.purse import Purse, purse_for
 from longshore.services.worker.room import pause_before_release
 from longshore.services.worker.sessions import Sessions
 from longshore.services.worker.telling import Telling
@@ -40,7 +52,7 @@ from longshore.services.worker.tools import Stop, Tools
 
 logger = logging.getLogger(__name__)
 
-_AFTER_TROUBLE = timedelta(seconds=1)
+_OUT_OF_REACH = "the worker could not reach its store: {}"
 
 ResultT = TypeVar("ResultT")
 
@@ -58,8 +70,10 @@ class Attempt:
         self._trusted_until = claimed_at + tools.lease.trusted_for
         self._stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
         self._hurry = asyncio.Event()  # there is no time for anything but the outcome
+        self._runner: RunnerKind | None = None  # once it is known
         self._child: RunningAttempt | None = None
         self._may_live = False  # a child was started and not seen dead
+        self._purse: Purse | None = None  # None: nothing limits what it spends
         self._pump = OutputPump(
             tools.backend.output,
             tools.transitions,
@@ -146,6 +160,11 @@ class Attempt:
             await self._store_output()
             await self._insistently(lambda: self._tell_outcome(command))
             logger.info("attempt.ended", extra={**about, "state": self.row.state.value})
+            await hold_queue(self._tools, self.row, self._runner, command)
+            if self._purse is not None:
+                # What is left open is closed by whoever needs it.
+                with stepped_over(logger, "purse.left_open", task_id=self.task_id):
+                    await self._purse.close()
         except (LeaseLost, NotFound) as error:
             logger.warning("outcome.refused", extra={"task_id": self.task_id, "why": str(error)})
         except CommandRefused:  # cancelled in the same moment, and confirmed by somebody else
@@ -172,24 +191,9 @@ class Attempt:
     async def _tell(self, command: c.Command) -> None:
         self._know(await self._tools.transitions.task(self.task_id, command, row=self.row))
 
-    async def _insistently(
-        self, call: Callable[[], Awaitable[ResultT]], *, patience: timedelta | None = None
-    ) -> ResultT:
-        """Repeat a call through an outage; by default as long as a lease lasts.
-
-        The work is done: throwing it away for a moment's trouble would mean paying for it twice.
-        """
-        clock = self._tools.backend.clock
-        patience = self._tools.lease.lasts if patience is None else patience
-        patient_until = clock.elapsed() + patience
-        while clock.elapsed() < patient_until:
-            try:
-                return await call()
-            except BackendUnavailable as error:
-                extra = {"task_id": self.task_id, "error": str(error)}
-                logger.warning("outcome.waiting", extra=extra)
-                await clock.sleep(_AFTER_TROUBLE)
-        return await call()
+    async def _insistently(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Repeat a call through an outage, as long as a lease lasts."""
+        return await insistently(self._tools, self.task_id, call, patience=self._tools.lease.lasts)
 
     async def _outcome_whatever_breaks(self) -> Outcome | None:
         """The same; a fault of ours costs the task this attempt, and says so."""
@@ -218,15 +222,27 @@ class Attempt:
             return self._outcomes.failed_by(ErrorCategory.VALIDATION, error)
         except BackendUnavailable as error:
             return self._outcomes.failed_by(ErrorCategory.NETWORK, error)
+        self._runner = order.definition.runner
         if not await tools.room.enter(order, self._stop):
-            return self._given_up(self._stop.result())
+            return self._outcomes.given_up(self._stop.result())
         try:
-            return await self._outcome_of(order)
+            return await self._outcome_of(await self._with_purse(order))
+        except LeaseLost:
+            return None
+        except BackendUnavailable as error:
+            return self._outcomes.released(_OUT_OF_REACH.format(error))
         finally:
             tools.room.leave(order)
 
+    async def _with_purse(self, order: WorkOrder) -> WorkOrder:
+        """The order, if it has budgets: with the word that it has to ask."""
+        self._purse = await purse_for(order, self._tools, lambda: self.row)
+        return order if self._purse is None else replace(order, budgeted=True)
+
     async def _outcome_of(self, order: WorkOrder) -> Outcome | None:
         tools = self._tools
+        if self._purse is not None and (left := self._purse.exhausted) is not None:
+            return self._outcomes.parked(left)
         if not self._trusted:
             # It took too long to get here: somebody else may have begun.
             return None
@@ -242,7 +258,7 @@ class Attempt:
             return await self._supervise(child, order.timeout)
         except BackendUnavailable as error:
             # Not the task's fault: it costs none of its attempts.
-            return self._outcomes.released(f"the worker could not reach its store: {error}")
+            return self._outcomes.released(_OUT_OF_REACH.format(error))
         finally:
             await self._let_go(child)
 
@@ -268,7 +284,7 @@ class Attempt:
             waiting.cancel()
             fenced.cancel()
         if self._stop.done() and self._stop.result() is not Stop.DRAINED:
-            return self._given_up(self._stop.result())
+            return self._outcomes.given_up(self._stop.result())
         return self._outcomes.released(str(error))
 
     async def _supervise(self, child: RunningAttempt, timeout: timedelta) -> Outcome | None:
@@ -295,7 +311,11 @@ class Attempt:
                 await reading
             why = self._stop.result() if self._stop.done() else None
             await self._keep_files(child)
-            return self._outcomes.timed_out(signal, timeout) if why is None else self._given_up(why)
+            return (
+                self._outcomes.timed_out(signal, timeout)
+                if why is None
+                else self._outcomes.given_up(why)
+            )
         finally:
             for waiting in (late, fenced):
                 waiting.cancel()
@@ -320,46 +340,31 @@ class Attempt:
                 await self._keep_step(child, report.name, report.result)
             elif isinstance(report, Conversed):
                 await self._sessions.add(report)
+            elif isinstance(report, Asked):
+                await self._let_spend(child, report)
             else:
                 paid = self._told.usage.cost_usd
                 await self._told.take(report)
                 if self._told.usage.cost_usd > paid:
                     # Known before the next is paid for: nobody can say it after a crash.
                     await self.renew()
+                if isinstance(report, Used) and self._purse and report.settles is not None:
+                    await self._purse.settle(report.settles, report.usage)
+
+    async def _let_spend(self, child: RunningAttempt, asked: Asked) -> None:
+        try:
+            stop = None if self._purse is None else await self._purse.admits(asked)
+            await child.answer(asked.number, stop=stop)
+        except LeaseLost:
+            self.end(Stop.FENCED)
 
     async def _keep_files(self, child: RunningAttempt) -> None:
         """Store what the child left, unless there is no time for it; tell what is missing."""
         self._child = None  # its number may go to somebody else, while heartbeats go on
         self._outcomes.child_ended()
-        if not anything_in(child.folder) and not self._told.summaries:
-            return
-        note: str | None = "files that are not kept: all, the worker had no time left"
-        if not self._hurry.is_set():
-            keeping = asyncio.ensure_future(self._files_kept(child))
-            hurried = asyncio.ensure_future(self._hurry.wait())
-            try:
-                await asyncio.wait((keeping, hurried), return_when=asyncio.FIRST_COMPLETED)
-                if keeping.done():
-                    note = await keeping
-            finally:
-                keeping.cancel()
-                hurried.cancel()
-                await asyncio.gather(keeping, hurried, return_exceptions=True)
-        if note is not None:
+        files = Files(self._tools, self.row, self._told.summaries)
+        if (note := await files.keep(child.folder, self._hurry)) is not None:
             await self._pump.add(Stream.LOG, f"longshore: {note}\n".encode())
-
-    async def _files_kept(self, child: RunningAttempt) -> str | None:
-        # The outcome matters more: it must not come too late for the sake of these.
-        patience = self._tools.lease.lasts / 3
-        with stepped_over(logger, "artifacts.broken", task_id=self.task_id):
-            return await Artifacts(self._tools.backend.blobs, self._tools.artifacts).keep(
-                self.task_id,
-                self.row.attempt,
-                child.folder,
-                summaries=self._told.summaries,
-                insistently=lambda put: self._insistently(put, patience=patience),
-            )
-        return "files that are not kept: some, or all, the worker could not store them"
 
     async def _keep_step(self, child: RunningAttempt, name: str, result: Any) -> None:
         spec = self.row.spec
@@ -378,6 +383,9 @@ class Attempt:
 
     async def _ended(self, ending: Ending) -> Outcome:
         if ending.failure is not None:
+            if self._purse is not None and (left := self._purse.exhausted) is not None:
+                await self._pump.add(Stream.LOG, f"longshore: parked, {left.reason}\n".encode())
+                return self._outcomes.parked(left)
             return self._outcomes.failed_so(ending.failure, ending)
         spec = self.row.spec
         key = task_document(spec.job_id, spec.key, f"result-{self.row.attempt}")
@@ -389,12 +397,3 @@ class Attempt:
         except (ValueError, UsageError) as error:
             return self._outcomes.failed_by(ErrorCategory.PARSE, error)
         return self._outcomes.completed(result, ending.exit_code)
-
-    def _given_up(self, why: Stop) -> Outcome | None:
-        match why:
-            case Stop.CANCELLED:
-                return self._outcomes.cancelled()
-            case Stop.DRAINED:
-                return self._outcomes.released("the worker stops")
-            case Stop.FENCED:
-                return None

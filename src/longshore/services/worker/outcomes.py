@@ -12,9 +12,11 @@ from longshore.core.values import Document
 from longshore.ports.clock import Clock
 from longshore.ports.runner import Ending
 from longshore.services.worker.output import OutputPump
+from longshore.services.worker.purse import Exhausted
 from longshore.services.worker.telling import Telling
+from longshore.services.worker.tools import Stop
 
-Outcome = c.Complete | c.AttemptFailed | c.TimeOut | c.ConfirmCancel | c.Release
+Outcome = c.Complete | c.AttemptFailed | c.TimeOut | c.ConfirmCancel | c.Release | c.Park
 """What can be reported of an attempt that is over."""
 
 # Long enough for another worker to be found, if it is this one that is not well.
@@ -102,10 +104,33 @@ class Outcomes:
             last_output=self._pump.last_sequence,
         )
 
+    def given_up(self, why: Stop) -> Outcome | None:
+        """Somebody wanted it to end; None: nothing may be reported."""
+        match why:
+            case Stop.CANCELLED:
+                return self.cancelled()
+            case Stop.DRAINED:
+                return self.released("the worker stops")
+            case Stop.FENCED:
+                return None
+
     def cancelled(self) -> c.ConfirmCancel:
         """A user wanted it to end."""
         return c.ConfirmCancel(
             fence=self._fence,
+            usage=self._told.usage,
+            last_output=self._pump.last_sequence,
+        )
+
+    def parked(self, exhausted: Exhausted) -> c.Park:
+        """A budget is used up: it rests, and costs none of the task's attempts."""
+        return c.Park(
+            fence=self._fence,
+            scope=exhausted.scope,
+            reason=exhausted.reason,
+            until=exhausted.until,
+            allowance=exhausted.allowance,
+            duration=self._duration,
             usage=self._told.usage,
             last_output=self._pump.last_sequence,
         )

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 
+from longshore.core.budgets import NO_BUDGET, Budget
 from longshore.core.lease import LeasePolicy
 from longshore.ports.backend import Backend
 from longshore.ports.presence import Presence
 from longshore.ports.runner import Runner
+from longshore.services.accounting import Accounting
 from longshore.services.artifacts import ArtifactPolicy
 from longshore.services.documents import Documents
 from longshore.services.transitions import Transitions
@@ -34,6 +36,7 @@ class Tools:
     backend: Backend
     transitions: Transitions
     documents: Documents
+    accounting: Accounting
     runner: Runner
     presence: Presence
     lease: LeasePolicy
@@ -44,3 +47,5 @@ class Tools:
     roll: Callable[[], float]
     artifacts: ArtifactPolicy = field(default_factory=ArtifactPolicy)
     room: Room = field(default_factory=Room)
+    longest_hold: timedelta = timedelta(minutes=15)  # of a queue whose agents are turned away
+    day_budget: Budget = NO_BUDGET  # what a tenant may spend in a day

@@ -65,7 +65,7 @@ class Story:
         self.last_output: int | None = None
         self.result: str | None = None
         self.failure: str | None = None
-        self.approvals = 0
+        self.approvals = 0  # and other events that share their commit with the next
         self.rounds: dict[int, int] = {}  # positions at which rounds after the first began
         self.beginnings: list[Beginning] = []
         self.outcomes: dict[int, Outcome] = {}  # by attempt
@@ -73,6 +73,7 @@ class Story:
         self.failed_at: list[int] = []
         self._dispatched: set[int] = set()  # rounds
         self._approved = False  # by the event before this one
+        self._added = False  # to its budget, by the event before this one
         before: int | None = None
         for event in events:
             self._now = Moment(event.at_us, before)
@@ -91,6 +92,7 @@ class Story:
             return  # what is terminal stays so
         self._approved = False
         _TELL[event.type](self, event, says)
+        self._added = event.type == v.TASK_BUDGET
 
     def _begins_a_round(self, event: Event, says: dict[str, Any]) -> bool:
         if event.type not in (v.TASK_PENDING, v.TASK_WAITING) or self.state == v.COMPLETED:
@@ -212,6 +214,20 @@ class Story:
         self._outcome(event, says)
         self._again(self._now)
 
+    def _parked(self, event: Event, says: dict[str, Any]) -> None:
+        self._outcome(event, says)
+        self.state, self.due = v.PARKED, says["due_at_us"]
+
+    def _unparked(self, event: Event, says: dict[str, Any]) -> None:
+        if self.state != v.PARKED:
+            self._wrong(5, f"{_named(event)} comes while it is {self.state}")
+        # In one commit with what was added for it.
+        self.approvals += self._added
+        self._again(self._now)
+
+    def _budget(self, event: Event, says: dict[str, Any]) -> None:
+        """It may be added to at any time, and nothing else changes by it."""
+
     def _end(self, state: str) -> None:
         self.state, self.due, self.finished = state, None, self._now
 
@@ -307,6 +323,9 @@ _TELL: dict[str, _Tell] = {
     v.TASK_HEARTBEAT: Story._renewed,
     v.TASK_RETRIED: Story._retried,
     v.TASK_RELEASED: Story._released,
+    v.TASK_PARKED: Story._parked,
+    v.TASK_UNPARKED: Story._unparked,
+    v.TASK_BUDGET: Story._budget,
     v.TASK_COMPLETED: Story._completed,
     v.TASK_SUBMITTED: Story._submitted,
     v.TASK_FAILED: Story._failed,

@@ -11,14 +11,17 @@ from typing import Final
 from longshore.testing.auditing.evidence import Job
 
 WAITING, PENDING, PROCESSING, IN_REVIEW = "waiting", "pending", "processing", "in_review"
+PARKED = "parked"
 COMPLETED, FAILED, CANCELLED = "completed", "failed", "cancelled"
 RUNNING = "running"  # of a job
 TERMINAL: Final = frozenset({COMPLETED, FAILED, CANCELLED})
-STATES: Final = TERMINAL | {WAITING, PENDING, PROCESSING, IN_REVIEW}
+STATES: Final = TERMINAL | {WAITING, PENDING, PROCESSING, IN_REVIEW, PARKED}
 
 TASK_PENDING, TASK_WAITING = "Task Pending", "Task Waiting"
 TASK_STARTED, TASK_HEARTBEAT = "Task Processing Started", "Task Heartbeat"
 TASK_RETRIED, TASK_RELEASED = "Task Processing Failed", "Task Released"
+TASK_PARKED, TASK_UNPARKED = "Task Parked", "Task Unparked"
+TASK_BUDGET, JOB_BUDGET = "Task Budget Added", "Job Budget Added"
 TASK_COMPLETED, TASK_FAILED = "Task Completed", "Task Failed"
 TASK_TIMEOUT, TASK_CANCELLED = "Task Timeout", "Task Cancelled"
 TASK_SUBMITTED, TASK_REVISION = "Task Submitted For Review", "Task Revision Requested"
@@ -60,6 +63,9 @@ EVENTS: Final[dict[str, dict[str, Kinds]]] = {
     },
     TASK_RETRIED: {**_OUTCOME, "error_category": _TEXT, "due_at_us": _WHOLE},
     TASK_RELEASED: _OUTCOME,
+    TASK_PARKED: {**_OUTCOME, "due_at_us": _WHOLE_OR_NOT},
+    TASK_UNPARKED: _OF_TASK,
+    TASK_BUDGET: _OF_TASK,
     TASK_COMPLETED: {**_OUTCOME, "output": _TEXT_OR_NOT},
     TASK_SUBMITTED: {**_OUTCOME, "output": _TEXT_OR_NOT},
     TASK_TIMEOUT: _OUTCOME,
@@ -78,6 +84,7 @@ EVENTS: Final[dict[str, dict[str, Kinds]]] = {
     JOB_COMPLETED: {**_OF_JOB, "total_tasks": _WHOLE, "round": _WHOLE},
     JOB_FAILURE: {**_OF_JOB, "failed_key": _TEXT, "round": _WHOLE},
     JOB_CANCELLED: {**_OF_JOB, "round": _WHOLE},
+    JOB_BUDGET: _OF_JOB,
     JOB_RESUMED: {**_OF_JOB, "tasks": _NAMES_OR_NOT, "round": _WHOLE},
 }
 # Of queues and of the system: nothing hangs on what they say.
@@ -85,7 +92,7 @@ OTHER_EVENTS: Final = frozenset({"Message Rejected", "Task Health Check", "Opera
 OTHER_ENTITIES: Final = frozenset({"QUEUE", "SYSTEM"})
 
 LOST = "lost"  # the stream of a marker
-INTENTS: Final = frozenset({"create", "cancel", "resume", "add"})
+INTENTS: Final = frozenset({"create", "cancel", "resume", "add", "unpark"})
 UNCOUNTED: Final = frozenset({"rate-limit"})  # failures that use up no attempt
 TIMED_OUT = "timeout"
 FROM_DEAD_LETTER = "dlq"  # a failure that no attempt has told

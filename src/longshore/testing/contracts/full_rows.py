@@ -6,18 +6,22 @@ from dataclasses import replace
 from datetime import timedelta
 
 from longshore.core.backoff import RetryPolicy
+from longshore.core.budgets import Allowance, Budget, Scope
 from longshore.core.events.types import Usage
 from longshore.core.failures import ErrorCategory, Failure
 from longshore.core.lease import Lease
 from longshore.core.limits import TASKS_PER_JOB
 from longshore.core.numbers import NumberSet
-from longshore.core.rows import CancelRequest, Intent, IntentKind, JobRow, TaskRow
+from longshore.core.rows import CancelRequest, Intent, IntentKind, JobRow, Parked, TaskRow
 from longshore.core.states import Priority, TaskState
 from longshore.core.values import Document
 from longshore.testing.contracts.samples import new_job, new_task
 from longshore.testing.contracts.suite import START
 
 _CANCEL = CancelRequest(by="ann", reason="no longer needed ⚓", at=START + timedelta(hours=3))
+_ALLOWANCE = Allowance(
+    added=Budget(usd=0.1 + 0.2, tokens=2**53 + 1, minutes=0.7 + 0.1), requests=("r-1", "ß ⚓")
+)
 
 
 def full_task_row() -> TaskRow:
@@ -59,6 +63,8 @@ def full_task_row() -> TaskRow:
         previous_result=Document(key="jobs/job-one/previous.json", size=7),
         cancel=_CANCEL,
         usage=_usage(),
+        parked=_parked(),
+        allowance=_ALLOWANCE,
         last_sequence=12,
         last_event_at=START.replace(microsecond=123_000),
     )
@@ -74,6 +80,12 @@ def _lease() -> Lease:
         heartbeats=17,
         local=False,
         usage=_usage(),
+    )
+
+
+def _parked() -> Parked:
+    return Parked(
+        scope=Scope.DAY, reason="« $1.00 » of $1.00 is spent", at=START + timedelta(minutes=7)
     )
 
 
@@ -107,7 +119,11 @@ def full_job_row() -> JobRow:
     created = new_job("job-full").row
     return replace(
         created,
-        spec=replace(created.spec, name="nightly «ünïcode»"),
+        spec=replace(
+            created.spec,
+            name="nightly «ünïcode»",
+            budget=Budget(usd=0.1 + 0.2, tokens=7, minutes=1.5),
+        ),
         graph=Document(key="jobs/job-full/graph.json", size=700_000),
         total=TASKS_PER_JOB,
         round=3,
@@ -120,6 +136,8 @@ def full_job_row() -> JobRow:
         end_told_in=1,
         intents=_intents(),
         cancel=_CANCEL,
+        allowance=_ALLOWANCE,
+        usage=_usage(),
         finished_at=START + timedelta(microseconds=9),
         last_sequence=31,
         last_event_at=START.replace(microsecond=123_000),

@@ -24,6 +24,7 @@ from longshore.testing.contracts.ledger_overlooked import (
     UntoldEndClauses,
     UntoldParentClauses,
 )
+from longshore.testing.contracts.ledger_parked import ParkedClauses
 from longshore.testing.contracts.ledger_rows import RowClauses
 from longshore.testing.contracts.samples import (
     after,
@@ -63,6 +64,7 @@ class LedgerContract(
     UntoldParentClauses,
     UntoldEndClauses,
     FailedClauses,
+    ParkedClauses,
     NudgeClauses,
 ):
     """What holds for every ledger."""

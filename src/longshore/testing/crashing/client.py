@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from longshore.core.budgets import Account
 from longshore.core.dead_letters import DeadFilter
 from longshore.core.definition import Definition, RunnerKind
+from longshore.core.events.types import Usage
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.keys import KeyRecord, Scope, hash_of
 from longshore.core.limits import RECEIVE_LIMIT
@@ -25,6 +28,7 @@ from longshore.core.rows import TaskRow
 from longshore.core.states import TaskState
 from longshore.errors import AlreadyExists, CommandRefused
 from longshore.ports.queue import Message, Outgoing
+from longshore.ports.queues import LONGEST_HOLD
 from longshore.testing.crashing import tasks
 from longshore.testing.crashing.tasks import note, noted
 from longshore.testing.crashing.workload import (
@@ -58,6 +62,10 @@ GONE_DEFINITION = "crash-gone"
 BLOB, BLOB_BYTES = "crash/blob", b"b" * tasks.LARGE_BYTES
 GONE_BLOB = "crash/gone"
 PAUSED_QUEUE, RESUMED_QUEUE = "crash-paused", "crash-resumed"
+ACCOUNT = Account(
+    tenant=TENANT, name="crash", version=2, change_id="crash-2", closed=Usage(cost_usd=0.1 + 0.2)
+)
+_ACCOUNT_BEFORE = replace(ACCOUNT, version=1, change_id="crash-1", closed=Usage(cost_usd=0.1))
 _BY = "crash-client"
 _LOOK_EVERY = timedelta(milliseconds=5)
 
@@ -111,8 +119,22 @@ class Client:
         self._answered("blob put")
         for name in (PAUSED_QUEUE, RESUMED_QUEUE):
             await backend.queues.pause(name, by=_BY, now=backend.clock.now())
+        now = backend.clock.now()
+        await backend.queues.hold(
+            RESUMED_QUEUE, until=now + LONGEST_HOLD, by=_BY, reason="a limit", now=now
+        )
         await backend.queues.resume(RESUMED_QUEUE)
         self._answered("queue resumed")
+        await self._spend()
+
+    async def _spend(self) -> None:
+        """Twice: the second time from what is there."""
+        accounts = self._backend.accounts
+        for wanted in (_ACCOUNT_BEFORE, ACCOUNT):
+            there = await accounts.account(TENANT, ACCOUNT.name)
+            if there is None or there.version < wanted.version:
+                await accounts.commit(wanted)
+        self._answered("spent")
 
     async def _submit(self, wanted: Wanted) -> None:
         accepted = await self._services.producer.submit(TENANT, wanted.request_id, wanted.document)

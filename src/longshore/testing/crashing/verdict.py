@@ -15,6 +15,7 @@ from longshore.testing.auditing.audit import audit
 from longshore.testing.auditing.from_sqlite import evidence_of
 from longshore.testing.crashing import tasks
 from longshore.testing.crashing.client import (
+    ACCOUNT,
     ANSWERS,
     BLOB,
     BLOB_BYTES,
@@ -92,6 +93,8 @@ async def _of_what_else_there_is(services: Services) -> AsyncIterator[str]:
         yield "a blob was replaced, and is not the new one"
     if [one.name for one in await backend.queues.paused()] != [PAUSED_QUEUE]:
         yield "a queue was paused, another was resumed, and that is not how they are"
+    if (account := await backend.accounts.account(TENANT, ACCOUNT.name)) != ACCOUNT:
+        yield f"twice something was spent from an account, which is now {account}"
 
 
 async def _of_job(services: Services, wanted: Wanted) -> AsyncIterator[str]:

@@ -11,13 +11,14 @@ from longshore.ports.backend import Backend
 CALLS: Final[dict[str, tuple[str, ...]]] = {
     "ledger": ("commit",),
     "queue": ("send", "receive", "extend", "delete", "put_off", "drop_dead_letter"),
-    "queues": ("pause", "resume"),
+    "queues": ("pause", "hold", "resume"),
     "events": ("record", "append"),
     "bus": ("publish", "receive", "acknowledge"),
     "output": ("append",),
     "blobs": ("put", "delete"),
     "definitions": ("put", "delete"),
     "keys": ("add", "revoke"),
+    "accounts": ("commit",),
 }
 """By the names that the ports have in a backend."""
 NAMES: Final = tuple(

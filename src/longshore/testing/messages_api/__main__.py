@@ -1,13 +1,16 @@
 """``python -m longshore.testing.messages_api``: the stand-in as a process of its own.
 
-It writes its port into a file when it listens, and runs until it is told to end.
+It writes its port into a file when it listens, and runs until it is told to end, or until the
+process that started it has ended.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -16,6 +19,8 @@ from longshore.testing.messages_api.control import CONTROL
 from longshore.testing.messages_api.reading import BadScript, read_scripts
 from longshore.testing.messages_api.script import Script
 from longshore.testing.messages_api.server import MessagesApi
+
+_LOOK_EVERY_S = 0.5
 
 
 def main(arguments: list[str]) -> int:
@@ -26,25 +31,36 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--port", type=int, default=0, help="0: any free one (the default)")
     parser.add_argument("--port-file", type=Path, help="written when it listens")
-    parser.add_argument("--script", type=Path, help="a script as JSON; others can be put later")
+    parser.add_argument(
+        "--script",
+        type=Path,
+        action="append",
+        default=[],
+        help="a script as JSON; may be repeated, and others can be put later",
+    )
+    parser.add_argument(
+        "--with-parent", action="store_true", help="end with who started it, and not by Ctrl-C"
+    )
     given = parser.parse_args(arguments)
-    try:
-        scripts = _read(given.script) if given.script else ()
-    except (OSError, BadScript, ValueError) as error:
-        sys.stderr.write(f"{given.script}: {error}\n")
-        return 2
-    asyncio.run(_serve(scripts, port=given.port, port_file=given.port_file))
+    parent = os.getppid() if given.with_parent else None
+    scripts: list[Script] = []
+    for path in given.script:
+        try:
+            scripts += read_scripts(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, BadScript, ValueError) as error:
+            sys.stderr.write(f"{path}: {error}\n")
+            return 2
+    asyncio.run(_serve(tuple(scripts), given.port, given.port_file, parent))
     return 0
 
 
-def _read(path: Path) -> tuple[Script, ...]:
-    return read_scripts(json.loads(path.read_text(encoding="utf-8")))
-
-
-async def _serve(scripts: tuple[Script, ...], *, port: int, port_file: Path | None) -> None:
+async def _serve(
+    scripts: tuple[Script, ...], port: int, port_file: Path | None, parent: int | None
+) -> None:
     ended, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ended.set)
+    loop.add_signal_handler(signal.SIGTERM, ended.set)
+    # A terminal sends Ctrl-C to both, and the parent may need answers while it ends.
+    loop.add_signal_handler(signal.SIGINT, ended.set if parent is None else lambda: None)
     async with MessagesApi(scripts, port=port) as api:
         if port_file is not None:
             # Whole or not there at all: somebody is waiting for it.
@@ -55,7 +71,15 @@ async def _serve(scripts: tuple[Script, ...], *, port: int, port_file: Path | No
             f"ANTHROPIC_BASE_URL={api.url}\nscripts and requests: {api.url}{CONTROL}\n"
         )
         sys.stdout.flush()
-        await ended.wait()
+        await (ended.wait() if parent is None else _outlived(parent, ended))
+
+
+async def _outlived(parent: int, ended: asyncio.Event) -> None:
+    """Wait until we are told to end, or have got another parent."""
+    while os.getppid() == parent:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), _LOOK_EVERY_S)
+            return
 
 
 if __name__ == "__main__":

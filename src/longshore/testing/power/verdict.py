@@ -143,6 +143,8 @@ async def _value(backend: Backend, kind: str, key: str) -> Any:
         case "version":
             name, version = key.split()
             return await backend.definitions.get(TENANT, name, version=int(version))
+        case "account":
+            return await backend.accounts.account(TENANT, key)
         case _:
             return await backend.keys.find(hash_of(key))
 

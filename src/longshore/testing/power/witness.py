@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from longshore.core.budgets import Account
 from longshore.core.changes import Ring
 from longshore.core.definition import Definition
 from longshore.core.events import types as e
@@ -57,6 +58,7 @@ class Witness:
             blobs=cast("Any", _Blobs(backend.blobs, self)),
             definitions=cast("Any", _Definitions(backend.definitions, self)),
             keys=cast("Any", _Keys(backend.keys, self)),
+            accounts=cast("Any", _Accounts(backend.accounts, self)),
             output=cast("Any", _Output(backend.output, self)),
         )
 
@@ -144,6 +146,12 @@ class _Keys(_Port):
         with self._witness.noting("key", key_id, replace(known[key_id], revoked_at=now)):
             did: bool = await self._port.revoke(tenant, key_id, now=now)
         return did
+
+
+class _Accounts(_Port):
+    async def commit(self, account: Account) -> None:
+        with self._witness.noting("account", account.name, account):
+            await self._port.commit(account)
 
 
 class _Output(_Port):

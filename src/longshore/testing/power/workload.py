@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from random import Random
@@ -17,7 +18,9 @@ from typing import Any
 from longshore.core import commands as c
 from longshore.core.backoff import RetryPolicy
 from longshore.core.blob_keys import task_document
+from longshore.core.budgets import Account
 from longshore.core.definition import Definition, RunnerKind
+from longshore.core.events.types import Usage
 from longshore.core.failures import ErrorCategory, Failure
 from longshore.core.ids import job_id_of
 from longshore.core.keys import KeyRecord, Scope, hash_of
@@ -83,6 +86,7 @@ class Workload:
             self._change_definitions: 2,
             self._change_keys: 3,
             self._change_blobs: 6,
+            self._spend: 3,
         }
         chosen = self._rng.choices(list(weighed), list(weighed.values()), k=acts)
         for act in chosen:
@@ -262,6 +266,16 @@ class Workload:
             await blobs.delete(key)
         else:
             await blobs.put(key, self._rng.randbytes(self._rng.choice((3_000, 70_000))))
+
+    async def _spend(self) -> None:
+        """From one of a few accounts, as it is now."""
+        accounts = self._services.backend.accounts
+        name = f"spare/{self._rng.randrange(3)}"
+        there = await accounts.account(TENANT, name) or Account(tenant=TENANT, name=name)
+        spent = there.closed + Usage(turns=1, cost_usd=self._rng.random())
+        change_id = f"change-{next(self._numbers)}"
+        version = there.version + 1
+        await accounts.commit(replace(there, version=version, change_id=change_id, closed=spent))
 
 
 def claim(services: Services, *, local: bool = True) -> c.Claim:

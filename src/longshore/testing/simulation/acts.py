@@ -15,6 +15,7 @@ from typing import Any
 from longshore.core.backoff import RetryPolicy
 from longshore.core.definition import Definition, RunnerKind
 from longshore.core.health import HealthLimits
+from longshore.testing.simulation.spending import TASK_BUDGET
 
 QUEUES = ("default", "other")
 DEFINITIONS = (
@@ -29,7 +30,14 @@ DEFINITIONS = (
         health=HealthLimits(longest_run=timedelta(seconds=4)),
     ),
     Definition(name="reviewed", runner=RunnerKind.PYTHON, requires_review=True),
-    Definition(name="elsewhere", runner=RunnerKind.PYTHON, queue="other"),
+    # An agent, so that a rate limit of its model holds the queue.
+    Definition(
+        name="elsewhere",
+        runner=RunnerKind.AGENT,
+        options={"prompt": "Do it.", "budget": {"usd": TASK_BUDGET.usd}},
+        timeout=timedelta(seconds=40),
+        queue="other",
+    ),
 )
 MOST_JOBS = 5
 MOST_TASKS = 7
@@ -37,6 +45,7 @@ _MOST_WISHES = 10
 _MOST_ADDITIONS = 4
 _MOST_MORE_WISHES = 5
 _MOST_PAUSES = 3
+_MOST_ALLOWANCES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +63,8 @@ class Wish:
     """Somebody wants something of a job.
 
     ``cancel`` it, or one of its tasks (``cancel task``); ``resume`` what has ended without a
-    result; ``replay`` what is dead; ``review`` what waits for that.
+    result; ``replay`` what is dead; ``review`` what waits for that; ``allow`` more to be spent on
+    it, or on one of its tasks.
     """
 
     at: float
@@ -112,6 +122,14 @@ def drawn(chance: Callable[[str], Random], length: float) -> list[Act]:
         for number in range(more.randrange(_MOST_MORE_WISHES))
     ]
     pauses = [_pause(more, length) for _ in range(more.randrange(_MOST_PAUSES))]
+    bank = chance("budgets")
+    for submit in submits:
+        if bank.random() < 0.4:
+            submit.document["budget"] = {"usd": bank.choice((1.0, 2.0, 4.0))}
+    wishes += [
+        _wish(bank, length, ("allow",), requests, f"allow {number}")
+        for number in range(bank.randrange(_MOST_ALLOWANCES))
+    ]
     return [*submits, *additions, *wishes, *chain.from_iterable(pauses)]
 
 

@@ -9,19 +9,22 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from longshore.core.agents.plan import ONLY_STEP
+from longshore.core.definition import RunnerKind
 from longshore.core.events.types import Usage
 from longshore.core.failures import ErrorCategory, Failure
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.ports.output import Stream
-from longshore.ports.runner import Ending, Printed, Report, StepDone, Used, WorkOrder
+from longshore.ports.runner import Asked, Ending, Printed, Report, StepDone, Used, WorkOrder
 from longshore.testing.simulation.faults import Fault
 from longshore.testing.simulation.lives import Life
+from longshore.testing.simulation.spending import CHEAP, DEAR
 
 if TYPE_CHECKING:
     from longshore.testing.simulation.processes import Process
@@ -105,8 +108,10 @@ def _ending(rng: Random, order: WorkOrder) -> str:
     wanted = order.input if isinstance(order.input, str) else None
     if wanted == "fails":
         return "final"
+    # There are few agents, and only theirs holds a queue.
+    limited = 40 if order.definition.runner is RunnerKind.AGENT else 6
     return rng.choices(
-        ("result", "retryable", "final", "rate limit", "hangs"), (70, 14, 4, 6, 4), k=1
+        ("result", "retryable", "final", "rate limit", "hangs"), (70, 14, 4, limited, 4), k=1
     )[0]
 
 
@@ -123,6 +128,8 @@ class Child:
         self._signal: signal.Signals | None = None
         self._reports: asyncio.Queue[Report | None] = asyncio.Queue()
         self._heard: asyncio.Queue[str] = asyncio.Queue()
+        self._spent = Usage()
+        self._answers: asyncio.Queue[tuple[int, str | None]] = asyncio.Queue()
         self._over = asyncio.Event()
         self._asked = asyncio.Event()
         self._ending = Ending()
@@ -156,18 +163,42 @@ class Child:
         plan, order = self._plan, self.order
         try:
             await self._lives_on()
+            if order.definition.runner is RunnerKind.AGENT and not await self._spends():
+                failure = Failure(category=ErrorCategory.VALIDATION, message="nothing is left")
+                self._end(Ending(failure=failure, exit_code=1))
+                return
             for number in range(plan.steps):
                 await self._step(_STEP.format(number))
             for number in range(plan.prints):
                 await self._pass(plan.pause)
                 self._reports.put_nowait(Printed(Stream.STDOUT, f"line {number}\n".encode()))
-            self._reports.put_nowait(Used(Usage(input_tokens=order.attempt)))
+            self._reports.put_nowait(Used(replace(self._spent, input_tokens=order.attempt)))
             await self._pass(plan.pause)
             if plan.ending == "hangs":
                 await self._asked.wait()
         except asyncio.CancelledError:
             return
         self._end(self._natural_end())
+
+    async def _spends(self) -> bool:
+        """Ask a model some questions, each only if it may; whether all were answered."""
+        order, rng = self.order, self._world.chance(f"{self.order.task_id}/{self.order.attempt} $")
+        for number in range(1, 1 + rng.randrange(4)):
+            await self._pass(self._plan.pause)
+            wanted = Usage(cost_usd=rng.choice((CHEAP, 1.0)))
+            if order.budgeted:
+                self._reports.put_nowait(Asked(number, ONLY_STEP, self._spent, wanted))
+                asked, stop = await self._answers.get()
+                if asked != number:
+                    self._world.breach(11, order.task_id, "is answered what it has not asked")
+                if stop is not None:
+                    return False
+            await self._pass(self._plan.pause)
+            cost = rng.choice((CHEAP, 1.0, DEAR))
+            self._world.spending.pay(order.task_id, order.attempt, cost)
+            self._spent += Usage(turns=1, cost_usd=cost)
+            self._reports.put_nowait(Used(self._spent, number))
+        return True
 
     async def _step(self, name: str) -> None:
         if name in self.order.checkpoints:
@@ -208,7 +239,7 @@ class Child:
                 failure = Failure(
                     category=ErrorCategory.RATE_LIMIT,
                     message="slower",
-                    retry_after=timedelta(seconds=3),
+                    retry_after=timedelta(seconds=8),
                 )
             case "dies" | "hangs":
                 failure = Failure(category=ErrorCategory.CRASH, message="died without a word")
@@ -250,6 +281,10 @@ class Child:
     async def step_kept(self, name: str) -> None:
         await self._process.awake()
         self._heard.put_nowait(name)
+
+    async def answer(self, number: int, *, stop: str | None) -> None:
+        await self._process.awake()
+        self._answers.put_nowait((number, stop))
 
     async def ending(self) -> Ending:
         await self._over.wait()

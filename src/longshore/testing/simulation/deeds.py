@@ -18,5 +18,7 @@ class Deed(StrEnum):
     SEND_BACK = "a result is sent back"
     PAUSE = "a queue is paused"
     END_PAUSE = "a pause is ended"
+    HOLD = "a queue is held"
+    ALLOW = "more is allowed to be spent"
     ALERT = "a channel is told of a problem"
     ALL_CLEAR = "a channel is told that a problem is over"

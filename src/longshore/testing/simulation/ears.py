@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from longshore.core.alerting import TOLD_PREFIX, DeadNews, Notice
+from longshore.core.alerting import TOLD_PREFIX, Notice
 from longshore.core.events.kinds import ms_of
+from longshore.core.piles import PileNews
 from longshore.testing.simulation.deeds import Deed
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def _news_in(notice: Notice) -> Iterator[_News]:
         yield _News(task.task_id, (task.attempt, task.health.value), back=task.health.urgent)
     for gone in notice.recovered:
         yield _News(gone.task_id, (gone.attempt, gone.was.value), over=True)
-    if notice.dead is not None and notice.dead.news is DeadNews.NONE_LEFT:
+    if notice.dead is not None and notice.dead.news is PileNews.NONE_LEFT:
         yield _News(DEAD, (), over=True)
     elif notice.dead is not None:
         found = notice.dead.found

@@ -29,6 +29,7 @@ from longshore.ports.clock import Clock
 from longshore.ports.events import Delivery
 from longshore.ports.ledger import AnyChange
 from longshore.ports.queues import PausedQueue
+from longshore.testing.simulation.deeds import Deed
 from longshore.testing.simulation.faults import Fault, Weather
 from longshore.testing.simulation.late_events import LateEvents
 from longshore.testing.simulation.messages import TroubledQueue
@@ -38,12 +39,13 @@ from longshore.testing.simulation.world import World
 
 _PORTS = (
     *("ledger", "queue", "queues", "events", "bus", "output", "blobs", "definitions", "keys"),
+    "accounts",
 )
 _LISTINGS = frozenset(
     {
         *("ledger.held", "ledger.unrung", "ledger.open_intents", "ledger.unrecorded_ends"),
         *("ledger.untold_parents", "ledger.untold_ends", "ledger.list_tasks", "ledger.list_jobs"),
-        *("ledger.find", "ledger.failed", "ledger.failed_tenants"),
+        *("ledger.find", "ledger.failed", "ledger.failed_tenants", "ledger.parked"),
     }
 )
 _WHICH = (*("after", "cursor", "state", "job_id", "name", "created_from", "created_before"),)
@@ -196,6 +198,7 @@ class Line:
             "ledger.commit": self._commit,
             "ledger.tasks": self._tasks,
             "queues.pause": self._pause,
+            "queues.hold": self._hold,
             "queues.resume": self._resume,
             "blobs.put": self._put,
             "blobs.delete": self._remove,
@@ -337,6 +340,14 @@ class Line:
     async def _pause(self, name: str, **named: Any) -> PausedQueue:
         held: PausedQueue = await self._port.pause(name, **named)
         self._world.pauses.switched(name, paused=True)
+        return held
+
+    async def _hold(self, name: str, **named: Any) -> PausedQueue:
+        held: PausedQueue = await self._port.hold(name, **named)
+        now = self._world.clock.now()
+        if held.holds(now):  # not by the clock of this process, which may be wrong
+            self._world.did(self._process.name, Deed.HOLD, f"{name}, by {held.by}")
+            self._world.pauses.held(name, held.left(now).total_seconds())
         return held
 
     async def _resume(self, name: str) -> PausedQueue | None:

@@ -1,4 +1,4 @@
-"""Paused queues: who was told of a pause when, and who begins something all the same.
+"""Paused and held queues: who was told of a pause when, and who begins something all the same.
 
 What counts is what a worker knew when it was handed a message: what it does with it afterwards may
 take long. One that is told late is excused only by trouble on its own line.
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # "Every worker knows within about a second": and one more, because it may have had trouble before.
 _ABOUT_A_SECOND = 2.5
+# A hold ends by the clock of whoever looks.
+_CLOCKS_DIFFER = 2.0
 
 
 class Listener(Protocol):
@@ -40,6 +42,7 @@ class Pauses:
         self._world = world
         self._since: dict[str, float] = {}
         self._ended: dict[str, float] = {}  # by queue: its last pause
+        self._holds: dict[str, tuple[float, float]] = {}  # by queue: since when and until when
         self._known: dict[str, _Known] = {}  # by process
         self._troubled_until: dict[str, float] = {}  # by process
         self._handed: dict[tuple[str, str], str | None] = {}  # by process and task: what is wrong
@@ -48,9 +51,16 @@ class Pauses:
         """A queue is paused, or served, from now on."""
         if not paused:
             self._since.pop(queue, None)
+            self._holds.pop(queue, None)
             self._ended[queue] = self._world.time()
         elif queue not in self._since:
             self._since[queue] = self._world.time()
+
+    def held(self, queue: str, lasts: float) -> None:
+        """A queue is held from now on for so long, or has been and is for longer."""
+        now = self._world.time()
+        since, until = self._holds.get(queue, (now, now))
+        self._holds[queue] = (since if until > now else now, now + lasts)
 
     def answered(self, queue: str, asked: float) -> None:
         """Somebody was told that the queue is paused: it is, or was until somebody else came."""
@@ -71,7 +81,7 @@ class Pauses:
         self._handed.setdefault((who.name, task_id), self._wrong(who, queue))
 
     def _wrong(self, who: Listener, queue: str) -> str | None:
-        now, since = self._world.time(), self._since.get(queue)
+        now, since = self._world.time(), self._stopped_since(queue)
         known = self._known.get(who.name)
         if known is not None and queue in known.paused:
             return f"knows that {queue!r} is paused" if known.at < now else None
@@ -81,6 +91,12 @@ class Pauses:
         if late <= _ABOUT_A_SECOND:
             return None
         return f"has not heard that {queue!r} is paused for {late:.1f} s"
+
+    def _stopped_since(self, queue: str) -> float | None:
+        if queue in self._since:
+            return self._since[queue]
+        since, until = self._holds.get(queue, (0.0, 0.0))
+        return since if self._world.time() < until - _CLOCKS_DIFFER else None
 
     def claimed(self, who: str, task_id: str) -> None:
         """A process begins an attempt."""

@@ -247,7 +247,7 @@ class _Run:
         return False
 
     async def _serve_all_queues(self) -> None:
-        if await self._world.backend.queues.paused():
+        if any(one.until is None for one in await self._world.backend.queues.paused()):
             operator = self._operator or self._fleet.process(self._machines[0], "operator")
             self._operator = operator
             await self._people.end_pauses(operator)
@@ -265,7 +265,7 @@ class _Run:
         running = await ledger.list_jobs(TENANT, state=JobState.RUNNING, limit=1_000)
         for job in running.items:
             states = (await ledger.task_states(job.id)).values()
-            if TaskState.IN_REVIEW not in states:
+            if not {TaskState.IN_REVIEW, TaskState.PARKED} & {*states}:
                 return False
         now = self._world.clock.now() + timedelta(days=1)
         return not (

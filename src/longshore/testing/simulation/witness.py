@@ -19,6 +19,7 @@ async def judge(world: World, answers: Answers) -> None:
     """Add what is wrong to the world's breaches."""
     rows = await _rows(world)
     await answers.judge(world, rows)
+    await world.spending.judge(world, rows)
     by_task: dict[str, list[Life]] = {}
     for life in world.lives.all:
         by_task.setdefault(life.task_id, []).append(life)

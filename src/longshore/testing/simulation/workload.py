@@ -10,6 +10,7 @@ from datetime import timedelta
 from random import Random
 from typing import assert_never
 
+from longshore.core.budgets import Budget
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.limits import RECEIVE_LIMIT
 from longshore.core.messages import body_for
@@ -158,6 +159,8 @@ class People:
                     self._world.did(process.name, Deed.REPLAY, "everything")
                 case "resume":
                     await self._resume(process, job_id)
+                case "allow":
+                    await self._allow(process, job_id, act.seed)
                 case _:
                     # Two who review at once need not be of one mind.
                     own = self._world.chance(f"{act.seed} by {process.name}")
@@ -199,6 +202,25 @@ class People:
                 why = "; ".join(resumed.refused.values())
                 self.answers.refused[process.name, job_id] = why
 
+    async def _allow(self, process: Process, job_id: str, seed: str) -> None:
+        """Two who ask by one request allow once."""
+        budgeting, more = process.services.budgeting, Budget(usd=2.0)
+        job = await process.services.backend.ledger.job(job_id)
+        if job is not None and job.spec.budget:
+            row = await budgeting.add_to_job(TENANT, job_id, more, by=process.name, request_id=seed)
+            allowance = row.allowance
+        else:
+            parked = await _states(process, job_id, TaskState.PARKED)
+            if not parked:
+                return
+            task = await budgeting.add_to_task(
+                TENANT, parked[0], more, by=process.name, request_id=seed
+            )
+            allowance = task.allowance
+        if allowance is None or allowance.requests.count(seed) != 1:
+            self._world.breach(11, job_id, f"{seed} was allowed, and is not once in {allowance}")
+        self._world.did(process.name, Deed.ALLOW, job_id)
+
     async def _review(self, process: Process, job_id: str, rng: Random) -> None:
         """Wait until there is something to review, but not for ever."""
         for _ in range(_LOOKS):
@@ -217,7 +239,7 @@ class People:
                 self._world.pauses.answered(act.queue, asked)
                 return
             ended = await pausing.resume(act.queue, by=process.name)
-            if ended is not None:
+            if ended is not None and ended.until is None:
                 self._world.did(process.name, Deed.END_PAUSE, f"{act.queue}, by {ended.by}")
                 self._ended_once(ended.name, ended.by, process.name)
 
@@ -230,8 +252,10 @@ class People:
             self._world.breach(0, queue, text)
 
     async def end_pauses(self, process: Process) -> None:
-        """No pause is for ever: whatever is paused now is served again."""
+        """No pause is for ever: whatever is paused now is served again. Holds end by themselves."""
         for paused in await process.services.pausing.paused():
+            if paused.until is not None:
+                continue
             await process.services.pausing.resume(paused.name, by=process.name)
             self._world.note(process.name, "ends the pause of", paused.name)
 

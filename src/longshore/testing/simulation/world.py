@@ -20,6 +20,7 @@ from longshore.testing.simulation.ears import Ears
 from longshore.testing.simulation.faults import Fault, Faults, Weather
 from longshore.testing.simulation.lives import Lives
 from longshore.testing.simulation.pauses import Pauses
+from longshore.testing.simulation.spending import Spending
 from longshore.testing.simulation.streamed import streamed_backend
 
 START = datetime(2030, 1, 7, 12, tzinfo=UTC)
@@ -93,6 +94,7 @@ class World:
         self.trace: list[Entry] = []
         self.breaches: list[Breach] = []
         self.lives = Lives()
+        self.spending = Spending()
         self.chronicle = Chronicle(self)
         self.pauses = Pauses(self)
         self.ears = Ears(self)

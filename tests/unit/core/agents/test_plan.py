@@ -12,6 +12,7 @@ from longshore.core.agents.plan import (
     problems_of_time,
     read_plan,
 )
+from longshore.core.budgets import NO_BUDGET, Budget
 
 URL = "https://example.com/a.git"
 SCHEMA = {"type": "object", "properties": {"title": {"type": "string"}}}
@@ -40,7 +41,7 @@ def test_a_prompt_alone_is_a_plan_of_one_step_without_tools() -> None:
         "task-result.json",
     )
     assert step.output_schema is None
-    assert step.budget_usd is None
+    assert (step.budget, plan(prompt="Say hello.").budget) == (NO_BUDGET, NO_BUDGET)
 
 
 def test_everything_can_be_said() -> None:
@@ -64,7 +65,9 @@ def test_everything_can_be_said() -> None:
 
     (step,) = read.steps
     assert step.tool_names == ("Read", "Bash", "mcp__house__ask")
-    assert (step.max_turns, step.timeout, step.budget_usd) == (5, timedelta(minutes=2), 1.5)
+    assert (step.max_turns, step.timeout) == (5, timedelta(minutes=2))
+    # It is the whole task's, whatever its steps are.
+    assert (read.budget, step.budget) == (Budget(usd=1.5), NO_BUDGET)
     assert read.repository == Repository(url="https://example.com/a.git", ref="main")
     assert (read.model, read.fallback_model) == ("claude-sonnet-5-5", "claude-haiku-5-5")
     assert (read.permission_mode, read.sandbox) == ("acceptEdits", True)
@@ -78,7 +81,7 @@ def test_steps_share_what_stands_beside_them_and_may_differ() -> None:
         timeout="1m",
         budget=2,
         steps=[
-            {"name": "outline", "prompt": "Outline."},
+            {"name": "outline", "prompt": "Outline.", "budget": {"tokens": 500}},
             {"name": "write", "prompt": "Write {{ steps.outline }}.", "tools": [], "timeout": 90},
         ],
     )
@@ -87,7 +90,11 @@ def test_steps_share_what_stands_beside_them_and_may_differ() -> None:
     assert (outline.tools, write.tools) == (("Read",), ())
     assert (outline.timeout, write.timeout) == (timedelta(minutes=1), timedelta(seconds=90))
     assert (outline.output_file, write.output_file) == ("task-result.json", "write.json")
-    assert write.budget_usd == 2.0
+    assert (read.budget, outline.budget, write.budget) == (
+        Budget(usd=2.0),
+        Budget(tokens=500),
+        NO_BUDGET,
+    )
     assert read.time == timedelta(minutes=1, seconds=90) + timedelta(seconds=60)
 
 
@@ -117,6 +124,8 @@ def test_a_single_check_and_a_bare_address_are_enough() -> None:
         ({"prompt": "x", "budget": 0}, "budget", "above 0"),
         ({"prompt": "x", "budget": {"usd": "1"}}, "budget", "above 0"),
         ({"prompt": "x", "budget": True}, "budget", "above 0"),
+        ({"prompt": "x", "budget": {"turns": 3}}, "budget", "some of usd, tokens and minutes"),
+        ({"steps": [{"name": "a", "prompt": "x", "budget": 0}]}, "steps[0].budget", "above 0"),
         ({"prompt": "x", "outputSchema": {"type": "array"}}, "outputSchema", "at its root"),
         ({"prompt": "x", "outputSchema": "no"}, "outputSchema", "at its root"),
         ({"prompt": "x", "outputFile": "../up.json"}, "outputFile", "without folders"),

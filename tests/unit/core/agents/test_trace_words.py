@@ -84,7 +84,10 @@ AGENT = SubagentBegan(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", des
             [called(name="TaskUpdate"), ended(outcome=FAILED, output="no such task")],
             ["TaskUpdate failed: no such task"],
         ),
-        ([called(name="StructuredOutput"), ended()], ["hands in its result"]),
+        (
+            [called(name="StructuredOutput", given={"tides": [1, 2]}), ended()],
+            ['hands in its result: {"tides": [1, 2]}'],
+        ),
         (
             [
                 called("t0", name="Agent"),

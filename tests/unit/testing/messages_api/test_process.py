@@ -104,6 +104,32 @@ def test_as_a_process_it_tells_its_port_and_ends_when_it_is_told_to(
     assert url.endswith(f":{port.read_text().strip()}")
 
 
+def test_started_beside_a_command_it_has_all_scripts_and_ends_with_it(tmp_path: Path) -> None:
+    scripts = [
+        {"scripts": [{"when": word, "steps": [{"kind": "text", "text": f"on {word}"}]}]}
+        for word in ("tides", "moons")
+    ]
+    for number, script in enumerate(scripts):
+        (tmp_path / str(number)).write_text(json.dumps(script))
+    started = f"{sys.executable} -m longshore.testing.messages_api --with-parent"
+    # The shell's place is taken by what reads to the end of its input.
+    shell = f"{started} --script {tmp_path}/0 --script {tmp_path}/1 & exec cat > /dev/null"
+    process = subprocess.Popen(
+        ["sh", "-c", shell], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        url = process.stdout.readline().strip().removeprefix("ANTHROPIC_BASE_URL=")
+        question = {"messages": [{"role": "user", "content": "Tell of moons."}]}
+        answer = httpx.post(f"{url}/v1/messages", json=question, trust_env=False)
+        process.stdin.close()
+
+        # Its output ends when nobody is left to write there.
+        process.stdout.read()
+    assert answer.json()["content"] == [{"type": "text", "text": "on moons"}]
+
+
 @pytest.mark.parametrize("content", ["[{}]", "{"])
 def test_a_script_file_that_cannot_be_read_is_named(
     tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]

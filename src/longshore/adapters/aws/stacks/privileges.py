@@ -214,7 +214,7 @@ _WORKER = (
     Grant("ledger", (_GET, _GET_MANY, _UPDATE), "claims, renews, ends"),
     Grant("open rows", (_QUERY,), "takes over from workers that died"),
     Grant("output", (_PUT, _QUERY), "what tasks print"),
-    Grant("house", (_GET, _QUERY), "definitions, pauses, wake-ups"),
+    Grant("house", (_GET, _QUERY, _UPDATE), "definitions, pauses, wake-ups; holds a queue"),
     *_UNNUMBERED,
     Grant("documents", _STORE_LARGE, "inputs and results"),
     Grant("files", _STORE_LARGE, "what attempts leave"),

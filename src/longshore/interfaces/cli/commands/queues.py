@@ -17,7 +17,10 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the queue.", show
 
 @command(("longshore queues list", "which are paused, by whom and why"), output=True, anywhere=True)
 def list_(here: Here) -> None:
-    """List the queues that are paused."""
+    """List the queues that are paused, and those that are held.
+
+    A queue is held for a while when the model's API asks to be left alone; that ends by itself.
+    """
     from longshore.interfaces.cli import queueing
 
     asyncio.run(queueing.list_(here))
@@ -52,7 +55,7 @@ def pause(
 def resume(here: Here, name: _Name) -> None:
     """Let the tasks of a queue begin again.
 
-    Exits with 4 if it was not paused.
+    Ends a hold, too. Exits with 4 if it was neither paused nor held.
     """
     from longshore.interfaces.cli import queueing
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadFilter
 from longshore.core.states import JobState, TaskState
 from longshore.interfaces.cli.naming import Named
@@ -127,6 +128,14 @@ class Desk(Protocol):
         """A result in review is to be bettered."""
         ...
 
+    async def budget(self, named: Named | None) -> Document:
+        """What may be spent on a job or task, None: today; and what is spent."""
+        ...
+
+    async def add_budget(self, named: Named | None, more: Budget, *, request_id: str) -> Document:
+        """Allow more; the same request once. What may be spent then."""
+        ...
+
     def crew(self, queues: tuple[str, ...]) -> Crew | None:
         """Who would work on these queues in this process; None: workers are elsewhere."""
         ...
@@ -167,7 +176,7 @@ class Desk(Protocol):
     # The house ----------------------------------------------------------------------------------
 
     async def paused(self) -> list[Document]:
-        """The queues that are paused."""
+        """The queues that are paused or held; a hold has an ``until``."""
         ...
 
     async def pause(self, queue: str, *, reason: str | None) -> Document:

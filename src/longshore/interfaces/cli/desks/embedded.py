@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from longshore.core.blob_keys import attempt_file
+from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadFilter
 from longshore.core.definition import BUILTIN
 from longshore.core.events.codec import to_wire
@@ -166,7 +167,7 @@ class EmbeddedDesk:
         return await self._backend.blobs.get(attempt_file(task_id, attempt, name))
 
     async def why(self, named: Named) -> Document:
-        paused = {queue.name: queue for queue in await self._backend.queues.paused()}
+        paused = await self.session.pausing.paused()
         reasons = await self.session.explaining.explain(
             self._tenant, named.task_id or named.job_id, paused=paused
         )
@@ -253,6 +254,28 @@ class EmbeddedDesk:
             self._tenant, task_id, by=by_whom(), feedback=feedback
         )
         return {**views.task_document(row), "revision": row.revision}
+
+    async def budget(self, named: Named | None) -> Document:
+        budgeting = self.session.budgeting
+        if named is None:
+            return views.standing_document(await budgeting.of_day(self._tenant))
+        if named.task_id is None:
+            return views.standing_document(await budgeting.of_job(self._tenant, named.job_id))
+        return views.standing_document(await budgeting.of_task(self._tenant, named.task_id))
+
+    async def add_budget(self, named: Named | None, more: Budget, *, request_id: str) -> Document:
+        budgeting, by = self.session.budgeting, by_whom()
+        if named is None:
+            await budgeting.add_to_day(self._tenant, more, by=by, request_id=request_id)
+        elif named.task_id is None:
+            await budgeting.add_to_job(
+                self._tenant, named.job_id, more, by=by, request_id=request_id
+            )
+        else:
+            await budgeting.add_to_task(
+                self._tenant, named.task_id, more, by=by, request_id=request_id
+            )
+        return await self.budget(named)
 
     def crew(self, queues: tuple[str, ...]) -> Crew | None:
         return self.session.crew(queues)

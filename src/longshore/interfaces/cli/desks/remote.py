@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import httpx
 
+from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadFilter
 from longshore.core.ids import split_task_id
 from longshore.core.limits import TASKS_PER_JOB
@@ -265,6 +266,15 @@ class RemoteDesk:
         answer: Document = await self._wire.send("POST", f"{_path(task_id)}/revise", body)
         return answer
 
+    async def budget(self, named: Named | None) -> Document:
+        answer: Document = await self._wire.get(_budget(named))
+        return answer
+
+    async def add_budget(self, named: Named | None, more: Budget, *, request_id: str) -> Document:
+        path, body = _budget(named), views.budget_document(more)
+        answer: Document = await self._wire.send("POST", path, body, request_id=request_id)
+        return answer
+
     def crew(self, queues: tuple[str, ...]) -> Crew | None:
         return None
 
@@ -358,6 +368,10 @@ def _part(text: str) -> str:
 def _path(task_id: str) -> str:
     job_id, key = split_task_id(task_id)
     return f"jobs/{_part(job_id)}/tasks/{_part(key)}"
+
+
+def _budget(named: Named | None) -> str:
+    return "budget" if named is None else f"{_entity(named)}/budget"
 
 
 def _entity(named: Named) -> str:

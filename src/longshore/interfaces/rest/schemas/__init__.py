@@ -10,6 +10,12 @@ from longshore.interfaces.rest.schemas.base import (
     Shape,
     TaskStatus,
 )
+from longshore.interfaces.rest.schemas.budgets import (
+    AddBudgetDocument,
+    BudgetDocument,
+    SpentDocument,
+    StandingDocument,
+)
 from longshore.interfaces.rest.schemas.dead_letters import (
     Category,
     DeadCounts,
@@ -85,6 +91,7 @@ from longshore.interfaces.rest.schemas.tasks import (
     LastEvent,
     OutputPage,
     OutputPiece,
+    ParkedDocument,
     ResultDocument,
     TaskDocument,
     UsageDocument,
@@ -92,12 +99,14 @@ from longshore.interfaces.rest.schemas.tasks import (
 
 __all__ = [
     "AcceptedDocument",
+    "AddBudgetDocument",
     "AddedDocument",
     "Alive",
     "ApproveDocument",
     "Artifact",
     "ArtifactList",
     "Asked",
+    "BudgetDocument",
     "CancelDocument",
     "Category",
     "CheckedTaskDocument",
@@ -131,6 +140,7 @@ __all__ = [
     "NewKeyDocument",
     "OutputPage",
     "OutputPiece",
+    "ParkedDocument",
     "PastAttemptDocument",
     "PauseDocument",
     "PausedQueueDocument",
@@ -151,6 +161,8 @@ __all__ = [
     "RevisedDocument",
     "RoundDocument",
     "Shape",
+    "SpentDocument",
+    "StandingDocument",
     "StatusesDocument",
     "TaskDocument",
     "TaskEventPage",

@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 
 JobStatus = Literal["running", "completed", "failed", "cancelled"]
 TaskStatus = Literal[
-    "waiting", "pending", "processing", "in_review", "completed", "failed", "cancelled"
+    "waiting", "pending", "processing", "in_review", "parked", "completed", "failed", "cancelled"
 ]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
 
+from longshore.core.budgets import MOST
 from longshore.core.dag import TASK_KEY_PATTERN
 from longshore.core.limits import REASON_LIMIT_CHARACTERS, TASKS_PER_JOB
 from longshore.core.submission import LONGEST_DELAY, MOST_ATTEMPTS
@@ -17,7 +19,7 @@ from longshore.interfaces.rest.schemas.base import (
     Shape,
     TaskStatus,
 )
-from longshore.interfaces.rest.schemas.tasks import TaskDocument
+from longshore.interfaces.rest.schemas.tasks import TaskDocument, UsageDocument
 
 
 class TaskRequestDocument(Asked):
@@ -45,10 +47,33 @@ class TasksDocument(Asked):
     tasks: list[TaskRequestDocument] = Field(min_length=1, max_length=TASKS_PER_JOB)
 
 
+def _without_default(schema: dict[str, Any]) -> None:
+    schema.pop("default", None)  # it would be null, which is refused
+
+
+Amount = Annotated[float, Field(gt=0, le=MOST)]
+Count = Annotated[int, Field(gt=0, le=MOST)]
+
+
+class BudgetRequestDocument(Asked):
+    """What may be spent; what is left out is not limited."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    usd: Amount | SkipJsonSchema[None] = Field(default=None, json_schema_extra=_without_default)
+    tokens: Count | SkipJsonSchema[None] = Field(default=None, json_schema_extra=_without_default)
+    minutes: Amount | SkipJsonSchema[None] = Field(default=None, json_schema_extra=_without_default)
+
+
 class JobRequestDocument(TasksDocument):
     """A job to run."""
 
     name: str | None = Field(default=None, max_length=200, examples=["nightly"])
+    budget: Amount | BudgetRequestDocument | None = Field(
+        default=None,
+        description="What agents may spend on all its tasks together; a number is dollars.",
+        examples=[20],
+    )
 
 
 class AcceptedDocument(Shape):
@@ -94,6 +119,7 @@ class JobDocument(Shape):
     progress: Progress
     request_id: str
     round: int = Field(description="Grows with each resume.")
+    usage: UsageDocument = Field(description="Of its tasks that have ended, failed ones too.")
     created_at: Moment
     finished_at: Moment | None
     duration_ms: int | None

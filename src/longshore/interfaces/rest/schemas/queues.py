@@ -12,13 +12,18 @@ class PausedQueueDocument(Shape):
     """A queue of which nothing is begun."""
 
     name: str
-    by: str = Field(description="Who paused it: the name of a key, or of whoever did it there.")
+    by: str = Field(
+        description="Who paused it: a key, a person or, of a hold, a worker; by its name."
+    )
     reason: str | None
     at: Moment
+    until: Moment | None = Field(
+        description="When a hold ends by itself; null: it is paused until somebody resumes it."
+    )
 
 
 class PausedQueueList(Shape):
-    """Every queue that is paused, by name."""
+    """Every pause and every hold, by the name of the queue."""
 
     paused: list[PausedQueueDocument]
 

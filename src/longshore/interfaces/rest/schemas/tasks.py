@@ -18,11 +18,20 @@ class ErrorDocument(Shape):
     signal: str | None
 
 
-class UsageDocument(Shape):
-    """What a task has cost so far."""
+class ParkedDocument(Shape):
+    """Why a task rests: a budget is used up."""
 
-    cost_usd: float | None
-    turns: int | None
+    budget: Literal["step", "task", "job", "day"] = Field(description="Whose.")
+    reason: str
+    at: Moment
+
+
+class UsageDocument(Shape):
+    """What a task has cost so far, or the tasks of a job that have ended."""
+
+    cost_usd: float
+    turns: int
+    tokens: int = Field(description="Read and written, those from a cache too.")
 
 
 class LastEvent(Shape):
@@ -48,6 +57,7 @@ class TaskDocument(Shape):
     max_attempts: int
     worker_id: str | None
     error: ErrorDocument | None
+    parked: ParkedDocument | None = Field(description="Of a task that is parked: why.")
     created_at: Moment
     due_at: Moment | None
     started_at: Moment | None

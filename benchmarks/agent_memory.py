@@ -1,0 +1,126 @@
+"""Memory of agents that wait in a queue: however many there are, they take no more than they may.
+
+A worker that could run many at once is given a ceiling with room for a few. While it works them
+off, the memory of all processes of its attempts is added up, again and again: the child, the
+command line of the SDK, and whatever that has started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.agent_stage import Stage, model, staged
+from benchmarks.figures import Figure, under
+from benchmarks.harness import scratch
+from benchmarks.processes import children_of_all, name_of, pss_kib, rss_kib
+from benchmarks.scale import Scale
+from longshore.settings.agent import AgentSettings
+
+_SLOTS, _ROOM = 8, 3
+_LOOK_S = 0.05
+_LIMIT_S = 300.0
+_AT_WORK = "longshore-task"
+_MIB = 2**20
+_TURNS = 5
+_STEPS: list[dict[str, Any]] = [
+    *[
+        {"kind": "tool_use", "name": "Bash", "input": {"command": f"echo {n}"}}
+        for n in range(_TURNS)
+    ],
+    {"kind": "text", "text": "done"},
+]
+
+
+class Peaks:
+    """The most that was seen, in MiB."""
+
+    def __init__(self) -> None:
+        self.together = self.together_rss = self.one = 0.0
+        self.at_once = self.samples = 0
+
+    def look(self, worker: int) -> None:
+        """Take a sample."""
+        children = children_of_all()
+        agents = [_sizes(_below(one, children)) for one in _attempts(worker, children)]
+        self.samples += 1
+        self.at_once = max(self.at_once, len(agents))
+        self.together = max(self.together, sum(pss for pss, _ in agents))
+        self.together_rss = max(self.together_rss, sum(rss for _, rss in agents))
+        self.one = max([self.one, *(rss for _, rss in agents)])
+
+
+def measure(scale: Scale) -> Iterator[Figure]:
+    """The most of all together, and the most of one, with the setting that must fit it."""
+    each = AgentSettings().memory_each / _MIB
+    with scratch() as folder:
+        peaks = asyncio.run(_worked_off(folder, scale.agents_waiting))
+    yield Figure(
+        name="agents.memory",
+        unit="MiB",
+        value=peaks.together_rss,
+        target=under(_ROOM * each, peaks.together_rss, "MiB, the ceiling"),
+        details={
+            "shared_once": peaks.together,
+            "tasks": scale.agents_waiting,
+            "slots": _SLOTS,
+            "room_for": _ROOM,
+            "most_at_once": peaks.at_once,
+            "samples": peaks.samples,
+        },
+    )
+    yield Figure(
+        name="agents.memory_each",
+        unit="MiB",
+        value=peaks.one,
+        target=under(each, peaks.one, "MiB, agent.memory_each"),
+        details={"turns": _TURNS + 1},
+    )
+
+
+async def _worked_off(folder: Path, tasks: int) -> Peaks:
+    ceiling = str(_ROOM * AgentSettings().memory_each)
+    with model(folder, *_STEPS) as url:
+        async with (
+            asyncio.timeout(_LIMIT_S),
+            staged(
+                folder / "data",
+                url,
+                tools=("Bash",),
+                LONGSHORE_WORKER_CONCURRENCY=str(_SLOTS),
+                LONGSHORE_AGENT_MEMORY_CEILING=ceiling,
+            ) as stage,
+        ):
+            return await _watched(stage, await stage.begin("memory", tasks))
+
+
+async def _watched(stage: Stage, task_ids: Sequence[str]) -> Peaks:
+    peaks, ended = Peaks(), asyncio.gather(*map(stage.completed, task_ids))
+    while not ended.done():
+        await asyncio.to_thread(peaks.look, stage.worker)
+        await asyncio.sleep(_LOOK_S)
+    await ended
+    return peaks
+
+
+def _attempts(worker: int, children: dict[int, list[int]]) -> list[int]:
+    return [one for one in _below(worker, children) if name_of(one) == _AT_WORK]
+
+
+def _below(top: int, children: dict[int, list[int]]) -> list[int]:
+    found = [top]
+    for one in found:
+        found += children[one]
+    return found
+
+
+def _sizes(family: Sequence[int]) -> tuple[float, float]:
+    """What a family takes: with its part of what is shared, and with all of that."""
+    pss = rss = 0.0
+    for one in family:
+        with contextlib.suppress(OSError):  # it has gone since
+            pss, rss = pss + pss_kib(one) / 1024, rss + rss_kib(one) / 1024
+    return pss, rss

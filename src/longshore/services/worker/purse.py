@@ -1,0 +1,200 @@
+"""The purse of an attempt: what its agent may still spend, asked before each question to a model.
+
+Four budgets may stand in the way: that of the step, of the task, of the job, and of the tenant's
+day. The first two are the attempt's alone and looked at here; the others are shared, so what is
+wanted is reserved there before it is spent, and settled when the answer has come. What is
+used up stops the agent, and its task is parked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from longshore.core.agents.plan import AgentPlan, read_plan
+from longshore.core.budgets import (
+    NO_BUDGET,
+    Allowance,
+    Budget,
+    Scope,
+    Stale,
+    day_account,
+    day_after,
+    exhausted,
+    job_account,
+    raised,
+)
+from longshore.core.definition import RunnerKind
+from longshore.core.events.types import Usage
+from longshore.core.rows import JobRow, TaskRow
+from longshore.errors import LeaseLost
+from longshore.ports.clock import Clock
+from longshore.ports.runner import Asked, WorkOrder
+from longshore.services.accounting import Accounting
+from longshore.services.worker.tools import Tools
+
+NOTHING = Usage()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exhausted:
+    """A budget of which nothing is left."""
+
+    scope: Scope
+    reason: str
+    until: datetime | None = None  # when there is a new one
+    allowance: Allowance | None = None  # of the task, as it was when this was found
+
+
+@dataclass(slots=True)
+class _Share:
+    """What this attempt has of a shared account."""
+
+    spent: Usage = NOTHING  # by answers for which something was reserved there
+    asked: dict[int, Usage] = field(default_factory=dict)  # on its way
+
+    @property
+    def reserved(self) -> Usage:
+        return sum(self.asked.values(), NOTHING)
+
+
+class Purse:
+    """What one attempt may spend.
+
+    Args:
+        row: Its row as it was last heard of.
+        day: What a tenant may spend in a day.
+    """
+
+    def __init__(
+        self,
+        accounting: Accounting,
+        clock: Clock,
+        row: Callable[[], TaskRow],
+        plan: AgentPlan,
+        *,
+        day: Budget,
+    ) -> None:
+        self._accounting = accounting
+        self._clock = clock
+        self._row = row
+        self._plan = plan
+        self._day = day
+        self._job: JobRow | None = None
+        self._spent = NOTHING
+        self._asked: dict[int, Usage] = {}
+        self._steps: dict[str, Usage] = {}  # what had been spent when each began
+        self._shares: dict[str, _Share] = {}
+        self.exhausted: Exhausted | None = None
+
+    async def open(self) -> bool:
+        """Find out which budgets there are; whether there is any."""
+        await self._look_at_job()
+        own = self._plan.budget or any(step.budget for step in self._plan.steps)
+        return bool(own or self._day or self._of_job)
+
+    async def _look_at_job(self) -> None:
+        self._job = await self._accounting.job_of(self._row())
+
+    @property
+    def _of_job(self) -> Budget:
+        return (
+            NO_BUDGET if self._job is None else raised(self._job.spec.budget, self._job.allowance)
+        )
+
+    async def admits(self, asked: Asked) -> str | None:
+        """Whether what is asked for may be spent: None, or why not. From then on nothing is.
+
+        Raises:
+            LeaseLost: somebody else has ended the attempt.
+        """
+        if self.exhausted is None:
+            self._steps.setdefault(asked.step, asked.spent)
+            self.exhausted = self._own_exhausted(asked) or await self._shared_exhausted(asked)
+        return None if self.exhausted is None else self.exhausted.reason
+
+    def _own_exhausted(self, asked: Asked) -> Exhausted | None:
+        row, on_the_way = self._row(), sum(self._asked.values(), NOTHING)
+        step = next((one for one in self._plan.steps if one.name == asked.step), None)
+        if step is not None:
+            spent = asked.spent - self._steps[asked.step] + on_the_way
+            if why := exhausted(raised(step.budget, row.allowance), spent):
+                reason = f"budget of step {step.name!r}: {why}"
+                return Exhausted(scope=Scope.STEP, reason=reason, allowance=row.allowance)
+        spent = row.usage + asked.spent + on_the_way
+        if why := exhausted(raised(self._plan.budget, row.allowance), spent):
+            reason = f"budget of the task: {why}"
+            return Exhausted(scope=Scope.TASK, reason=reason, allowance=row.allowance)
+        self._asked[asked.number] = asked.wanted
+        return None
+
+    async def _shared_exhausted(self, asked: Asked) -> Exhausted | None:
+        try:
+            if why := await self._reserve_of_job(asked):
+                return Exhausted(scope=Scope.JOB, reason=f"budget of the job: {why}")
+            now = self._clock.now()
+            if self._day and (why := await self._reserve(day_account(now), self._day, asked)):
+                until = day_after(now)
+                return Exhausted(scope=Scope.DAY, reason=f"budget of the day: {why}", until=until)
+        except Stale as stale:
+            raise LeaseLost(self._row().id, "somebody else has ended the attempt") from stale
+        return None
+
+    async def _reserve_of_job(self, asked: Asked) -> str | None:
+        if self._job is None or not self._job.spec.budget:
+            return None
+        name = job_account(self._job.id)
+        if await self._reserve(name, self._of_job, asked) is None:
+            return None
+        await self._look_at_job()  # somebody may have added something meanwhile
+        return await self._reserve(name, self._of_job, asked)
+
+    async def _reserve(self, name: str, limit: Budget, asked: Asked) -> str | None:
+        share = self._shares.setdefault(name, _Share())
+        why = await self._accounting.reserve(
+            self._row(),
+            name,
+            limit,
+            spent=share.spent,
+            reserved=share.reserved,
+            wanted=asked.wanted,
+        )
+        if why is None:
+            share.asked[asked.number] = asked.wanted
+        return why
+
+    async def settle(self, number: int, spent: Usage) -> None:
+        """An answer has come, or will not; with it the attempt has spent this much in all."""
+        cost, self._spent = spent - self._spent, spent
+        self._asked.pop(number, None)
+        for name, share in self._shares.items():
+            if share.asked.pop(number, None) is not None:
+                share.spent += cost
+                await self._accounting.settle(
+                    self._row(), name, spent=share.spent, reserved=share.reserved
+                )
+
+    async def close(self) -> None:
+        """The attempt is over."""
+        for name, share in self._shares.items():
+            await self._accounting.close(self._row(), name, spent=share.spent)
+
+
+async def purse_for(order: WorkOrder, tools: Tools, row: Callable[[], TaskRow]) -> Purse | None:
+    """The purse of an attempt, opened; None if it is no agent's, or nothing limits it.
+
+    Raises:
+        LeaseLost: somebody else has ended the attempt.
+        BackendUnavailable: nobody can tell what it may spend.
+    """
+    if order.definition.runner is not RunnerKind.AGENT:
+        return None
+    plan, _ = read_plan(order.definition.options)
+    if plan is None:
+        return None
+    purse = Purse(tools.accounting, tools.backend.clock, row, plan, day=tools.day_budget)
+    if not await purse.open():
+        return None
+    await purse.admits(Asked(0, "", NOTHING, NOTHING))
+    return purse

@@ -1,0 +1,72 @@
+"""Who helps an agent: another model, a server of tools, an agent below it; all of them counted."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from longshore.core.states import TaskState
+from longshore.testing.messages_api import Request, Script, error, text, tool_use
+from longshore.testing.messages_api.script import ReadyStep
+from tests.agents.stage import KEY, MODEL, Stage, scenario
+
+MISSING = "claude-of-tomorrow"
+# A server of one tool, which says with what it was started.
+DESK = """
+import json, os, sys
+about = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
+         "serverInfo": {"name": "desk", "version": "1"}}
+tool = {"name": "ring", "description": "Rings.", "inputSchema": {"type": "object"}}
+for line in sys.stdin:
+    asked = json.loads(line)
+    said = {"text": f"rung {dict(os.environ)}", "type": "text"}
+    answers = {"initialize": about, "tools/list": {"tools": [tool]},
+               "tools/call": {"content": [said]}}
+    if "id" in asked:
+        answer = {"jsonrpc": "2.0", "id": asked["id"], "result": answers.get(asked["method"], {})}
+        print(json.dumps(answer), flush=True)
+"""
+
+
+@scenario
+async def test_another_model_a_server_of_tools_and_an_agent_below_help_and_are_counted(
+    stage: Stage, tmp_path: Path
+) -> None:
+    desk = tmp_path / "desk.py"
+    desk.write_text(DESK)
+    below = {"description": "Count", "prompt": "Count it.", "subagent_type": "general-purpose"}
+    steps = iter([tool_use("mcp__desk__ring", {}), tool_use("Agent", below), text("Done.")])
+
+    def answer(request: Request) -> ReadyStep:
+        return error(404) if request.model == MISSING else next(steps)
+
+    stage.api.play([Script.of(answer, agents=[text("Counted.")])])
+    options = {
+        "prompt": "Do it.",
+        "model": MISSING,
+        "fallbackModel": MODEL,
+        "tools": ["Agent", "mcp__desk__ring"],
+        "mcpServers": {"desk": {"command": sys.executable, "args": [str(desk)]}},
+    }
+    await stage.define(options=options)
+    await stage.submit()
+
+    row = await stage.over()
+
+    assert row.state is TaskState.COMPLETED, row.failure
+    # It waited for the one below: there is one result, and it is the last thing that was said.
+    assert await stage.result() == "Done."
+    refused = [one for one in stage.requests() if one.model == MISSING]
+    asked = [one for one in stage.requests() if one.model == MODEL]
+    assert refused
+    assert [one.agent_id is None for one in asked] == [True, True, False, True]
+    rung = json.dumps(asked[1].messages)
+    assert "rung" in rung
+    assert KEY not in rung
+    assert "Counted." in json.dumps(asked[3].messages)
+    # All four are paid for; turns are the agent's own.
+    assert (row.usage.input_tokens, row.usage.turns) == (400, 3)
+    (traced,) = await stage.trace()
+    assert [one["kind"] for one in traced["subagents"]] == ["general-purpose"]
+    assert traced["costUsd"] == pytest.approx(row.usage.cost_usd)

@@ -1,0 +1,66 @@
+"""A rate limit of the model's API sets back the whole queue, and costs nobody an attempt."""
+
+from pathlib import Path
+
+from longshore.core.states import TaskState
+from longshore.testing.messages_api import Script, error, text
+from tests.acceptance.conftest import until
+from tests.agents.stage import TENANT, Stage, on_stage, scenario
+
+WAIT_S = 2
+LIMITED = error(429, headers={"retry-after": str(WAIT_S)})
+ONE_AT_A_TIME = {"worker.concurrency": 1, "agent.retries": 2}
+
+
+async def submitted(stage: Stage, *keys: str) -> None:
+    for key in keys:
+        await stage.define(key, options={"prompt": f"Meet {key} ."})
+    await stage.submit(*({"taskId": key, "name": key} for key in keys))
+
+
+@scenario
+async def test_no_task_of_the_queue_asks_the_model_before_the_time_is_over(tmp_path: Path) -> None:
+    script = [Script.of(LIMITED, text("done"), when="first"), Script.of(text("done"), when="next")]
+    async with on_stage(tmp_path, script, flags=ONE_AT_A_TIME) as stage:
+        await submitted(stage, "first", "next")
+        await stage.attempt_over(1, "first")
+        turned_away = stage.requests("first")[0].received_at_s
+
+        await stage.over("first", "next")
+
+        others = [one for one in stage.api.requests if one.received_at_s > turned_away]
+        assert len(others) == 2
+        assert min(one.received_at_s for one in others) >= turned_away + WAIT_S
+        for key, attempts in (("first", 2), ("next", 1)):
+            row = await stage.row(key)
+            assert row.state is TaskState.COMPLETED, row.failure
+            assert (row.attempt, row.attempts_used) == (attempts, 0), key
+        assert await stage.services.backend.queues.paused() == []
+
+
+@scenario
+async def test_the_command_line_does_not_wait_by_itself_and_why_says_what_is_waited_for(
+    tmp_path: Path,
+) -> None:
+    limited = error(429, headers={"retry-after": "50"})
+    script = [Script.of(limited, text("done"), when="first"), Script.of(text("x"), when="next")]
+    async with on_stage(tmp_path, script, flags=ONE_AT_A_TIME) as stage:
+        await submitted(stage, "first", "next")
+
+        waiting = await stage.attempt_over(1, "first")
+
+        assert (waiting.state, waiting.attempts_used) == (TaskState.PENDING, 0)
+        ((category, _),) = await stage.failures("first")
+        assert category == "rate-limit"
+        assert len(stage.requests("first")) == 1
+        services = stage.services
+        await until(services.pausing.paused)
+        paused = await services.pausing.paused()
+        reasons = await services.explaining.explain(TENANT, stage.id_of("next"), paused=paused)
+        (held,) = [reason for reason in reasons if reason.code == "queue_held"]
+        assert held.remedy_command == "longshore queues resume default"
+
+        await services.pausing.resume("default", by="operator")
+
+        assert (await stage.over("next")).state is TaskState.COMPLETED
+        assert len(stage.api.requests) == 2

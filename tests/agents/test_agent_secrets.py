@@ -1,0 +1,84 @@
+"""The credential is used, and seen by nobody: not by a process, in a file, or in what is told."""
+
+import json
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from longshore.core.states import TaskState
+from longshore.runners.keeper.kernel import descendants
+from longshore.testing.messages_api import error, text, tool_use
+from tests.agents.holding import begun
+from tests.agents.stage import KEY, Stage, on_stage, scenario
+
+
+@scenario
+async def test_the_credential_is_nowhere_while_an_agent_works_and_nowhere_after(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    never, home = tmp_path / "never", tmp_path / "home"
+    os.mkfifo(never)
+    home.mkdir()
+    script = [
+        tool_use("Bash", {"command": f"env > seen; echo > begun; read nothing < {never}"}),
+        # An upstream that repeats what it was shown, in words and in a header.
+        error(500, f"not with {KEY}", headers={"x-you-sent": KEY}),
+        text("done"),
+    ]
+    flags = {"agent.api_key": None, "log_level": "debug"}
+    async with on_stage(home, script, flags=flags) as stage:
+        await stage.define(options={"prompt": "Do it.", "tools": ["Bash"]})
+        await stage.submit()
+        await begun(stage.files() / "begun")
+
+        processes = check_processes()
+        assert {"claude", "bash", "longshore-task"} <= processes
+        check_files(home)
+        assert list(home.rglob("*.jsonl"))  # it had all that there is to look into
+        never.write_text("go on\n")
+        row = await stage.over()
+
+        assert row.state is TaskState.COMPLETED, row.failure
+        assert row.attempt == 2
+        assert {request.credential for request in stage.requests()} == {KEY}
+        await check_told(stage)
+        check_files(home)
+    printed = capfd.readouterr()
+    assert caplog.text
+    assert KEY not in f"{caplog.text} {printed.out} {printed.err}"
+
+
+def check_processes() -> set[str]:
+    """Look at what every process below this one was started with; their names."""
+    names = set()
+    for one in descendants(os.getpid()):
+        folder = Path(f"/proc/{one}")
+        started_with = (folder / "environ").read_bytes() + (folder / "cmdline").read_bytes()
+        name = (folder / "comm").read_text().strip()
+        assert KEY.encode() not in started_with, name
+        names.add(name)
+    return names
+
+
+def check_files(folder: Path) -> None:
+    """Look into every file: the store, what was kept of attempts, the agent's own home."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    assert [path for path in paths if KEY.encode() in path.read_bytes()] == []
+
+
+async def check_told(stage: Stage) -> None:
+    _, history = await stage.history()
+    ((_, said),) = await stage.failures()
+    # It was repeated, and is hidden: what stands in its place was the attempt's.
+    assert "it said: not with " in said
+    traces = [await stage.trace(attempt=attempt) for attempt in (1, 2)]
+    kept = [await stage.file("logs/summary.log", attempt=attempt) for attempt in (1, 2)]
+    told = f"{history} {await stage.output()} {json.dumps(traces)} {kept} {await stage.row()}"
+    assert KEY not in told

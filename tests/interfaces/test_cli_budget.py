@@ -1,0 +1,294 @@
+"""``longshore budget``, and what a job cost and rests for, wherever jobs and tasks are shown."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.core.budgets import Scope
+from longshore.core.ids import job_id_of, task_id_of
+from longshore.core.rows import TaskRow
+from longshore.interfaces.cli.exits import ExitCode
+from longshore.wiring import Services
+from tests.interfaces.conftest import At
+from tests.interfaces.dead_store import look
+from tests.interfaces.doors import PATIENCE_S, Answer, Cli
+from tests.interfaces.parking import USED_UP, park, writer, written_by
+
+Inside = Callable[..., Answer]
+TODAY = {"LONGSHORE_AGENT_USD_PER_DAY": "10", "LONGSHORE_AGENT_TOKENS_PER_DAY": "1000"}
+
+
+@pytest.fixture
+def folder(cli: Cli) -> Path:
+    return cli.folder / ".longshore"
+
+
+@pytest.fixture
+def ask(folder: Path, inside: Inside, at: At) -> Inside:
+    return lambda *arguments: inside(*arguments, *at(folder))
+
+
+@pytest.fixture
+def submit(cli: Cli, ask: Inside) -> Callable[..., str]:
+    """A job of agents, none of which has begun; the budgets of it and of each of its tasks."""
+
+    def run(*keys: str, of_job: Any = None, of_each: Any = None) -> str:
+        file = cli.folder / "job.json"
+        document = {
+            "tasks": [written_by(key) for key in keys],
+            "definitions": [writer(**({"budget": of_each} if of_each else {}))],
+            "budget": of_job,
+        }
+        file.write_text(json.dumps(document))
+        answer = ask("submit", str(file), "-o", "json")
+        assert answer.code == 0, answer.err
+        return str(answer.json["jobId"])
+
+    return run
+
+
+def _park(folder: Path, job_id: str, key: str, **how: Any) -> None:
+    async def parked(services: Services) -> TaskRow:
+        return await park(services, task_id_of(job_id, key), **how)
+
+    look(folder, parked)
+
+
+def test_a_parked_task_is_shown_with_its_reason_and_goes_on_when_more_is_allowed(
+    folder: Path, ask: Inside, submit: Callable[..., str]
+) -> None:
+    job_id = submit("a", "b", of_each={"usd": 0.15})
+    _park(folder, job_id, "a")
+
+    listed = ask("tasks", "--state", "parked")
+    job = ask("job", job_id).out
+    why = ask("why", f"{job_id}_a").out
+    added = ask("budget", "add", f"{job_id}_a", "--usd", "5")
+
+    assert f"{job_id}_a" in listed.out
+    assert f"{job_id}_b" not in listed.out
+    assert USED_UP in " ".join(listed.out.split())
+    assert USED_UP in " ".join(job.split())
+    assert "1 parked" in job
+    assert f"→ longshore budget add {job_id}_a --usd 5" in why
+    assert (added.code, added.err) == (0, "")
+    head, *table = added.out.splitlines()
+    assert head == f"{job_id}_a: $5.00 more"
+    assert [line.split() for line in table] == [
+        ["LIMIT", "ADDED", "SPENT", "RESERVED"],
+        ["dollars", "5.1500", "5.0000", "0.2000", "0.0000"],
+        ["tokens", "no", "limit", "1,100", "0"],
+        ["minutes", "no", "limit", "1.5", "0.0"],
+    ]
+    assert ask("tasks", "--state", "parked").err == "no tasks are parked\n"
+    assert "Task Budget Added" in ask("events", f"{job_id}_a").out
+
+
+def test_budgets_are_shown_as_a_table_and_as_json(
+    folder: Path, ask: Inside, submit: Callable[..., str]
+) -> None:
+    job_id = submit("a", of_job={"usd": 2, "minutes": 30}, of_each=0.15)
+    _park(folder, job_id, "a")
+
+    of_job = ask("budget", "show", job_id)
+    of_task = ask("budget", "show", f"{job_id}_a", "-o", "json").json
+    of_day = ask("budget", "show", "today")
+
+    assert [line.split() for line in of_job.out.splitlines()] == [
+        [job_id],
+        ["LIMIT", "SPENT", "RESERVED"],
+        ["dollars", "2.0000", "0.0000", "0.0000"],
+        ["tokens", "no", "limit", "0", "0"],
+        ["minutes", "30.0", "0.0", "0.0"],
+    ]
+    assert of_task["limit"] == {"usd": 0.15, "tokens": None, "minutes": None}
+    assert of_task["spent"] == {"usd": 0.2, "tokens": 1_100, "minutes": 1.5}
+    assert of_day.out.startswith("today\n")
+    assert of_day.out.count("no limit") == 3
+
+
+def test_the_same_request_adds_once(ask: Inside, submit: Callable[..., str]) -> None:
+    job_id = submit("a", of_job={"usd": 2})
+
+    for _ in range(2):
+        once = ask("budget", "add", job_id, "--usd", "1", "--request-id", "more", "-o", "json")
+    again = ask("budget", "add", job_id, "--usd", "1", "-o", "json")
+
+    assert (once.json["limit"]["usd"], once.json["added"]["usd"]) == (3.0, 1.0)
+    assert again.json["limit"]["usd"] == 4.0
+
+
+def test_more_for_a_job_lets_its_tasks_go_on(
+    folder: Path, ask: Inside, submit: Callable[..., str]
+) -> None:
+    job_id = submit("a", "b", of_job={"tokens": 1_000})
+    for key in ("a", "b"):
+        _park(folder, job_id, key, scope=Scope.JOB, reason="1,100 of 1,000 tokens are used")
+
+    why = ask("why", f"{job_id}_a").out
+    added = ask("budget", "add", job_id, "--tokens", "5000")
+
+    assert f"→ longshore budget add {job_id} --tokens 100000" in why
+    assert added.out.startswith(f"{job_id}: 5,000 tokens more\n")
+    statuses = [task["status"] for task in ask("job", job_id, "-o", "json").json["tasks"]]
+    assert statuses == ["pending", "pending"]
+
+
+def test_who_adds_to_a_task_that_rests_for_its_job_is_told_so(
+    folder: Path, ask: Inside, submit: Callable[..., str]
+) -> None:
+    job_id = submit("a", of_job={"usd": 0.15}, of_each={"usd": 3})
+    _park(folder, job_id, "a", scope=Scope.JOB, reason="budget of the job: it is spent")
+
+    added = ask("budget", "add", f"{job_id}_a", "--usd", "1")
+
+    assert added.code == 0
+    assert "the task is still parked, budget of the job: it is spent" in added.err
+    assert f"`longshore why {job_id}_a`" in added.err
+
+
+def test_who_adds_too_little_is_told_so(
+    folder: Path, ask: Inside, submit: Callable[..., str]
+) -> None:
+    job_id = submit("a", of_each={"usd": 0.15})
+    _park(folder, job_id, "a")
+
+    little = ask("budget", "add", f"{job_id}_a", "--usd", "0.005")
+    enough = ask("budget", "add", f"{job_id}_a", "--usd", "1")
+
+    assert little.out.startswith(f"{job_id}_a: $0.0050 more\n")
+    assert "it is still used up: 0.2000 of 0.1550 dollars; add more" in little.err
+    assert enough.err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("show", "job-nowhere"), ExitCode.NOT_FOUND, "job-nowhere"),
+        (("add", "job-nowhere", "--usd", "1"), ExitCode.NOT_FOUND, "job-nowhere"),
+        (("add", "{job}"), ExitCode.USAGE, "nothing is added: say --usd, --tokens or --minutes"),
+        (("add", "{job}", "--usd", "0"), ExitCode.USAGE, "--usd"),
+        (("add", "{job}", "--usd", "-1"), ExitCode.USAGE, "--usd"),
+        (("add", "{job}", "--usd", "much"), ExitCode.USAGE, "--usd"),
+        (("add", "{job}", "--usd", "nan"), ExitCode.USAGE, "--usd"),
+        (("add", "{job}", "--usd", "1e12"), ExitCode.USAGE, "--usd: 1,000,000,000 at most"),
+        (("add", "{job}", "--tokens", "1.5"), ExitCode.USAGE, "--tokens"),
+        (("add", "{job}", "--tokens", "5"), ExitCode.USAGE, "nothing limits it"),
+        (("add", "today", "--usd", "5"), ExitCode.USAGE, "nothing limits it"),
+    ],
+)
+def test_what_cannot_be_added_changes_nothing(
+    arguments: tuple[str, ...],
+    code: ExitCode,
+    told: str,
+    ask: Inside,
+    submit: Callable[..., str],
+) -> None:
+    job_id = submit("a", of_job={"usd": 2})
+
+    answer = ask("budget", *(one.format(job=job_id) for one in arguments))
+
+    assert (answer.code, answer.out) == (code, ""), answer.err
+    assert told in " ".join(answer.err.split())
+    added = ask("budget", "show", job_id, "-o", "json").json["added"]
+    assert added == {"usd": None, "tokens": None, "minutes": None}
+
+
+def test_to_what_has_ended_nothing_is_added(ask: Inside, submit: Callable[..., str]) -> None:
+    job_id = submit("a", of_job={"usd": 2})
+    assert ask("cancel", job_id).code == 0
+
+    for id_ in (job_id, f"{job_id}_a"):
+        answer = ask("budget", "add", id_, "--usd", "1")
+        assert (answer.code, "is cancelled" in answer.err) == (ExitCode.REFUSED, True), answer.err
+
+
+def test_a_day_is_shown_and_lengthened_where_it_has_a_limit(
+    folder: Path, cli: Cli, inside: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in TODAY.items():
+        monkeypatch.setenv(name, text)
+    here = ("--data-dir", str(folder))
+    file = cli.folder / "job.json"
+    file.write_text(json.dumps({"tasks": [written_by("a")], "definitions": [writer()]}))
+    job_id = inside("submit", str(file), "-o", "json", *here).json["jobId"]
+    tomorrow = look(folder, _tomorrow)
+    reason = "1,100 of 1,000 tokens are used"
+    _park(folder, job_id, "a", scope=Scope.DAY, reason=reason, until=tomorrow)
+
+    why = inside("why", f"{job_id}_a", *here).out
+    added = inside("budget", "add", "today", "--usd", "2.5", "--tokens", "500", *here)
+    shown = inside("budget", "show", "today", "-o", "json", *here).json
+
+    assert "and by itself at" in why
+    assert "→ longshore budget add today --tokens 100000" in why
+    assert added.out.startswith("today: $2.50, 500 tokens more\n")
+    assert shown["limit"] == {"usd": 12.5, "tokens": 1_500, "minutes": None}
+    assert inside("tasks", "--state", "parked", *here).err == "no tasks are parked\n"
+
+
+async def _tomorrow(services: Services) -> Any:
+    return services.backend.clock.now() + timedelta(days=1)
+
+
+def test_what_jobs_and_tasks_cost_has_a_column_only_where_something_did(
+    folder: Path, cli: Cli, ask: Inside, submit: Callable[..., str]
+) -> None:
+    job_id = submit("a", "b", of_each={"usd": 0.15})
+    free = [ask("jobs").out, ask("job", job_id).out, ask("tasks").out]
+    _park(folder, job_id, "a")
+    under_way = ask("jobs").out
+    resting = [ask("job", job_id).out, ask("tasks").out]
+    assert ask("cancel", job_id).code == 0
+    assert cli("worker", "--burst").code == 0
+    over = ask("jobs").out
+
+    assert not any("cost" in text.lower() for text in (*free, under_way))
+    for text in resting:
+        head = next(line for line in text.splitlines() if "STATE" in line)
+        (paid,) = [line for line in text.splitlines() if "$0.20 " in line and "parked" in line]
+        assert paid[: head.index("COST") + len("COST")].endswith("$0.20")
+    assert "cost      $0.20" in resting[0]
+    head, line = over.splitlines()
+    assert head.endswith("COST")
+    assert line.endswith("$0.20")
+
+
+def test_who_waits_is_told_that_a_task_is_parked_and_where_to_ask(folder: Path, cli: Cli) -> None:
+    file = cli.folder / "job.json"
+    file.write_text(json.dumps({"tasks": [written_by("a")], "definitions": [writer()]}))
+    assert cli("queues", "pause", "default").code == 0  # so that the test alone begins it
+    with cli.start("submit", str(file), "--request-id", "r1", "--wait") as waiting:
+        assert waiting.stderr is not None
+        while "is paused by" not in (told := waiting.stderr.readline()):
+            assert told
+        _park(folder, job_id_of("default", "r1"), "a")
+
+        while "parked" not in (told := waiting.stderr.readline()):
+            assert told
+        words = told.split()
+        why = cli(*words[words.index("longshore") + 1 :])
+        assert cli("cancel", job_id_of("default", "r1")).code == 0
+        waiting.communicate(timeout=PATIENCE_S)
+
+    assert told.startswith(f"a: parked ({USED_UP}): longshore why ")
+    assert "longshore budget add" in why.out
+    assert waiting.returncode == ExitCode.FAILED
+
+
+def test_attempts_that_were_parked_are_not_shown_as_more_than_there_may_be(
+    folder: Path, ask: Inside, submit: Callable[..., str]
+) -> None:
+    job_id = submit("a", of_each={"usd": 0.15})
+    shown = []
+    for _ in range(4):
+        _park(folder, job_id, "a")
+        (_, line, *_) = ask("tasks").out.splitlines()
+        shown.append(line.split()[2])
+        assert ask("budget", "add", f"{job_id}_a", "--usd", "1").code == 0
+
+    assert shown == ["1/3", "2/3", "3/3", "4"]

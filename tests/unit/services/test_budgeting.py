@@ -1,0 +1,168 @@
+"""Operators look at the budget of a task and add to it, and it goes on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.core import commands as c
+from longshore.core.budgets import NO_BUDGET, Budget, Scope
+from longshore.core.definition import Definition, RunnerKind
+from longshore.core.events.types import Usage
+from longshore.core.states import TaskState
+from longshore.errors import CommandRefused, NotFound, UsageError
+from longshore.services.budgeting import Standing
+from longshore.testing.flaky import Flaky
+from tests.unit.services.ports import Interposed
+from tests.unit.services.spending import (
+    ANN,
+    DAY,
+    MORE,
+    park,
+    staged,
+    submit,
+    usd,
+)
+from tests.unit.services.stage import (
+    BACKENDS,
+    SECOND,
+    TENANT,
+    Stage,
+    a_task,
+    job_id,
+    opened,
+    scenario,
+    task_id,
+)
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("scope", [Scope.TASK, Scope.STEP])
+@scenario
+async def test_a_task_that_rests_goes_on_and_the_same_request_adds_once(
+    kind: str, scope: Scope, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage = await staged(backend, budget=1.0)
+        await submit(stage)
+        await park(stage, "a", scope)
+
+        first = await stage.budgeting.add_to_task(TENANT, task_id("a"), MORE, **ANN)
+        again = await stage.budgeting.add_to_task(TENANT, task_id("a"), MORE, **ANN)
+
+        assert (first.state, again) == (TaskState.PENDING, first)
+        assert await stage.messages() != []
+        assert (await stage.told("a"))[-2:] == ["Task Budget Added", "Task Unparked"]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_an_addition_whose_answer_was_lost_counts_once(kind: str, tmp_path: Path) -> None:
+    async with opened(kind, tmp_path) as backend:
+        stage, other = await staged(backend, budget=1.0), Stage(backend)
+        await submit(stage)
+        await park(stage, "a", Scope.TASK)
+
+        async def goes_on() -> None:
+            await other.complete(task_id("a"))
+
+        ledger = Interposed(backend.ledger, "commit", after=goes_on)
+        lost = Flaky(ledger, "commit", after_the_write=True)
+        unlucky = stage.with_ports(ledger=lost)
+
+        row = await stage.in_time(unlucky.budgeting.add_to_task(TENANT, task_id("a"), MORE, **ANN))
+
+        assert (lost.failures, row.state) == (1, TaskState.COMPLETED)
+        assert row.allowance is not None
+        assert row.allowance.added == MORE
+        assert (await stage.told("a")).count("Task Budget Added") == 1
+
+
+@scenario
+async def test_what_has_ended_is_refused(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = await staged(backend, budget=1.0)
+        await submit(stage)
+        await stage.complete(task_id("a"))
+
+        with pytest.raises(CommandRefused, match="nothing more is spent on it"):
+            await stage.budgeting.add_to_task(TENANT, task_id("a"), MORE, **ANN)
+
+
+@scenario
+async def test_another_tenants_task_is_not_there(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = await staged(backend, budget=1.0)
+        await submit(stage)
+
+        for tenant, id_ in (("evil", task_id("a")), (TENANT, task_id("b"))):
+            with pytest.raises(NotFound):
+                await stage.budgeting.add_to_task(tenant, id_, MORE, **ANN)
+            with pytest.raises(NotFound):
+                await stage.budgeting.of_task(tenant, id_)
+        assert (await stage.task("a")).allowance is None
+
+
+@scenario
+async def test_it_is_told_what_may_be_spent_on_a_task_and_was(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = await staged(backend, budget=1.0)
+        await submit(stage)
+        await park(stage, "a", Scope.TASK, spent=1.25)
+        await stage.budgeting.add_to_task(TENANT, task_id("a"), MORE, **ANN)
+        held = await stage.claim(task_id("a"))
+        renew = c.Renew(fence=held.fence, lasts=SECOND, usage=usd(0.5))
+        await stage.transitions.task(held.id, renew)
+
+        assert await stage.budgeting.of_task(TENANT, task_id("a")) == Standing(
+            limit=Budget(usd=3.0), spent=usd(1.75), added=MORE
+        )
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        Definition(name="own", runner=RunnerKind.COMMAND),
+        Definition(name="own", runner=RunnerKind.AGENT, options={"prompt": "x"}),
+        Definition(name="own", runner=RunnerKind.AGENT, options={}),
+    ],
+    ids=["no agent", "no budget", "no plan"],
+)
+@scenario
+async def test_what_has_no_budget_may_spend_what_it_will(
+    tmp_path: Path, definition: Definition
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = Stage(backend)
+        await backend.definitions.put(TENANT, definition)
+        await stage.submit(a_task("a"), a_task("b", name="own"))
+
+        for key in "ab":
+            standing = await stage.budgeting.of_task(TENANT, task_id(key))
+            assert standing == Standing(limit=NO_BUDGET, spent=Usage())
+
+
+@pytest.mark.parametrize(
+    ("more", "request_id", "said"),
+    [
+        (MORE, "", "a request id must be"),
+        (MORE, "x" * 257, "a request id must be"),
+        (NO_BUDGET, "r1", "nothing is added"),
+    ],
+    ids=["no request", "too long", "nothing"],
+)
+@scenario
+async def test_what_adds_nothing_or_has_no_name_is_refused(
+    tmp_path: Path, more: Budget, request_id: str, said: str
+) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = await staged(backend, day=DAY)
+        await submit(stage, budget=1.0)
+        named: dict[str, Any] = {"by": "ann", "request_id": request_id}
+        for adding in (
+            stage.budgeting.add_to_task(TENANT, task_id("a"), more, **named),
+            stage.budgeting.add_to_job(TENANT, job_id(), more, **named),
+            stage.budgeting.add_to_day(TENANT, more, **named),
+        ):
+            with pytest.raises(UsageError, match=said):
+                await adding
