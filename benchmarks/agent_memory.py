@@ -2,7 +2,8 @@
 
 A worker that could run many at once is given a ceiling with room for a few. While it works them
 off, the memory of all processes of its attempts is added up, again and again: the child, the
-command line of the SDK, and whatever that has started.
+command line of the SDK, and whatever that has started. What several of them share counts once: a
+command line that has just forked to run a tool would else seem to be there twice.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Peaks:
         self.at_once = max(self.at_once, len(agents))
         self.together = max(self.together, sum(pss for pss, _ in agents))
         self.together_rss = max(self.together_rss, sum(rss for _, rss in agents))
-        self.one = max([self.one, *(rss for _, rss in agents)])
+        self.one = max([self.one, *(pss for pss, _ in agents)])
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
@@ -61,10 +62,10 @@ def measure(scale: Scale) -> Iterator[Figure]:
     yield Figure(
         name="agents.memory",
         unit="MiB",
-        value=peaks.together_rss,
-        target=under(_ROOM * each, peaks.together_rss, "MiB, the ceiling"),
+        value=peaks.together,
+        target=under(_ROOM * each, peaks.together, "MiB, the ceiling"),
         details={
-            "shared_once": peaks.together,
+            "shared_each_time": peaks.together_rss,
             "tasks": scale.agents_waiting,
             "slots": _SLOTS,
             "room_for": _ROOM,

@@ -64,7 +64,7 @@ class AgentSettings(Section):
         *(15 * _MINUTE, timedelta(0), 60 * _MINUTE),
     )
     memory_each: ByteSize = bounded(
-        "Bytes of memory that one agent is expected to take.", 300 * MIB, MIB, 1024 * GIB
+        "Bytes of memory that one agent is expected to take.", 400 * MIB, MIB, 1024 * GIB
     )
     memory_ceiling: ByteSize = bounded(
         "Bytes that the agents of a worker may take together; more of them wait."
