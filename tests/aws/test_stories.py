@@ -7,30 +7,52 @@ from types import ModuleType
 from typing import Any
 
 from tests.unit.services import (
+    test_accounting,
     test_adding,
+    test_budgeting,
+    test_budgeting_days,
+    test_budgeting_jobs,
     test_cancelling,
     test_dead_letters_settling,
     test_dispatcher,
+    test_dispatcher_disorder,
+    test_job_usage,
+    test_output,
     test_producer,
     test_resuming,
     test_reviewing,
+    test_sweeper_leases,
     test_worker_attempts,
+    test_worker_budgets,
+    test_worker_budgets_trouble,
     test_worker_leases,
     test_worker_messages,
+    test_worker_running,
 )
 from tests.unit.services.stage import BACKENDS
 
 MODULES = (
+    test_accounting,
     test_adding,
+    test_budgeting,
+    test_budgeting_days,
+    test_budgeting_jobs,
     test_cancelling,
     test_dead_letters_settling,
     test_dispatcher,
+    test_dispatcher_disorder,
+    test_job_usage,
+    test_output,
     test_producer,
     test_resuming,
     test_reviewing,
+    test_sweeper_leases,
     test_worker_attempts,
+    test_worker_budgets,
+    test_worker_budgets_trouble,
     test_worker_leases,
     test_worker_messages,
+    test_worker_running,
 )
 
 
@@ -49,7 +71,9 @@ TWO_MESSAGES = (
     "test_the_message_of_a_later_ring_ends_the_task_too",
     "test_the_message_for_the_next_attempt_ends_the_task_too",
 )
-ELSEWHERE = TOO_LARGE + TOO_MANY + TO_THE_MOMENT + TWO_MESSAGES
+# Until midnight a worker asks SQS again and again, and each time is a request that is really made.
+TOO_LONG = ("test_a_day_that_is_used_up_parks_until_midnight_and_the_sweeper_lets_go_on",)
+ELSEWHERE = TOO_LARGE + TOO_MANY + TO_THE_MOMENT + TWO_MESSAGES + TOO_LONG
 
 
 def stories(module: ModuleType) -> Iterator[tuple[str, Callable[..., None]]]:

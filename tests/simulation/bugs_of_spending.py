@@ -22,14 +22,6 @@ BUGS_OF_SPENDING = (
         "    left = account.holdings\n",
     ),
     Bug(
-        "a parking is not told under a fence",
-        "core/task/parking.py",
-        "def park(step: Step, command: c.Park) -> Decision:\n"
-        "    if isinstance(lease := step.held(command.fence), Refusal):\n"
-        "        return lease\n",
-        "def park(step: Step, command: c.Park) -> Decision:\n",
-    ),
-    Bug(
         "a parked task is forgotten when its job is allowed more",
         "services/budgeting.py",
         "            await self._unpark(row, c.Unpark(scope=Scope.JOB, by=intent.by))\n",
