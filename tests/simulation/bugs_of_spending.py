@@ -22,12 +22,6 @@ BUGS_OF_SPENDING = (
         "    left = account.holdings\n",
     ),
     Bug(
-        "a parked task is forgotten when its job is allowed more",
-        "services/budgeting.py",
-        "            await self._unpark(row, c.Unpark(scope=Scope.JOB, by=intent.by))\n",
-        "            pass\n",
-    ),
-    Bug(
         "what one who died had paid is forgotten",
         "core/task/attempts.py",
         "    return lease.usage if lease.usage != e.Usage() else None\n",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CHEAP, DEAR = 0.5, 1.5
 """Dollars that an answer costs."""
-TASK_BUDGET = Budget(usd=6.0)
+TASK_BUDGET = Budget(usd=2.0)
 _PENNY = 1e-6
 
 
