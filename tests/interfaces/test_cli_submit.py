@@ -3,9 +3,11 @@
 import json
 import signal
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
+from longshore.adapters.process.presence import FilePresence
 from longshore.core.states import JobState
 from longshore.interfaces.cli.exits import ExitCode
 from tests.interfaces.doors import PATIENCE_S, Answer, Cli, stop
@@ -226,4 +228,33 @@ def test_interrupting_the_waiting_leaves_the_job_to_the_next_worker(cli: Cli) ->
 
     assert (code, left) == (ExitCode.INTERRUPTED, JobState.RUNNING)
     assert "stays accepted" in told
+    assert cli.only_state() is JobState.COMPLETED
+
+
+def test_whoever_waits_leaves_the_work_to_a_worker_that_is_there(cli: Cli) -> None:
+    """It may be set up for what a client is not, such as an agent's credentials."""
+    with (
+        closing(FilePresence(cli.folder / ".longshore")) as presence,
+        cli.start("worker") as worker,
+    ):
+        while not (there := presence.present()):
+            continue
+        answer = cli("submit", _write(cli, DIAMOND), "--wait", "--request-id", "d")
+        (job,) = cli.jobs()
+        told = json.loads(cli("events", job.id, "--all", "-o", "json").out)
+        stop(worker, signal.SIGTERM)
+
+    ran = {one["properties"].get("workerId") for one in told} - {None}
+    assert (answer.code, ran) == (0, set(there))
+
+
+def test_whoever_waits_works_if_the_worker_that_was_there_is_gone(cli: Cli) -> None:
+    with closing(FilePresence(cli.folder / ".longshore")) as presence:
+        presence.appear("somebody", ("default",))
+        with cli.start("submit", _write(cli, DIAMOND), "--wait", "--request-id", "d") as waiting:
+            while not cli.jobs():
+                continue
+            presence.leave("somebody")
+            assert waiting.wait(PATIENCE_S) == 0
+
     assert cli.only_state() is JobState.COMPLETED

@@ -33,6 +33,7 @@ _PRINTED = (
     *(e.TaskSubmittedForReview, e.TaskParked),
 )
 _SHOWN = 3
+_LOOK_S = 1.0
 
 
 class _Display(Protocol):
@@ -42,7 +43,8 @@ class _Display(Protocol):
 async def wait_for_job(desk: Desk, job_id: str) -> int:
     """Wait until the job has ended; 0, or an exit code if somebody interrupted it.
 
-    Where the data are, this process works on it meanwhile; behind a server others do.
+    Where the data are, this process works on it meanwhile, unless others are there to do it; behind
+    a server they are.
     """
     job = await desk.job(job_id)
     if JobState(job["status"]).terminal:
@@ -53,14 +55,30 @@ async def wait_for_job(desk: Desk, job_id: str) -> int:
     with _display(job["name"] or job_id, job["totalTasks"]) as display:
         watching = _watch(desk, job_id, display)
         if crew is None:
-            done = await _until_interrupted(watching)
+            done = await _until_interrupted(_others_work(desk, queues, watching))
         else:
             done = await _working(crew, watching)
     if done:
         return ExitCode.OK
-    others = "its server goes on with it" if crew is None else "`longshore worker` goes on with it"
-    say(f"longshore: {job_id} stays accepted; {others}")
+    others = "others go" if crew is None else "`longshore worker` goes"
+    say(f"longshore: {job_id} stays accepted; {others} on with it")
     return ExitCode.INTERRUPTED
+
+
+async def _others_work(
+    desk: Desk, queues: tuple[str, ...], watching: Coroutine[Any, Any, None]
+) -> None:
+    """Watch what others do; if they are gone before the end, do it here."""
+    seen = asyncio.ensure_future(watching)
+    try:
+        while not seen.done():
+            await asyncio.wait((seen,), timeout=_LOOK_S)
+            if not seen.done() and (crew := desk.crew(queues)) is not None:
+                async with crew:
+                    await crew.during(seen)
+        await seen
+    finally:
+        seen.cancel()
 
 
 async def _working(crew: Crew, watching: Coroutine[Any, Any, None]) -> bool:

@@ -137,7 +137,7 @@ class Desk(Protocol):
         ...
 
     def crew(self, queues: tuple[str, ...]) -> Crew | None:
-        """Who would work on these queues in this process; None: workers are elsewhere."""
+        """Who would work on these queues in this process; None: others are there to do it."""
         ...
 
     # Dead letters -------------------------------------------------------------------------------

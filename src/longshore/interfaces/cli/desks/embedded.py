@@ -278,7 +278,8 @@ class EmbeddedDesk:
         return await self.budget(named)
 
     def crew(self, queues: tuple[str, ...]) -> Crew | None:
-        return self.session.crew(queues)
+        # Others may be set up for what this process is not, such as an agent's credentials.
+        return None if self.who_works(queues) is None else self.session.crew(queues)
 
     # Dead letters -------------------------------------------------------------------------------
 
