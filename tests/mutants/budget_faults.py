@@ -122,9 +122,15 @@ BUDGET_FAULTS = (
     ),
     _in_purse(
         name="what an attempt has reserved outlives it",
-        old="            await self._accounting.close(self._row(), name, spent=share.spent)\n",
-        new="            pass\n",
+        old="await self._accounting.close(self._spender.row, name, spent=share.spent)\n",
+        new="pass\n",
         caught_by=f"{_TROUBLE}::test_what_is_drained_is_released_and_what_it_had_reserved_is_free",
+    ),
+    _in_purse(
+        name="more is spent before it is written down what was",
+        old="        while not self._known and not self._spender.ends:\n",
+        new="        while False:\n",
+        caught_by=f"{_TROUBLE}::test_nothing_more_is_spent_before_it_is_written_down_what_was",
     ),
     _in_accounting(
         name="a conflict is taken for done",

@@ -99,6 +99,25 @@ async def test_accounts_that_are_out_of_reach_cost_the_task_no_attempt(
 
 
 @scenario
+async def test_nothing_more_is_spent_before_it_is_written_down_what_was(tmp_path: Path) -> None:
+    async with opened("memory", tmp_path) as backend:
+        stage = await staged(backend, budget={"usd": 5.0})
+        stage.runner.plays("a", Script(says=[SECOND, *turns(2)]))
+        await submit(stage)
+        ledger = Flaky(backend.ledger, "commit", times=0)
+        async with stage.with_ports(ledger=ledger).working():
+            ledger.breaks()
+            await stage.passes(8 * SECOND)
+            assert answers(stage) == [[(1, None)]]
+
+            ledger.mend()
+            await stage.passes(8 * SECOND)
+            assert answers(stage) == [[(1, None), (2, None)]]
+            row = await stage.task("a")
+            assert (row.state, row.usage.cost_usd) == (TaskState.COMPLETED, 0.5)
+
+
+@scenario
 async def test_an_answer_that_was_lost_reserves_and_spends_nothing_twice(tmp_path: Path) -> None:
     async with opened("memory", tmp_path) as backend:
         stage = await staged(backend, day=DAY)

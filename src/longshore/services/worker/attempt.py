@@ -98,6 +98,11 @@ class Attempt:
         """The task's global id."""
         return self.row.id
 
+    @property
+    def ends(self) -> bool:
+        """Whether somebody wants it to end."""
+        return self._stop.done()
+
     def end(self, why: Stop) -> None:
         """Ask for the attempt's end; the first reason counts."""
         if why is not Stop.CANCELLED:
@@ -226,18 +231,14 @@ class Attempt:
         if not await tools.room.enter(order, self._stop):
             return self._outcomes.given_up(self._stop.result())
         try:
-            return await self._outcome_of(await self._with_purse(order))
+            self._purse = await purse_for(order, tools, self)
+            return await self._outcome_of(replace(order, budgeted=self._purse is not None))
         except LeaseLost:
             return None
         except BackendUnavailable as error:
             return self._outcomes.released(_OUT_OF_REACH.format(error))
         finally:
             tools.room.leave(order)
-
-    async def _with_purse(self, order: WorkOrder) -> WorkOrder:
-        """The order, if it has budgets: with the word that it has to ask."""
-        self._purse = await purse_for(order, self._tools, lambda: self.row)
-        return order if self._purse is None else replace(order, budgeted=True)
 
     async def _outcome_of(self, order: WorkOrder) -> Outcome | None:
         tools = self._tools
@@ -345,11 +346,10 @@ class Attempt:
             else:
                 paid = self._told.usage.cost_usd
                 await self._told.take(report)
-                if self._told.usage.cost_usd > paid:
-                    # Known before the next is paid for: nobody can say it after a crash.
-                    await self.renew()
+                # Known before the next is paid for: nobody can say it after a crash.
+                known = self._told.usage.cost_usd == paid or await self.renew()
                 if isinstance(report, Used) and self._purse and report.settles is not None:
-                    await self._purse.settle(report.settles, report.usage)
+                    await self._purse.settle(report.settles, report.usage, known=known)
 
     async def _let_spend(self, child: RunningAttempt, asked: Asked) -> None:
         try:

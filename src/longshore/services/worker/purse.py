@@ -8,9 +8,9 @@ used up stops the agent, and its task is parked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Protocol
 
 from longshore.core.agents.plan import AgentPlan, read_plan
 from longshore.core.budgets import (
@@ -35,6 +35,7 @@ from longshore.services.accounting import Accounting
 from longshore.services.worker.tools import Tools
 
 NOTHING = Usage()
+_AFTER_TROUBLE = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +60,28 @@ class _Share:
         return sum(self.asked.values(), NOTHING)
 
 
+class Spender(Protocol):
+    """The attempt, as far as a purse has to know it."""
+
+    @property
+    def row(self) -> TaskRow:
+        """As it was last heard of."""
+        ...
+
+    @property
+    def ends(self) -> bool:
+        """Whether somebody wants it to end."""
+        ...
+
+    async def renew(self) -> bool:
+        """Write down what it has spent; whether that was heard."""
+        ...
+
+
 class Purse:
     """What one attempt may spend.
 
     Args:
-        row: Its row as it was last heard of.
         day: What a tenant may spend in a day.
     """
 
@@ -71,16 +89,17 @@ class Purse:
         self,
         accounting: Accounting,
         clock: Clock,
-        row: Callable[[], TaskRow],
+        spender: Spender,
         plan: AgentPlan,
         *,
         day: Budget,
     ) -> None:
         self._accounting = accounting
         self._clock = clock
-        self._row = row
+        self._spender = spender
         self._plan = plan
         self._day = day
+        self._known = True  # whether what was spent is written down
         self._job: JobRow | None = None
         self._spent = NOTHING
         self._asked: dict[int, Usage] = {}
@@ -95,7 +114,7 @@ class Purse:
         return bool(own or self._day or self._of_job)
 
     async def _look_at_job(self) -> None:
-        self._job = await self._accounting.job_of(self._row())
+        self._job = await self._accounting.job_of(self._spender.row)
 
     @property
     def _of_job(self) -> Budget:
@@ -109,13 +128,14 @@ class Purse:
         Raises:
             LeaseLost: somebody else has ended the attempt.
         """
+        await self._write_down()
         if self.exhausted is None:
             self._steps.setdefault(asked.step, asked.spent)
             self.exhausted = self._own_exhausted(asked) or await self._shared_exhausted(asked)
         return None if self.exhausted is None else self.exhausted.reason
 
     def _own_exhausted(self, asked: Asked) -> Exhausted | None:
-        row, on_the_way = self._row(), sum(self._asked.values(), NOTHING)
+        row, on_the_way = self._spender.row, sum(self._asked.values(), NOTHING)
         step = next((one for one in self._plan.steps if one.name == asked.step), None)
         if step is not None:
             spent = asked.spent - self._steps[asked.step] + on_the_way
@@ -138,7 +158,7 @@ class Purse:
                 until = day_after(now)
                 return Exhausted(scope=Scope.DAY, reason=f"budget of the day: {why}", until=until)
         except Stale as stale:
-            raise LeaseLost(self._row().id, "somebody else has ended the attempt") from stale
+            raise LeaseLost(self._spender.row.id, "somebody else has ended the attempt") from stale
         return None
 
     async def _reserve_of_job(self, asked: Asked) -> str | None:
@@ -153,7 +173,7 @@ class Purse:
     async def _reserve(self, name: str, limit: Budget, asked: Asked) -> str | None:
         share = self._shares.setdefault(name, _Share())
         why = await self._accounting.reserve(
-            self._row(),
+            self._spender.row,
             name,
             limit,
             spent=share.spent,
@@ -164,24 +184,35 @@ class Purse:
             share.asked[asked.number] = asked.wanted
         return why
 
-    async def settle(self, number: int, spent: Usage) -> None:
-        """An answer has come, or will not; with it the attempt has spent this much in all."""
+    async def _write_down(self) -> None:
+        """Nothing more is spent before it is known what was: whoever dies now cannot say it."""
+        while not self._known and not self._spender.ends:
+            await self._clock.sleep(_AFTER_TROUBLE)
+            self._known = await self._spender.renew()
+
+    async def settle(self, number: int, spent: Usage, *, known: bool = True) -> None:
+        """An answer has come, or will not; with it the attempt has spent this much in all.
+
+        Args:
+            known: Whether that is written down.
+        """
+        self._known = known
         cost, self._spent = spent - self._spent, spent
         self._asked.pop(number, None)
         for name, share in self._shares.items():
             if share.asked.pop(number, None) is not None:
                 share.spent += cost
                 await self._accounting.settle(
-                    self._row(), name, spent=share.spent, reserved=share.reserved
+                    self._spender.row, name, spent=share.spent, reserved=share.reserved
                 )
 
     async def close(self) -> None:
         """The attempt is over."""
         for name, share in self._shares.items():
-            await self._accounting.close(self._row(), name, spent=share.spent)
+            await self._accounting.close(self._spender.row, name, spent=share.spent)
 
 
-async def purse_for(order: WorkOrder, tools: Tools, row: Callable[[], TaskRow]) -> Purse | None:
+async def purse_for(order: WorkOrder, tools: Tools, spender: Spender) -> Purse | None:
     """The purse of an attempt, opened; None if it is no agent's, or nothing limits it.
 
     Raises:
@@ -193,7 +224,7 @@ async def purse_for(order: WorkOrder, tools: Tools, row: Callable[[], TaskRow]) 
     plan, _ = read_plan(order.definition.options)
     if plan is None:
         return None
-    purse = Purse(tools.accounting, tools.backend.clock, row, plan, day=tools.day_budget)
+    purse = Purse(tools.accounting, tools.backend.clock, spender, plan, day=tools.day_budget)
     if not await purse.open():
         return None
     await purse.admits(Asked(0, "", NOTHING, NOTHING))
