@@ -103,14 +103,14 @@ BUDGET_FAULTS = (
     ),
     _in_purse(
         name="questions on their way cost nothing",
-        old="        self._asked[asked.number] = asked.wanted\n",
-        new="",
+        old="                self._asked[asked.number] = asked.wanted\n",
+        new="                pass\n",
         caught_by=f"{_WORKER}::test_several_questions_at_once_are_all_counted",
     ),
     _in_purse(
         name="an answer is settled in every account of the attempt",
-        old="            if share.asked.pop(number, None) is not None:\n",
-        new="            if share.asked.pop(number, None) is not None or True:\n",
+        old="for name, one in self._shares.items() if number in one.asked}",
+        new="for name, one in self._shares.items() if one.asked.setdefault(number, NOTHING)}",
         caught_by=f"{_WORKER}::"
         "test_an_attempt_that_spans_midnight_spends_in_two_days_and_is_counted_once",
     ),
@@ -152,8 +152,8 @@ BUDGET_FAULTS = (
     ),
     _in_accounting(
         name="the living are taken for dead",
-        old="dead = [one for one in open_ if (one.task_id, one.attempt) not in holders]",
-        new="dead = open_",
+        old="dead = [one for one in account.holdings if (one.task_id, one.attempt) not in holders]",
+        new="dead = account.holdings",
         caught_by=f"{_ACCOUNTING}::test_the_living_are_left_alone_and_who_is_refused_has_nothing",
     ),
     _in_accounting(

@@ -36,6 +36,8 @@ class Scope(StrEnum):
     DAY = "day"
 
 
+RESERVED = " or reserved"
+"""How a reason ends if not all of it is spent."""
 OWN_SCOPES = frozenset({Scope.STEP, Scope.TASK})
 """Of one task alone; what is added to the task is added to both."""
 
@@ -267,7 +269,7 @@ def used_up(account: Account, limit: Budget) -> str | None:
     if (why := exhausted(whole, account.spent)) is not None:
         return why
     why = exhausted(whole, account.taken)
-    return None if why is None else f"{why} or reserved"
+    return None if why is None else f"{why}{RESERVED}"
 
 
 def settle(

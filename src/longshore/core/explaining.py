@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from longshore.core.budgets import Scope
+from longshore.core.budgets import RESERVED, Scope
 from longshore.core.chain import Chain, Link
 from longshore.core.lease import Lease
 from longshore.core.limits import MAX_REVISIONS
@@ -252,7 +252,7 @@ def _parked(_: Picture, row: TaskRow) -> list[Reason]:
     text = f"Task {_name(row)} is parked: {why}. It goes on where it was as soon as more is allowed"
     if row.due_at is not None:
         text += f", and by itself at {_moment(row.due_at)}"
-    more = _MORE.get(tuple(why.split()[-3:]), "--usd 5")
+    more = _MORE.get(tuple(why.removesuffix(RESERVED).split()[-3:]), "--usd 5")
     remedy = f"longshore budget add {_TO_ADD_TO[scope](row)} {more}"
     since = row.parked.at if row.parked else None
     return [_about(row, Code.PARKED, f"{text}.", since=since, until=row.due_at, remedy=remedy)]

@@ -110,11 +110,10 @@ class Accounting:
     async def _let_the_dead_go(self, tenant: str, name: str) -> bool:
         """Close what attempts that are over have left open; whether there was any."""
         account = await self.read(tenant, name)
-        open_ = [one for one in account.holdings if one.reserved != Usage()]
-        ids = [one.task_id for one in open_]
+        ids = [one.task_id for one in account.holdings]
         rows = await self._transitions.persistently(lambda: self._ledger.tasks(ids))
         holders = {(row.id, row.attempt) for row in rows if row.lease is not None}
-        dead = [one for one in open_ if (one.task_id, one.attempt) not in holders]
+        dead = [one for one in account.holdings if (one.task_id, one.attempt) not in holders]
         for one in dead:
             await self._close(tenant, name, one)
             logger.warning("reservation.leaked", extra={"account": name, "task_id": one.task_id})

@@ -90,6 +90,8 @@ class Budgeting:
             NotFound: the tenant has no such job.
         """
         job = await self._job(tenant, job_id)
+        if not job.spec.budget:
+            return Standing(limit=NO_BUDGET, spent=job.usage)  # of the tasks that have ended
         account = await self._accounting.read(tenant, job_account(job_id))
         standing = _standing(account, raised(job.spec.budget, job.allowance))
         return replace(standing, added=job.allowance.added if job.allowance else NO_BUDGET)

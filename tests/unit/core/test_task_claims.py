@@ -251,6 +251,17 @@ def test_a_renewal_tells_what_was_consumed_and_keeps_it_where_it_grew() -> None:
     assert second.row.usage == row.usage
 
 
+def test_a_renewal_that_comes_late_takes_nothing_back_of_what_was_spent() -> None:
+    row = a_task(state=TaskState.PROCESSING)
+    later, earlier = e.Usage(turns=2, cost_usd=2.0), e.Usage(turns=1, cost_usd=1.0)
+    first = change_of(row, c.Renew(fence=1, lasts=LASTS, usage=later))
+
+    second = change_of(first.row, c.Renew(fence=1, lasts=LASTS, usage=earlier))
+
+    assert second.row.lease is not None
+    assert second.row.lease.usage == later
+
+
 def test_a_renewal_leaves_the_wish_to_cancel_for_the_worker_to_see() -> None:
     row = a_task(state=TaskState.PROCESSING, cancel=a_cancel_request())
 

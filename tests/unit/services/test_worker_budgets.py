@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 
-from longshore.core.budgets import Budget, Scope, day_account, day_after
+from longshore.core.agents.plan import read_plan
+from longshore.core.budgets import NO_BUDGET, Budget, Scope, day_account, day_after
 from longshore.core.definition import Definition, RunnerKind
 from longshore.core.events.types import Usage
+from longshore.core.rows import TaskRow
 from longshore.core.states import TaskState
 from longshore.ports.ledger import AnyChange
 from longshore.ports.runner import Used
+from longshore.services.worker.purse import Purse, Verdict
 from longshore.testing.runner import Script, succeeds
 from tests.unit.services.ports import Happening
 from tests.unit.services.samples import MINUTE
@@ -138,14 +141,40 @@ async def test_a_step_has_a_budget_of_its_own(tmp_path: Path) -> None:
             assert answers(stage) == [[(1, None), (2, None), (3, None), (4, why)]]
 
 
+class Asking:
+    """An attempt as a purse knows it."""
+
+    ends = False
+
+    def __init__(self, row: TaskRow) -> None:
+        self.row = row
+
+    async def renew(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("shared", [False, True])
 @scenario
-async def test_several_questions_at_once_are_all_counted(tmp_path: Path) -> None:
+async def test_several_questions_at_once_are_all_counted(tmp_path: Path, shared: bool) -> None:
+    """One that might be too much waits for the answers of the others."""
     async with opened("memory", tmp_path) as backend:
-        stage = await staged(backend, budget=0.5)
-        stage.runner.plays("a", Script(says=[asks(number) for number in range(1, 5)]))
-        await submit(stage)
-        async with stage.working():
-            assert [number for number, why in answers(stage)[0] if why is None] == [1, 2]
+        stage = await staged(backend, **({} if shared else {"budget": 0.5}))
+        await submit(stage, budget=0.5 if shared else None)
+        spender = Asking(await stage.claim(task_id("a")))
+        plan, _ = read_plan({"prompt": "Do it.", **({} if shared else {"budget": 0.5})})
+        assert plan is not None
+        purse = Purse(stage.accounting, stage.clock, spender, plan, day=NO_BUDGET)
+        assert await purse.open()
+
+        first = [await purse.admits(asks(number)) for number in (1, 2, 3)]
+        assert first == [Verdict(), Verdict(), Verdict(wait=True)]
+        assert purse.waiting is not None
+
+        await purse.settle(1, usd(0.1))
+        assert await purse.admits(purse.waiting) == Verdict()
+        assert purse.waiting is None
+        await purse.settle(2, usd(0.6))
+        assert (await purse.admits(asks(4))).stop is not None
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any
 
 from longshore.core import commands as c
@@ -81,9 +82,9 @@ def renew(step: Step, command: c.Renew) -> Decision:
     if not lease.live(step.now):
         return Refusal(reason=Reason.LEASE_LOST, detail="the lease ran out before it was renewed")
     expires_at = to_tick(step.now + command.lasts)
-    renewed = replace(
-        lease, expires_at=expires_at, heartbeats=lease.heartbeats + 1, usage=command.usage
-    )
+    # One that was sent earlier may come later: what was spent only grows.
+    usage = max(lease.usage, command.usage, key=attrgetter("cost_usd", "seconds"))
+    renewed = replace(lease, expires_at=expires_at, heartbeats=lease.heartbeats + 1, usage=usage)
     heartbeat = e.TaskHeartbeat(
         task_id=step.row.id,
         job_id=step.row.spec.job_id,

@@ -27,7 +27,7 @@ from claude_agent_sdk import ClaudeAgentOptions, SandboxSettings, SessionStore
 from longshore.core.agents.ending_reasons import CREDENTIALS
 from longshore.core.agents.plan import BYPASS, AgentPlan, AgentStep
 from longshore.core.child_places import AGENT_FOLDER
-from longshore.core.failures import ErrorCategory, Failed, Failure
+from longshore.core.failures import ErrorCategory, Failed, Failure, error_text
 from longshore.runners.agent.credentials import ApiKey, Bearer, Credential
 from longshore.runners.agent.exchanges import GO, Answered, ModelRequest, Verdict, expected_of
 from longshore.runners.agent.gateway import Gateway
@@ -204,9 +204,17 @@ class House:
         self._numbers += 1
         number, step = self._numbers, self._step
         wanted = expected_of(request, self._gateway.prices)
-        stop = await asyncio.to_thread(
-            self._channel.may_spend, number, step=step, spent=self._spent(), wanted=wanted
+        asking = asyncio.ensure_future(
+            asyncio.to_thread(
+                self._channel.may_spend, number, step=step, spent=self._spent(), wanted=wanted
+            )
         )
+        try:
+            stop = await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            # Whoever wanted to ask has left: what is granted now is not on its way.
+            asking.add_done_callback(lambda _: self.say("usage", settles=number, **self._spent()))
+            raise
         if stop is None:
             self._asked[id(request)] = number
         return Verdict(stop)
@@ -215,9 +223,14 @@ class House:
         return {**self._used, "seconds": time.monotonic() - self._began_s}
 
     @property
-    def stopped(self) -> str | None:
+    def stopped(self) -> Failure | None:
         """Why the agent may ask nothing more; None: it may."""
-        return self._gateway.stopped
+        if (why := self._gateway.stopped) is None:
+            return None
+        # If nobody could be asked, it is not the budget's end, and another attempt may fare better.
+        broken = self._gateway.failure is not None
+        category = ErrorCategory.CRASH if broken else ErrorCategory.VALIDATION
+        return Failure(category=category, message=error_text(why))
 
     def _after(self, answered: Answered) -> None:
         tokens = answered.tokens

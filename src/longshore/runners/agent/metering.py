@@ -11,6 +11,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -35,6 +36,9 @@ _STATUSES: Final[Mapping[str, int]] = {
     "overloaded_error": 529,
 }
 _OTHER_ERROR = 500
+_BYTES_A_TOKEN = 4
+_DELTA = b"content_block_delta"
+_AROUND_DELTA_BYTES = 90  # of such a line: what is not the answer
 _LONGEST_WAIT_S = timedelta(days=30).total_seconds()
 
 
@@ -47,11 +51,19 @@ class Meter(ABC):
         self.error_type: str | None = None
         """What the API calls what went wrong."""
         self._usage: dict[str, Any] = {}
+        self._seen_bytes = 0  # of the answer itself
 
     @property
     def tokens(self) -> Tokens:
-        """What has been consumed, as far as it was told."""
-        return tokens_in(self._usage)
+        """What has been consumed, as far as it was told.
+
+        How long an answer is, is told at its end. Of one that broke off, what was seen counts: or
+        whoever leaves before the end would have had it for nothing.
+        """
+        told = tokens_in(self._usage)
+        if self.whole:
+            return told
+        return replace(told, output=max(told.output, self._seen_bytes // _BYTES_A_TOKEN))
 
     @property
     def error_status(self) -> int | None:
@@ -88,6 +100,8 @@ class StreamMeter(Meter):
         *lines, rest = piece.split(b"\n")
         for line in lines:
             self._add(line)
+            if _DELTA in self._line:
+                self._seen_bytes += max(len(self._line) - _AROUND_DELTA_BYTES, 0)
             self._read(bytes(self._line))
             self._line.clear()
         self._add(rest)
@@ -125,12 +139,14 @@ class DocumentMeter(Meter):
         self._body = bytearray()
 
     def feed(self, piece: bytes) -> None:
+        self._seen_bytes += len(piece)
         if len(self._body) <= DOCUMENT_LIMIT_BYTES:
             self._body += piece
 
     def end(self) -> None:
         said = _document(bytes(self._body))
         self.whole = said.get("type") == "message"
+        self._seen_bytes = 0  # it has come to its end, and says itself what it was
         if said.get("type") == "error":
             self._failed(said)
         self._told(said.get("usage"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -66,6 +67,7 @@ def _place_of(order: Mapping[str, Any], plan: AgentPlan, say: Say) -> Place:
         return Place(folder=folder)
     own = Path(order["agent"]["workspace"])
     own.mkdir(mode=_MODE, parents=True, exist_ok=True)
+    os.utime(own)  # somebody has come back to it
     files = own / _FILES
     if plan.repository is None:
         files.mkdir(mode=_MODE, exist_ok=True)

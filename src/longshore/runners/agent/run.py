@@ -163,8 +163,8 @@ class _Step:
             )
             verdict = verdict_of(ending)
             if verdict is not None and (stopped := house.stopped) is not None:
-                observer.finish("stopped", stopped)
-                raise Failed(Failure(category=ErrorCategory.VALIDATION, message=stopped))
+                observer.finish("stopped", stopped.message)
+                raise Failed(stopped)
             if verdict is not None:
                 observer.finish("timeout" if talk.late else "failed", verdict.failure.message)
         return verdict, dict(ending.result or {})

@@ -44,7 +44,7 @@ from longshore.services.worker.orders import order_for
 from longshore.services.worker.outcomes import Outcome, Outcomes
 from longshore.services.worker.output import OutputPump
 from longshore.services.worker.patience import insistently
-from longshore.services.worker.purse import Purse, purse_for
+from longshore.services.worker.purse import Purse, Verdict, purse_for
 from longshore.services.worker.room import pause_before_release
 from longshore.services.worker.sessions import Sessions
 from longshore.services.worker.telling import Telling
@@ -52,7 +52,6 @@ from longshore.services.worker.tools import Stop, Tools
 
 logger = logging.getLogger(__name__)
 
-_OUT_OF_REACH = "the worker could not reach its store: {}"
 
 ResultT = TypeVar("ResultT")
 
@@ -236,7 +235,8 @@ class Attempt:
         except LeaseLost:
             return None
         except BackendUnavailable as error:
-            return self._outcomes.released(_OUT_OF_REACH.format(error))
+            # Not the task's fault: it costs none of its attempts.
+            return self._outcomes.released(f"the worker could not reach its store: {error}")
         finally:
             tools.room.leave(order)
 
@@ -257,9 +257,6 @@ class Attempt:
         try:
             tools.presence.note_child(tools.worker_id, child.process_id)
             return await self._supervise(child, order.timeout)
-        except BackendUnavailable as error:
-            # Not the task's fault: it costs none of its attempts.
-            return self._outcomes.released(_OUT_OF_REACH.format(error))
         finally:
             await self._let_go(child)
 
@@ -347,14 +344,17 @@ class Attempt:
                 paid = self._told.usage.cost_usd
                 await self._told.take(report)
                 # Known before the next is paid for: nobody can say it after a crash.
-                known = self._told.usage.cost_usd == paid or await self.renew()
+                known = await self.renew() if self._told.usage.cost_usd > paid else None
                 if isinstance(report, Used) and self._purse and report.settles is not None:
                     await self._purse.settle(report.settles, report.usage, known=known)
+                    if self._purse.waiting is not None:
+                        await self._let_spend(child, self._purse.waiting)
 
     async def _let_spend(self, child: RunningAttempt, asked: Asked) -> None:
         try:
-            stop = None if self._purse is None else await self._purse.admits(asked)
-            await child.answer(asked.number, stop=stop)
+            verdict = Verdict() if self._purse is None else await self._purse.admits(asked)
+            if not verdict.wait:
+                await child.answer(asked.number, stop=verdict.stop)
         except LeaseLost:
             self.end(Stop.FENCED)
 

@@ -8,13 +8,16 @@ used up stops the agent, and its task is parked.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import logging
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Protocol
 
 from longshore.core.agents.plan import AgentPlan, read_plan
 from longshore.core.budgets import (
     NO_BUDGET,
+    RESERVED,
     Allowance,
     Budget,
     Scope,
@@ -28,14 +31,17 @@ from longshore.core.budgets import (
 from longshore.core.definition import RunnerKind
 from longshore.core.events.types import Usage
 from longshore.core.rows import JobRow, TaskRow
-from longshore.errors import LeaseLost
+from longshore.errors import BackendUnavailable, LeaseLost
 from longshore.ports.clock import Clock
 from longshore.ports.runner import Asked, WorkOrder
 from longshore.services.accounting import Accounting
 from longshore.services.worker.tools import Tools
 
+logger = logging.getLogger(__name__)
+
 NOTHING = Usage()
 _AFTER_TROUBLE = timedelta(seconds=1)
+_dollars = attrgetter("cost_usd", "seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +51,16 @@ class Exhausted:
     scope: Scope
     reason: str
     until: datetime | None = None  # when there is a new one
+    reserved: bool = False  # it is not all spent: something is on its way
     allowance: Allowance | None = None  # of the task, as it was when this was found
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether something may be spent."""
+
+    stop: str | None = None  # why not; None: it may
+    wait: bool = False  # that is not known yet
 
 
 @dataclass(slots=True)
@@ -106,6 +121,7 @@ class Purse:
         self._steps: dict[str, Usage] = {}  # what had been spent when each began
         self._shares: dict[str, _Share] = {}
         self.exhausted: Exhausted | None = None
+        self.waiting: Asked | None = None
 
     async def open(self) -> bool:
         """Find out which budgets there are; whether there is any."""
@@ -122,20 +138,41 @@ class Purse:
             NO_BUDGET if self._job is None else raised(self._job.spec.budget, self._job.allowance)
         )
 
-    async def admits(self, asked: Asked) -> str | None:
-        """Whether what is asked for may be spent: None, or why not. From then on nothing is.
+    async def admits(self, asked: Asked) -> Verdict:
+        """Whether what is asked for may be spent. Once it may not, nothing is any more.
+
+        What is only reserved, for other questions of this attempt, may be left when their answers
+        are there: then ``waiting`` is to be asked for again.
 
         Raises:
             LeaseLost: somebody else has ended the attempt.
         """
         await self._write_down()
+        self.waiting = None
         if self.exhausted is None:
+            asked = replace(asked, spent=max(asked.spent, self._spent, key=_dollars))
             self._steps.setdefault(asked.step, asked.spent)
-            self.exhausted = self._own_exhausted(asked) or await self._shared_exhausted(asked)
-        return None if self.exhausted is None else self.exhausted.reason
+            left = self._own_exhausted(asked) or await self._shared_exhausted(asked)
+            if left is None:
+                self._asked[asked.number] = asked.wanted
+            elif left.reserved and self._on_the_way:
+                self.waiting = asked
+                return Verdict(wait=True)
+            self.exhausted = left
+        return Verdict(None if self.exhausted is None else self.exhausted.reason)
+
+    @property
+    def _on_the_way(self) -> bool:
+        return any(wanted != NOTHING for wanted in self._asked.values())
 
     def _own_exhausted(self, asked: Asked) -> Exhausted | None:
-        row, on_the_way = self._spender.row, sum(self._asked.values(), NOTHING)
+        if (left := self._used_up(asked, NOTHING)) is not None:
+            return left
+        left = self._used_up(asked, sum(self._asked.values(), NOTHING))
+        return None if left is None else replace(left, reserved=True)
+
+    def _used_up(self, asked: Asked, on_the_way: Usage) -> Exhausted | None:
+        row = self._spender.row
         step = next((one for one in self._plan.steps if one.name == asked.step), None)
         if step is not None:
             spent = asked.spent - self._steps[asked.step] + on_the_way
@@ -146,17 +183,15 @@ class Purse:
         if why := exhausted(raised(self._plan.budget, row.allowance), spent):
             reason = f"budget of the task: {why}"
             return Exhausted(scope=Scope.TASK, reason=reason, allowance=row.allowance)
-        self._asked[asked.number] = asked.wanted
         return None
 
     async def _shared_exhausted(self, asked: Asked) -> Exhausted | None:
         try:
             if why := await self._reserve_of_job(asked):
-                return Exhausted(scope=Scope.JOB, reason=f"budget of the job: {why}")
+                return _shared(Scope.JOB, why)
             now = self._clock.now()
             if self._day and (why := await self._reserve(day_account(now), self._day, asked)):
-                until = day_after(now)
-                return Exhausted(scope=Scope.DAY, reason=f"budget of the day: {why}", until=until)
+                return _shared(Scope.DAY, why, until=day_after(now))
         except Stale as stale:
             raise LeaseLost(self._spender.row.id, "somebody else has ended the attempt") from stale
         return None
@@ -189,27 +224,40 @@ class Purse:
         while not self._known and not self._spender.ends:
             await self._clock.sleep(_AFTER_TROUBLE)
             self._known = await self._spender.renew()
+        if not self._known:
+            raise LeaseLost(self._spender.row.id, "it ends, and what it spent is not written down")
 
-    async def settle(self, number: int, spent: Usage, *, known: bool = True) -> None:
+    async def settle(self, number: int, spent: Usage, *, known: bool | None = None) -> None:
         """An answer has come, or will not; with it the attempt has spent this much in all.
 
         Args:
-            known: Whether that is written down.
+            known: Whether that is written down; None: there was nothing new to write.
         """
-        self._known = known
+        if known is not None:
+            self._known = known
         cost, self._spent = spent - self._spent, spent
         self._asked.pop(number, None)
-        for name, share in self._shares.items():
-            if share.asked.pop(number, None) is not None:
-                share.spent += cost
-                await self._accounting.settle(
-                    self._spender.row, name, spent=share.spent, reserved=share.reserved
-                )
+        shares = {name: one for name, one in self._shares.items() if number in one.asked}
+        for share in shares.values():  # all, before telling one of them can fail
+            del share.asked[number]
+            share.spent += cost
+        for name, share in shares.items():
+            await self._accounting.settle(
+                self._spender.row, name, spent=share.spent, reserved=share.reserved
+            )
 
     async def close(self) -> None:
         """The attempt is over."""
         for name, share in self._shares.items():
-            await self._accounting.close(self._spender.row, name, spent=share.spent)
+            try:
+                await self._accounting.close(self._spender.row, name, spent=share.spent)
+            except BackendUnavailable as error:  # whoever needs it closes it, as it was last told
+                logger.warning("account.left_open", extra={"account": name, "error": str(error)})
+
+
+def _shared(scope: Scope, why: str, until: datetime | None = None) -> Exhausted:
+    reason = f"budget of the {scope.value}: {why}"
+    return Exhausted(scope=scope, reason=reason, until=until, reserved=why.endswith(RESERVED))
 
 
 async def purse_for(order: WorkOrder, tools: Tools, spender: Spender) -> Purse | None:
