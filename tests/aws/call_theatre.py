@@ -35,7 +35,7 @@ CONSUMERS = ("dispatcher", "history")
 MOMENT = timedelta(milliseconds=100)
 A_WHILE = timedelta(seconds=25)
 _ROUNDS = 400
-_QUIET_ROUNDS = 20
+_QUIET_ROUNDS = 100
 CLIENT_TRIES = 40  # more than storms last, at all sites that one call comes by
 
 
