@@ -2,7 +2,9 @@
 
 import asyncio
 import ctypes
+import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -10,11 +12,14 @@ from typing import Any, cast
 import pytest
 
 from longshore.core.agents.plan import AgentPlan
+from longshore.core.failures import ErrorCategory
+from longshore.runners.agent.exchanges import ModelRequest
 from longshore.runners.agent.house import House
-from longshore.runners.agent.places import Place
+from longshore.runners.agent.places import Place, place_of
 from longshore.runners.channel import Channel
 
 GET_DUMPABLE, SET_DUMPABLE = 3, 4
+PATIENCE_S = 30.0
 
 
 @pytest.fixture
@@ -26,33 +31,106 @@ def prctl() -> Iterator[Any]:
     call(SET_DUMPABLE, before, 0, 0, 0)
 
 
-# From outside, root can look into any process, and the tests may be run by it.
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can hide a process's memory")
-def test_the_child_hides_its_memory_before_the_credential_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prctl: Any
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", None)  # the house sets it
+class Told:
+    """A worker who grants when it is told to, and hears what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[dict[str, Any]] = []
+        self.asked, self.granted = threading.Event(), threading.Event()
+
+    def say(self, kind: str, **content: Any) -> None:
+        self.said.append({"type": kind, **content})
+
+    def may_spend(self, number: int, **content: Any) -> str | None:
+        self.asked.set()
+        assert self.granted.wait(PATIENCE_S)
+        return None
+
+
+def house_in(folder: Path, channel: Any = None) -> House:
     access = {
         "credential": {"kind": "api_key", "secret": "sk"},
         "baseUrl": None,
-        "workspace": str(tmp_path / "work"),
+        "workspace": str(folder / "work"),
     }
     order = {
         "task_id": "job_a",
         "job_id": "job",
         "attempt": 1,
-        "folder": str(tmp_path),
+        "folder": str(folder),
         "feedback": None,
         "previous_output": None,
         "dependency_outputs": {},
         "checkpoints": {},
         "agent": access,
         "environment": {},
+        "budgeted": True,
     }
-    house = House(order, AgentPlan(steps=()), cast("Channel", None), Place(folder=tmp_path))
+    return House(order, AgentPlan(steps=()), cast("Channel", channel), Place(folder=folder))
+
+
+# From outside, root can look into any process, and the tests may be run by it.
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can hide a process's memory")
+def test_the_child_hides_its_memory_before_the_credential_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prctl: Any
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", None)  # the house sets it
+    house = house_in(tmp_path)
 
     async def open_it() -> int:
         async with house:
             return int(prctl(GET_DUMPABLE, 0, 0, 0, 0))
 
     assert asyncio.run(open_it()) == 0
+
+
+def test_what_is_granted_to_one_who_has_left_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", None)
+    worker = Told()
+    question = ModelRequest(model="m", max_tokens=10, size_bytes=40, streamed=True)
+
+    async def leaves() -> None:
+        house = house_in(tmp_path, worker)
+        asking = asyncio.ensure_future(house._before(question))
+        await asyncio.to_thread(worker.asked.wait, PATIENCE_S)
+        asking.cancel()
+        await asyncio.wait((asking,))
+        assert asking.cancelled()
+        assert worker.said == []
+        worker.granted.set()
+        async with asyncio.timeout(PATIENCE_S):
+            while not worker.said:
+                await asyncio.sleep(0)
+
+    asyncio.run(leaves())
+    (told,) = worker.said
+    assert (told["type"], told["settles"], told["costUsd"]) == ("usage", 1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("broke", "category"),
+    [(None, ErrorCategory.VALIDATION), (OSError("no thread"), ErrorCategory.CRASH)],
+)
+def test_a_budget_that_nobody_could_be_asked_for_is_not_one_that_is_used_up(
+    tmp_path: Path, broke: OSError | None, category: ErrorCategory
+) -> None:
+    house = house_in(tmp_path)
+    assert house.stopped is None
+
+    house._gateway.stopped, house._gateway.failure = "nothing is left", broke
+
+    assert house.stopped is not None
+    assert (house.stopped.category, house.stopped.message) == (category, "nothing is left")
+
+
+def test_whoever_comes_back_to_a_folder_is_seen_to_have(tmp_path: Path) -> None:
+    own = tmp_path / "task.agent"
+    own.mkdir()
+    os.utime(own, (1_000_000, 1_000_000))
+    order = {"agent": {"workspace": str(own)}, "environment": {}}
+
+    asyncio.run(place_of(order, AgentPlan(steps=()), lambda *_, **__: None))
+
+    assert own.stat().st_mtime > 1_000_000
