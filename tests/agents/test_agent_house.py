@@ -127,7 +127,7 @@ def test_a_budget_that_nobody_could_be_asked_for_is_not_one_that_is_used_up(
 
 def test_whoever_comes_back_to_a_folder_is_seen_to_have(tmp_path: Path) -> None:
     own = tmp_path / "task.agent"
-    own.mkdir()
+    (own / "files").mkdir(parents=True)  # as an earlier attempt left it
     os.utime(own, (1_000_000, 1_000_000))
     order = {"agent": {"workspace": str(own)}, "environment": {}}
 
