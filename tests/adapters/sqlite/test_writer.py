@@ -1,6 +1,10 @@
 """The writer: groups, isolation of their pieces, fsync only for promises, unknown outcomes."""
 
 import asyncio
+import errno
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,7 +12,10 @@ from pathlib import Path
 import apsw
 import pytest
 
+from longshore import failpoints
+from longshore.adapters.sqlite.bells import Topic
 from longshore.adapters.sqlite.database import Database, SqliteOptions
+from longshore.adapters.sqlite.writer import EXIT_CODE_WITHOUT_WRITER
 from longshore.errors import BackendUnavailable, LongshoreError, OutcomeUnknown
 from longshore.testing.clock import FakeClock
 
@@ -189,3 +196,94 @@ def test_a_foreign_writer_on_the_file_is_waited_for(tmp_path: Path) -> None:
             assert await waiting == "n1"
 
     asyncio.run(scenario())
+
+
+def test_an_error_while_waking_other_processes_does_not_stop_the_writer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(point: str) -> None:
+        if point == "write.ringing":
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+            failpoints.arm(fail)
+            try:
+                for name in ("n1", "n2"):
+                    written = database.write(naming(name), topics=[Topic.QUEUE])
+                    assert await asyncio.wait_for(written, 10) == name
+            finally:
+                failpoints.arm(lambda point: None)
+
+            assert await database.write(naming("n3"), topics=[Topic.QUEUE]) == "n3"
+
+    asyncio.run(scenario())
+    assert [record.message for record in caplog.records] == ["sqlite.wakeup_failed"]
+
+
+def test_a_missing_wakeup_folder_does_not_stop_the_writer(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with a_database(tmp_path) as database:
+            (tmp_path / "bells").rename(tmp_path / "moved")
+
+            for name in ("n1", "n2"):
+                written = database.write(naming(name), topics=[Topic.QUEUE])
+                assert await asyncio.wait_for(written, 10) == name
+
+            (tmp_path / "moved").rename(tmp_path / "bells")
+
+    asyncio.run(scenario())
+
+
+def test_running_out_of_descriptors_leaves_the_pipe_of_a_living_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_open = os.open
+
+    def no_descriptor_left(path, flags, *args, **kwargs):
+        if flags & os.O_WRONLY and str(path).startswith(str(tmp_path / "bells")):
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+        return real_open(path, flags, *args, **kwargs)
+
+    async def scenario() -> None:
+        async with a_database(tmp_path) as neighbour, a_database(tmp_path) as database:
+            pipe = tmp_path / "bells" / neighbour._bells._name
+            monkeypatch.setattr(os, "open", no_descriptor_left)
+            await database.write(naming("n1"), topics=[Topic.QUEUE])
+            monkeypatch.undo()
+            assert pipe.exists()
+
+            with neighbour._bells.listening(Topic.QUEUE) as woken:
+                await database.write(naming("n2"), topics=[Topic.QUEUE])
+                await asyncio.wait_for(woken.wait(), 10)
+
+    asyncio.run(scenario())
+
+
+def test_a_writer_that_dies_ends_the_process_with_a_message(tmp_path: Path) -> None:
+    program = """
+import asyncio, sys
+from pathlib import Path
+from longshore.adapters.sqlite.database import Database, SqliteOptions
+from longshore.testing.clock import FakeClock
+
+def die(connection):
+    raise SystemExit("on purpose")
+
+async def main():
+    database = Database(Path(sys.argv[1]), FakeClock(), SqliteOptions())
+    await database.write(die)
+
+asyncio.run(main())
+"""
+
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert ended.returncode == EXIT_CODE_WITHOUT_WRITER
+    assert "the SQLite writer stopped: SystemExit('on purpose')" in ended.stderr

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterable, Iterator
@@ -79,18 +80,29 @@ class Bells:
                 waiting.set()
 
     def ring_elsewhere(self, topics: Iterable[Topic]) -> None:
-        """Wake the other processes; on the writer's thread."""
-        self._find_ropes()
+        """Wake the other processes; on the writer's thread.
+
+        Raises:
+            OSError: some of them could not be woken (no free descriptor, the folder is missing).
+        """
+        failed = self._find_ropes()
         message = b"".join(topic.value for topic in topics)
         for name, rope in list(self._ropes.items()):
             try:
                 os.write(rope, message)
             except BlockingIOError:
                 continue  # full: that process has been woken often enough
-            except OSError:
+            except BrokenPipeError:
                 self._drop(name)
+        if failed is not None:
+            raise failed
 
-    def _find_ropes(self) -> None:
+    def _find_ropes(self) -> OSError | None:
+        """Open the pipes of processes that came since the last call.
+
+        Returns: why a pipe of a living process could not be opened, if so.
+        """
+        failed: OSError | None = None
         names = {name for name in os.listdir(self._folder) if not name.startswith(".")}
         names.discard(self._name)
         for name in self._ropes.keys() - names:
@@ -100,9 +112,13 @@ class Bells:
             try:
                 flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
                 self._ropes[name] = os.open(path, flags)
-            except OSError:
-                # Nobody has it open: its process is gone.
-                path.unlink(missing_ok=True)
+            except OSError as error:
+                if error.errno in (errno.ENXIO, errno.ENOENT):
+                    # No process has it open for reading: its owner is gone.
+                    path.unlink(missing_ok=True)
+                else:
+                    failed = error
+        return failed
 
     def _drop(self, name: str) -> None:
         os.close(self._ropes.pop(name))

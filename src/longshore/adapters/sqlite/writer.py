@@ -9,13 +9,20 @@ the log (NORMAL): a later FULL commit carries it along.
 If the commit itself fails, nobody can say what is on disk. Then the whole group's outcome is
 unknown, the connection is opened afresh, and whoever asked must look (every change carries an id
 for that).
+
+No error may stop the thread: everything after it would hang. Waking other processes after a commit
+is optional, because they poll too, so an error there is logged and the caller is answered. If the
+thread dies all the same, the process ends with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
 import queue
+import sys
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -28,6 +35,10 @@ from longshore.adapters.sqlite.failures import not_done, translated
 from longshore.adapters.sqlite.turnstile import Turnstile
 from longshore.errors import BackendUnavailable, OutcomeUnknown
 from longshore.failpoints import reach
+
+logger = logging.getLogger(__name__)
+
+EXIT_CODE_WITHOUT_WRITER = 5  # the command line's code for a store that cannot be used
 
 Work = Callable[[apsw.Connection], Any]
 Told = Callable[[BaseException | None], None]
@@ -65,6 +76,7 @@ class Writer:
         self._arriving: list[_Item] = []
         self._arrived: queue.SimpleQueue[list[_Item] | None] = queue.SimpleQueue()
         self._closed = False
+        self._wakeup_failed = False
         self._thread = threading.Thread(target=self._run, name="longshore-writer", daemon=True)
         self._thread.start()
 
@@ -106,6 +118,13 @@ class Writer:
             await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
+        try:
+            self._commit_groups()
+        # Also SystemExit: whatever ends this thread must end the process.
+        except BaseException as error:  # noqa: BLE001
+            self._end_process(error)
+
+    def _commit_groups(self) -> None:
         going = True
         while going:
             arrived, going = self._take_all()
@@ -114,6 +133,15 @@ class Writer:
                 self._commit(group)
                 self._deliver(group)
         self._abandon()
+
+    def _end_process(self, error: BaseException) -> None:
+        """End the process: without this thread nothing is stored, and every caller would hang."""
+        logger.critical("sqlite.writer_died", exc_info=error)
+        message = f"longshore: the SQLite writer stopped: {error!r}; ending this process\n"
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(message)
+            sys.stderr.flush()
+        os._exit(EXIT_CODE_WITHOUT_WRITER)
 
     def _take_all(self) -> tuple[list[_Item], bool]:
         """Everything that has arrived, waiting for the first; and whether more may come."""
@@ -209,12 +237,26 @@ class Writer:
     def _deliver(self, group: list[_Item]) -> None:
         topics = tuple({topic: None for item in group if not item.error for topic in item.topics})
         if topics:
-            reach("write.ringing")
-            self._bells.ring_elsewhere(topics)
-            reach("write.rung")
+            self._wake_others(topics)
         # The loop may be gone when a program ends without closing: then nobody waits.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._answer, group, topics)
+
+    def _wake_others(self, topics: tuple[Topic, ...]) -> None:
+        """Wake other processes; an error is logged, once until it works again.
+
+        The commit is done and they poll as well, so an error here must not reach the caller.
+        """
+        try:
+            reach("write.ringing")
+            self._bells.ring_elsewhere(topics)
+            reach("write.rung")
+        except Exception:
+            if not self._wakeup_failed:
+                logger.warning("sqlite.wakeup_failed", exc_info=True)
+            self._wakeup_failed = True
+        else:
+            self._wakeup_failed = False
 
     def _answer(self, group: list[_Item], topics: tuple[Topic, ...]) -> None:
         for item in group:
