@@ -1,6 +1,6 @@
 """Plant each fault of the catalogue, one at a time, and see that its test goes red.
 
-Ends with 1 if a fault survived, if its text is no longer in the code, or if its test did not run.
+Ends with 1 if a fault survived, if its anchor leads nowhere, or if its test did not run.
 """
 
 import argparse
@@ -13,8 +13,9 @@ from queue import SimpleQueue
 from time import monotonic
 
 from tests.mutants.catalogue import FAULTS
-from tests.mutants.fault import SOURCE, Fault, Part
+from tests.mutants.fault import Fault, Part
 from tests.mutants.trial import Copy, Outcome, Verdict, copy_of_the_sources
+from tests.planting import NotPlanted
 
 
 def main() -> int:
@@ -53,8 +54,8 @@ def _problem_of(faults: Sequence[Fault], copy: Copy) -> str | None:
         return "no such fault"
     for fault in faults:
         try:
-            fault.planted((SOURCE / "longshore" / fault.file).read_text())
-        except ValueError as error:
+            fault.change.applied(fault.change.file().read_text(), fault=fault.name)
+        except NotPlanted as error:
             return str(error)
     return copy.problem_without_faults(sorted({fault.caught_by for fault in faults}))
 

@@ -3,6 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
+from tests.planting import Argument, Condition, Drop, Replace, Text, Value
 
 _CRASHES = "agents/test_agent_crashes.py"
 _HELPERS = "agents/test_agent_helpers.py"
@@ -31,222 +32,213 @@ _NOWHERE = f"{_SECRETS}::test_the_credential_is_nowhere_while_an_agent_works_and
 _AS_LISTED = f"{_TASKS}::test_tools_are_used_as_listed_and_no_other"
 
 _fault = partial(Fault, part=Part.AGENTS)
-_in_house = partial(_fault, file="runners/agent/house.py")
-_in_run = partial(_fault, file="runners/agent/run.py")
-_in_prompts = partial(_fault, file="core/agents/prompts.py")
 
 AGENT_FAULTS = (
-    _in_house(
+    _fault(
         name="a repository's own settings hold",
-        old="setting_sources=[],",
-        new='setting_sources=["project", "local"],',
+        at="runners.agent.house:House.options",
+        do=Argument("ClaudeAgentOptions()", "setting_sources", "['project', 'local']"),
         caught_by=f"{_PLACES}::test_a_repository_is_worked_on_without_running_what_stands_in_it",
     ),
-    _in_house(
+    _fault(
         name="files that a value names are opened",
-        old="verbatim_prompts=True,",
-        new="verbatim_prompts=False,",
+        at="runners.agent.house:House.options",
+        do=Argument("ClaudeAgentOptions()", "verbatim_prompts", "False"),
         caught_by=_STAY_TEXT,
     ),
-    _in_house(
+    _fault(
         name="every tool there is may be seen",
-        old="tools=list(step.tool_names),",
-        new="tools=None,",
+        at="runners.agent.house:House.options",
+        do=Argument("ClaudeAgentOptions()", "tools", "None"),
         caught_by=_AS_LISTED,
     ),
-    _in_house(
+    _fault(
         name="who may use some of a tool may use all of it",
-        old="allowed_tools=list(step.tools),",
-        new="allowed_tools=list(step.tool_names),",
+        at="runners.agent.house:House.options",
+        do=Replace("tools", "$1.tool_names"),
         caught_by=f"{_TASKS}::test_only_the_named_uses_of_a_tool_are_allowed_and_todos_are_traced",
     ),
-    _in_house(
+    _fault(
         name="a sandbox that does not work is done without",
-        old='"failIfUnavailable": True,',
-        new='"failIfUnavailable": False,',
+        at="runners.agent.house:_SANDBOX",
+        do=Value("'failIfUnavailable':", "False"),
         caught_by=_KEPT_TO,
     ),
-    _in_house(
+    _fault(
         name="who asks to leave the sandbox may",
-        old='"allowUnsandboxedCommands": False,',
-        new='"allowUnsandboxedCommands": True,',
+        at="runners.agent.house:_SANDBOX",
+        do=Value("'allowUnsandboxedCommands':", "True"),
         caught_by=_KEPT_TO,
     ),
-    _in_house(
+    _fault(
         name="in a sandbox every command is allowed",
-        old='"autoAllowBashIfSandboxed": False,',
-        new='"autoAllowBashIfSandboxed": True,',
+        at="runners.agent.house:_SANDBOX",
+        do=Value("'autoAllowBashIfSandboxed':", "True"),
         caught_by=_KEPT_TO,
     ),
-    _in_house(
+    _fault(
         name="a sandbox's sockets stand where their paths are too long",
-        old="_sandbox_folder(self._access) if plan.sandbox else",
-        new="",
+        at="runners.agent.house:House.__init__",
+        do=Value("= _sandbox_folder()", "$3"),
         caught_by=_KEPT_TO,
     ),
-    _in_house(
+    _fault(
         name="nobody looks whether there is a sandbox",
-        old="        _check_sandbox(access)\n",
-        new="        pass\n",
+        at="runners.agent.house:check_can_begin",
+        do=Drop("_check_sandbox()"),
         caught_by=_KEPT_TO,
     ),
-    _in_house(
+    _fault(
         name="the command line tries again as long as it likes",
-        old='"CLAUDE_CODE_MAX_RETRIES": str(max(access["retries"], for_fallback)),',
-        new="",
+        at="runners.agent.house:House._environment",
+        do=Drop("'CLAUDE_CODE_MAX_RETRIES':"),
         caught_by=f"{_TROUBLES}::test_what_passes_is_tried_again_and_a_rate_limit_costs_no_attempt",
     ),
-    _in_house(
+    _fault(
         name="without retries there is no other model",
-        old="_RETRIES_BEFORE_FALLBACK if self._plan.fallback_model else 0",
-        new="0",
+        at="runners.agent.house:House._environment",
+        do=Value("= fallback_model", "0"),
         caught_by=_HELPED,
     ),
-    _in_house(
+    _fault(
         name="an agent does not wait for those below it",
-        old='            "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",\n',
-        new="",
+        at="runners.agent.house:House._environment",
+        do=Drop("'CLAUDE_CODE_DISABLE_BACKGROUND_TASKS':"),
         caught_by=_HELPED,
     ),
-    _in_house(
+    _fault(
         name="turns of those below count as the agent's",
-        old="answered.whole and answered.request.agent_id is None",
-        new="answered.whole",
+        at="runners.agent.house:House._after",
+        do=Drop("is agent_id"),
         caught_by=_HELPED,
     ),
-    _in_house(
+    _fault(
         name="servers of tools are not told of",
-        old="mcp_servers={name: _server(one) for name, one in plan.mcp_servers.items()},",
-        new="",
+        at="runners.agent.house:House.options",
+        do=Argument("ClaudeAgentOptions()", "mcp_servers", None),
         caught_by=_HELPED,
     ),
-    _in_house(
+    _fault(
         name="an agent has the home of whoever started the worker",
-        old='            "HOME": home,\n',
-        new="",
+        at="runners.agent.house:House._environment",
+        do=Drop("'HOME':"),
         caught_by=_AS_LISTED,
     ),
-    _in_house(
+    _fault(
         name="an agent finds what is meant for its child",
-        old='            **{name: "" for name in around if name.startswith("LONGSHORE_")},\n',
-        new="",
+        at="runners.agent.house:House._environment",
+        do=Drop("comprehension startswith()"),
         caught_by=_AS_LISTED,
     ),
-    _in_house(
+    _fault(
         name="who names the older list has none",
-        old="return _OLDER_LIST in names and",
-        new="return not names and",
+        at="runners.agent.house:_wants_older_list",
+        do=Replace("in _OLDER_LIST", "not $2"),
         caught_by=f"{_TRAPS}::test_the_older_kind_of_list_is_there_for_those_who_name_it",
     ),
-    _in_house(
+    _fault(
         name="the memory of the child is not hidden",
-        old="        hide_memory()\n",
-        new="",
+        at="runners.agent.house:House.__aenter__",
+        do=Drop("hide_memory()"),
         caught_by="agents/test_agent_house.py::"
         "test_the_child_hides_its_memory_before_the_credential_is_used",
     ),
-    _in_run(
+    _fault(
         name="an answer that is there is asked for again",
-        old="if (answer := self._session.answer) is not None:",
-        new="if (answer := None) is not None:",
+        at="runners.agent.run:_Step.result",
+        do=Replace("answer _session", "None"),
         caught_by=_KILLED_AT_FIVE_POINTS,
     ),
-    _in_run(
+    _fault(
         name="after a crash a conversation begins anew",
-        old="resumes = self._session.begun\n",
-        new="resumes = False\n",
+        at="runners.agent.run:_Step._ask",
+        do=Replace("begun", "False"),
         caught_by=_KILLED_AT_FIVE_POINTS,
     ),
-    _in_run(
+    _fault(
         name="after a crash everything is asked for once more",
-        old="        if self._session.asked:\n            return CONTINUE\n",
-        new="",
+        at="runners.agent.run:_Step._prompt",
+        do=Drop("if asked"),
         caught_by=_KILLED_AT_FIVE_POINTS,
     ),
-    _in_run(
+    _fault(
         name="a conversation that is lost fails the task",
-        old="verdict is not None and verdict.session_gone:",
-        new="verdict is not None and verdict.limit:",
+        at="runners.agent.run:_Step._ask",
+        do=Replace("session_gone", "$1.limit"),
         caught_by=f"{_TRAPS}::test_a_conversation_that_nobody_can_go_on_with_begins_anew",
     ),
-    _in_run(
+    _fault(
         name="nobody is asked to put a result right",
-        old="_REPAIRS = 1\n",
-        new="_REPAIRS = 0\n",
+        at="runners.agent.run:_REPAIRS",
+        do=Value("=", "0"),
         caught_by=f"{_SHAPES}::test_who_hands_in_nothing_is_asked_once_to_put_it_right",
     ),
-    _in_run(
+    _fault(
         name="feedback is not told",
-        old='feedback=self._order["feedback"] if self._order["revision"] else None,',
-        new="feedback=None,",
+        at="runners.agent.run:_Step._prompt",
+        do=Argument("Request()", "feedback", "None"),
         caught_by=f"{_REVIEWS}::test_feedback_goes_on_in_the_same_conversations_also_after_a_crash",
     ),
-    _in_run(
+    _fault(
         name="anybody may do anything",
-        old='if plan.permission_mode == BYPASS and not order["agent"]["allowBypass"]:',
-        new="if False:",
+        at="runners.agent.run:_checked_plan",
+        do=Condition("permission_mode", False),
         caught_by=f"{_REFUSALS}::test_what_is_wrong_with_a_task_is_told_before_the_model_is_asked",
     ),
-    _in_run(
+    _fault(
         name="a repository is fetched before a credential is looked for",
-        old='    check_can_begin(order["agent"], plan)\n',
-        new="",
+        at="runners.agent.run:_checked_plan",
+        do=Drop("check_can_begin()"),
         caught_by=f"{_REFUSALS}::"
         "test_without_credentials_a_task_fails_at_once_and_says_what_to_set",
     ),
-    _in_prompts(
+    _fault(
         name="what stands in a value is looked up",
-        old="return _PLACE.sub(value, template)",
-        new="return _PLACE.sub(value, _PLACE.sub(value, template))",
+        at="core.agents.prompts:filled",
+        do=Argument("sub()", 1, "_PLACE.sub(value, $0)"),
         caught_by=_STAY_TEXT,
     ),
-    _in_prompts(
+    _fault(
         name="a value can end its section",
-        old='return _OF_SECTIONS.sub("&lt;", sanitise_prompt_input(text))',
-        new="return sanitise_prompt_input(text)",
+        at="core.agents.prompts:_shown",
+        do=Replace("sub()", "$2"),
         caught_by=_STAY_TEXT,
     ),
     _fault(
         name="any result is good enough",
-        file="runners/agent/results.py",
-        old="if self._validator.is_valid(value):",
-        new="if True:",
+        at="runners.agent.results:Shape.take",
+        do=Condition("is_valid()", True),
         caught_by=f"{_SHAPES}::test_a_result_that_came_dressed_up_is_taken_as_it_was_meant",
     ),
     _fault(
         name="a tool runs unseen if its hook fails",
-        file="runners/agent/observing.py",
-        old='on_failure="block"',
-        new='on_failure="continue"',
+        at="runners.agent.observing:Observer.hooks",
+        do=Text("block", "continue"),
         caught_by=f"{_TRAPS}::test_a_tool_that_nobody_could_see_begin_does_not_run",
     ),
     _fault(
         name="a refused credential is shown again and again",
-        file="runners/agent/relaying.py",
-        old="_FINAL: Final = frozenset({401, 403})",
-        new="_FINAL: Final = frozenset({403})",
+        at="runners.agent.relaying:_FINAL",
+        do=Argument("frozenset()", 0, "{403}"),
         caught_by=f"{_TRAPS}::"
         "test_a_refused_credential_is_shown_once_however_often_others_are_tried_again",
     ),
     _fault(
         name="what the API says of a credential is passed on",
-        file="runners/agent/relaying.py",
-        old="await out.write(mask.feed(piece))",
-        new="await out.write(piece)",
+        at="runners.agent.relaying:Relay._pass_back",
+        do=Argument("write()", 0, "$1"),
         caught_by=_NOWHERE,
     ),
     _fault(
         name="an answer is counted each time that it is looked at",
-        file="runners/agent/exchanges.py",
-        old="        if self._settled:\n            return\n",
-        new="",
+        at="runners.agent.exchanges:Exchange.settle",
+        do=Drop("if _settled"),
         caught_by=_KILLED_AT_FIVE_POINTS,
     ),
     _fault(
         name="an agent's files stay when its work is done",
-        file="runners/agent/places.py",
-        old="shutil.rmtree(self.own, ignore_errors=True)",
-        new="pass",
+        at="runners.agent.places:Place.remove",
+        do=Drop("rmtree()"),
         caught_by=f"{_TASKS}::test_a_plain_answer_is_the_result",
     ),
 )

@@ -3,107 +3,105 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
+from tests.planting import After, Argument, Condition, Drop, Operator, Replace, Value
 
 _ARTIFACTS = "unit/services/test_artifacts.py"
 _WORKER = "unit/services/test_worker_artifacts.py"
 _COPIES = "unit/runners/test_artifact_copies.py"
 
 _fault = partial(Fault, part=Part.ARTIFACTS)
-_in_service = partial(_fault, file="services/artifacts.py")
-_in_attempt = partial(_fault, file="services/worker/attempt.py")
-_in_files = partial(_fault, file="services/worker/files.py")
 
 ARTIFACT_FAULTS = (
-    _in_service(
+    _fault(
         name="a link may lead anywhere",
-        old='if real != top and not real.startswith(os.path.join(top, "")):',
-        new="if False:",
+        at="services.artifacts:_consider",
+        do=Condition("startswith()", False),
         caught_by=f"{_ARTIFACTS}::test_a_link_is_followed_only_within_its_part_of_the_folder",
     ),
-    _in_service(
+    _fault(
         name="a link may lead to a folder whose name begins alike",
-        old='real.startswith(os.path.join(top, ""))',
-        new="real.startswith(top)",
+        at="services.artifacts:_consider",
+        do=Argument("startswith()", 0, "$1"),
         caught_by=f"{_ARTIFACTS}::test_a_link_to_a_folder_whose_name_only_begins_alike_leads_out",
     ),
-    _in_service(
+    _fault(
         name="what became a link meanwhile is followed",
-        old="os.O_RDONLY | os.O_NOFOLLOW |",
-        new="os.O_RDONLY |",
+        at="services.artifacts:_open",
+        do=Drop("O_NOFOLLOW"),
         caught_by=f"{_ARTIFACTS}::"
         "test_a_file_that_became_a_link_since_it_was_looked_at_is_not_followed",
     ),
-    _in_service(
+    _fault(
         name="folders behind links are looked through",
-        old="if os.path.islink(path) or not os.path.isdir(path):",
-        new="if not os.path.isdir(path):",
+        at="services.artifacts:_entries",
+        do=Drop("islink()"),
         caught_by=f"{_ARTIFACTS}::test_a_folder_that_links_back_to_itself_ends",
     ),
-    _in_service(
+    _fault(
         name="any number of files is kept",
-        old="elif len(found.files) >= policy.limit_files:",
-        new="elif False:",
+        at="services.artifacts:_consider",
+        do=Condition("len()", False),
         caught_by=f"{_ARTIFACTS}::test_files_beyond_the_number_are_left_out_and_told",
     ),
-    _in_service(
+    _fault(
         name="files are counted against the bytes one by one",
-        old="        found.bytes += about.st_size\n",
-        new="",
+        at="services.artifacts:_consider",
+        do=Drop("+= bytes"),
         caught_by=f"{_ARTIFACTS}::"
         "test_files_beyond_the_bytes_are_left_out_and_smaller_ones_are_not",
     ),
-    _in_service(
+    _fault(
         name="folders are looked through without end",
-        old="            budget -= 1\n",
-        new="",
+        at="services.artifacts:_found_in",
+        do=Drop("-="),
         caught_by=f"{_ARTIFACTS}::test_many_small_folders_are_cut_short_as_one_large_is",
     ),
-    _in_service(
+    _fault(
         name="a pipe is taken for a file",
-        old="if not stat.S_ISREG(about.st_mode):",
-        new="if False:",
+        at="services.artifacts:_consider",
+        do=Condition("S_ISREG()", False),
         caught_by=f"{_ARTIFACTS}::test_what_is_no_file_is_left_out",
     ),
-    _in_service(
+    _fault(
         name="a summary that was written is replaced",
-        old="if summaries and SUMMARY not in puts:",
-        new="if summaries:",
+        at="services.artifacts:Artifacts.keep",
+        do=Drop("not in SUMMARY"),
         caught_by=f"{_ARTIFACTS}::test_a_summary_that_was_written_stands",
     ),
-    _in_service(
+    _fault(
         name="trouble of the store is kept quiet",
-        old='                found.leave_out(left, "the store could not be reached")\n',
-        new="                pass\n",
+        at="services.artifacts:_all",
+        do=Drop("leave_out() left"),
         caught_by=f"{_ARTIFACTS}::test_trouble_of_the_store_leaves_out_the_rest_and_says_so",
     ),
-    _in_files(
+    _fault(
         name="files are not kept",
-        old="                note = await keeping\n",
-        new="                note = None\n",
+        at="services.worker.files:Files.keep",
+        do=Value("= await", "None"),
         caught_by=f"{_WORKER}::test_what_is_left_out_is_the_last_line_of_the_output",
     ),
-    _in_attempt(
+    _fault(
         name="files come after the outcome",
-        old="                await self._keep_files(child)\n",
-        new="                asyncio.ensure_future(self._keep_files(child))\n",
+        at="services.worker.attempt:Attempt._supervise",
+        do=Replace("await _keep_files()", "asyncio.ensure_future($1)", nth=1),
         caught_by=f"{_WORKER}::test_files_are_stored_before_the_outcome_and_the_folder_goes_after",
     ),
-    _in_files(
+    _fault(
         name="files may take as long as the outcome may",
-        old="patience = tools.lease.lasts / 3",
-        new="patience = tools.lease.lasts * 3",
+        at="services.worker.files:Files._kept",
+        do=Operator("/ lasts", "*"),
         caught_by=f"{_WORKER}::test_a_long_outage_of_the_store_costs_the_files_and_not_the_outcome",
     ),
-    _in_attempt(
+    _fault(
         name="the time for files is the attempt's",
-        old="        self._outcomes.child_ended()\n",
-        new="",
+        at="services.worker.attempt:Attempt._keep_files",
+        do=Drop("child_ended()"),
         caught_by=f"{_WORKER}::test_the_time_to_store_files_is_not_the_attempt_s",
     ),
-    _in_attempt(
+    _fault(
         name="the folder goes before its files are kept",
-        old="        self._outcomes.child_ended()\n",
-        new="        self._outcomes.child_ended()\n        await child.close()\n",
+        at="services.worker.attempt:Attempt._keep_files",
+        do=After("child_ended()", "await child.close()"),
         caught_by=f"{_WORKER}::test_files_are_stored_before_the_outcome_and_the_folder_goes_after",
     ),
 )

@@ -3,108 +3,100 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
+from tests.planting import After, Before, Condition, Drop, Replace, Text
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteBlobStore"
 _FOUR = "contract/test_sqlite_processes.py::TestSqliteBlobStoreInFour"
 _MEMORY = "contract/test_memory.py::TestMemoryBlobStore"
 
-_in_sqlite = partial(Fault, part=Part.BLOBS, file="adapters/sqlite/blobs.py")
-_in_memory = partial(Fault, part=Part.BLOBS, file="adapters/memory/blobs.py")
+_fault = partial(Fault, part=Part.BLOBS)
 
 BLOB_FAULTS = (
-    _in_sqlite(
+    _fault(
         name="the row before the file",
-        old="            await _on_disk(key, draft.keep)\n"
-        "            return await self._name(key, draft.size, draft.name, None)\n",
-        new="            size = await self._name(key, draft.size, draft.name, None)\n"
-        "            await _on_disk(key, draft.keep)\n"
-        "            return size\n",
+        at="adapters.sqlite.blobs:SqliteBlobStore.put",
+        do=(
+            Drop("_on_disk() keep"),
+            Replace("return name", ("size = $1\nawait _on_disk(key, draft.keep)\nreturn size")),
+        ),
         caught_by=f"{_FOUR}::test_many_writers_and_readers_never_meet_in_one_blob",
     ),
-    _in_sqlite(
+    _fault(
         name="the old bytes are gone before the new ones are there",
-        old="        draft = _Draft(self._folder)\n",
-        new="        await self.delete(key)\n        draft = _Draft(self._folder)\n",
+        at="adapters.sqlite.blobs:SqliteBlobStore.put",
+        do=Before("_Draft()", "await self.delete(key)"),
         caught_by=f"{_SQLITE}::test_the_old_bytes_are_read_until_the_new_ones_are_complete",
     ),
-    _in_sqlite(
+    _fault(
         name="a stream that breaks off is kept as far as it came",
-        old="            async for piece in data:\n"
-        "                await _on_disk(key, draft.add, piece)\n",
-        new="            try:\n"
-        "                async for piece in data:\n"
-        "                    await _on_disk(key, draft.add, piece)\n"
-        "            except ConnectionError:\n"
-        "                pass\n",
+        at="adapters.sqlite.blobs:SqliteBlobStore.put",
+        do=Replace("for", ("try:\n    $0\nexcept ConnectionError:\n    pass")),
         caught_by=f"{_SQLITE}::test_a_stream_that_breaks_off_leaves_the_old_bytes",
     ),
-    _in_sqlite(
+    _fault(
         name="a blob is never replaced",
-        old="INSERT OR REPLACE INTO blobs",
-        new="INSERT OR IGNORE INTO blobs",
+        at="adapters.sqlite.blobs:SqliteBlobStore._name.work",
+        do=Text("OR REPLACE", "OR IGNORE"),
         caught_by=f"{_SQLITE}::test_a_second_put_replaces_the_first",
     ),
-    _in_sqlite(
+    _fault(
         name="two blobs in one file",
-        old="self.name = secrets.token_hex(16)",
-        new='self.name = "0" * 32',
+        at="adapters.sqlite.blobs:_Draft.__init__",
+        do=Replace("token_hex()", "'0' * 32"),
         caught_by=f"{_SQLITE}::test_every_key_that_is_one_names_a_blob_of_its_own",
     ),
-    _in_sqlite(
+    _fault(
         name="a file that is still named is removed",
-        old="        replaced = await self._database.write(work)\n        self._remove(replaced)\n",
-        new="        replaced = await self._database.write(work)\n"
-        "        self._remove(replaced)\n        self._remove(file)\n",
+        at="adapters.sqlite.blobs:SqliteBlobStore._name",
+        do=After("_remove()", "self._remove(file)"),
         caught_by=f"{_SQLITE}::test_a_large_body_goes_in_and_out_in_pieces",
     ),
-    _in_sqlite(
+    _fault(
         name="a reader does not look again for a file that was replaced",
-        old="if (await self.size(key)) is not None and self._file_of(key) == file:",
-        new="if True:",
+        at="adapters.sqlite.blobs:SqliteBlobStore._open",
+        do=Condition("size()", True),
         caught_by=f"{_FOUR}::test_many_writers_and_readers_never_meet_in_one_blob",
     ),
-    _in_sqlite(
+    _fault(
         name="the last piece is dropped",
-        old="while piece := await asyncio.to_thread(found.read, _PIECE_BYTES):",
-        new="while len(piece := await asyncio.to_thread(found.read, _PIECE_BYTES))"
-        " == _PIECE_BYTES:",
+        at="adapters.sqlite.blobs:SqliteBlobStore.stream",
+        do=Condition("to_thread()", "len($0) == _PIECE_BYTES"),
         caught_by=f"{_SQLITE}::test_a_second_put_replaces_the_first",
     ),
-    _in_sqlite(
+    _fault(
         name="a key is not looked at before a put",
-        old="    async def put(self, key: str, data: bytes | AsyncIterator[bytes]) -> int:\n"
-        "        checked_key(key)\n",
-        new="    async def put(self, key: str, data: bytes | AsyncIterator[bytes]) -> int:\n",
+        at="adapters.sqlite.blobs:SqliteBlobStore.put",
+        do=Drop("checked_key()"),
         caught_by=f"{_SQLITE}::test_a_key_that_is_none_is_refused",
     ),
-    _in_sqlite(
+    _fault(
         name="a page of keys begins with the last of the one before",
-        old="AND key > ?3 ORDER BY key",
-        new="AND key >= ?3 ORDER BY key",
+        at="adapters.sqlite.blobs:SqliteBlobStore.keys",
+        do=Text("> ?3 ORDER", ">= ?3 ORDER"),
         caught_by=f"{_SQLITE}::test_the_pages_of_keys_give_each_once",
     ),
-    _in_sqlite(
+    _fault(
         name="an underscore stands for any sign",
-        old="WHERE key >= ?1 AND key < ?2 AND",
-        new="WHERE key LIKE ?1 || '%' AND ?2 IS NOT NULL AND",
+        at="adapters.sqlite.blobs:SqliteBlobStore.keys",
+        do=Text(">= ?1 AND key < ?2", "LIKE ?1 || '%' AND ?2 IS NOT NULL"),
         caught_by=f"{_SQLITE}::test_keys_are_listed_by_how_they_begin",
     ),
-    _in_sqlite(
+    _fault(
         name="what was not there counts as deleted",
-        old="return bool(gone)",
-        new="return True",
+        at="adapters.sqlite.blobs:SqliteBlobStore.delete",
+        do=Replace("bool()", "True"),
         caught_by=f"{_SQLITE}::test_a_blob_is_deleted_once",
     ),
-    _in_memory(
+    _fault(
         name="the old bytes in memory are gone before the new ones are there",
-        old="        # Whole before it is stored",
-        new='        self._blobs[key] = b""\n        # Whole before it is stored',
+        at="adapters.memory.blobs:MemoryBlobStore.put",
+        do=After("checked_key()", "self._blobs[key] = b''"),
         caught_by=f"{_MEMORY}::test_a_stream_that_breaks_off_leaves_the_old_bytes",
     ),
-    _in_memory(
+    _fault(
         name="a reader in memory changes over to the new bytes",
-        old="yield data[start : start + _PIECE_BYTES]",
-        new="yield self._blobs[key][start : start + _PIECE_BYTES]",
+        at="adapters.memory.blobs:MemoryBlobStore.stream",
+        do=Replace("[] _PIECE_BYTES", "self._blobs[key][$2]"),
         caught_by=f"{_MEMORY}::test_a_reader_that_has_begun_sees_one_version_to_the_end",
     ),
 )

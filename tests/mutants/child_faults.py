@@ -7,6 +7,7 @@ that is the installed one shows them (see ``trial``).
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
+from tests.planting import Argument, Condition, Drop, Replace, Value
 
 _NASTY = "adapters/process/test_nasty_children.py"
 _STOPPING = "adapters/process/test_runner_stopping.py"
@@ -19,166 +20,160 @@ _PRESENCE = "adapters/process/test_presence_of_attempts.py"
 _SECRETS = "acceptance/test_secrets.py"
 
 _fault = partial(Fault, part=Part.CHILDREN)
-_in_keeper = partial(_fault, file="runners/keeper/keeper.py")
-_in_guard = partial(_fault, file="runners/keeper/guard.py")
-_in_leader = partial(_fault, file="runners/keeper/leader.py")
-_in_pool = partial(_fault, file="runners/keeper/pool.py")
-_in_work = partial(_fault, file="runners/work.py")
-_in_runner = partial(_fault, file="adapters/process/runner.py")
-_in_attempt = partial(_fault, file="adapters/process/attempt.py")
-_in_said = partial(_fault, file="adapters/process/said.py")
 
 CHILD_FAULTS = (
-    _in_guard(
+    _fault(
         name="a guard adopts no orphans",
-        old="        adopt_orphans()\n",
-        new="",
+        at="runners.keeper.guard:Guard.live",
+        do=Drop("adopt_orphans()"),
         caught_by=f"{_NASTY}::test_nobody_whom_it_leaves_behind_outlives_it",
     ),
-    _in_guard(
+    _fault(
         name="whoever is left behind lives on",
-        old="for process_id in descendants(os.getpid()):",
-        new="for process_id in ():",
+        at="runners.keeper.guard:_Attempt._clear",
+        do=Replace("descendants()", "()"),
         caught_by=f"{_NASTY}::test_nobody_whom_it_leaves_behind_outlives_it",
     ),
-    _in_guard(
+    _fault(
         name="a guard is deaf to the end of the keeper",
-        old="        if not word:\n            return True\n",
-        new="        if not word:\n            return None\n",
+        at="runners.keeper.guard:Guard.heard",
+        do=Value("return True", "None"),
         caught_by=f"{_NASTY}::test_when_the_keeper_is_killed_nothing_of_its_attempts_is_left",
     ),
-    _in_guard(
+    _fault(
         name="a guard lets go of the worker's lock",
-        old=", *held})",
-        new="})",
+        at="runners.keeper.guard:Guard.live",
+        do=Argument("close_all_but()", 0, "{$1, $2, $3}"),
         caught_by=f"{_PRESENCE}::test_a_worker_is_not_gone_while_anything_of_its_attempt_lives",
     ),
-    _in_guard(
+    _fault(
         name="nobody looks at the memory of all together",
-        old="return used > self._memory_bytes",
-        new="return False",
+        at="runners.keeper.guard:_Attempt._too_large",
+        do=Value("return _memory_bytes", "False"),
         caught_by=f"{_NASTY}::test_many_that_together_use_more_than_the_limit_are_out_of_memory",
     ),
-    _in_guard(
+    _fault(
         name="a request to end kills",
-        old="        if kill is False:\n            self._signal_group(signal.SIGTERM)\n"
-        "        return bool(kill)\n",
-        new="        return kill is not None\n",
+        at="runners.keeper.guard:_Attempt._has_to_die",
+        do=(Drop("if"), Value("return bool()", "$1 is not None")),
         caught_by=f"{_STOPPING}::test_stopping_asks_the_whole_group_first",
     ),
-    _in_guard(
+    _fault(
         name="only the leader is asked to end",
-        old="os.killpg(self._leader, number)",
-        new="os.kill(self._leader, number)",
+        at="runners.keeper.guard:_Attempt._signal_group",
+        do=Replace("killpg", "os.kill"),
         caught_by=f"{_STOPPING}::test_stopping_asks_a_grandchild_that_its_parent_waits_for",
     ),
-    _in_keeper(
+    _fault(
         name="the keeper adopts no orphans",
-        old="        adopt_orphans()\n",
-        new="",
+        at="runners.keeper.keeper:Keeper.run",
+        do=Drop("adopt_orphans()"),
         caught_by=f"{_GUARDS}::test_a_daemon_does_not_outlive_its_attempt_whose_guard_was_killed",
     ),
-    _in_keeper(
+    _fault(
         name="orphans of a killed guard live on",
-        old="        self._kill_orphans()\n",
-        new="",
+        at="runners.keeper.keeper:Keeper._lose",
+        do=Drop("_kill_orphans()"),
         caught_by=f"{_NASTY}::test_when_a_guard_is_killed_nothing_of_its_attempt_is_left",
     ),
-    _in_keeper(
+    _fault(
         name="a member of the pool serves once",
-        old="if one.member and one.number is None)",
-        new="if False)",
+        at="runners.keeper.keeper:Keeper._start_in_pool",
+        do=Condition("number", False),
         caught_by=f"{_NASTY}::test_members_of_the_pool_carry_out_one_task_after_another",
     ),
-    _in_leader(
+    _fault(
         name="a leader has no session of its own",
-        old="    os.setsid()\n",
-        new="",
+        at="runners.keeper.leader:_stand_by",
+        do=Drop("setsid()"),
         caught_by=f"{_NASTY}::test_a_child_may_have_a_terminal",
     ),
-    _in_leader(
+    _fault(
         name="limits are not set",
-        old='    hold_to(order["limits"])\n',
-        new="",
+        at="runners.keeper.leader:_obey",
+        do=Drop("hold_to()"),
         caught_by=f"{_NASTY}::test_a_file_beyond_its_size_is_not_written",
     ),
-    _in_leader(
+    _fault(
         name="a child begins anywhere",
-        old='    os.chdir(order["folder"])\n',
-        new="",
+        at="runners.keeper.leader:accept",
+        do=Drop("chdir()"),
         caught_by=f"{_RUNNER}::"
         "test_a_child_sees_only_what_it_may_and_finds_its_input_in_a_private_file",
     ),
-    _in_leader(
+    _fault(
         name="only the first task of a member begins in its folder",
-        old='    os.chdir(order["folder"])\n',
-        new='    if "_begun" not in globals():\n        os.chdir(order["folder"])\n'
-        '    globals()["_begun"] = True\n',
+        at="runners.keeper.leader:accept",
+        do=Replace(
+            "chdir()", ("if '_begun' not in globals():\n    $0\nglobals()['_begun'] = True")
+        ),
         caught_by=f"{_ORDERS}::"
         "test_a_task_of_the_pool_finds_its_own_surroundings_whatever_the_one_before_did",
     ),
-    _in_leader(
+    _fault(
         name="a task is believed to have left its variables alone",
-        old='    _surround_with(order["environment"], environment)\n',
-        new='    _surround_with(order["environment"], globals().get("_last", environment))\n'
-        '    globals()["_last"] = order["environment"]\n',
+        at="runners.keeper.leader:accept",
+        do=Replace(
+            "_surround_with()",
+            ("_surround_with($1, globals().get('_last', $2))\nglobals()['_last'] = $1"),
+        ),
         caught_by=f"{_ORDERS}::"
         "test_a_task_of_the_pool_finds_its_own_surroundings_whatever_the_one_before_did",
     ),
-    _in_pool(
+    _fault(
         name="a member that left somebody behind stays",
-        old="stays = left > 0 and not _left_somebody()",
-        new="stays = left > 0",
+        at="runners.keeper.pool:serve",
+        do=Drop("not _left_somebody()"),
         caught_by=f"{_NASTY}::test_a_member_that_left_somebody_behind_is_used_no_more",
     ),
-    _in_work(
+    _fault(
         name="a trace is printed with its secrets",
-        old='mask_secrets("".join(traceback.format_exception(error)))',
-        new='"".join(traceback.format_exception(error))',
+        at="runners.work:_report",
+        do=Argument("write()", 0, "$1"),
         caught_by=f"{_SECRETS}::test_the_trace_that_the_runner_prints_shows_no_secret",
     ),
-    _in_runner(
+    _fault(
         name="anybody may read an order",
-        old="os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)",
-        new="os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)",
+        at="adapters.process.runner:_write_private",
+        do=Argument("open()", 2, "0o644"),
         caught_by=f"{_RUNNER}::"
         "test_a_child_sees_only_what_it_may_and_finds_its_input_in_a_private_file",
     ),
-    _in_attempt(
+    _fault(
         name="what nobody has read yet is lost at the end",
-        old="        await self._drain()\n",
-        new="        for reading in self._reading:\n            reading.cancel()\n",
+        at="adapters.process.attempt:ProcessAttempt._watch",
+        do=Replace("_drain()", ("for reading in self._reading:\n    reading.cancel()")),
         caught_by=f"{_REPORTS}::test_output_waits_for_a_slow_store_also_after_the_child_has_ended",
     ),
-    _in_attempt(
+    _fault(
         name="whoever holds the pipes is waited for",
-        old="timeout=_DRAIN.total_seconds()",
-        new="timeout=None",
+        at="adapters.process.attempt:ProcessAttempt._drain",
+        do=Argument("wait()", "timeout", "None"),
         caught_by=f"{_OUTSIDERS}::test_an_attempt_ends_although_an_outsider_holds_its_pipes",
     ),
-    _in_attempt(
+    _fault(
         name="whoever prints after the end is listened to",
-        old="left -= self._child.ended.done()",
-        new="left -= 0",
+        at="adapters.process.attempt:ProcessAttempt._read_stream",
+        do=Replace("done()", "0"),
         caught_by=f"{_OUTSIDERS}::"
         "test_an_outsider_that_prints_on_and_on_is_not_listened_to_for_ever",
     ),
-    _in_attempt(
+    _fault(
         name="one that had to be killed is told to have ended by itself",
-        old="self._stopped_by = signal.SIGKILL.name",
-        new="pass",
+        at="adapters.process.attempt:ProcessAttempt.stop",
+        do=Drop("= SIGKILL"),
         caught_by=f"{_STOPPING}::test_one_that_ignores_the_request_is_killed_after_the_grace",
     ),
-    _in_attempt(
+    _fault(
         name="one that ended without a word has a result",
-        old="if self._order.definition.runner is RunnerKind.COMMAND:\n",
-        new="if True:\n",
+        at="adapters.process.attempt:ProcessAttempt.ending",
+        do=Condition("runner", True),
         caught_by=f"{_RUNNER}::test_a_function_that_ends_without_a_word_has_crashed",
     ),
-    _in_said(
+    _fault(
         name="what a heartbeat tells shows secrets",
-        old="return safe_excerpt(_whole_characters(str(value)), limit=_NAME_CHARACTERS)",
-        new="return _whole_characters(str(value))[:_NAME_CHARACTERS]",
+        at="adapters.process.said:_text",
+        do=Replace("safe_excerpt()", "$1[:_NAME_CHARACTERS]"),
         caught_by="adapters/process/test_said.py::"
         "test_a_secret_is_masked_in_all_that_heartbeats_tell",
     ),

@@ -3,6 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
+from tests.planting import Argument, Before, Condition, Drop, Operator, Replace, Value
 
 _LETTERS = "unit/services/test_dead_letters.py"
 _SETTLING = "unit/services/test_dead_letters_settling.py"
@@ -16,285 +17,273 @@ _PARKED_FAILING = "unit/services/test_health_parked_failing.py"
 _SLACK = "adapters/alerts/test_slack_message.py"
 
 _fault = partial(Fault, part=Part.DEAD_LETTERS)
-_in_service = partial(_fault, file="services/dead_letters.py")
-_in_core = partial(_fault, file="core/dead_letters.py")
-_in_post_mortem = partial(_fault, file="services/post_mortem.py")
-_in_alarm = partial(_fault, file="core/alerting.py")
-_in_pile = partial(_fault, file="core/piles.py")
-_in_piles = partial(_fault, file="services/piles.py")
-_in_check = partial(_fault, file="services/health_check.py")
 
 DEAD_LETTER_FAULTS = (
-    _in_service(
+    _fault(
         name="the message goes before its task has failed",
-        old="            if isinstance(fate, Change):\n                try:\n",
-        new="            if isinstance(fate, Change):\n"
-        "                await self._backend.queue.drop_dead_letter(message.id)\n"
-        "                try:\n",
+        at="services.dead_letters:DeadLetters._decided",
+        do=Before("try", "await self._backend.queue.drop_dead_letter(message.id)"),
         caught_by=f"{_SETTLING}::test_the_task_is_failed_before_its_message_is_removed",
     ),
-    _in_service(
+    _fault(
         name="what was true of a task is believed although it has changed",
-        old="continue  # it has changed",
-        new="pass  # it has changed",
+        at="services.dead_letters:DeadLetters._decided",
+        do=Drop("continue"),
         caught_by=f"{_SETTLING}::"
         "test_a_task_that_is_taken_at_the_last_moment_is_left_to_its_worker",
     ),
-    _in_service(
+    _fault(
         name="a message that stays is told of at every sweep",
-        old="            self._told.add(message.id)\n",
-        new="",
+        at="services.dead_letters:DeadLetters._tell",
+        do=Drop("add()"),
         caught_by=f"{_SETTLING}::test_a_message_that_stays_is_told_of_once",
     ),
-    _in_service(
+    _fault(
         name="many that stay hide the others",
-        old="            if len(found) < limit:\n                return\n",
-        new="            return\n",
+        at="services.dead_letters:DeadLetters._messages",
+        do=Replace("if len()", "return"),
         caught_by=f"{_SETTLING}::test_many_that_stay_do_not_hide_one_that_can_be_settled",
     ),
-    _in_service(
+    _fault(
         name="a message is forgotten before the event is written",
-        old='        reason = f"discarded by {by}: {letter.reason}"\n',
-        new='        reason = f"discarded by {by}: {letter.reason}"\n'
-        "        await self._backend.queue.drop_dead_letter(letter.message.id)\n",
+        at="services.dead_letters:DeadLetters.discard",
+        do=Before("_reject()", "await self._backend.queue.drop_dead_letter(letter.message.id)"),
         caught_by=f"{_LETTERS}::test_nothing_is_forgotten_before_the_event_is_written",
     ),
-    _in_service(
+    _fault(
         name="a message that speaks for a task can be discarded",
-        old="        if letter.row is not None:\n            reason",
-        new="        if False:\n            reason",
+        at="services.dead_letters:DeadLetters.discard",
+        do=Condition("row", False),
         caught_by=f"{_LETTERS}::test_a_message_that_speaks_for_a_task_cannot_be_discarded",
     ),
-    _in_service(
+    _fault(
         name="dead letters of every tenant are replayed",
-        old="if row is None or row.spec.tenant != tenant:\n                raise",
-        new="if row is None:\n                raise",
+        at="services.dead_letters:DeadLetters.replay",
+        do=Drop("!= tenant"),
         caught_by=f"{_LETTERS}::test_another_tenant_neither_sees_nor_replays_them",
     ),
-    _in_service(
+    _fault(
         name="dead messages are shown to every tenant",
-        old="if row is not None and row.spec.tenant != tenant:",
-        new="if False:",
+        at="services.dead_letters:DeadLetters._of_message",
+        do=Condition("tenant", False),
         caught_by=f"{_LETTERS}::test_a_dead_message_is_shown_to_nobody_but_the_tenant_of_its_task",
     ),
-    _in_service(
+    _fault(
         name="a task that moved on is replayed",
-        old="            if row.state is TaskState.FAILED:\n                by_job",
-        new="            if row.state:\n                by_job",
+        at="services.dead_letters:DeadLetters.replay",
+        do=Condition("state", "$1"),
         caught_by=f"{_LETTERS}::test_a_task_that_moved_on_is_told_and_left_as_it_is",
     ),
-    _in_service(
+    _fault(
         name="a replay by filter takes everything",
-        old="letters = [letter async for letter in self.matching(tenant, wanted)]",
-        new="letters = [letter async for letter in self.matching(tenant)]",
+        at="services.dead_letters:DeadLetters.replay_matching",
+        do=Argument("matching()", 1, None),
         caught_by=f"{_LETTERS}::test_a_replay_by_filter_takes_what_fits_and_leaves_messages",
     ),
-    _in_service(
+    _fault(
         name="what stands between two pages is lost",
-        old="cursor_to(_LISTING, *_place(items[-1]))",
-        new="cursor_to(_LISTING, *_place(newest[limit]))",
+        at="services.dead_letters:DeadLetters.page",
+        do=Argument("_place() []", 0, "newest[limit]"),
         caught_by=f"{_LETTERS}::test_pages_show_everything_once_while_more_is_added",
     ),
-    _in_service(
+    _fault(
         name="only the first failed tasks are listed",
-        old="            cursor = page.cursor\n",
-        new="            cursor = None\n",
+        at="services.dead_letters:DeadLetters._failed",
+        do=Replace("cursor page", "None"),
         caught_by=f"{_LETTERS}::test_more_than_are_read_at_once_are_all_listed",
     ),
-    _in_core(
+    _fault(
         name="a message from before a replay ends the new round",
-        old="row.rung_at > message.sent_at + margin",
-        new="False",
+        at="core.dead_letters:fate_of",
+        do=Replace("> rung_at", "False"),
         caught_by=f"{_SETTLING}::test_a_message_from_before_a_replay_does_not_end_the_new_round",
     ),
-    _in_core(
+    _fault(
         name="a task that is only a little late has another message",
-        old="row.rung_at > message.sent_at + margin",
-        new="row.rung_at > message.sent_at",
+        at="core.dead_letters:fate_of",
+        do=Replace("+ sent_at", "$1"),
         caught_by=f"{_CORE}::TestFate::"
         "test_a_task_that_was_rung_for_since_has_another_message_to_speak_for_it",
     ),
-    _in_core(
+    _fault(
         name="a message of no task goes without a word",
-        old='return Stays(f"there is no task {named!r}")',
-        new="return Goes()",
+        at="core.dead_letters:fate_of",
+        do=Replace("Stays() 'there is no task '", "Goes()"),
         caught_by=f"{_SETTLING}::test_a_message_that_leads_nowhere_stays_listed_with_its_reason",
     ),
-    _in_core(
+    _fault(
         name="a cancelled task is a dead letter",
-        old="    if row.state is not TaskState.FAILED:\n",
-        new="    if row.state not in (TaskState.FAILED, TaskState.CANCELLED):\n",
+        at="core.dead_letters:of_task",
+        do=Condition("state", "$1 not in ($2, TaskState.CANCELLED)"),
         caught_by=f"{_CORE}::TestLetters::test_any_other_task_is_none",
     ),
-    _in_core(
+    _fault(
         name="one wish that is met is enough",
-        old="and self.category in (None, letter.category)",
-        new="or self.category in (None, letter.category)",
+        at="core.dead_letters:DeadFilter.fits",
+        do=Value("return ownerless", "$1 and $2 or ($3 and $4 and $5 and $6)"),
         caught_by=f"{_CORE}::TestFilter::test_every_wish_must_be_met",
     ),
-    _in_core(
+    _fault(
         name="letters from before are meant too",
-        old="letter.at >= self.since",
-        new="letter.at <= self.since",
+        at="core.dead_letters:DeadFilter.fits",
+        do=Operator(">= at", "<="),
         caught_by=f"{_CORE}::TestFilter::test_each_wish_chooses",
     ),
-    _in_post_mortem(
+    _fault(
         name="of a long history only the beginning is read",
-        old="        seen = page[-1].sequence\n",
-        new="        return\n",
+        at="services.post_mortem:_history",
+        do=Replace("= sequence", "return"),
         caught_by=f"{_POST_MORTEM}::test_a_long_history_is_read_to_its_end",
     ),
-    _in_post_mortem(
+    _fault(
         name="last lines are shown with their secrets",
-        old="safe_excerpt(text, limit=_LINE_CHARACTERS)",
-        new="text[:_LINE_CHARACTERS]",
+        at="services.post_mortem:_last_lines",
+        do=Argument("PrintedLine()", 1, "$1[:_LINE_CHARACTERS]"),
         caught_by=f"{_POST_MORTEM}::"
         "test_the_last_lines_of_the_last_attempt_are_there_whole_and_masked",
     ),
-    _in_post_mortem(
+    _fault(
         name="a line in two pieces is two lines",
-        old='(begun.pop(entry.stream, b"") + entry.data)',
-        new="entry.data",
+        at="services.post_mortem:_last_lines",
+        do=Drop("pop()"),
         caught_by=f"{_POST_MORTEM}::"
         "test_the_last_lines_of_the_last_attempt_are_there_whole_and_masked",
     ),
-    _in_post_mortem(
+    _fault(
         name="all of a great deal of output is read",
-        old="max((row.last_output or 0) - _PIECES, 0)",
-        new="0",
+        at="services.post_mortem:_last_pieces",
+        do=Replace("max()", "0"),
         caught_by=f"{_POST_MORTEM}::test_of_a_great_deal_of_output_only_the_end_is_read",
     ),
-    _in_post_mortem(
+    _fault(
         name="who ended it is that of the first round",
-        old="for event in reversed(history):",
-        new="for event in history:",
+        at="services.post_mortem:_ended_by",
+        do=Replace("reversed()", "$1"),
         caught_by=f"{_POST_MORTEM}::test_who_ended_it_is_that_of_the_last_round",
     ),
-    _in_pile(
+    _fault(
         name="dead letters are told at every check",
-        old="    return PileNews.STILL if cooled(last.at, now, cool_down) else None\n",
-        new="    return PileNews.STILL\n",
+        at="core.piles:_news_of",
+        do=Value("return cooled()", "$1"),
         caught_by=f"{_ALARM}::test_that_there_are_some_is_told_once_with_what_was_found",
     ),
-    _in_pile(
+    _fault(
         name="a dead letter that comes as another goes is not noticed",
-        old="found.newest[0].place > last.newest or ",
-        new="",
+        at="core.piles:_news_of",
+        do=Drop("> place"),
         caught_by=f"{_ALARM}::test_new_ones_are_told_at_once_and_once",
     ),
-    _in_pile(
+    _fault(
         name="a dead letter of a clock that is behind is not noticed",
-        old=" or found.at_least > last.at_least",
-        new="",
+        at="core.piles:_news_of",
+        do=Drop("> at_least"),
         caught_by=f"{_ALARM}::test_new_ones_are_told_at_once_and_once",
     ),
-    _in_pile(
+    _fault(
         name="dead letters are told again although new ones just were",
-        old="newest=found.newest[0].place, at=at)",
-        new="newest=found.newest[0].place, at=last.at if last else at)",
+        at="core.piles:told_pile_after",
+        do=Argument("ToldPile()", "at", "last.at if last else $0"),
         caught_by=f"{_ALARM}::test_what_is_new_begins_another_cool_down",
     ),
-    _in_pile(
+    _fault(
         name="that none is left is told again and again",
-        old="    if not found.newest:\n        return None\n",
-        new="    if not found.newest:\n        return last\n",
+        at="core.piles:told_pile_after",
+        do=Value("return None", "last"),
         caught_by=f"{_ALARM}::test_that_none_is_left_is_told_once_and_then_all_begins_anew",
     ),
-    _in_alarm(
+    _fault(
         name="a file from before is damaged",
-        old="document.get(name, {})",
-        new="document.get(name)",
+        at="core.alerting:_piles",
+        do=Argument("get()", 1, None),
         caught_by=f"{_ALARM}::test_in_a_file_from_before_there_were_any_nothing_was_told_of_piles",
     ),
-    _in_alarm(
+    _fault(
         name="what was told of parked tasks counts as told of dead letters",
-        old="told_pile_after(told.parked, notice.parked, notice.at)",
-        new="told_pile_after(told.parked, notice.dead, notice.at)",
+        at="core.alerting:told_after",
+        do=Argument("told_pile_after() parked", 1, "$1.dead"),
         caught_by=f"{_ALARM}::test_dead_letters_and_parked_tasks_are_told_each_for_itself",
     ),
-    _in_piles(
+    _fault(
         name="tasks that go on by themselves hide parked ones that never do",
-        old="            limit *= 2\n",
-        new="            break\n",
+        at="services.piles:Piles._all_parked",
+        do=Replace("*=", "break"),
         caught_by=f"{_PARKED}::test_many_that_go_on_by_themselves_do_not_hide_those_that_never_do",
     ),
-    _in_piles(
+    _fault(
         name="people hear of the parked tasks of others",
-        old="item is not None and (tenants is None or row.spec.tenant in tenants)",
-        new="item is not None",
+        at="services.piles:Piles._parked",
+        do=Drop("or tenant"),
         caught_by=f"{_PARKED}::test_one_tenant_is_checked_and_nobody_hears_of_another",
     ),
-    _in_piles(
+    _fault(
         name="a parked task that cannot be read is said to go on",
-        old="        if read.unread:\n            return",
-        new="        if False:\n            return",
+        at="services.piles:Piles._parked",
+        do=Condition("unread", False),
         caught_by=f"{_PARKED_FAILING}::test_a_parked_task_that_cannot_be_read_is_not_said_to_go_on",
     ),
-    _in_piles(
+    _fault(
         name="people of whom nobody knows whether they were told hear of nothing that is parked",
-        old="        for tenant, own in items.items():\n",
-        new="        await self.told_tenants()\n        for tenant, own in items.items():\n",
+        at="services.piles:Piles._parked",
+        do=Before("for items()", "await self.told_tenants()"),
         caught_by=f"{_PARKED_FAILING}::"
         "test_while_it_is_not_known_of_whom_people_were_told_what_is_parked_is_told",
     ),
-    _in_check(
+    _fault(
         name="tasks that cannot be read hide dead letters",
-        old="            await self._alerting.tell(self._findings([], lying))\n            raise\n",
-        new="            raise\n",
+        at="services.health_check:HealthCheck._or_tell_of",
+        do=Drop("tell()"),
         caught_by=f"{_FAILING}::"
         "test_tasks_that_cannot_be_read_keep_nobody_from_hearing_of_dead_letters",
     ),
-    _in_piles(
+    _fault(
         name="dead letters that cannot be read fail the check",
-        old='            logger.warning(unavailable, extra={"error": str(error)})\n',
-        new="            raise error\n",
+        at="services.piles:Piles._as_far_as_known",
+        do=Replace("warning()", "raise error"),
         caught_by=f"{_FAILING}::test_dead_letters_that_cannot_be_read_fail_no_check_of_tasks",
     ),
-    _in_piles(
+    _fault(
         name="all that ever failed is read at every check",
-        old="ledger.failed(tenant, limit=COUNTED_LIMIT + 1)",
-        new="ledger.failed(tenant, limit=10**9)",
+        at="services.piles:Piles._failed",
+        do=Argument("failed()", "limit", "10 ** 9"),
         caught_by=f"{_CHECK}::test_no_more_are_counted_than_the_limit_however_many_there_are",
     ),
-    _in_piles(
+    _fault(
         name="a message that leads to no task is told to every tenant",
-        old="own = messages if tenant == self._tenant else []",
-        new="own = messages",
+        at="services.piles:Piles._dead",
+        do=Value("= _tenant", "$1"),
         caught_by=f"{_CHECK}::"
         "test_a_message_that_leads_to_no_task_is_told_to_who_looks_after_the_queues",
     ),
-    _in_piles(
+    _fault(
         name="a message that will end its task is told beside that task",
-        old="            if one.task_id not in known\n",
-        new="",
+        at="services.piles:Piles._lost_messages",
+        do=Drop("not in task_id"),
         caught_by=f"{_CHECK}::"
         "test_a_message_whose_task_the_next_sweep_ends_is_told_as_that_task_and_only_once",
     ),
-    _in_piles(
+    _fault(
         name="of many tenants with dead letters only the first are told of",
-        old="            after = page[-1]\n        return found\n",
-        new="            break\n        return found\n",
+        at="services.piles:Piles._tenants_with_dead",
+        do=Replace("= []", "break"),
         caught_by=f"{_CHECK}::test_of_very_many_tenants_none_is_left_out",
     ),
-    _in_check(
+    _fault(
         name="dead letters fill the history of checks",
-        old="(reports if told or tenant in running else idle).append(report)",
-        new="reports.append(report)",
+        at="services.health_check:HealthCheck._reports",
+        do=Replace("append", "reports.append"),
         caught_by=f"{_CHECK}::"
         "test_a_tenant_with_nothing_but_dead_letters_gets_no_history_of_checks",
     ),
     _fault(
-        file="services/alerting.py",
         name="what was told of dead letters alone is not kept",
-        old="if one != NOTHING_TOLD}",
-        new="if one.problems}",
+        at="services.alerting:ToldBook.keep",
+        do=Condition("NOTHING_TOLD", "$1.problems"),
         caught_by=f"{_FAILING}::test_the_next_process_knows_what_was_told",
     ),
     _fault(
-        file="adapters/alerts/slack_message.py",
         name="dead letters have room that is not there",
-        old="_ROOM - sum(1 + len(lines) for _, lines in piles)",
-        new="_ROOM",
+        at="adapters.alerts.slack_message:_message_of_health",
+        do=Drop("sum()"),
         caught_by=f"{_SLACK}::test_piles_leave_a_message_within_what_slack_takes",
     ),
 )

@@ -3,94 +3,91 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
+from tests.planting import Argument, Condition, Drop, Replace, Text, Value
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteDefinitions"
 _FOUR = "contract/test_sqlite_processes.py::TestSqliteDefinitionsInFour"
 _MEMORY = "contract/test_memory.py::TestMemoryDefinitions"
 
-_in_sqlite = partial(Fault, part=Part.DEFINITIONS, file="adapters/sqlite/definitions.py")
-_in_memory = partial(Fault, part=Part.DEFINITIONS, file="adapters/memory/definitions.py")
+_fault = partial(Fault, part=Part.DEFINITIONS)
 
 DEFINITION_FAULTS = (
-    _in_sqlite(
+    _fault(
         name="a deleted definition is listed",
-        old='AND d.version > coalesce(h.version, 0)"\n            " GROUP BY',
-        new='"\n            " GROUP BY',
+        at="adapters.sqlite.definitions:SqliteDefinitions.list",
+        do=Text("AND d.version > coalesce(h.version, 0)", ""),
         caught_by=f"{_SQLITE}::test_a_deleted_definition_is_found_only_by_its_version",
     ),
-    _in_sqlite(
+    _fault(
         name="a deleted definition is found",
-        old='AND d.version > coalesce(h.version, 0)"\n    " ORDER BY',
-        new='"\n    " ORDER BY',
+        at="adapters.sqlite.definitions:_NEWEST",
+        do=Text("AND d.version > coalesce(h.version, 0)", ""),
         caught_by=f"{_SQLITE}::test_a_deleted_definition_is_found_only_by_its_version",
     ),
-    _in_sqlite(
+    _fault(
         name="every version of a deleted definition is gone",
-        old='AND name = ? AND version = ?",',
-        new='AND name = ? AND version = ? AND name NOT IN"\n'
-        '                " (SELECT name FROM hidden_definitions)",',
+        at="adapters.sqlite.definitions:SqliteDefinitions.get",
+        do=Text("version = ?", "version = ? AND name NOT IN (SELECT name FROM hidden_definitions)"),
         caught_by=f"{_SQLITE}::test_a_deleted_definition_is_found_only_by_its_version",
     ),
-    _in_sqlite(
+    _fault(
         name="the same content is stored again",
-        old="if replace(there, version=0) == replace(definition, version=0):",
-        new="if False:",
+        at="adapters.sqlite.definitions:SqliteDefinitions.put.work",
+        do=Condition("replace()", False),
         caught_by=f"{_SQLITE}::test_the_same_content_as_the_newest_is_not_stored_again",
     ),
-    _in_sqlite(
+    _fault(
         name="versions are not counted by name",
-        old='FROM definitions WHERE tenant = ? AND name = ?",\n'
-        "                (tenant, definition.name),",
-        new='FROM definitions WHERE tenant = ?",\n                (tenant,),',
+        at="adapters.sqlite.definitions:SqliteDefinitions.put.work",
+        do=(Text("? AND name = ?", "?"), Drop("name", nth=2)),
         caught_by=f"{_SQLITE}::test_many_writers_with_content_of_their_own_all_get_a_version",
     ),
-    _in_sqlite(
+    _fault(
         name="versions are not counted by tenant",
-        old='FROM definitions WHERE tenant = ? AND name = ?",\n'
-        "                (tenant, definition.name),",
-        new='FROM definitions WHERE name = ?",\n                (definition.name,),',
+        at="adapters.sqlite.definitions:SqliteDefinitions.put.work",
+        do=(Text("tenant = ? AND name", "name"), Argument("rows()", 2, "($2,)", nth=2)),
         caught_by=f"{_SQLITE}::test_tenants_do_not_meet",
     ),
-    _in_sqlite(
+    _fault(
         name="the next version is read before the write",
-        old="            ((last,),) = rows(\n                connection,\n",
-        new="            ((last,),) = self._database.point(\n",
+        at="adapters.sqlite.definitions:SqliteDefinitions.put.work",
+        do=Value("= rows()", "self._database.point($2, $3)"),
         caught_by=f"{_FOUR}::test_many_writers_with_content_of_their_own_all_get_a_version",
     ),
-    _in_sqlite(
+    _fault(
         name="a version is found in every tenant",
-        old='"SELECT body FROM definitions WHERE tenant = ? AND name',
-        new='"SELECT body FROM definitions WHERE ? IS NOT NULL AND name',
+        at="adapters.sqlite.definitions:SqliteDefinitions.get",
+        do=Text("tenant = ?", "? IS NOT NULL"),
         caught_by=f"{_SQLITE}::test_tenants_do_not_meet",
     ),
-    _in_sqlite(
+    _fault(
         name="the oldest version passes for the newest",
-        old="ORDER BY d.version DESC LIMIT 1",
-        new="ORDER BY d.version LIMIT 1",
+        at="adapters.sqlite.definitions:_NEWEST",
+        do=Text("DESC LIMIT", "LIMIT"),
         caught_by=f"{_SQLITE}::test_every_version_stays_as_it_was",
     ),
-    _in_sqlite(
+    _fault(
         name="the listing has every tenant",
-        old='WHERE d.tenant = ? AND d.version > coalesce(h.version, 0)"\n            " GROUP',
-        new='WHERE ? IS NOT NULL AND d.version > coalesce(h.version, 0)"\n            " GROUP',
+        at="adapters.sqlite.definitions:SqliteDefinitions.list",
+        do=Text("d.tenant = ?", "? IS NOT NULL"),
         caught_by=f"{_SQLITE}::test_tenants_do_not_meet",
     ),
-    _in_sqlite(
+    _fault(
         name="the listing is in no order",
-        old="GROUP BY d.name ORDER BY d.name",
-        new="GROUP BY d.name ORDER BY d.name DESC",
+        at="adapters.sqlite.definitions:SqliteDefinitions.list",
+        do=Text("ORDER BY d.name", "ORDER BY d.name DESC"),
         caught_by=f"{_SQLITE}::test_the_newest_versions_are_listed_by_name",
     ),
-    _in_memory(
+    _fault(
         name="a version in memory is changed by who holds it",
-        old="        return _copy(newest)\n",
-        new="        return newest\n",
+        at="adapters.memory.definitions:MemoryDefinitions.put",
+        do=Replace("_copy() newest", "$1"),
         caught_by=f"{_MEMORY}::test_a_version_cannot_be_changed_through_what_was_handed_over",
     ),
-    _in_memory(
+    _fault(
         name="a deleted definition is listed in memory",
-        old="if name[0] == tenant and name not in self._deleted",
-        new="if name[0] == tenant",
+        at="adapters.memory.definitions:MemoryDefinitions.list",
+        do=Drop("not in _deleted"),
         caught_by=f"{_MEMORY}::test_tenants_do_not_meet",
     ),
 )

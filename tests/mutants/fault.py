@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from tests.planting import Change, Operation
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 
@@ -49,22 +51,15 @@ IN_EACH_BACKEND = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One text in one file, and what is put in its place."""
+    """A symbol, what is done to it, and the test that must fail then."""
 
     name: str
     part: Part
-    file: str  # below src/longshore
-    old: str  # stands in the file exactly once
-    new: str
+    at: str  # the symbol, as `tests.planting` takes it
+    do: Operation | tuple[Operation, ...]
     caught_by: str  # the test, as pytest knows it, below tests
 
-    def planted(self, text: str) -> str:
-        """The file's text with the fault in it.
-
-        Raises:
-            ValueError: the old text is gone, or is not the only one.
-        """
-        if (found := text.count(self.old)) != 1:
-            message = f"{self.name}: {self.old!r} stands {found} times in {self.file}, not once"
-            raise ValueError(message)
-        return text.replace(self.old, self.new)
+    @property
+    def change(self) -> Change:
+        """What is done to the source."""
+        return Change(self.at, self.do)

@@ -3,117 +3,109 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
+from tests.planting import After, Argument, Before, Condition, Drop, Operator, Replace, Text
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteOutputLog"
 _FOUR = "contract/test_sqlite_processes.py::TestSqliteOutputLogInFour"
 _MEMORY = "contract/test_memory.py::TestMemoryOutputLog"
 
 _fault = partial(Fault, part=Part.OUTPUT)
-_in_sqlite = partial(_fault, file="adapters/sqlite/output.py")
-_in_memory = partial(_fault, file="adapters/memory/output.py")
 
 OUTPUT_FAULTS = (
-    _in_sqlite(
+    _fault(
         name="an entry is written over",
-        old="ON CONFLICT DO NOTHING",
-        new="ON CONFLICT DO UPDATE SET data = excluded.data",
+        at="adapters.sqlite.output:_INSERT",
+        do=Text("DO NOTHING", "DO UPDATE SET data = excluded.data"),
         caught_by=f"{_SQLITE}::test_an_entry_that_is_kept_already_changes_nothing",
     ),
-    _in_sqlite(
+    _fault(
         name="output comes by sequence alone",
-        old="ORDER BY attempt, sequence LIMIT ?",
-        new="ORDER BY sequence, attempt LIMIT ?",
+        at="adapters.sqlite.output:SqliteOutputLog.read",
+        do=Text("BY attempt, sequence", "BY sequence, attempt"),
         caught_by=f"{_SQLITE}::test_output_comes_by_attempt_and_then_by_sequence",
     ),
-    _in_sqlite(
+    _fault(
         name="reading begins with the entry already seen",
-        old="(attempt, sequence) > (?, ?) ORDER",
-        new="(attempt, sequence) >= (?, ?) ORDER",
+        at="adapters.sqlite.output:SqliteOutputLog.read",
+        do=Text("sequence) >", "sequence) >="),
         caught_by=f"{_SQLITE}::test_reading_goes_on_after_a_place",
     ),
-    _in_sqlite(
+    _fault(
         name="a place is compared part by part",
-        old="(attempt, sequence) > (?, ?) ORDER",
-        new="attempt >= ? AND sequence > ? ORDER",
+        at="adapters.sqlite.output:SqliteOutputLog.read",
+        do=Text("(attempt, sequence) > (?, ?)", "attempt >= ? AND sequence > ?"),
         caught_by=f"{_SQLITE}::test_reading_goes_on_after_a_place",
     ),
-    _in_sqlite(
+    _fault(
         name="output of every task",
-        old='last, data FROM output WHERE task_id = ?"',
-        new='last, data FROM output WHERE ? IS NOT NULL"',
+        at="adapters.sqlite.output:SqliteOutputLog.read",
+        do=Text("task_id = ?", "? IS NOT NULL"),
         caught_by=f"{_SQLITE}::test_output_of_another_task_is_not_seen",
     ),
-    _in_sqlite(
+    _fault(
         name="a marker's end is dropped",
-        old="last=last,",
-        new="last=None,",
+        at="adapters.sqlite.output:SqliteOutputLog.read",
+        do=Argument("OutputEntry()", "last", "None"),
         caught_by=f"{_SQLITE}::test_a_marker_stands_for_the_sequences_up_to_its_last",
     ),
-    _in_sqlite(
+    _fault(
         name="output rings no bell",
-        old="topics=(Topic.OUTPUT,)",
-        new="topics=()",
+        at="adapters.sqlite.output:SqliteOutputLog.append",
+        do=Argument("write()", "topics", "()"),
         caught_by=f"{_SQLITE}::test_a_wait_ends_as_soon_as_something_is_after_the_place",
     ),
-    _in_sqlite(
+    _fault(
         name="what was seen ends a wait",
-        old="(attempt, sequence) > (?, ?) LIMIT 1",
-        new="(attempt, sequence) >= (?, ?) LIMIT 1",
+        at="adapters.sqlite.output:SqliteOutputLog.wait.look",
+        do=Text("sequence) >", "sequence) >="),
         caught_by=f"{_SQLITE}::test_nothing_new_after_the_place_ends_no_wait",
     ),
-    _in_sqlite(
+    _fault(
         name="an earlier attempt ends a wait",
-        old="(attempt, sequence) > (?, ?) LIMIT 1",
-        new="(attempt > ? OR sequence > ?) LIMIT 1",
+        at="adapters.sqlite.output:SqliteOutputLog.wait.look",
+        do=Text("(attempt, sequence) > (?,", "(attempt > ? OR sequence >"),
         caught_by=f"{_SQLITE}::test_nothing_new_after_the_place_ends_no_wait",
     ),
     _fault(
         name="output between looking and waiting is missed",
-        file="adapters/sqlite/database.py",
-        old="        sleeping = asyncio.ensure_future(self.clock.sleep(duration))\n",
-        new="        await asyncio.sleep(0.001)\n"
-        "        heard.clear()\n"
-        "        sleeping = asyncio.ensure_future(self.clock.sleep(duration))\n",
+        at="adapters.sqlite.database:Database._rest",
+        do=Before("sleep()", ("await asyncio.sleep(0.001)\nheard.clear()")),
         caught_by=f"{_SQLITE}::test_no_wake_up_is_lost_between_looking_and_waiting",
     ),
     _fault(
         name="a wait never gives up",
-        file="adapters/sqlite/database.py",
-        old="if left <= timedelta(0):",
-        new="if False:",
+        at="adapters.sqlite.database:Database.wait_for",
+        do=Condition("timedelta()", False),
         caught_by=f"{_SQLITE}::test_a_wait_gives_up_after_its_time_and_not_before",
     ),
     _fault(
         name="a wait gives up too early",
-        file="adapters/sqlite/database.py",
-        old="deadline = self.clock.elapsed() + wait",
-        new="deadline = self.clock.elapsed() + wait / 2",
+        at="adapters.sqlite.database:Database.wait_for",
+        do=Replace("wait", "$0 / 2"),
         caught_by=f"{_SQLITE}::test_a_wait_gives_up_after_its_time_and_not_before",
     ),
     _fault(
         name="output wakes no other process",
-        file="adapters/sqlite/bells.py",
-        old="os.write(rope, message)",
-        new="pass",
+        at="adapters.sqlite.bells:Bells.ring_elsewhere",
+        do=Drop("write()"),
         caught_by=f"{_FOUR}::test_a_wait_ends_as_soon_as_something_is_after_the_place",
     ),
-    _in_memory(
+    _fault(
         name="an entry is written over in memory",
-        old="            if place not in kept:\n                kept[place] = entry\n",
-        new="            known = place in kept\n            kept[place] = entry\n"
-        "            if not known:\n",
+        at="adapters.memory.output:MemoryOutputLog.append",
+        do=After("if", "kept[place] = entry"),
         caught_by=f"{_MEMORY}::test_an_entry_that_is_kept_already_changes_nothing",
     ),
-    _in_memory(
+    _fault(
         name="output in memory comes in the order of arrival",
-        old="insort(places, place)",
-        new="places.append(place)",
+        at="adapters.memory.output:MemoryOutputLog.append",
+        do=Replace("insort()", "$1.append($2)"),
         caught_by=f"{_MEMORY}::test_output_comes_by_attempt_and_then_by_sequence",
     ),
-    _in_memory(
+    _fault(
         name="what was seen ends a wait in memory",
-        old="places[-1] > after",
-        new="places[-1] >= after",
+        at="adapters.memory.output:MemoryOutputLog.wait.look",
+        do=Operator("> after", ">="),
         caught_by=f"{_MEMORY}::test_without_a_wait_the_answer_comes_at_once",
     ),
 )

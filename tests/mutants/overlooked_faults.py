@@ -3,6 +3,7 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
+from tests.planting import Condition, Drop, Replace, Text, Value
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteLedger"
 _MEMORY = "contract/test_memory.py::TestMemoryLedger"
@@ -10,166 +11,163 @@ _KNOWN = "adapters/sqlite/test_known.py"
 _FAILED = "adapters/sqlite/test_failed.py"
 
 _fault = partial(Fault, part=Part.LEDGER)
-_in_ledger = partial(_fault, file="adapters/sqlite/ledger.py")
-_in_overlooked = partial(_fault, file="adapters/sqlite/overlooked.py")
-_in_failed = partial(_fault, file="adapters/sqlite/failed.py")
-_in_known = partial(_fault, file="adapters/sqlite/known.py")
-_in_turnstile = partial(_fault, file="adapters/sqlite/turnstile.py")
-_in_memory = partial(_fault, file="adapters/memory/ledger.py")
 
 OVERLOOKED_FAULTS = (
-    _in_ledger(
+    _fault(
         name="pauses between rings do not double",
-        old="2 * rung_us - due_us <= ?",
-        new="rung_us <= ?",
+        at="adapters.sqlite.ledger:SqliteLedger.unrung",
+        do=Text("2 * rung_us - due_us", "rung_us"),
         caught_by=f"{_SQLITE}::"
         "test_a_task_is_unrung_when_its_last_ring_is_as_long_ago_as_it_had_been_due",
     ),
-    _in_ledger(
+    _fault(
         name="a task that has a message is unrung",
-        old="NOT EXISTS (SELECT 1 FROM messages",
-        new="EXISTS (SELECT 1) OR NOT EXISTS (SELECT 1 FROM messages",
+        at="adapters.sqlite.ledger:SqliteLedger.unrung",
+        do=Text("NOT EXISTS", "EXISTS (SELECT 1) OR NOT EXISTS"),
         caught_by=f"{_SQLITE}::test_a_task_that_was_rung_again_is_not_unrung",
     ),
-    _in_overlooked(
+    _fault(
         name="an end is unrecorded before its time",
-        old="finished_us <= ? AND id > ?",
-        new="finished_us <= ? + 1000000 AND id > ?",
+        at="adapters.sqlite.overlooked:_ENDS",
+        do=Text("AND id > ?", "+ 1000000 AND id > ?"),
         caught_by=f"{_SQLITE}::test_an_end_is_unrecorded_from_its_moment_on",
     ),
-    _in_overlooked(
+    _fault(
         name="an end is unrecorded a tick too late",
-        old="finished_us <= ? AND id > ?",
-        new="finished_us < ? AND id > ?",
+        at="adapters.sqlite.overlooked:_ENDS",
+        do=Text("<= ? AND id", "< ? AND id"),
         caught_by=f"{_SQLITE}::test_an_end_is_unrecorded_from_its_moment_on",
     ),
-    _in_overlooked(
+    _fault(
         name="ends that are recorded are found again",
-        old="if number not in known",
-        new="if True",
+        at="adapters.sqlite.overlooked:unrecorded_ends",
+        do=Condition("not in", True),
         caught_by=f"{_SQLITE}::test_an_end_is_unrecorded_until_its_job_knows_of_it",
     ),
-    _in_overlooked(
+    _fault(
         name="jobs with ends are found only if they know of none",
-        old="AND ended <",
-        new="AND ended = 0 AND ended <",
+        at="adapters.sqlite.overlooked:_JOBS_WITH_ENDS",
+        do=Text("AND ended <", "AND ended = 0 AND ended <"),
         caught_by=f"{_SQLITE}::test_an_end_is_unrecorded_until_its_job_knows_of_it",
     ),
-    _in_overlooked(
+    _fault(
         name="only the first jobs are looked at",
-        old="first = page[-1][0] if len(page) > _JOBS_AT_ONCE else end",
-        new="first = _BEYOND_ALL",
+        at="adapters.sqlite.overlooked:_jobs",
+        do=Value("= len()", "_BEYOND_ALL"),
         caught_by=f"{_SQLITE}::test_unrecorded_ends_are_found_among_however_many_jobs",
     ),
-    _in_overlooked(
+    _fault(
         name="the last job of a page is passed over",
-        old="for job_id, asked in page[:_JOBS_AT_ONCE]",
-        new="for job_id, asked in page[:_JOBS_AT_ONCE - 1]",
+        at="adapters.sqlite.overlooked:_jobs",
+        do=Value("for _JOBS_AT_ONCE", "$1[:_JOBS_AT_ONCE - 1]"),
         caught_by=f"{_SQLITE}::test_unrecorded_ends_are_found_among_however_many_jobs",
     ),
-    _in_overlooked(
+    _fault(
         name="a listing goes on with the job after",
-        old="after if job_id == begun else",
-        new='"~" if job_id == begun else',
+        at="adapters.sqlite.overlooked:_jobs",
+        do=Replace("ternary ''", "'~' if $2 else ''"),
         caught_by=f"{_SQLITE}::"
         "test_unrecorded_ends_come_by_job_and_id_up_to_the_limit_and_on_from_there",
     ),
-    _in_overlooked(
+    _fault(
         name="a task that awaits nothing that completed is sent on",
-        old="if NumberSet.from_text(awaits) & completed",
-        new="if completed",
+        at="adapters.sqlite.overlooked:untold_parents",
+        do=Condition("from_text()", "$2"),
         caught_by=f"{_SQLITE}::test_a_task_that_was_told_of_its_parents_is_not_found",
     ),
-    _in_overlooked(
+    _fault(
         name="of many waiting tasks only the first are looked at",
-        old="            if len(waiters) < _TASKS_AT_ONCE:\n                break\n",
-        new="            break\n",
+        at="adapters.sqlite.overlooked:untold_parents",
+        do=Replace("if _TASKS_AT_ONCE", "break"),
         caught_by="adapters/sqlite/test_sweeping.py::test_one_waiting_task_of_very_many_is_found",
     ),
-    _in_known(
+    _fault(
         name="any number of rows is remembered",
-        old="if len(rows) > self._limit:",
-        new="if False:",
+        at="adapters.sqlite.known:KnownTasks.keep",
+        do=Condition("len()", False),
         caught_by=f"{_KNOWN}::test_the_row_that_was_kept_longest_ago_makes_room",
     ),
-    _in_known(
+    _fault(
         name="a row that is kept again stays the oldest",
-        old="        rows.pop(row.id, None)\n        if",
-        new="        if",
+        at="adapters.sqlite.known:KnownTasks.keep",
+        do=Drop("pop()"),
         caught_by=f"{_KNOWN}::test_the_row_that_was_kept_longest_ago_makes_room",
     ),
-    _in_known(
+    _fault(
         name="ended tasks are remembered",
-        old="        if row.state.terminal:\n            return\n",
-        new="",
+        at="adapters.sqlite.known:KnownTasks.keep",
+        do=Drop("if terminal"),
         caught_by=f"{_KNOWN}::test_a_task_that_has_ended_is_forgotten",
     ),
-    _in_known(
+    _fault(
         name="a late answer brings an older row back",
-        old="known.row.version > row.version",
-        new="False",
+        at="adapters.sqlite.known:KnownTasks.keep",
+        do=Replace("> version", "False"),
         caught_by=f"{_KNOWN}::test_an_answer_that_comes_late_does_not_bring_an_older_row_back",
     ),
-    _in_turnstile(
+    _fault(
         name="the turn of somebody else is no new spell",
-        old="self.quiet_spell += 1",
-        new="pass",
+        at="adapters.sqlite.turnstile:Turnstile.__enter__",
+        do=Drop("+= quiet_spell"),
         caught_by=f"{_KNOWN}::test_a_row_that_another_wrote_is_read_after_a_turn_of_our_own",
     ),
-    _in_turnstile(
+    _fault(
         name="whoever has a turn leaves no mark",
-        old="return self._last[:] == self._mark",
-        new="return self.quiet_spell > 0",
+        at="adapters.sqlite.turnstile:Turnstile.undisturbed",
+        do=Value("return _last", "self.quiet_spell > 0"),
         caught_by=f"{_SQLITE}::test_a_row_that_was_read_and_then_changed_by_another_is_read_afresh",
     ),
-    _in_memory(
+    _fault(
         name="pauses between rings do not double in memory",
-        old="row.rung_at - row.due_at <= due_by - row.rung_at",
-        new="row.rung_at <= due_by",
+        at="adapters.memory.ledger:MemoryLedger.unrung",
+        do=Replace("<= rung_at", "row.rung_at <= due_by"),
         caught_by=f"{_MEMORY}::"
         "test_a_task_is_unrung_when_its_last_ring_is_as_long_ago_as_it_had_been_due",
     ),
-    _in_memory(
+    _fault(
         name="ends that are recorded are found again in memory",
-        old="and task.spec.number not in job.ended",
-        new="",
+        at="adapters.memory.ledger:MemoryLedger.unrecorded_ends",
+        do=Drop("not in number"),
         caught_by=f"{_MEMORY}::test_an_end_is_unrecorded_until_its_job_knows_of_it",
     ),
-    _in_memory(
+    _fault(
         name="a task that awaits nothing that completed is sent on in memory",
-        old="bool(task.awaits & job.completed)",
-        new="bool(job.completed)",
+        at="adapters.memory.ledger:MemoryLedger.untold_parents",
+        do=Drop("awaits"),
         caught_by=f"{_MEMORY}::test_a_task_that_was_told_of_its_parents_is_not_found",
     ),
-    _in_failed(
+    _fault(
         name="the first to fail come before the last",
-        old="ORDER BY finished_us DESC, id DESC",
-        new="ORDER BY finished_us, id DESC",
+        at="adapters.sqlite.failed:_FAILED",
+        do=Text("finished_us DESC", "finished_us"),
         caught_by=f"{_SQLITE}::test_the_last_to_fail_comes_first_whenever_it_was_created",
     ),
-    _in_failed(
+    _fault(
         name="the next tenant is looked for task by task",
-        old="SELECT min(tenant) FROM tasks INDEXED BY tasks_failed WHERE",
-        new="SELECT min(tenant || '') FROM tasks INDEXED BY tasks_failed WHERE",
+        at="adapters.sqlite.failed:_NEXT",
+        do=Text("min(tenant)", "min(tenant || '')"),
         caught_by=f"{_FAILED}::test_of_very_many_only_those_that_are_asked_for_are_looked_at",
     ),
-    _in_failed(
+    _fault(
         name="a damaged row hides all that failed",
-        old="iif(json_valid(body), body ->> '$.failure.category', NULL)",
-        new="body ->> '$.failure.category'",
+        at="adapters.sqlite.failed:_FAILED",
+        do=Text(
+            "iif(json_valid(body), body ->> '$.failure.category', NULL)",
+            "body ->> '$.failure.category'",
+        ),
         caught_by=f"{_FAILED}::"
         "test_a_damaged_row_and_a_category_of_a_newer_version_are_failures_of_no_known_kind",
     ),
-    _in_memory(
+    _fault(
         name="what failed for another tenant is among ours",
-        old="if row.state is TaskState.FAILED and row.spec.tenant == tenant",
-        new="if row.state is TaskState.FAILED",
+        at="adapters.memory.ledger:MemoryLedger.failed",
+        do=Drop("== tenant"),
         caught_by=f"{_MEMORY}::test_failed_tasks_of_another_tenant_are_not_among_them",
     ),
-    _in_memory(
+    _fault(
         name="a tenant whose tasks all ended well has failed ones",
-        old="for row in rows if row.state is TaskState.FAILED}",
-        new="for row in rows if row.state.terminal}",
+        at="adapters.memory.ledger:MemoryLedger.failed_tenants",
+        do=Condition("state", "$1.terminal"),
         caught_by=f"{_MEMORY}::"
         "test_a_task_that_ended_otherwise_or_has_another_round_has_not_failed",
     ),

@@ -113,9 +113,9 @@ class Copy:
 
     @contextmanager
     def _planted(self, fault: Fault) -> Iterator[None]:
-        path = self._source / "longshore" / fault.file
+        path = fault.change.file(self._source / "longshore")
         whole = path.read_text()
-        self._write(path, fault.planted(whole))
+        self._write(path, fault.change.applied(whole, fault=fault.name))
         try:
             yield
         finally:

@@ -3,26 +3,24 @@
 from functools import partial
 
 from tests.mutants.fault import Fault, Part
+from tests.planting import Drop, Swap
 
-_in_turnstile = partial(
+_fault = partial(
     Fault,
     part=Part.LEDGER,
-    file="adapters/sqlite/turnstile.py",
     caught_by="adapters/sqlite/test_turnstile.py::"
     "test_one_that_comes_back_at_once_does_not_overtake_the_one_that_waits",
 )
 
 TURN_FAULTS = (
-    _in_turnstile(
+    _fault(
         name="nobody is next",
-        old="        fcntl.flock(self._next, fcntl.LOCK_EX)\n",
-        new="",
+        at="adapters.sqlite.turnstile:Turnstile.__enter__",
+        do=Drop("flock() _next LOCK_EX"),
     ),
-    _in_turnstile(
+    _fault(
         name="whoever is next does not stay so until its turn",
-        old="            fcntl.flock(self._now, fcntl.LOCK_EX)\n        finally:\n"
-        "            fcntl.flock(self._next, fcntl.LOCK_UN)\n",
-        new="            fcntl.flock(self._next, fcntl.LOCK_UN)\n        finally:\n"
-        "            fcntl.flock(self._now, fcntl.LOCK_EX)\n",
+        at="adapters.sqlite.turnstile:Turnstile.__enter__",
+        do=Swap("flock() _now", "flock() LOCK_UN"),
     ),
 )
