@@ -4,104 +4,89 @@ Most of what a dispatcher forgets the sweeper mends in half a minute, so that no
 in the end: these have to be noticed while they happen.
 """
 
+from tests.planting import After, Before, Condition, Drop, Replace, Swap, Value
 from tests.simulation.bugs_of_tasks import Bug
-
-_DISPATCHER = "services/dispatcher.py"
-_DECIDE = (
-    "        async def decide(job: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:\n"
-)
-_TERMINAL_ROWS = "ended = [row for row in await self._rows(heard) if row.state.terminal]\n"
-_SETTLE = (
-    '        with stepped_over(logger, "dispatch.left_to_sweeper", tasks=list(heard)):\n'
-    "            await self._settle(heard)\n"
-)
-_ACKNOWLEDGE = "        await bus.acknowledge(CONSUMER, delivery.receipt)\n"
 
 BUGS_OF_DISPATCHING = (
     Bug(
         "a dependent is sent on when one of its parents has completed",
-        "core/task/wishes.py",
-        "    return step.change(awaits=left) if left else make_pending(step)\n",
-        "    return make_pending(step)\n",
+        at="core.task.wishes:parents_done",
+        do=Value("return change()", "$3"),
     ),
     Bug(
         "parents are counted, so that an event that comes twice counts twice",
-        "core/task/wishes.py",
-        "    left = step.row.awaits - command.numbers\n",
-        "    left = type(step.row.awaits)([*step.row.awaits][len(command.numbers) :])\n",
+        at="core.task.wishes:parents_done",
+        do=Value("= awaits", "type($1)([*$1][len($2):])"),
     ),
     Bug(
         "a task is sent on each time that it is told",
-        "core/task/wishes.py",
-        "    if step.row.state is not TaskState.WAITING or left == step.row.awaits:\n",
-        "    if step.row.state not in (TaskState.WAITING, TaskState.PENDING):\n",
+        at="core.task.wishes:parents_done",
+        do=Condition("state", "step.row.state not in (TaskState.WAITING, TaskState.PENDING)"),
     ),
     Bug(
         "an event that is faster than its row is forgotten",
-        _DISPATCHER,
-        "if all(known.get(task_id, _AS_IT_IS) >= heard[task_id] for task_id in heard):",
-        "if known:",
+        at="services.dispatcher:Dispatcher._rows",
+        do=Condition("all()", "known"),
     ),
     Bug(
         "an event is acknowledged before it is dealt with",
-        _DISPATCHER,
-        _SETTLE + _ACKNOWLEDGE,
-        _ACKNOWLEDGE + _SETTLE,
+        at="services.dispatcher:Dispatcher.step",
+        do=Swap("with", "acknowledge()"),
     ),
     Bug(
         "tasks are read before their job",
-        _DISPATCHER,
-        _DECIDE + "            before.append(job)\n            " + _TERMINAL_ROWS,
-        "        " + _TERMINAL_ROWS + "\n" + _DECIDE + "            before.append(job)\n",
+        at="services.dispatcher:Dispatcher._moved",
+        do=(
+            Drop("= _rows()"),
+            Before(
+                "def JobDecision",
+                "ended = [row for row in await self._rows(heard) if row.state.terminal]",
+            ),
+        ),
     ),
     Bug(
         "an end by a timeout is not heard of",
-        _DISPATCHER,
-        "if name in EVENT_TO_STATE and EVENT_TO_STATE[name].terminal",
-        "if name in EVENT_TO_STATE and EVENT_TO_STATE[name].terminal and name != 'Task Timeout'",
+        at="services.dispatcher:ENDING_EVENTS",
+        do=Condition("EVENT_TO_STATE", "$0 and name != 'Task Timeout'"),
     ),
     Bug(
         "an end by a cancellation is not heard of",
-        _DISPATCHER,
-        "if name in EVENT_TO_STATE and EVENT_TO_STATE[name].terminal",
-        "if name in EVENT_TO_STATE and EVENT_TO_STATE[name].terminal and name != 'Task Cancelled'",
+        at="services.dispatcher:ENDING_EVENTS",
+        do=Condition("EVENT_TO_STATE", "$0 and name != 'Task Cancelled'"),
     ),
     Bug(
         "only the first of several dependents is told",
-        _DISPATCHER,
-        "                for key in await self._dependents(job, row):\n",
-        "                for key in (await self._dependents(job, row))[:1]:\n",
+        at="services.dispatcher:Dispatcher._tell_dependents",
+        do=Value("for _dependents()", "$0[:1]"),
     ),
     Bug(
         "dependents that were added later are not told",
-        _DISPATCHER,
-        "        if row.spec.number in job.grown:\n",
-        "        if False:\n",
+        at="services.dispatcher:Dispatcher._dependents",
+        do=Condition("number", False),
     ),
     Bug(
         "what was added behind a failure is not blocked by it",
-        _DISPATCHER,
-        "alone = row.spec.dependents is None and row.spec.number not in job.grown\n",
-        "alone = row.spec.dependents is None\n",
+        at="services.dispatcher:Dispatcher._behind",
+        do=Drop("not in number"),
     ),
     Bug(
         "a task that failed is recorded as completed",
-        "core/job.py",
-        "    completed = row.completed | NumberSet(numbers[TaskState.COMPLETED])\n",
-        "    completed = row.completed | NumberSet(numbers[TaskState.COMPLETED])\n"
-        "    completed = completed | NumberSet(numbers[TaskState.FAILED])\n",
+        at="core.job:_recorded",
+        do=After(
+            "NumberSet() COMPLETED", "completed = completed | NumberSet(numbers[TaskState.FAILED])"
+        ),
     ),
     Bug(
         "a failure after a resume is not told",
-        "core/job.py",
-        "    if fresh and row.failure_told_in < row.round:\n",
-        "    if fresh and not row.failure_told_in:\n",
+        at="core.job:_tasks_ended",
+        do=Replace("< failure_told_in", "not $1"),
     ),
     Bug(
         "a doorbell is rung before the commit",
-        "services/transitions.py",
-        "        await self._ring(await self.persistently(commit))\n",
-        "        await self._ring([effect for change in changes for effect in change.effects])\n"
-        "        await self.persistently(commit)\n",
+        at="services.transitions:Transitions.commit",
+        do=Replace(
+            "_ring()",
+            ("await self._ring([effect for change in changes for effect in change.effects])\n$1"),
+        ),
     ),
 )

@@ -1,42 +1,37 @@
 """Bugs of budgets: what is spent, reserved, told and parked."""
 
+from tests.planting import Condition, Drop, Replace, Value
 from tests.simulation.bugs_of_tasks import Bug
 
 BUGS_OF_SPENDING = (
     Bug(
         "nobody is ever refused for want of a shared budget",
-        "core/budgets.py",
-        "    if (why := used_up(account, limit)) is not None:\n        return why\n",
-        "    if False:\n        return ''\n",
+        at="core.budgets:reserve",
+        do=Condition("used_up()", False),
     ),
     Bug(
         "what is told twice is counted twice",
-        "core/budgets.py",
-        "    now = replace(held, spent=spent, reserved=reserved)\n",
-        "    now = replace(held, spent=held.spent + spent, reserved=reserved)\n",
+        at="core.budgets:settle",
+        do=Value("spent=", "held.spent + $0"),
     ),
     Bug(
         "an attempt that is over is closed and stays open",
-        "core/budgets.py",
-        "    left = tuple(one for one in account.holdings if one is not held)\n",
-        "    left = account.holdings\n",
+        at="core.budgets:_without",
+        do=Replace("tuple()", "account.holdings"),
     ),
     Bug(
         "what one who died had paid is forgotten",
-        "core/task/attempts.py",
-        "    return lease.usage if lease.usage != e.Usage() else None\n",
-        "    return None\n",
+        at="core.task.attempts:_spent",
+        do=Value("return Usage()", "None"),
     ),
     Bug(
         "the same addition counts each time",
-        "core/budgets.py",
-        "    if request_id in allowance.requests:\n        return None\n",
-        "",
+        at="core.budgets:allowed_more",
+        do=Drop("if requests"),
     ),
     Bug(
         "an agent whose task has a budget is not asked",
-        "services/worker/purse.py",
-        "        if why := exhausted(raised(self._plan.budget, row.allowance), spent):\n",
-        "        if False and (why := ''):\n",
+        at="services.worker.purse:Purse._used_up",
+        do=Condition("_plan", "False and ($1 := '')"),
     ),
 )

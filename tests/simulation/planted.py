@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.planting import plant
 from tests.simulation.bugs_of_aws import BUGS_OF_AWS
 from tests.simulation.bugs_of_dispatching import BUGS_OF_DISPATCHING
 from tests.simulation.bugs_of_spending import BUGS_OF_SPENDING
@@ -33,12 +34,7 @@ def found_at(bug: Bug, seeds: int) -> tuple[int | None, str]:
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         source = Path(folder) / "longshore"
         shutil.copytree(ROOT / "src" / "longshore", source, ignore=shutil.ignore_patterns("*.pyc"))
-        file = source / bug.path
-        before = file.read_text(encoding="utf-8")
-        if before.count(bug.text) != 1:
-            message = f"{bug.path} has {before.count(bug.text)} times what {bug.name!r} replaces"
-            raise SystemExit(message)
-        file.write_text(before.replace(bug.text, bug.instead), encoding="utf-8")
+        plant((bug.change,), source, fault=bug.name)
         ended = subprocess.run(
             [
                 *(sys.executable, "-m", "tests.simulation.planted", "--look", str(seeds)),
