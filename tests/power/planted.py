@@ -15,17 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.planting import After, Argument, Change, Drop, Replace, Text, Value, plant
+
 ROOT = Path(__file__).parents[2]
 CUTS = 2_000
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """A piece of source, and what stands there instead."""
-
-    path: str  # below src/longshore
-    text: str
-    instead: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,189 +26,181 @@ class Fault:
     """What somebody might have got wrong."""
 
     name: str
-    edits: tuple[Edit, ...]
+    changes: tuple[Change, ...]
 
 
-def fault(name: str, *edits: tuple[str, str, str]) -> Fault:
-    return Fault(name, tuple(Edit(*edit) for edit in edits))
+def fault(name: str, *changes: Change) -> Fault:
+    return Fault(name, changes)
 
-
-OPENING = "adapters/sqlite/opening.py"
-WRITER = "adapters/sqlite/writer.py"
-BLOBS = "adapters/sqlite/blobs.py"
-_SYNCED = "        os.fsync(self._file.fileno())\n"
-_FOLDERS = "(self._folder, self._folder.parent, self._folder.parent.parent)"
-_WRITE = "await self._database.write(work)"
-_UNPROMISED = "await self._database.write(work, promised=False)"
 
 FAULTS = (
     fault(
         "nothing is synced",
-        (OPENING, "PRAGMA synchronous=FULL;", "PRAGMA synchronous=OFF;"),
-        (WRITER, "'FULL' if full else 'NORMAL'", "'OFF'"),
+        Change("adapters.sqlite.opening:connect", Text("synchronous=FULL;", "synchronous=OFF;")),
+        Change(
+            "adapters.sqlite.writer:Writer._set_synchronous", Replace("ternary 'FULL'", "'OFF'")
+        ),
     ),
     fault(
         "commits reach the log only",
-        (OPENING, "PRAGMA synchronous=FULL;", "PRAGMA synchronous=NORMAL;"),
-        (WRITER, "'FULL' if full else 'NORMAL'", "'NORMAL'"),
+        Change("adapters.sqlite.opening:connect", Text("synchronous=FULL;", "synchronous=NORMAL;")),
+        Change(
+            "adapters.sqlite.writer:Writer._set_synchronous", Replace("ternary 'FULL'", "'NORMAL'")
+        ),
     ),
     fault(
         "no commit is synced after the first that need not be",
-        (WRITER, "            self._full = full\n", ""),
+        Change("adapters.sqlite.writer:Writer._set_synchronous", Drop("= _full")),
     ),
     fault(
         "the first of a group decides for all",
-        (WRITER, "full=any(item.promised for item in group)", "full=group[0].promised"),
+        Change(
+            "adapters.sqlite.writer:Writer._commit",
+            Argument("_set_synchronous()", "full", "group[0].promised"),
+        ),
     ),
     fault(
         "a result is not promised",
-        (
-            "core/task/attempts.py",
-            "return step.change(completed, state=",
-            "return step.change(completed, promised=False, state=",
-        ),
+        Change("core.task.attempts:complete", Argument("change() COMPLETED", "promised", "False")),
     ),
     fault(
         "a failure is not promised",
-        (
-            "core/task/attempts.py",
-            "return step.change(failed, state=",
-            "return step.change(failed, promised=False, state=",
-        ),
+        Change("core.task.attempts:_end_attempt", Argument("change() FAILED", "promised", "False")),
     ),
     fault(
         "a checkpoint is not promised",
-        (
-            "core/task/attempts.py",
-            "step.change(checkpoint=command.key)",
-            "step.change(checkpoint=command.key, promised=False)",
-        ),
+        Change("core.task.attempts:save_checkpoint", Argument("change()", "promised", "False")),
     ),
     fault(
         "a claim that leaves the machine is not promised",
-        ("core/task/attempts.py", "promised=not command.local", "promised=False"),
+        Change("core.task.attempts:claim", Argument("change()", "promised", "False")),
     ),
     fault(
         "a renewal that leaves the machine is not promised",
-        ("core/task/attempts.py", "promised = not lease.local or", "promised = False and"),
+        Change("core.task.attempts:renew", Value("= local", "False and $2")),
     ),
     fault(
         "an approval is not promised",
-        (
-            "core/task/wishes.py",
-            "step.change(approved, completed, state",
-            "step.change(approved, completed, promised=False, state",
-        ),
+        Change("core.task.wishes:approve", Argument("change()", "promised", "False")),
     ),
     fault(
         "a key is not promised",
-        (
-            "adapters/sqlite/keys.py",
-            f"        {_WRITE}\n\n    async def find",
-            f"        {_UNPROMISED}\n\n    async def find",
-        ),
+        Change("adapters.sqlite.keys:SqliteKeys.add", Argument("write()", "promised", "False")),
     ),
     fault(
         "a revoked key is not promised",
-        ("adapters/sqlite/keys.py", f"did: bool = {_WRITE}", f"did: bool = {_UNPROMISED}"),
+        Change("adapters.sqlite.keys:SqliteKeys.revoke", Argument("write()", "promised", "False")),
     ),
     fault(
         "a definition is not promised",
-        (
-            "adapters/sqlite/definitions.py",
-            f"stored: Definition = {_WRITE}",
-            f"stored: Definition = {_UNPROMISED}",
+        Change(
+            "adapters.sqlite.definitions:SqliteDefinitions.put",
+            Argument("write()", "promised", "False"),
         ),
     ),
     fault(
         "what was spent is not promised",
-        ("adapters/sqlite/accounts.py", _WRITE, _UNPROMISED),
+        Change(
+            "adapters.sqlite.accounts:SqliteAccounts.commit",
+            Argument("write()", "promised", "False"),
+        ),
     ),
     fault(
         "the row of a blob is not promised",
-        (BLOBS, f"replaced = {_WRITE}", f"replaced = {_UNPROMISED}"),
+        Change(
+            "adapters.sqlite.blobs:SqliteBlobStore._name", Argument("write()", "promised", "False")
+        ),
     ),
-    fault("the file of a blob is not synced", (BLOBS, _SYNCED, "")),
+    fault(
+        "the file of a blob is not synced",
+        Change("adapters.sqlite.blobs:_Draft.keep", Drop("fsync()")),
+    ),
     fault(
         "the file of a blob is synced before its last bytes are written",
-        (BLOBS, "        self._file.flush()\n", ""),
-        (BLOBS, _SYNCED, f"{_SYNCED}        self._file.flush()\n"),
+        Change(
+            "adapters.sqlite.blobs:_Draft.keep",
+            (Drop("flush()"), After("fsync()", "self._file.flush()")),
+        ),
         # Otherwise the buffer is empty: large pieces pass it by.
-        (
-            BLOBS,
-            "        self._file.write(piece)\n",
-            "        self._file.write(piece[:-9])\n        self._file.write(piece[-9:])\n",
+        Change(
+            "adapters.sqlite.blobs:_Draft.add",
+            Replace("write()", ("self._file.write($1[:-9])\nself._file.write($1[-9:])"), nth=2),
         ),
     ),
     fault(
         "the name of a blob's file is not synced",
-        (BLOBS, f"for folder in {_FOLDERS}", "for folder in ()"),
+        Change("adapters.sqlite.blobs:_Draft.keep", Value("for _folder", "()")),
     ),
     fault(
         "only the folder of a blob's file is synced, not those above",
-        (BLOBS, f"for folder in {_FOLDERS}", "for folder in (self._folder,)"),
+        Change("adapters.sqlite.blobs:_Draft.keep", Value("for _folder", "($1,)")),
     ),
     fault(
         "a blob is named before its file is kept",
-        (
-            BLOBS,
-            "            await _on_disk(key, draft.keep)\n"
-            "            return await self._name(key, draft.size, draft.name, None)\n",
-            "            await self._name(key, draft.size, draft.name, None)\n"
-            "            await _on_disk(key, draft.keep)\n            return draft.size\n",
+        Change(
+            "adapters.sqlite.blobs:SqliteBlobStore.put",
+            (
+                Drop("_on_disk() keep"),
+                Replace("return name", ("$1\nawait _on_disk(key, draft.keep)\nreturn draft.size")),
+            ),
         ),
     ),
     fault(
         "a replaced file is removed before the commit",
-        (
-            BLOBS,
-            "            return old[0][0] if old else None\n",
-            "            self._remove(old[0][0] if old else None)\n            return None\n",
+        Change(
+            "adapters.sqlite.blobs:SqliteBlobStore._name.work",
+            Replace("return", ("self._remove($1)\nreturn None")),
         ),
     ),
     fault(
         "a deleted file is removed before the commit",
-        (
-            BLOBS,
-            "            return rows(connection, sql, (key,))\n",
-            "            gone = rows(connection, sql, (key,))\n"
-            "            self._remove(gone[0][0] if gone else None)\n            return gone\n",
+        Change(
+            "adapters.sqlite.blobs:SqliteBlobStore.delete.work",
+            Replace(
+                "rows()",
+                (
+                    "gone = rows($1, $2, $3)\n"
+                    "self._remove(gone[0][0] if gone else None)\n"
+                    "return gone"
+                ),
+            ),
         ),
     ),
     fault(
         "inputs are stored after the rows that refer to them",
-        (
-            "services/producer.py",
-            "        await self._creation.keep_documents(planned)\n        place =",
-            "        place =",
-        ),
-        (
-            "services/producer.py",
-            "            return await self._write_at_once(spec, planned, graph)\n",
-            "            row = await self._write_at_once(spec, planned, graph)\n"
-            "            await self._creation.keep_documents(planned)\n            return row\n",
+        Change(
+            "services.producer:Producer._write",
+            (
+                Drop("keep_documents()"),
+                Replace(
+                    "return _write_at_once()",
+                    ("row = $1\nawait self._creation.keep_documents(planned)\nreturn row"),
+                ),
+            ),
         ),
     ),
-    fault("the epoch does not grow", (OPENING, "        epoch += 1\n", "")),
+    fault(
+        "the epoch does not grow",
+        Change("adapters.sqlite.opening:_epoch", Drop("+=")),
+    ),
     fault(
         "the epoch is not synced",
-        (
-            OPENING,
-            "        epoch += 1\n",
-            '        epoch += 1\n        connection.execute("PRAGMA synchronous=OFF")\n',
+        Change(
+            "adapters.sqlite.opening:_epoch",
+            After("+=", "connection.execute('PRAGMA synchronous=OFF')"),
         ),
     ),
     fault(
         "fences do not count the boots",
-        ("core/lease.py", "max(last, epoch << EPOCH_BITS) + 1", "last + 1"),
+        Change("core.lease:next_fence", Replace("max()", "$1")),
     ),
     fault(
         "the name of the data folder is not synced",
-        (OPENING, "    for above in _made_with(folder):\n", "    for above in ():\n"),
+        Change("adapters.sqlite.opening:_create", Replace("_made_with()", "()")),
     ),
     fault(
         "a file that was cut short at its birth has no log",
-        (OPENING, '            connection.execute("PRAGMA journal_mode=WAL")\n', ""),
+        Change("adapters.sqlite.opening:prepare", Drop("execute()")),
     ),
 )
 
@@ -226,13 +211,7 @@ def planted(one: Fault) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         source = Path(folder) / "longshore"
         shutil.copytree(ROOT / "src" / "longshore", source, ignore=shutil.ignore_patterns("*.pyc"))
-        for edit in one.edits:
-            file = source / edit.path
-            before = file.read_text(encoding="utf-8")
-            if before.count(edit.text) != 1:
-                message = f"{edit.path} has {before.count(edit.text)} times what {one.name!r} edits"
-                raise SystemExit(message)
-            file.write_text(before.replace(edit.text, edit.instead), encoding="utf-8")
+        plant(one.changes, source, fault=one.name)
         yield folder
 
 
