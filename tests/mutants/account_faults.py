@@ -45,7 +45,7 @@ ACCOUNT_FAULTS = (
     _fault(
         name="an account that is not stored begins anywhere",
         at="adapters.sqlite.accounts:SqliteAccounts.commit",
-        do=Condition("expected", "$0 == 1", nth=1),
+        do=Replace("ternary _UPDATE", "$1 if $2 == 1 else $3"),
         caught_by=f"{_SQLITE}::test_an_account_that_is_not_stored_begins_with_version_one",
     ),
     _fault(

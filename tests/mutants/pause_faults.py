@@ -151,13 +151,13 @@ PAUSE_FAULTS = (
     _fault(
         name="the end of a pause is not told",
         at="adapters.sqlite.queues:SqliteQueues.paused_of.look",
-        do=Condition("known", "known is None or $1 - known"),
+        do=Condition("!=", "$2 is None or $1 - $2"),
         caught_by=f"{_SQLITE}::test_who_waits_is_told_of_a_pause_and_of_its_end",
     ),
     _fault(
         name="what is known already is told again and again",
         at="adapters.sqlite.queues:SqliteQueues.paused_of.look",
-        do=Value("return known", "$1"),
+        do=Value("return !=", "$1"),
         caught_by=f"{_SQLITE}::test_who_waits_is_not_told_of_other_queues_or_of_nothing_new",
     ),
     _fault(

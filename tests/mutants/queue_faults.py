@@ -93,7 +93,7 @@ QUEUE_FAULTS = (
     _fault(
         name="the second queue starves",
         at="adapters.sqlite.queue:SqliteTaskQueue._take",
-        do=Value("= order", "[*queues]"),
+        do=Replace("list queues", "[*queues]"),
         caught_by=f"{_SQLITE}::test_no_queue_starves_behind_another",
     ),
     _fault(
