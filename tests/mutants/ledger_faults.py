@@ -83,7 +83,7 @@ LEDGER_FAULTS = (
     ),
     _fault(
         name="answered before it is committed",
-        at="adapters.sqlite.writer:Writer._run",
+        at="adapters.sqlite.writer:Writer._commit_groups",
         do=Swap("_commit()", "_deliver()"),
         caught_by="adapters/sqlite/test_writer.py::"
         "test_an_error_at_the_commit_makes_the_whole_group_unknown",
@@ -175,7 +175,7 @@ LEDGER_FAULTS = (
     ),
     _fault(
         name="a commit wakes no other process",
-        at="adapters.sqlite.writer:Writer._deliver",
+        at="adapters.sqlite.writer:Writer._wake_others",
         do=Drop("ring_elsewhere()"),
         caught_by=f"{_FOUR}::test_a_worker_is_nudged_when_its_task_is_to_be_cancelled",
     ),
