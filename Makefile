@@ -1,5 +1,5 @@
-# Everything here sets itself up: Python 3.11 or newer, make and git are enough.
-# A stamp in .venv remembers what was installed, so a second run installs nothing.
+# Every target installs what it needs; Python 3.11 or newer, make and git are enough.
+# Stamp files in .venv record what is installed, so a second run installs nothing.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 RUNTIME := $(VENV)/.installed-runtime
 DEV := $(VENV)/.installed-dev
-# What stands in for AWS in the tests, in an environment of its own: its pins fight with others.
+# The emulator of AWS for the tests, in its own environment: its pins conflict with ours.
 STANDIN := $(VENV)/aws-stand-in
 LOCK_ARGS ?=
 # `--python` names our own environment: another one may be active in the caller's shell.
@@ -19,70 +19,76 @@ INSTALL := $(UV) pip install --quiet --python $(BIN)/python
 LOCK := $(UV) pip compile --quiet --generate-hashes --no-header --python-version 3.11 --universal \
 	$(LOCK_ARGS) pyproject.toml
 
-# What functions on AWS run with; it ships, because `longshore deploy` builds their zip from it.
+# Dependencies of the functions on AWS; shipped, because the deployment builds their zip from it.
 LOCK_FUNCTIONS := $(UV) pip compile --quiet --generate-hashes --no-header --no-annotate \
 	--python-version 3.12 --python-platform linux --extra aws --extra slack \
 	--constraint requirements-dev.txt pyproject.toml
 
-# Tried by running them: a version manager's shim can exist and still start nothing.
+# Each candidate is run: a version manager's shim can exist without a working interpreter.
 PYTHON ?= $(shell for candidate in python3.11 python3 python3.12 python3.13 python; do \
 	if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
 	then echo "$$candidate"; break; fi; done)
 
-# Many tests wait for other processes, so three do more than the two processors that they need.
+# Many tests wait for other processes, so three workers use two processors better.
 PYTEST_ARGS ?= -n 3 --dist worksteal --durations 25 --durations-min 5
 
-.PHONY: help demo test check fix cover bench docs mutants planted crash power lock
+.PHONY: help demo test check fix cover bench docs mutants planted sim crash power lock
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(RUNTIME) ## Run a small job from start to end and show what happened
+demo: $(RUNTIME) ## Watch a job survive a worker crash
 	@$(BIN)/longshore demo
 
-# Thousands of processes are started: none of them should have to compile what it imports.
+# The tests start thousands of processes, which should not compile what they import.
 test cover: export PYTHONDONTWRITEBYTECODE :=
 test: $(DEV) $(STANDIN)/.installed ## Run the tests (PYTEST_ARGS=... to choose)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: $(DEV) ## Lint, formatting and types, without changing anything
+check: $(DEV) ## Lint, formatting and types; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-fix: $(DEV) ## Mend what the linter can mend, and format
+fix: $(DEV) ## Fix what the linter can fix, and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-cover: $(DEV) ## Branch coverage of the core by its own tests; less than 100% fails
+cover: $(DEV) ## Branch coverage of core by its own tests; fails below 100%
 	$(BIN)/python -m coverage run -m pytest --quiet tests/unit/core
 	$(BIN)/python -m coverage report --include='src/longshore/core/*' --fail-under=100
 
 bench: $(DEV) ## Measure throughput and latency
 	$(BIN)/python -m benchmarks
 
-docs: $(DEV) ## Write docs/reference anew from the code
+docs: $(DEV) ## Generate docs/reference from the code
 	$(BIN)/python docs/generate.py
 	$(BIN)/longshore deploy --stage dev --render infra/templates
 
-mutants: $(DEV) ## Plant faults in the code and see that the tests notice
+mutants: $(DEV) ## Plant faults in the code and check that the tests find them
 	$(BIN)/python -m tests.mutants
 
-planted: $(DEV) ## Plant protocol bugs and see that the simulator finds them
-	$(BIN)/python -m tests.simulation.planted
+planted: $(DEV) ## Plant protocol bugs and check that the simulator finds them
+	$(BIN)/python -m tests.simulation.planted_bugs
 
-crash: $(DEV) ## Kill real processes at each failpoint in turn and see that nothing is lost
-	$(BIN)/python -m longshore.testing.crashing
+sim: SEEDS ?= 1000
+sim: FROM ?= 0
+sim: PROFILE ?= default
+sim: $(DEV) ## Run the whole system under simulated faults (SEEDS=2000 FROM=0 PROFILE=aws)
+	$(BIN)/python -m verification.simulation --seeds $(SEEDS) --from $(FROM) --profile $(PROFILE)
 
-power: $(DEV) ## Cut the power at any write and see that what was promised is there
-	$(BIN)/python -m longshore.testing.power --cuts 5000
-	$(BIN)/python -m tests.power.planted
+crash: $(DEV) ## Kill real processes at each failpoint and check that nothing is lost
+	$(BIN)/python -m verification.crash
+
+power: $(DEV) ## Cut the power at any write and check that promised data is there
+	$(BIN)/python -m verification.power --cuts 5000
+	$(BIN)/python -m tests.power.planted_faults
 
 lock: $(UV) ## Write requirements*.txt from pyproject.toml (LOCK_ARGS=--upgrade for newer versions)
 	$(LOCK) --group build -o requirements.txt
 	$(LOCK) --all-extras --group dev --group build -o requirements-dev.txt
 	$(LOCK:pyproject.toml=tests/aws/requirements.in) -o tests/aws/requirements.txt
-	$(LOCK_FUNCTIONS) -o src/longshore/adapters/aws/function-requirements.txt
+	$(LOCK_FUNCTIONS) -o src/longshore/adapters/aws/deploy/function-requirements.txt
 
 $(UV):
 	@if [ -z "$(PYTHON)" ]; then echo "Longshore needs Python 3.11 or newer; none was found (PYTHON=/path/to/python3 names one)." >&2; exit 1; fi
@@ -105,7 +111,7 @@ $(DEV): requirements-dev.txt pyproject.toml | $(UV)
 	@touch $(RUNTIME) $@
 
 $(STANDIN)/.installed: tests/aws/requirements.txt | $(UV)
-	@echo "Installing what stands in for AWS"
+	@echo "Installing the emulator of AWS"
 	@$(UV) venv --quiet --clear --python $(BIN)/python $(STANDIN)
 	@$(UV) pip install --quiet --python $(STANDIN)/bin/python --require-hashes -r tests/aws/requirements.txt
 	@touch $@

@@ -20,7 +20,7 @@ from benchmarks import (
     listing,
     memory,
     noops,
-    profiling,
+    profiler,
     report,
     simulator,
     takeover,
@@ -57,7 +57,7 @@ def main() -> None:
     if asked.rounds:
         scale = replace(scale, rounds=asked.rounds)
     if asked.profile:
-        profiling.profiles(asked.profile, scale)
+        profiler.profiles(asked.profile, scale)
         return
     measured = report.Report(machine=machine())
     for name in asked.only or ITEMS:
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=int, help="of floor and ours in turns")
     parser.add_argument(
-        "--profile", choices=profiling.scenarios(QUICK), help="say where the CPU goes instead"
+        "--profile", choices=profiler.scenarios(QUICK), help="say where the CPU goes instead"
     )
     return parser
 

@@ -14,15 +14,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.agent_stage import Stage, model, staged
+from benchmarks.agent_harness import AgentHarness, fake_model, start_harness
 from benchmarks.figures import Figure, under
 from benchmarks.harness import scratch
 from benchmarks.processes import children_of_all, name_of, pss_kib, rss_kib
 from benchmarks.scale import Scale
 from longshore.settings.agent import AgentSettings
 
-_SLOTS, _ROOM = 8, 3
-_LOOK_S = 0.05
+_SLOTS, _FITTING_AGENTS = 8, 3
+_POLL_S = 0.05
 _LIMIT_S = 300.0
 _AT_WORK = "longshore-task"
 _MIB = 2**20
@@ -40,10 +40,10 @@ class Peaks:
     """The most that was seen, in MiB."""
 
     def __init__(self) -> None:
-        self.together = self.together_rss = self.one = 0.0
+        self.together = self.together_rss = self.single = 0.0
         self.at_once = self.samples = 0
 
-    def look(self, worker: int) -> None:
+    def sample(self, worker: int) -> None:
         """Take a sample."""
         children = children_of_all()
         agents = [_sizes(_below(one, children)) for one in _attempts(worker, children)]
@@ -51,43 +51,43 @@ class Peaks:
         self.at_once = max(self.at_once, len(agents))
         self.together = max(self.together, sum(pss for pss, _ in agents))
         self.together_rss = max(self.together_rss, sum(rss for _, rss in agents))
-        self.one = max([self.one, *(pss for pss, _ in agents)])
+        self.single = max([self.single, *(pss for pss, _ in agents)])
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
     """The most of all together, and the most of one, with the setting that must fit it."""
-    each = AgentSettings().memory_each / _MIB
+    each = AgentSettings().memory_per_agent / _MIB
     with scratch() as folder:
-        peaks = asyncio.run(_worked_off(folder, scale.agents_waiting))
+        peaks = asyncio.run(_run_tasks(folder, scale.agents_waiting))
     yield Figure(
         name="agents.memory",
         unit="MiB",
         value=peaks.together,
-        target=under(_ROOM * each, peaks.together, "MiB, the ceiling"),
+        target=under(_FITTING_AGENTS * each, peaks.together, "MiB, the ceiling"),
         details={
             "shared_each_time": peaks.together_rss,
             "tasks": scale.agents_waiting,
             "slots": _SLOTS,
-            "room_for": _ROOM,
+            "fitting_agents": _FITTING_AGENTS,
             "most_at_once": peaks.at_once,
             "samples": peaks.samples,
         },
     )
     yield Figure(
-        name="agents.memory_each",
+        name="agents.memory_per_agent",
         unit="MiB",
-        value=peaks.one,
-        target=under(each, peaks.one, "MiB, agent.memory_each"),
+        value=peaks.single,
+        target=under(each, peaks.single, "MiB, agent.memory_per_agent"),
         details={"turns": _TURNS + 1},
     )
 
 
-async def _worked_off(folder: Path, tasks: int) -> Peaks:
-    ceiling = str(_ROOM * AgentSettings().memory_each)
-    with model(folder, *_STEPS) as url:
+async def _run_tasks(folder: Path, tasks: int) -> Peaks:
+    ceiling = str(_FITTING_AGENTS * AgentSettings().memory_per_agent)
+    with fake_model(folder, *_STEPS) as url:
         async with (
             asyncio.timeout(_LIMIT_S),
-            staged(
+            start_harness(
                 folder / "data",
                 url,
                 tools=("Bash",),
@@ -95,14 +95,14 @@ async def _worked_off(folder: Path, tasks: int) -> Peaks:
                 LONGSHORE_AGENT_MEMORY_CEILING=ceiling,
             ) as stage,
         ):
-            return await _watched(stage, await stage.begin("memory", tasks))
+            return await _watched(stage, await stage.submit("memory", tasks))
 
 
-async def _watched(stage: Stage, task_ids: Sequence[str]) -> Peaks:
-    peaks, ended = Peaks(), asyncio.gather(*map(stage.completed, task_ids))
+async def _watched(harness: AgentHarness, task_ids: Sequence[str]) -> Peaks:
+    peaks, ended = Peaks(), asyncio.gather(*map(harness.wait_completed, task_ids))
     while not ended.done():
-        await asyncio.to_thread(peaks.look, stage.worker)
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.to_thread(peaks.sample, harness.worker_pid)
+        await asyncio.sleep(_POLL_S)
     await ended
     return peaks
 

@@ -23,25 +23,25 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import agent_memory
-from benchmarks.agent_stage import Stage, model, staged
+from benchmarks.agent_harness import AgentHarness, fake_model, start_harness
 from benchmarks.figures import Figure, under
 from benchmarks.harness import scratch
 from benchmarks.processes import tree_cpu_s
 from benchmarks.scale import Scale
 from benchmarks.worker_process import ROOT, clean_environment
 
-MOST_PERCENT = 10.0  # beyond the floor
+MAX_PERCENT = 10.0  # beyond the floor
 
 _BARE = (sys.executable, "-m", "benchmarks.bare_agents")
 # To the claim; to the query, with child, folders and gateway; to its end; to the outcome seen.
 _PARTS = ("queue_ms", "child_ms", "query_ms", "outcome_ms")
 _DONE = {"kind": "text", "text": "done"}
 # After the outcome the child's processes are buried, and the next leader gets ready.
-_SETTLE_S = 0.15
+_IDLE_S = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class Cost:
     """By one task, in milliseconds."""
 
     wall: float
@@ -53,10 +53,10 @@ class Spent:
 class Turns:
     """All tasks; ours and those of the floor are pairs."""
 
-    first: Spent  # of ours: it waits until the SDK is loaded
-    ours: list[Spent] = field(default_factory=list)
-    forked: list[Spent] = field(default_factory=list)
-    fresh: list[Spent] = field(default_factory=list)
+    first: Cost  # of ours: it waits until the SDK is loaded
+    ours: list[Cost] = field(default_factory=list)
+    forked: list[Cost] = field(default_factory=list)
+    fresh: list[Cost] = field(default_factory=list)
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
@@ -80,8 +80,8 @@ def _missing() -> str:
 
 
 async def _turns(folder: Path, scale: Scale) -> Turns:
-    with model(folder, _DONE) as url, _template(url) as forked:
-        async with staged(folder / "data", url) as stage:
+    with fake_model(folder, _DONE) as url, _template(url) as forked:
+        async with start_harness(folder / "data", url) as stage:
             turns = Turns(first=await _ours(stage, "first"))
             await asyncio.to_thread(forked)  # its first is not counted either
             for number in range(scale.rounds):
@@ -92,24 +92,24 @@ async def _turns(folder: Path, scale: Scale) -> Turns:
     return turns
 
 
-async def _ours(stage: Stage, name: str) -> Spent:
-    used_s, began, began_at = tree_cpu_s(stage.worker), time.perf_counter(), time.time()
-    (task_id,) = await stage.begin(name)
-    row = await stage.completed(task_id)
+async def _ours(harness: AgentHarness, name: str) -> Cost:
+    used_s, began, began_at = tree_cpu_s(harness.worker_pid), time.perf_counter(), time.time()
+    (task_id,) = await harness.submit(name)
+    row = await harness.wait_completed(task_id)
     wall_s, ended_at = time.perf_counter() - began, time.time()
-    await asyncio.sleep(_SETTLE_S)
-    used_s = tree_cpu_s(stage.worker) - used_s
+    await asyncio.sleep(_IDLE_S)
+    used_s = tree_cpu_s(harness.worker_pid) - used_s
     assert row.started_at is not None
-    query = await stage.query_times(task_id)
+    query = await harness.query_times(task_id)
     moments = (began_at, row.started_at.timestamp(), *query, ended_at)
     lasted_ms = (1000 * (then - when) for when, then in pairwise(moments))
-    return Spent(
+    return Cost(
         wall=1000 * wall_s, cpu=1000 * used_s, parts=dict(zip(_PARTS, lasted_ms, strict=True))
     )
 
 
 @contextlib.contextmanager
-def _template(url: str) -> Iterator[Callable[[], Spent]]:
+def _template(url: str) -> Iterator[Callable[[], Cost]]:
     """A process that has the SDK loaded; gives what asks in a fork of it."""
     process = subprocess.Popen(
         (*_BARE, url),
@@ -123,11 +123,11 @@ def _template(url: str) -> Iterator[Callable[[], Spent]]:
     assert process.stdout is not None
     telling, said = process.stdin, process.stdout
 
-    def ask() -> Spent:
+    def ask() -> Cost:
         telling.write("\n")
         telling.flush()
         spent = json.loads(said.readline())
-        return Spent(wall=1000 * spent["seconds"], cpu=1000 * spent["cpu_s"])
+        return Cost(wall=1000 * spent["seconds"], cpu=1000 * spent["cpu_s"])
 
     try:
         assert said.readline(), "the floor ended"
@@ -138,7 +138,7 @@ def _template(url: str) -> Iterator[Callable[[], Spent]]:
         said.close()
 
 
-def _fresh(url: str) -> Spent:
+def _fresh(url: str) -> Cost:
     """One question by a process that was started for it."""
     began = time.perf_counter()
     process = subprocess.Popen((*_BARE, url, "--once"), cwd=ROOT, env=clean_environment())
@@ -146,7 +146,7 @@ def _fresh(url: str) -> Spent:
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, "the floor was not answered"
     wall = 1000 * (time.perf_counter() - began)
-    return Spent(wall=wall, cpu=1000 * (used.ru_utime + used.ru_stime))
+    return Cost(wall=wall, cpu=1000 * (used.ru_utime + used.ru_stime))
 
 
 def _parts(turns: Turns) -> dict[str, float]:
@@ -154,7 +154,7 @@ def _parts(turns: Turns) -> dict[str, float]:
 
 
 def _beyond(
-    name: str, turns: Turns, of: Callable[[Spent], float], details: dict[str, float]
+    name: str, turns: Turns, of: Callable[[Cost], float], details: dict[str, float]
 ) -> Figure:
     ours, floor = [of(spent) for spent in turns.ours], [of(spent) for spent in turns.forked]
     percents = [100 * one / other for one, other in zip(ours, floor, strict=True)]
@@ -167,7 +167,7 @@ def _beyond(
         floor=median(floor),
         percent=median(percents),
         percent_spread=(min(percents), max(percents)),
-        target=under(MOST_PERCENT, beyond, f"% beyond a fork that asks: {beyond:.1f} %"),
+        target=under(MAX_PERCENT, beyond, f"% beyond a fork that asks: {beyond:.1f} %"),
         details={"tasks": len(ours), "floor_least": min(floor), **details},
     )
 

@@ -1,4 +1,4 @@
-"""The floor of a child: so many forks and waits, one after the other, in a keeper's own template.
+"""The floor of a child: so many forks and waits, one after the other, in a bare template process.
 
 A program of its own that loads nothing else: the larger a process, the dearer its forks.
 """
@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-import longshore.runners.keeper.keeper  # noqa: F401 - what the template has loaded
+import longshore.execution.forkserver.server  # noqa: F401 - what the template has loaded
 
 
 def fork_and_wait(total: int) -> float:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 import longshore
-from longshore import failpoints
+from longshore.adapters.shared import failpoints
 from longshore.interfaces.cli.main import main as longshore_main
 
 _PACKAGE = str(Path(longshore.__file__).parent)

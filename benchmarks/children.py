@@ -14,32 +14,32 @@ from typing import Any
 
 from benchmarks.figures import Figure
 from benchmarks.harness import run
-from benchmarks.probes import Probe, Timed
+from benchmarks.probes import Probe, TimingProbe
 from benchmarks.rounds import compare
 from benchmarks.scale import Scale
-from benchmarks.system import CLOCK, TRUE, drained, submit, system
+from benchmarks.system import CLOCK, TRUE, drain, open_system, submit
 
-_AT_ONCE = os.cpu_count() or 1
+_CONCURRENCY = os.cpu_count() or 1
 BARE_PYTHON = (sys.executable, "-c", "pass")
 
 
 async def _with_children(folder: Path, window: Probe, *, task: dict[str, Any], total: int) -> None:
-    async with system(folder, concurrency=_AT_ONCE) as services:
+    async with open_system(folder, concurrency=_CONCURRENCY) as services:
         await asyncio.gather(*(submit(services, f"child-{i}", task) for i in range(total)))
-        await drained(services, window)
+        await drain(services, window)
 
 
-def _bare(argv: Sequence[str], total: int) -> Timed:
+def _bare(argv: Sequence[str], total: int) -> TimingProbe:
     start = partial(subprocess.run, argv, stdin=subprocess.DEVNULL, check=True)
-    timed = Timed()
-    with ThreadPoolExecutor(_AT_ONCE) as pool, timed:
+    timed = TimingProbe()
+    with ThreadPoolExecutor(_CONCURRENCY) as pool, timed:
         for started in [pool.submit(start) for _ in range(total)]:
             started.result()
     return timed
 
 
-def _ours(task: dict[str, Any], total: int) -> Timed:
-    return run(partial(_with_children, task=task, total=total), Timed())
+def _ours(task: dict[str, Any], total: int) -> TimingProbe:
+    return run(partial(_with_children, task=task, total=total), TimingProbe())
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
@@ -51,4 +51,4 @@ def measure(scale: Scale) -> Iterator[Figure]:
             ours=partial(_ours, task, scale.children),
             floor=partial(_bare, bare, scale.children),
         )
-        yield compared.figure(f"children.{name}", details={"at_once": _AT_ONCE})
+        yield compared.figure(f"children.{name}", details={"at_once": _CONCURRENCY})

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.counting import Counts
+from benchmarks.counters import Counts
 from benchmarks.figures import Figure, under
 from benchmarks.harness import Scenario, run
-from benchmarks.probes import Probe, Timed
+from benchmarks.probes import Probe, TimingProbe
 from benchmarks.scale import Scale
-from benchmarks.sqlite_work import Worked
+from benchmarks.sqlite_work import StatementCounter
 from benchmarks.wide_jobs import dispatched, run_wide
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.system.clock import SystemClock
@@ -76,8 +76,8 @@ def _each(way: str, size: int) -> dict[str, float]:
         async with sqlite_backend(folder / "data", SystemClock()) as backend:
             counts = await dispatched(backend, folder, window, size=size, **_WAYS[way])
 
-    worked = run(by_hand, Worked())
-    each = {**counts.each(size), **worked.each(size)}
+    worked = run(by_hand, StatementCounter())
+    each = {**counts.per_operation(size), **worked.per_operation(size)}
     for kind in ("rows", "bytes"):
         each[kind] = each[f"{kind}_read"] + each[f"{kind}_written"]
     return each
@@ -86,7 +86,7 @@ def _each(way: str, size: int) -> dict[str, float]:
 def _timed(scale: Scale) -> Iterator[Figure]:
     smallest = 0.0
     for size in scale.wide:
-        timed = run(scenario(size), Timed())
+        timed = run(scenario(size), TimingProbe())
         spent = 1000 * timed.cpu_s / size
         smallest = smallest or spent
         yield Figure(

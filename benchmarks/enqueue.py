@@ -13,7 +13,7 @@ from benchmarks.harness import Scenario
 from benchmarks.probes import Probe
 from benchmarks.rounds import compare_writes
 from benchmarks.scale import Scale
-from benchmarks.system import TRUE, submit, system
+from benchmarks.system import TRUE, open_system, submit
 
 BULK_CPU_S = 2.0
 _MANY = 64
@@ -27,7 +27,7 @@ def scenario(callers: int, total: int) -> Scenario:
 
 
 async def _one_by_one(folder: Path, window: Probe, *, callers: int, each: int) -> None:
-    async with system(folder) as services:
+    async with open_system(folder) as services:
 
         async def call(caller: int) -> None:
             for turn in range(each):
@@ -43,7 +43,7 @@ def bulk_scenario(count: int) -> Scenario:
 
 
 async def _in_bulk(folder: Path, window: Probe, *, count: int) -> None:
-    async with system(folder) as services:
+    async with open_system(folder) as services:
         with window:
             await submit(services, "bulk", *[TRUE] * count)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from benchmarks.probes import Timed
+from benchmarks.probes import TimingProbe
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Target:
     """What the figure should be, and whether it is; never a reason to fail."""
 
     text: str
-    verdict: str
+    result: str
 
 
 def at_least(bound: float, value: float, unit: str) -> Target:
@@ -49,8 +49,8 @@ class Comparison:
     """Rounds of the same number of operations, floor and ours in turns."""
 
     operations: int
-    ours: Sequence[Timed]
-    floors: Sequence[Timed]
+    ours: Sequence[TimingProbe]
+    floors: Sequence[TimingProbe]
 
     @property
     def per_commit(self) -> float:
@@ -68,7 +68,7 @@ class Comparison:
         """The median of them."""
         return median(self.percents)
 
-    def cpu_ms(self, rounds: Sequence[Timed]) -> float:
+    def cpu_ms(self, rounds: Sequence[TimingProbe]) -> float:
         """CPU time an operation, in milliseconds."""
         return 1000 * median(one.cpu_s for one in rounds) / self.operations
 
@@ -94,7 +94,7 @@ class Comparison:
         )
 
 
-def per_commit(operations: int, rounds: Sequence[Timed]) -> float:
+def per_commit(operations: int, rounds: Sequence[TimingProbe]) -> float:
     """Operations that went into one commit, on average over the rounds."""
     return operations * len(rounds) / max(1, sum(one.commits for one in rounds))
 

@@ -32,7 +32,7 @@ def measure(scale: Scale) -> Iterator[Figure]:
 
 
 def _idle_worker(watched_s: float) -> Iterator[Figure]:
-    with scratch() as folder, worker_process.started(folder) as process_id:
+    with scratch() as folder, worker_process.run_worker_process(folder) as process_id:
         time.sleep(min(_SETTLE_S, watched_s))
         cpu_s, wakes = _cpu_s(process_id), _wakes(process_id)
         time.sleep(watched_s)

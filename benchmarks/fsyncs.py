@@ -16,7 +16,7 @@ import apsw
 from benchmarks import enqueue, noops, transitions
 from benchmarks.figures import Figure
 from benchmarks.harness import Scenario, run
-from benchmarks.probes import Timed
+from benchmarks.probes import TimingProbe
 from benchmarks.scale import Scale
 
 _REAL = "unix"
@@ -44,7 +44,7 @@ class _CountingFiles(apsw.VFS):
         return _CountingFile(name, flags, self._syncs)
 
 
-class Synced(Timed):
+class FsyncProbe(TimingProbe):
     """Also counts syncs."""
 
     def __init__(self) -> None:
@@ -84,10 +84,10 @@ def measure(scale: Scale) -> Iterator[Figure]:
         ("fsyncs.task_64", noops.scenario(_MANY, scale.noops), scale.noops),
     )
     for name, scenario, count in variants:
-        yield _counted(name, run(scenario, Synced()), count)
+        yield _figure(name, run(scenario, FsyncProbe()), count)
 
 
-def _counted(name: str, seen: Synced, count: int) -> Figure:
+def _figure(name: str, seen: FsyncProbe, count: int) -> Figure:
     total = sum(seen.syncs.values())
     return Figure(
         name=name,

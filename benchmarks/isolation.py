@@ -1,6 +1,6 @@
 """No-op functions in children of each isolation, against bare forks and starts, in one run.
 
-The floor of ``fork`` is ``os.fork`` and a wait in a process that has loaded what the keeper has.
+The floor of ``fork`` is ``os.fork`` and a wait in a process with what the fork server has loaded.
 The floor of ``spawn`` is a bare start of the interpreter. ``pool`` is compared with our ``spawn``.
 """
 
@@ -18,24 +18,24 @@ from statistics import median
 from benchmarks.children import BARE_PYTHON
 from benchmarks.figures import Comparison, Figure, Target, at_least
 from benchmarks.harness import scratch
-from benchmarks.probes import Timed
+from benchmarks.probes import TimingProbe
 from benchmarks.rounds import compare
 from benchmarks.scale import Scale
 from benchmarks.worker_process import ROOT, clean_environment
-from longshore.adapters.process.runner import ProcessRunner
 from longshore.adapters.system.clock import SystemClock
-from longshore.core.child_limits import Isolation
-from longshore.core.definition import Definition, RunnerKind
-from longshore.ports.runner import WorkOrder
+from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.definitions.resources import Isolation
+from longshore.execution.host.launcher import ProcessRunner
+from longshore.ports.runner import AttemptSpec
 
-MOST_FORKS = 3.0
-LEAST_TIMES_SPAWN = 10.0
-_AT_ONCE = 4
+MAX_TIMES_FORK = 3.0
+MIN_TIMES_SPAWN = 10.0
+_CONCURRENCY = 4
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
     """Fork, one at a time and several at once; spawn; pool."""
-    for at_once in (1, _AT_ONCE):
+    for at_once in (1, _CONCURRENCY):
         forks = compare(
             scale.forks,
             scale.rounds,
@@ -43,22 +43,22 @@ def measure(scale: Scale) -> Iterator[Figure]:
             floor=partial(_bare_forks, scale.forks),
         )
         cost = 100 / forks.percent
-        verdict = "PASS" if cost <= MOST_FORKS else "above"
-        target = Target(f"at most {MOST_FORKS:g} x fork+wait: {cost:.2f} x", verdict)
+        verdict = "PASS" if cost <= MAX_TIMES_FORK else "above"
+        target = Target(f"at most {MAX_TIMES_FORK:g} x fork+wait: {cost:.2f} x", verdict)
         yield forks.figure(f"isolation.fork_{at_once}", target=target)
     spawns = compare(
         scale.children,
         scale.rounds,
-        ours=partial(_ours, Isolation.SPAWN, scale.children, _AT_ONCE),
+        ours=partial(_ours, Isolation.SPAWN, scale.children, _CONCURRENCY),
         floor=partial(_bare_starts, scale.children),
     )
-    yield spawns.figure("isolation.spawn", details={"at_once": _AT_ONCE})
+    yield spawns.figure("isolation.spawn", details={"at_once": _CONCURRENCY})
     yield _pool(scale, spawns)
 
 
 def _pool(scale: Scale, spawns: Comparison) -> Figure:
     rates = [
-        scale.forks / _ours(Isolation.POOL, scale.forks, _AT_ONCE).seconds
+        scale.forks / _ours(Isolation.POOL, scale.forks, _CONCURRENCY).seconds
         for _ in range(scale.rounds)
     ]
     spawned = scale.children / median(one.seconds for one in spawns.ours)
@@ -70,24 +70,24 @@ def _pool(scale: Scale, spawns: Comparison) -> Figure:
         spread=(min(rates), max(rates)),
         floor=spawned,
         percent=100 * times,
-        target=at_least(LEAST_TIMES_SPAWN, times, "times spawn"),
-        details={"at_once": _AT_ONCE},
+        target=at_least(MIN_TIMES_SPAWN, times, "times spawn"),
+        details={"at_once": _CONCURRENCY},
     )
 
 
-def _ours(isolation: Isolation, total: int, at_once: int) -> Timed:
+def _ours(isolation: Isolation, total: int, at_once: int) -> TimingProbe:
     with scratch() as folder:
         return asyncio.run(_attempts(folder, isolation, total, at_once))
 
 
-async def _attempts(folder: Path, isolation: Isolation, total: int, at_once: int) -> Timed:
+async def _attempts(folder: Path, isolation: Isolation, total: int, at_once: int) -> TimingProbe:
     definition = Definition(name="noop", runner=RunnerKind.PYTHON, isolation=isolation)
     runner = ProcessRunner(folder, clean_environment(), SystemClock())
     numbers = iter(range(total))
 
     async def some() -> None:
         for number in numbers:
-            attempt = await runner.start(_order(definition, number))
+            attempt = await runner.start(_attempt_spec(definition, number))
             async for _ in attempt.reports():
                 pass
             ending = await attempt.ending()
@@ -95,19 +95,19 @@ async def _attempts(folder: Path, isolation: Isolation, total: int, at_once: int
             await attempt.close()
 
     await runner.open()
-    # The first of each kind makes what the others reuse: guards, and members of the pool.
-    warm = await runner.start(_order(definition, total))
+    # The first of each kind makes what the others reuse: reapers, and members of the pool.
+    warm = await runner.start(_attempt_spec(definition, total))
     await warm.ending()
     await warm.close()
-    timed = Timed()
+    timed = TimingProbe()
     with timed:
         await asyncio.gather(*(some() for _ in range(at_once)))
     await runner.close()
     return timed
 
 
-def _order(definition: Definition, number: int) -> WorkOrder:
-    return WorkOrder(
+def _attempt_spec(definition: Definition, number: int) -> AttemptSpec:
+    return AttemptSpec(
         task_id=f"job-bench_t{number}",
         job_id="job-bench",
         key=f"t{number}",
@@ -120,17 +120,17 @@ def _order(definition: Definition, number: int) -> WorkOrder:
     )
 
 
-def _bare_starts(total: int) -> Timed:
-    timed = Timed()
+def _bare_starts(total: int) -> TimingProbe:
+    timed = TimingProbe()
     with timed:
         for _ in range(total):
             subprocess.run(BARE_PYTHON, stdin=subprocess.DEVNULL, check=True)
     return timed
 
 
-def _bare_forks(total: int) -> Timed:
+def _bare_forks(total: int) -> TimingProbe:
     argv = [sys.executable, "-m", "benchmarks.bare_forks", str(total)]
     ran = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, check=True)
-    timed = Timed()
+    timed = TimingProbe()
     timed.seconds = float(ran.stdout)
     return timed

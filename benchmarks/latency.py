@@ -23,16 +23,16 @@ from benchmarks.figures import Figure, percentile
 from benchmarks.harness import run
 from benchmarks.probes import Probe
 from benchmarks.scale import Scale
-from benchmarks.system import CLOCK, all_ended, at_work, submit, system
+from benchmarks.system import CLOCK, open_system, run_worker, submit, wait_until_ended
 from longshore.core.ids import task_id_of
-from longshore.wiring import Services
+from longshore.wiring.services import Services
 
 _BARE_CLOCK = (sys.executable, "-c", "import time; print(time.time_ns())")
 _PAUSE_S = 0.03
 _NS_PER_MS = 1_000_000
 
 # Where the worker is while the submits are made.
-_Place = Callable[[Services, Path], contextlib.AbstractAsyncContextManager[None]]
+_WorkerLocation = Callable[[Services, Path], contextlib.AbstractAsyncContextManager[None]]
 
 
 @dataclass(slots=True)
@@ -49,8 +49,8 @@ async def _submits(services: Services, count: int, waits: _Waits) -> None:
         await asyncio.sleep(_PAUSE_S)
         before = time.time_ns()
         accepted = await submit(services, f"latency-{number}", CLOCK)
-        await all_ended(services)
-        row = await services.backend.ledger.task(task_id_of(accepted.job.id, "t0"))
+        await wait_until_ended(services)
+        row = await services.backend.ledger.get_task(task_id_of(accepted.job.id, "t0"))
         assert row is not None
         assert row.started_at is not None
         assert row.result is not None
@@ -71,8 +71,8 @@ def _bare_start() -> float:
 
 
 @contextlib.asynccontextmanager
-async def _elsewhere(_services: Services, folder: Path) -> AsyncIterator[None]:
-    starting = worker_process.started(folder)
+async def _other_process(_services: Services, folder: Path) -> AsyncIterator[None]:
+    starting = worker_process.run_worker_process(folder)
     await asyncio.to_thread(starting.__enter__)
     try:
         yield
@@ -81,23 +81,23 @@ async def _elsewhere(_services: Services, folder: Path) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _here(services: Services, _folder: Path) -> AsyncIterator[None]:
-    async with at_work(services):
+async def _same_process(services: Services, _folder: Path) -> AsyncIterator[None]:
+    async with run_worker(services):
         yield
 
 
 async def _idle_submits(
-    folder: Path, _window: Probe, *, place: _Place, count: int, waits: _Waits
+    folder: Path, _window: Probe, *, location: _WorkerLocation, count: int, waits: _Waits
 ) -> None:
-    async with system(folder) as services, place(services, folder):
+    async with open_system(folder) as services, location(services, folder):
         await _submits(services, count, waits)
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
     """The medians and the tails, with the worker in another process and in this one."""
-    for name, place in (("other_process", _elsewhere), ("same_process", _here)):
+    for name, place in (("other_process", _other_process), ("same_process", _same_process)):
         waits = _Waits()
-        run(partial(_idle_submits, place=place, count=scale.submits, waits=waits), Probe())
+        run(partial(_idle_submits, location=place, count=scale.submits, waits=waits), Probe())
         yield from _figures(f"latency.{name}", waits)
 
 

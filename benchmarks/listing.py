@@ -20,23 +20,23 @@ from benchmarks.figures import Figure, under
 from benchmarks.harness import scratch
 from benchmarks.many_jobs import APART, KEY, NAMES, filled
 from benchmarks.scale import Scale
-from benchmarks.server_process import Client, served
+from benchmarks.server_process import BenchmarkClient, run_server
 from benchmarks.system import TENANT
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.system.clock import SystemClock
 from longshore.core.ids import task_id_of
-from longshore.core.states import JobState
+from longshore.core.tasks.states import JobState
 from longshore.ports.backend import Backend
 
 GROWS_LESS_THAN = 2.0
 PAGE = 50
 _WARM = 5
 
-Ask = Callable[[], Awaitable[object]]
+Request = Callable[[], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Middle:
+class MiddleJob:
     """The middle of a store: what stands there, and how to get there."""
 
     cursor: str
@@ -44,16 +44,16 @@ class Middle:
     job_id: str
 
 
-async def middle_of(backend: Backend, count: int) -> Middle:
+async def middle_of(backend: Backend, count: int) -> MiddleJob:
     """Found as a reader would who knows when it was."""
     newest = (await backend.ledger.list_jobs(TENANT, limit=1)).items[0]
     moment = newest.spec.created_at - APART * (count // 2)
     page = await backend.ledger.list_jobs(TENANT, created_before=moment, limit=1)
     assert page.cursor is not None
-    return Middle(cursor=page.cursor, moment=moment, job_id=page.items[0].id)
+    return MiddleJob(cursor=page.cursor, moment=moment, job_id=page.items[0].id)
 
 
-def questions(middle: Middle) -> dict[str, dict[str, Any]]:
+def request_filters(middle: MiddleJob) -> dict[str, dict[str, Any]]:
     """What is asked of the listing, by the name of the figure; each gives a full page."""
     state, name = {"state": JobState.FAILED}, {"name": NAMES[-1]}
     from_middle = {"cursor": middle.cursor}
@@ -70,33 +70,33 @@ def questions(middle: Middle) -> dict[str, dict[str, Any]]:
     }
 
 
-def asks_of_port(backend: Backend, middle: Middle) -> dict[str, Ask]:
+def port_requests(backend: Backend, middle: MiddleJob) -> dict[str, Request]:
     """Every question to the ledger, and those that the read of a job asks."""
 
-    def listing(asked: Mapping[str, Any]) -> Ask:
+    def listing(filters: Mapping[str, Any]) -> Request:
         async def ask() -> None:
-            page = await backend.ledger.list_jobs(TENANT, limit=PAGE, **asked)
+            page = await backend.ledger.list_jobs(TENANT, limit=PAGE, **filters)
             assert len(page.items) == PAGE
 
         return ask
 
     async def read() -> None:
-        assert await backend.ledger.job(middle.job_id) is not None
+        assert await backend.ledger.get_job(middle.job_id) is not None
         tasks = await backend.ledger.list_tasks(TENANT, job_id=middle.job_id, limit=100)
         assert len(tasks.items) == 1
         assert await backend.events.latest(TENANT, f"TASK#{task_id_of(middle.job_id, KEY)}")
 
     async def find() -> None:
-        assert await backend.ledger.find(TENANT, middle.job_id[:16])
+        assert await backend.ledger.find_ids(TENANT, middle.job_id[:16])
 
     async def events() -> None:
         assert (await backend.events.query(TENANT, job_id=middle.job_id)).items
 
-    listings = {name: listing(asked) for name, asked in questions(middle).items()}
+    listings = {name: listing(asked) for name, asked in request_filters(middle).items()}
     return {**listings, "job": read, "find": find, "job_events": events}
 
 
-_WIRE: dict[str, tuple[str, Callable[[Any], str]]] = {
+_QUERY_PARAMETERS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "state": ("status", lambda state: state.value),
     "name": ("name", str),
     "cursor": ("cursor", str),
@@ -105,11 +105,14 @@ _WIRE: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 
 
-def asks_of_server(client: Client, middle: Middle) -> dict[str, Ask]:
+def server_requests(client: BenchmarkClient, middle: MiddleJob) -> dict[str, Request]:
     """The same through the door."""
 
-    def listing(asked: Mapping[str, Any]) -> Ask:
-        wire = {_WIRE[name][0]: _WIRE[name][1](value) for name, value in asked.items()}
+    def listing(filters: Mapping[str, Any]) -> Request:
+        wire = {
+            _QUERY_PARAMETERS[name][0]: _QUERY_PARAMETERS[name][1](value)
+            for name, value in filters.items()
+        }
 
         async def ask() -> None:
             assert len(client.get("/jobs", limit=str(PAGE), **wire)["jobs"]) == PAGE
@@ -119,7 +122,7 @@ def asks_of_server(client: Client, middle: Middle) -> dict[str, Ask]:
     async def read() -> None:
         assert client.get(f"/jobs/{middle.job_id}")["jobId"] == middle.job_id
 
-    listings = {name: listing(asked) for name, asked in questions(middle).items()}
+    listings = {name: listing(asked) for name, asked in request_filters(middle).items()}
     return {**listings, "job": read}
 
 
@@ -139,16 +142,16 @@ async def _measured(folders: Sequence[Path], scale: Scale) -> list[Figure]:
             for folder in folders
         ]
         middles = [await middle_of(small, scale.stores[0]), await middle_of(large, scale.stores[1])]
-        asks = asks_of_port(small, middles[0]), asks_of_port(large, middles[1])
+        asks = port_requests(small, middles[0]), port_requests(large, middles[1])
         figures = await _compared("port", *asks, scale)
     with contextlib.ExitStack() as servers:
-        near, far = [servers.enter_context(served(folder)) for folder in folders]
-        doors = asks_of_server(near, middles[0]), asks_of_server(far, middles[1])
+        near, far = [servers.enter_context(run_server(folder)) for folder in folders]
+        doors = server_requests(near, middles[0]), server_requests(far, middles[1])
         return figures + await _compared("http", *doors, scale)
 
 
 async def _compared(
-    door: str, small: Mapping[str, Ask], large: Mapping[str, Ask], scale: Scale
+    interface: str, small: Mapping[str, Request], large: Mapping[str, Request], scale: Scale
 ) -> list[Figure]:
     figures = []
     for name in small:
@@ -159,7 +162,7 @@ async def _compared(
         times = median(of_large) / median(of_small)
         figures.append(
             Figure(
-                name=f"listing.{door}.{name}",
+                name=f"listing.{interface}.{name}",
                 unit="ms",
                 value=median(of_large),
                 spread=(min(of_large), max(of_large)),
@@ -171,7 +174,7 @@ async def _compared(
     return figures
 
 
-async def _ms(ask: Ask) -> float:
+async def _ms(ask: Request) -> float:
     began = time.perf_counter()
     await ask()
     return 1000 * (time.perf_counter() - began)

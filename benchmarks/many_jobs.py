@@ -15,15 +15,15 @@ from pathlib import Path
 
 import apsw
 
-from benchmarks.system import TENANT, TRUE, system
+from benchmarks.system import TENANT, TRUE, open_system
 from longshore.adapters.shared import codec
-from longshore.adapters.sqlite import opening
+from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.database import SqliteOptions
-from longshore.core import commands as c
-from longshore.core.failures import ErrorCategory, Failure
 from longshore.core.ids import task_id_of
-from longshore.core.rows import JobRow
-from longshore.wiring import Services
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.failures import ErrorCategory, Failure
+from longshore.core.tasks.rows import JobRow
+from longshore.wiring.services import Services
 
 NAMES = tuple(f"name-{number}" for number in range(5))
 KEY = "t0"
@@ -57,11 +57,11 @@ _AT = "strftime('%Y-%m-%dT%H:%M:%fZ', us / 1000000.0, 'unixepoch')"
 
 async def filled(folder: Path, count: int) -> None:
     """Fill the folder's store with so many jobs, of every kind and name; the newest is of now."""
-    async with system(folder) as services:
+    async with open_system(folder) as services:
         patterns = [await _pattern(services, kind) for kind in _KINDS]
         now = services.backend.clock.now()
-    path = folder / opening.FILE_NAME
-    connection = opening.connect(path, busy_timeout=SqliteOptions().busy_timeout)
+    path = folder / store_file.FILE_NAME
+    connection = store_file.connect(path, busy_timeout=SqliteOptions().busy_timeout)
     connection.execute("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA temp_store=2")
     connection.execute("PRAGMA cache_size=-500000")
     with connection, _without_indexes(connection):
@@ -84,21 +84,21 @@ async def _pattern(services: Services, kind: str) -> JobRow:
     accepted = await services.producer.submit(TENANT, kind, document)
     job_id, task_id = accepted.job.id, task_id_of(accepted.job.id, KEY)
     if kind == "cancelled":
-        await services.cancelling.cancel(job_id, by="benchmarks", reason=None, tenant=TENANT)
+        await services.canceller.cancel_job(job_id, by="benchmarks", reason=None, tenant=TENANT)
     elif kind != "running":
         claim = c.Claim(
-            worker_id="w", process_id=1, lasts=_LEASE, epoch=services.backend.ledger.epoch
+            worker_id="w", process_id=1, lease_duration=_LEASE, epoch=services.backend.ledger.epoch
         )
-        held = await services.transitions.task(task_id, claim)
+        held = await services.transitions.apply_to_task(task_id, claim)
         outcome: c.Command = c.Complete(fence=held.fence, result=None, duration=_NO_TIME)
         if kind == "failed":
             outcome = c.AttemptFailed(
-                fence=held.fence, failure=_BROKEN, duration=_NO_TIME, roll=0.0
+                fence=held.fence, failure=_BROKEN, duration=_NO_TIME, jitter=0.0
             )
-        await services.transitions.task(task_id, outcome)
+        await services.transitions.apply_to_task(task_id, outcome)
     while await services.dispatcher.step(_NO_TIME):
         pass
-    row = await services.backend.ledger.job(job_id)
+    row = await services.backend.ledger.get_job(job_id)
     assert row is not None
     assert row.state.value == kind, f"{kind} is {row.state}"
     return row

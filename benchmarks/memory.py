@@ -25,10 +25,10 @@ from benchmarks.figures import Figure, Target
 from benchmarks.harness import scratch
 from benchmarks.processes import children_of_all, pss_kib, rss_kib, tree
 from benchmarks.scale import Scale
-from benchmarks.system import TENANT, all_ended, submit, system
-from longshore.core.child_limits import Isolation
-from longshore.core.definition import Definition, RunnerKind
-from longshore.wiring import Services
+from benchmarks.system import TENANT, open_system, submit, wait_until_ended
+from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.definitions.resources import Isolation
+from longshore.wiring.services import Services
 
 FLAT_KIB = 128.0  # for every thousand tasks
 GROWTH_PERCENT = 5.0
@@ -38,7 +38,7 @@ _UNIT = "KiB/1,000 tasks"
 _POOL_JOBS, _FORK_JOBS = 20, 2
 _WARM_UP = 0.25
 _ENDS = 0.1  # of the samples, at each end, whose medians tell the growth
-_LOOK_S = 0.25
+_POLL_S = 0.25
 _LIMIT_S = 900.0
 
 
@@ -46,13 +46,13 @@ _LIMIT_S = 900.0
 class Sample:
     """Resident memory after so many tasks, in KiB.
 
-    What is below the guards comes and goes: a fork with its task, a member of the pool after many.
+    What is below the reapers comes and goes: a fork with its task, a member of the pool after many.
     """
 
     done: int
     worker: float
-    keeper: float
-    guard: float  # on average: one more of them may come at any time
+    fork_server: float
+    reaper: float  # on average: one more of them may come at any time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +72,12 @@ def measure(scale: Scale) -> Iterator[Figure]:
         return
     pool = _watched(Isolation.POOL, _POOL_JOBS, scale.noops)
     yield slope("memory.worker", pool, lambda sample: sample.worker)
-    yield slope("memory.keeper", pool, lambda sample: sample.keeper)
-    yield slope("memory.guard", pool, lambda sample: sample.guard)
+    yield slope("memory.fork_server", pool, lambda sample: sample.fork_server)
+    yield slope("memory.reaper", pool, lambda sample: sample.reaper)
     # The worker does the same for both, and over so few tasks one piece of memory would be a slope.
     fork = _watched(Isolation.FORK, _FORK_JOBS, scale.noops)
-    yield slope("memory.fork_keeper", fork, lambda sample: sample.keeper)
-    yield slope("memory.fork_guard", fork, lambda sample: sample.guard)
+    yield slope("memory.fork_server_forks", fork, lambda sample: sample.fork_server)
+    yield slope("memory.reaper_forks", fork, lambda sample: sample.reaper)
 
 
 def _watched(isolation: Isolation, jobs: int, tasks: int) -> Run:
@@ -92,11 +92,11 @@ async def _work_off(folder: Path, isolation: Isolation, jobs: int, tasks: int) -
         isolation=isolation,
         options={"function": "time:monotonic"},
     )
-    async with asyncio.timeout(_LIMIT_S), system(folder) as services:
+    async with asyncio.timeout(_LIMIT_S), open_system(folder) as services:
         await services.backend.definitions.put(TENANT, definition)
         for number in range(jobs):
             await submit(services, f"memory-{number}", *[{"name": _NOOP, "input": {}}] * tasks)
-        starting = worker_process.started(folder)
+        starting = worker_process.run_worker_process(folder)
         worker = await asyncio.to_thread(starting.__enter__)
         try:
             return await _watch(services, worker, jobs, jobs * tasks)
@@ -109,23 +109,23 @@ async def _watch(services: Services, worker: int, jobs: int, total: int) -> Run:
     began = time.monotonic()
     done = 0
     while done < total:
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
         page = await services.backend.ledger.list_jobs(TENANT, limit=jobs)
         done = sum(len(job.ended) for job in page.items)
         if done == 0:
             continue  # not all of the processes are there yet
         children = children_of_all()
-        (keeper,) = children[worker]
+        (fork_server,) = children[worker]
         samples.append(
             Sample(
                 done=done,
                 worker=rss_kib(worker),
-                keeper=rss_kib(keeper),
-                guard=fmean(rss_kib(guard) for guard in children[keeper]),
+                fork_server=rss_kib(fork_server),
+                reaper=fmean(rss_kib(reaper) for reaper in children[fork_server]),
             )
         )
     seconds = time.monotonic() - began
-    await all_ended(services)
+    await wait_until_ended(services)
     everybody = tree(worker)
     return Run(
         samples=samples,

@@ -13,7 +13,7 @@ from benchmarks.probes import Probe
 from benchmarks.rounds import compare_writes
 from benchmarks.scale import Scale
 from benchmarks.stub import without_children
-from benchmarks.system import TRUE, drained, submit, system
+from benchmarks.system import TRUE, drain, open_system, submit
 from longshore.settings import WorkerSettings
 
 _USUAL = WorkerSettings().concurrency
@@ -29,13 +29,13 @@ async def _noops(
     folder: Path, window: Probe, *, concurrency: int, total: int, one_job: bool
 ) -> None:
     with without_children():
-        async with system(folder, concurrency=concurrency) as services:
+        async with open_system(folder, concurrency=concurrency) as services:
             if one_job:
                 await submit(services, "noops", *[TRUE] * total)
             else:
                 jobs = (submit(services, f"noop-{number}", TRUE) for number in range(total))
                 await asyncio.gather(*jobs)
-            await drained(services, window)
+            await drain(services, window)
 
 
 def measure(scale: Scale) -> Iterator[Figure]:

@@ -50,7 +50,7 @@ class Probe:
         """The scenario has closed everything; its files are still there."""
 
 
-class Timed(Probe):
+class TimingProbe(Probe):
     """Time, CPU time (of all threads, and of children that were waited for) and commits."""
 
     def __init__(self) -> None:

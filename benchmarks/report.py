@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.figures import Figure
 
-_HEADINGS = ("figure", "ours", "spread", "floor", "% of floor", "spread", "wanted", "details")
+_HEADINGS = ("figure", "ours", "spread", "floor", "% of floor", "spread", "target", "details")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def _cells(figure: Figure) -> tuple[str, ...]:
         "" if figure.floor is None else f"{_number(figure.floor)} {figure.unit}",
         "" if figure.percent is None else f"{figure.percent:.0f} %",
         _range(figure.percent_spread),
-        f"{target.verdict}: {target.text}" if target else "",
+        f"{target.result}: {target.text}" if target else "",
         ", ".join([*details, *([figure.note] if figure.note else [])]),
     )
 

@@ -6,12 +6,16 @@ from collections.abc import Callable
 
 from benchmarks.figures import Comparison, per_commit
 from benchmarks.harness import Scenario, run
-from benchmarks.probes import Timed
-from benchmarks.recording import Recording
+from benchmarks.probes import TimingProbe
+from benchmarks.replay import Recording
 
 
 def compare(
-    operations: int, rounds: int, *, ours: Callable[[], Timed], floor: Callable[[], Timed]
+    operations: int,
+    rounds: int,
+    *,
+    ours: Callable[[], TimingProbe],
+    floor: Callable[[], TimingProbe],
 ) -> Comparison:
     """Take turns, the floor first."""
     pairs = [(floor(), ours()) for _ in range(rounds)]
@@ -32,15 +36,15 @@ def compare_writes(
     """
     recording = run(scenario, Recording())
     # The recording's own groups are no measure: tracing slows the writer down, so they are larger.
-    done = [run(scenario, Timed())]
+    done = [run(scenario, TimingProbe())]
 
-    def ours() -> Timed:
-        done.append(run(scenario, Timed()))
+    def ours() -> TimingProbe:
+        done.append(run(scenario, TimingProbe()))
         return done[-1]
 
-    def floor() -> Timed:
+    def floor() -> TimingProbe:
         if not regroup:
-            return recording.replayed(recording.counted)
-        return recording.replayed(recording.regrouped(operations / per_commit(operations, done)))
+            return recording.replay(recording.counted)
+        return recording.replay(recording.regroup(operations / per_commit(operations, done)))
 
     return compare(operations, rounds, ours=ours, floor=floor)

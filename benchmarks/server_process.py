@@ -18,32 +18,32 @@ from benchmarks.worker_process import clean_environment
 
 _READY_WITHIN_S = 60.0
 _STOPS_WITHIN_S = 30.0
-_LOOK_S = 0.05
+_POLL_S = 0.05
 # As many as the client can send: how often a key may be used is not what is measured.
 _NO_LIMIT = "1000000"
 
 
-class Client:
+class BenchmarkClient:
     """One connection to a server."""
 
     def __init__(self, port: int, key: str) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         self._headers = {"x-api-key": key}
 
-    def get(self, path: str, **asked: str) -> Any:
+    def get(self, path: str, **query: str) -> Any:
         """What the server answers, read to its end."""
-        question = f"?{urlencode(asked)}" if asked else ""
+        question = f"?{urlencode(query)}" if query else ""
         try:
-            answer = self._asked(f"/v1{path}{question}")
+            answer = self._request(f"/v1{path}{question}")
         except ConnectionError:
             # The server lets go of a connection that was idle for a while: others were measured.
             self._connection.close()
-            answer = self._asked(f"/v1{path}{question}")
+            answer = self._request(f"/v1{path}{question}")
         body = answer.read()
         assert answer.status == http.HTTPStatus.OK, body
         return json.loads(body)
 
-    def _asked(self, path: str) -> http.client.HTTPResponse:
+    def _request(self, path: str) -> http.client.HTTPResponse:
         self._connection.request("GET", path, headers=self._headers)
         return self._connection.getresponse()
 
@@ -53,7 +53,7 @@ class Client:
 
 
 @contextlib.contextmanager
-def served(folder: Path) -> Iterator[Client]:
+def run_server(folder: Path) -> Iterator[BenchmarkClient]:
     """A server of the store in ``folder``, without workers, and a client with its own key."""
     port = _free_port()
     log = folder / "up.log"
@@ -72,7 +72,9 @@ def served(folder: Path) -> Iterator[Client]:
         )
     try:
         _wait_until_ready(process, port, log)
-        with contextlib.closing(Client(port, (folder / "api-key").read_text().strip())) as client:
+        with contextlib.closing(
+            BenchmarkClient(port, (folder / "api-key").read_text().strip())
+        ) as client:
             yield client
     finally:
         process.terminate()
@@ -96,7 +98,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) ->
     while not _is_alive(port):
         assert process.poll() is None, f"the server ended: {log.read_text()}"
         assert time.monotonic() < deadline, f"the server is not ready: {log.read_text()}"
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def _is_alive(port: int) -> bool:

@@ -12,8 +12,8 @@ from statistics import median
 
 from benchmarks.figures import Figure, under
 from benchmarks.scale import Scale
-from longshore.testing.simulation.campaign import Tally, run_some
-from longshore.testing.simulation.loop import VirtualLoop
+from verification.simulation.campaign import Tally, run_seeds
+from verification.simulation.loop import VirtualLoop
 
 CI_RUNS = 2_000
 CI_CPU_S = 240.0
@@ -23,7 +23,7 @@ def measure(scale: Scale) -> Iterator[Figure]:
     """Runs of the first seeds, a round each with seeds of its own."""
     size = scale.submits  # about as long a round as the others have
     tallies = [
-        run_some(range(part * size + 1, (part + 1) * size + 1)) for part in range(scale.rounds)
+        run_seeds(range(part * size + 1, (part + 1) * size + 1)) for part in range(scale.rounds)
     ]
     per_run = [tally.cpu_seconds / tally.runs for tally in tallies]
     seen = [tally.task_hours_per_cpu_second for tally in tallies]
@@ -54,7 +54,7 @@ def _counts(tallies: list[Tally]) -> dict[str, float]:
         "failed": sum(len(tally.failed) for tally in tallies),
         "tasks_a_run": sum(tally.tasks for tally in tallies) / runs,
         "attempts_a_run": sum(tally.attempts for tally in tallies) / runs,
-        "faults_a_run": sum(tally.happened.total() for tally in tallies) / runs,
+        "faults_a_run": sum(tally.fault_counts.total() for tally in tallies) / runs,
         "virtual_s_a_run": sum(tally.virtual_seconds for tally in tallies) / runs,
     }
 

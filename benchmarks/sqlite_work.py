@@ -15,7 +15,7 @@ from benchmarks.probes import Probe
 _MASK = apsw.SQLITE_TRACE_ROW | apsw.SQLITE_TRACE_PROFILE
 
 
-class Worked(Probe):
+class StatementCounter(Probe):
     """Counts while it is entered, which may be many times; all connections together."""
 
     def __init__(self) -> None:
@@ -32,14 +32,14 @@ class Worked(Probe):
         connection.trace_v2(_MASK, self._traced, id=self)
         self._connections.append(connection)
 
-    def _traced(self, told: dict[str, Any]) -> None:
+    def _traced(self, row: dict[str, Any]) -> None:
         if not self._entered:
             return
-        if told["code"] == apsw.SQLITE_TRACE_ROW:
+        if row["code"] == apsw.SQLITE_TRACE_ROW:
             self.rows_returned += 1
         else:
             self.statements += 1
-            self.vm_steps += told["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"]
+            self.vm_steps += row["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"]
 
     def __enter__(self) -> Self:
         # The one that brought the schema up to date is closed long since.
@@ -64,7 +64,7 @@ class Worked(Probe):
         pages = [one.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)[0] for one in self._connections]
         return changed, sum(pages)
 
-    def each(self, operations: int) -> dict[str, float]:
+    def per_operation(self, operations: int) -> dict[str, float]:
         """By name, for one operation."""
         names = ("statements", "rows_returned", "rows_changed", "vm_steps", "pages_written")
         return {name: getattr(self, name) / operations for name in names}

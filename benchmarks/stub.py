@@ -11,30 +11,30 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from unittest.mock import patch
 
-from longshore.ports.runner import Ending, Report, WorkOrder
-from longshore.wiring import agents
+from longshore.ports.runner import AttemptEnding, AttemptSpec, ChildReport
+from longshore.wiring import execution
 
 # Above the highest number that Linux gives out, so that no such process can exist.
 _NUMBERS = itertools.count(2**22 + 1)
 
 
-class Ended:
+class EndedAttempt:
     """See ``ports.runner.RunningAttempt``."""
 
     def __init__(self) -> None:
         self.process_id = next(_NUMBERS)
         self.folder = None
 
-    async def reports(self) -> AsyncIterator[Report]:
-        nothing: tuple[Report, ...] = ()
+    async def reports(self) -> AsyncIterator[ChildReport]:
+        nothing: tuple[ChildReport, ...] = ()
         for report in nothing:
             yield report
 
-    async def step_kept(self, name: str) -> None:
+    async def confirm_step(self, name: str) -> None:
         return
 
-    async def ending(self) -> Ending:
-        return Ending(exit_code=0)
+    async def ending(self) -> AttemptEnding:
+        return AttemptEnding(exit_code=0)
 
     async def stop(self, *, grace: timedelta) -> str:
         return "SIGTERM"
@@ -46,7 +46,7 @@ class Ended:
         return
 
 
-class EndsAtOnce:
+class InstantRunner:
     """See ``ports.runner.Runner``; takes whatever the real one is built with."""
 
     def __init__(self, *_: object, **__: object) -> None:
@@ -58,12 +58,12 @@ class EndsAtOnce:
     async def close(self) -> None:
         return
 
-    async def start(self, order: WorkOrder) -> Ended:
-        return Ended()
+    async def start(self, spec: AttemptSpec) -> EndedAttempt:
+        return EndedAttempt()
 
 
 @contextlib.contextmanager
 def without_children() -> Iterator[None]:
     """Workers that are built meanwhile get the stub; all else of the wiring stays as it is."""
-    with patch.object(agents, "ProcessRunner", EndsAtOnce):
+    with patch.object(execution, "ProcessRunner", InstantRunner):
         yield

@@ -21,18 +21,18 @@ from benchmarks.figures import Figure, percentile, under
 from benchmarks.harness import run
 from benchmarks.probes import Probe
 from benchmarks.scale import Scale
-from benchmarks.system import TENANT, system
+from benchmarks.system import TENANT, open_system
 from longshore.core.events.types import TaskProcessingStarted
 from longshore.core.ids import task_id_of
-from longshore.core.rows import TaskRow
-from longshore.core.states import TaskState
-from longshore.wiring import Services
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import TaskState
+from longshore.wiring.services import Services
 
-SOON_MS = 1000.0
+TARGET_MS = 1000.0
 WORKERS = 2
 
-_AT_A_TIME = 50
-_LOOK_S = 0.005
+_BATCH = 50
+_POLL_S = 0.005
 _NS_PER_MS = 1_000_000
 # Says when each attempt begins, and ends with the one line that lies ready: a second attempt that
 # came through would wait for ever.
@@ -61,12 +61,12 @@ class _Workers:
     async def fill_up(self) -> None:
         """As many as there should be, all of them ready."""
         while len(self._started) < WORKERS:
-            starting = worker_process.started(self._folder)
+            starting = worker_process.run_worker_process(self._folder)
             self._started[await asyncio.to_thread(starting.__enter__)] = starting
-        await _until(self._all_present)
+        await _until(self._wait_until_registered)
 
-    async def _all_present(self) -> bool:
-        return len(self._services.presence.present()) == WORKERS
+    async def _wait_until_registered(self) -> bool:
+        return len(self._services.worker_registry.live_workers()) == WORKERS
 
     async def kill(self, process_id: int) -> int:
         """No last words; gives the moment of it, in nanoseconds."""
@@ -94,7 +94,7 @@ async def _working(services: Services, folder: Path) -> AsyncIterator[_Workers]:
 async def _until(look: Callable[[], Awaitable[bool]]) -> None:
     # What other processes do wakes nobody here.
     while not await look():  # noqa: ASYNC110
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
 
 
 class _Task:
@@ -115,7 +115,7 @@ class _Task:
         self.id = task_id_of(accepted.job.id, "t0")
 
     async def row(self) -> TaskRow:
-        row = await self._services.backend.ledger.task(self.id)
+        row = await self._services.backend.ledger.get_task(self.id)
         assert row is not None
         return row
 
@@ -177,14 +177,14 @@ async def _takeover(workers: _Workers, task: _Task) -> Takeover:
 
 async def takeovers(folder: Path, count: int) -> list[Takeover]:
     """So many kills in a row, each of the worker that has the task."""
-    async with system(folder) as services, _working(services, folder) as workers:
+    async with open_system(folder) as services, _working(services, folder) as workers:
         return [
             await _takeover(workers, _Task(services, folder, number)) for number in range(count)
         ]
 
 
-async def _scenario(folder: Path, _window: Probe, *, count: int, found: list[Takeover]) -> None:
-    found += await takeovers(folder, count)
+async def _scenario(folder: Path, _window: Probe, *, count: int, results: list[Takeover]) -> None:
+    results += await takeovers(folder, count)
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
@@ -192,22 +192,22 @@ def measure(scale: Scale) -> Iterator[Figure]:
     found: list[Takeover] = []
     # A kill takes longer than a submit: 100 of them in a full run, in parts that end in time.
     count = max(2, scale.submits // 2)
-    for done in range(0, count, _AT_A_TIME):
-        part = min(_AT_A_TIME, count - done)
-        run(partial(_scenario, count=part, found=found), Probe())
+    for done in range(0, count, _BATCH):
+        part = min(_BATCH, count - done)
+        run(partial(_scenario, count=part, results=found), Probe())
     for takeover in found:
         assert takeover.lines == ("1", "2", "end"), f"{takeover.task_id}: {takeover.lines}"
-    yield from _figures("started", [one.started_ms for one in found], wanted=True)
-    yield from _figures("first_line", [one.first_line_ms for one in found], wanted=False)
+    yield from _figures("started", [one.started_ms for one in found], with_target=True)
+    yield from _figures("first_line", [one.first_line_ms for one in found], with_target=False)
 
 
-def _figures(name: str, values: list[float], *, wanted: bool) -> Iterator[Figure]:
+def _figures(name: str, values: list[float], *, with_target: bool) -> Iterator[Figure]:
     for text, value in distribution(values).items():
         yield Figure(
             name=f"takeover.{name}_{text}",
             unit="ms",
             value=value,
-            target=under(SOON_MS, value, "ms") if wanted else None,
+            target=under(TARGET_MS, value, "ms") if with_target else None,
             details={"kills": len(values)},
         )
 

@@ -20,14 +20,14 @@ from benchmarks.rounds import compare_writes
 from benchmarks.scale import Scale
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.system.clock import SystemClock
-from longshore.core import task as tasks
-from longshore.core.changes import Refusal
-from longshore.core.commands import Claim, Command, Release
-from longshore.core.numbers import NO_NUMBERS
-from longshore.core.rows import TaskRow, TaskSpec
+from longshore.core.jobs.numbers import NO_NUMBERS
+from longshore.core.tasks import task as tasks
+from longshore.core.tasks.changes import Refusal
+from longshore.core.tasks.commands import Claim, Command, Release
+from longshore.core.tasks.rows import TaskRow, TaskSpec
 from longshore.ports.backend import Backend
 
-NEEDED_PERCENT = 25.0
+MIN_PERCENT = 25.0
 _MANY = 64
 _LEASE = timedelta(seconds=45)
 
@@ -65,7 +65,7 @@ async def _create(backend: Backend, number: int) -> TaskRow:
 async def _alternate(backend: Backend, row: TaskRow, each: int, *, held: bool) -> None:
     for turn in range(each):
         if not held:
-            read = await backend.ledger.task(row.id)
+            read = await backend.ledger.get_task(row.id)
             assert read is not None
             row = read
         command = _next_command(row, backend.ledger.epoch)
@@ -73,7 +73,7 @@ async def _alternate(backend: Backend, row: TaskRow, each: int, *, held: bool) -
             row, command, now=backend.clock.now(), change_id=f"{row.id}-change-{turn}"
         )
         assert not isinstance(change, Refusal), change
-        assert change.promised
+        assert change.durable
         await backend.ledger.commit(change)
         row = change.row
 
@@ -82,7 +82,7 @@ def _next_command(row: TaskRow, epoch: int) -> Command:
     if row.lease is not None:
         return Release(fence=row.lease.fence, reason="to take it again")
     # A claim that leaves the machine must be on disk, one that stays need not.
-    return Claim(worker_id="w", process_id=1, lasts=_LEASE, epoch=epoch, local=False)
+    return Claim(worker_id="w", process_id=1, lease_duration=_LEASE, epoch=epoch, local=False)
 
 
 def measure(scale: Scale) -> Iterator[Figure]:
@@ -90,7 +90,7 @@ def measure(scale: Scale) -> Iterator[Figure]:
     for callers, held in ((1, False), (_MANY, False), (_MANY, True), (256, False)):
         total = scale.single if callers == 1 else scale.shared // callers * callers
         compared = compare_writes(scenario(callers, total, held=held), total, scale.rounds)
-        needed = at_least(NEEDED_PERCENT, compared.percent, "% of the floor")
+        needed = at_least(MIN_PERCENT, compared.percent, "% of the floor")
         yield compared.figure(
             f"transitions.{callers}_held" if held else f"transitions.{callers}",
             target=needed if callers == _MANY else None,

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from benchmarks.counting import Counts, counted
+from benchmarks.counters import Counts, counted
 from benchmarks.probes import Probe
 from benchmarks.stub import without_children
-from benchmarks.system import TENANT, TRUE, drained, system
-from longshore.core import commands as c
-from longshore.core.failures import ErrorCategory, Failure
+from benchmarks.system import TENANT, TRUE, drain, open_system
 from longshore.core.ids import task_id_of
-from longshore.core.states import JobState
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.failures import ErrorCategory, Failure
+from longshore.core.tasks.states import JobState
 from longshore.ports.backend import Backend
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.transitions import Transitions
 from longshore.settings import load_settings
-from longshore.testing.presence import FakePresence
-from longshore.wiring import services_on
+from longshore.testing.worker_registry import FakeWorkerRegistry
+from longshore.wiring.services import Services
 
 _FIRST, _LAST = "first", "last"
 _NO_TIME = timedelta(0)
@@ -42,9 +42,9 @@ def wide(size: int) -> list[dict[str, Any]]:
 async def run_wide(folder: Path, window: Probe, *, size: int, slots: int) -> None:
     """Have one brought to its end by the real services, without children."""
     with without_children():
-        async with system(folder, concurrency=slots) as services:
+        async with open_system(folder, concurrency=slots) as services:
             await services.producer.submit(TENANT, "wide", {"tasks": wide(size)})
-            await drained(services, window)
+            await drain(services, window)
 
 
 async def dispatched(
@@ -61,25 +61,25 @@ async def dispatched(
     With ``fails`` all in the middle fail, and the last never runs.
     """
     settings = load_settings({"data_dir": folder}, environ={}, cwd=folder)
-    beside = services_on(settings, backend, FakePresence())
+    beside = Services(settings=settings, backend=backend, worker_registry=FakeWorkerRegistry())
     counts = Counts()
-    watched = services_on(settings, counted(backend, counts), FakePresence())
+    watched = replace(beside, backend=counted(backend, counts))
     accepted = await beside.producer.submit(TENANT, f"wide-{size}", {"tasks": wide(size)})
-    job = _ByHand(beside.transitions, watched.dispatcher, accepted.job.id, window)
+    job = _ManualDispatch(beside.transitions, watched.dispatcher, accepted.job.id, window)
     keys = [task["taskId"] for task in wide(size)]
     await job.end(keys[:1])
     for start in range(1, size - 1, at_once):
         await job.end(keys[start : min(start + at_once, size - 1)], fails=fails)
     if not fails:
         await job.end(keys[-1:])
-    row = await backend.ledger.job(accepted.job.id)
+    row = await backend.ledger.get_job(accepted.job.id)
     assert row is not None
     assert row.state is (JobState.FAILED if fails else JobState.COMPLETED), row.state
     return counts
 
 
 @dataclass(frozen=True, slots=True)
-class _ByHand:
+class _ManualDispatch:
     transitions: Transitions
     dispatcher: Dispatcher
     job_id: str
@@ -89,9 +89,11 @@ class _ByHand:
         """Claim and end these tasks, then look on while it is dispatched."""
         for key in keys:
             task_id = task_id_of(self.job_id, key)
-            claim = c.Claim(worker_id="w", process_id=1, lasts=_LEASE)
-            held = await self.transitions.task(task_id, claim)
-            await self.transitions.task(task_id, _outcome(held.fence, fails=fails), row=held)
+            claim = c.Claim(worker_id="w", process_id=1, lease_duration=_LEASE)
+            held = await self.transitions.apply_to_task(task_id, claim)
+            await self.transitions.apply_to_task(
+                task_id, _outcome(held.fence, fails=fails), row=held
+            )
         with self.window:
             while await self.dispatcher.step(_NO_TIME):
                 pass
@@ -99,5 +101,5 @@ class _ByHand:
 
 def _outcome(fence: int, *, fails: bool) -> c.Command:
     if fails:
-        return c.AttemptFailed(fence=fence, failure=_BROKEN, duration=_NO_TIME, roll=0.0)
+        return c.AttemptFailed(fence=fence, failure=_BROKEN, duration=_NO_TIME, jitter=0.0)
     return c.Complete(fence=fence, result=None, duration=_NO_TIME)

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.system import at_work, system
+from benchmarks.system import open_system, run_worker
 
 ROOT = Path(__file__).parents[1]
 
 _READY_WITHIN_S = 30.0
 _STOPS_WITHIN_S = 60.0
-_LOOK_S = 0.02
+_POLL_S = 0.02
 
 
 def command_line(command: str) -> str | None:
@@ -41,7 +41,7 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def started(folder: Path, **settings: str) -> Iterator[int]:
+def run_worker_process(folder: Path, **settings: str) -> Iterator[int]:
     """A worker that serves ``folder``, ready for work; gives its process id.
 
     Args:
@@ -72,7 +72,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], folder: Path, log: Path)
     while not list((folder / "workers").glob("*.lock")):
         assert process.poll() is None, f"the worker ended: {log.read_text()}"
         assert time.monotonic() < deadline, f"the worker is not ready: {log.read_text()}"
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -88,7 +88,7 @@ async def serve(folder: Path) -> None:
     """Work until SIGTERM."""
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
-    async with system(folder) as services, at_work(services):
+    async with open_system(folder) as services, run_worker(services):
         await told.wait()
 
 

@@ -28,12 +28,12 @@ def add_up(city: str, amounts: list[int]) -> Sales:
 
 @longshore.task
 def rank(sales: list[Sales]) -> list[str]:
-    best_first = sorted(sales, key=lambda one: one.total, reverse=True)
-    return [f"{one.city} {one.total}" for one in best_first]
+    best_first = sorted(sales, key=lambda item: item.total, reverse=True)
+    return [f"{item.city} {item.total}" for item in best_first]
 
 
 if __name__ == "__main__":
     # Nothing runs here: each `of` describes a task, and a task in an argument is a dependency.
     sales = [add_up.of(city, amounts) for city, amounts in ORDERS.items()]
-    for place, line in enumerate(longshore.run(rank.of(sales)), start=1):
-        print(place, line)
+    for position, line in enumerate(longshore.run(rank.of(sales)), start=1):
+        print(position, line)

@@ -1,4 +1,4 @@
-"""A DAG of commands from a YAML file, submitted and worked on by a Python program.
+"""Submit a DAG of commands from a YAML file and run it, from a Python program.
 
     python examples/submit_a_file.py
 
@@ -16,7 +16,7 @@ FILE = Path(__file__).with_name("nightly-report.yaml")
 if __name__ == "__main__":
     with longshore.Client(worker=True) as client:
         job = client.submit(yaml.safe_load(FILE.read_text()))
-        for piece in job.output():
-            print(f"{piece.key}: {piece.text}", end="")
+        for chunk in job.output():
+            print(f"{chunk.key}: {chunk.text}", end="")
         status = job.status()
     print(f"{status.name}: {status.state}, {status.completed} of {status.total} tasks completed")

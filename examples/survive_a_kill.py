@@ -1,10 +1,9 @@
-"""A function with steps whose worker is killed in the middle of it.
+"""A function with steps whose worker is killed while it runs.
 
     python examples/survive_a_kill.py
 
-The first worker dies by SIGKILL, without a word, as if somebody had pulled the plug. The second
-takes the task over and goes on after the last step that was kept: nothing that was paid for is paid
-for again.
+The first worker is killed with SIGKILL. The second worker takes over and continues after the last
+stored step, so completed steps are not paid for again.
 """
 
 import subprocess
@@ -24,16 +23,16 @@ def write_book() -> list[str]:
 
 
 def write(chapter: str) -> str:
-    """Stands for a call that takes its time and costs something."""
+    """A placeholder for a call that is slow and costs money."""
     attempt = longshore.current().attempt
     print(f"attempt {attempt} writes {chapter!r}", flush=True)
-    # The first attempt is to be killed in the middle of this chapter.
+    # The first attempt is killed during this chapter.
     time.sleep(60 if attempt == 1 and chapter == CHAPTERS[1] else 0.2)
     return f"the {chapter}, written in attempt {attempt}"
 
 
-def a_worker(folder: str) -> subprocess.Popen[bytes]:
-    """A worker as one starts it in a terminal: `longshore worker`."""
+def start_worker(folder: str) -> subprocess.Popen[bytes]:
+    """Start a worker, as `longshore worker` does in a terminal."""
     command = [sys.executable, "-m", "longshore", "worker", "--data-dir", folder]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -41,15 +40,15 @@ def a_worker(folder: str) -> subprocess.Popen[bytes]:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, longshore.Client(folder) as client:
         job = client.submit(write_book.of())
-        worker = a_worker(folder)
+        worker = start_worker(folder)
         try:
-            for piece in job.output():
-                print(piece.text, end="")
-                if CHAPTERS[1] in piece.text and piece.attempt == 1:
+            for chunk in job.output():
+                print(chunk.text, end="")
+                if CHAPTERS[1] in chunk.text and chunk.attempt == 1:
                     worker.kill()
                     worker.wait()
-                    print("-- the worker is killed; another one starts --")
-                    worker = a_worker(folder)
+                    print("-- the worker was killed; another one starts --")
+                    worker = start_worker(folder)
             print("the book:", *job.result(), sep="\n  ")
         finally:
             worker.terminate()

@@ -7,6 +7,7 @@ one, so each test starts without any of them.
 import functools
 import logging
 import os
+import signal
 import ssl
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +17,16 @@ import certifi
 import pytest
 from hypothesis import HealthCheck, settings
 
-# The suites are a library, and pytest explains a failed assert only in modules it was told of.
+# A shell starts background jobs with SIGINT ignored, and nohup ignores SIGHUP. Both would be
+# inherited by every process that a test starts and then wants to end with these signals.
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(
+            _number,
+            signal.default_int_handler if _number is signal.SIGINT else signal.SIG_DFL,
+        )
+
+# The suites are a library, and pytest explains a failed assert only in registered modules.
 pytest.register_assert_rewrite("longshore.testing.contracts")
 
 # No deadline anywhere: a busy machine is not a bug. In CI the examples are the same each time.
@@ -26,33 +36,33 @@ settings.register_profile(
 )
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
-# Thousands of small databases are made and synced, which takes most of the time on a disk and none
-# in memory. What must be on the disk when the power goes is seen by tests/power, from each write.
+# The tests create and sync thousands of small databases, which is slow on a disk and fast in
+# memory. tests/power checks durability from the recorded writes.
 _MEMORY = Path("/dev/shm")
 _ENOUGH_BYTES = 4 * 1024**3
 
 _FOREIGN = ("AWS_", "LONGSHORE_")
 
 
-def _holds_all(folder: Path) -> bool:
-    """Whether a folder has room for what tests write, and lets them start the scripts in it."""
+def _has_enough_memory(folder: Path) -> bool:
+    """Whether a folder has enough space for the tests and allows them to execute files."""
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         return False
-    found = os.statvfs(folder)
-    return not found.f_flag & os.ST_NOEXEC and found.f_bavail * found.f_frsize >= _ENOUGH_BYTES
+    status = os.statvfs(folder)
+    return not status.f_flag & os.ST_NOEXEC and status.f_bavail * status.f_frsize >= _ENOUGH_BYTES
 
 
-if "TMPDIR" not in os.environ and _holds_all(_MEMORY):
+if "TMPDIR" not in os.environ and _has_enough_memory(_MEMORY):
     tempfile.tempdir = str(_MEMORY)
 
-# A client reads every authority of the world before its first request, 40 ms each time. Tests make
-# thousands of clients, and none of these speaks TLS: those of AWS are given one authority to read,
-# the others share what was read once.
+# A client loads all certificate authorities before its first request, which takes 40 ms. The tests
+# create thousands of clients, and none uses TLS: those of AWS load one authority, the others share
+# one context.
 ssl.create_default_context = functools.cache(ssl.create_default_context)
 
 
 @pytest.fixture(scope="session")
-def _one_authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _shared_certificate_authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     end = "-----END CERTIFICATE-----\n"
     path = tmp_path_factory.mktemp("tls") / "one-authority.pem"
     path.write_text(Path(certifi.where()).read_text().partition(end)[0] + end)
@@ -60,7 +70,7 @@ def _one_authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_from_outside(_one_authority: Path) -> Iterator[None]:
+def _no_settings_from_outside(_shared_certificate_authority: Path) -> Iterator[None]:
     # A patch of its own: a test that undoes its `monkeypatch` must not bring the variables back.
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(_FOREIGN)]:
@@ -69,13 +79,13 @@ def _no_settings_from_outside(_one_authority: Path) -> Iterator[None]:
         patch.setenv("AWS_CONFIG_FILE", os.devnull)
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        patch.setenv("AWS_CA_BUNDLE", str(_one_authority))
+        patch.setenv("AWS_CA_BUNDLE", str(_shared_certificate_authority))
         yield
 
 
 @pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
-    # The command line sets it up for its process; in a test that process goes on to other tests.
+def _restored_logging() -> Iterator[None]:
+    # The command line configures logging for its process, which in a test also runs other tests.
     ours, root = logging.getLogger("longshore"), logging.getLogger()
     levels, handlers = (ours.level, root.level), root.handlers[:]
     yield

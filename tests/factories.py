@@ -1,7 +1,7 @@
-"""Rows and their parts as tests need them: name what matters, the rest is filled in to fit.
+"""Rows and their parts for tests: a test passes what matters, the rest is filled in to fit.
 
-A task that is processing has a lease, one that ended has a time of its end, a job whose tasks have
-all completed has told so. A test that wants a row which could not be says so field by field.
+A task that is processing has a lease, a terminal task has a finish time, a job whose tasks have all
+completed has emitted its final event. A test that needs an impossible row sets its fields.
 """
 
 from collections.abc import Iterable
@@ -9,24 +9,24 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from longshore.core.budgets import Scope
-from longshore.core.changes import Change, Refusal
-from longshore.core.failures import ErrorCategory, Failure
+from longshore.core.budgets import BudgetScope
+from longshore.core.documents import Document
 from longshore.core.ids import job_id_of, task_id_of
-from longshore.core.lease import Lease
-from longshore.core.numbers import NO_NUMBERS, NumberSet
-from longshore.core.rows import (
+from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
+from longshore.core.tasks.changes import Change, Refusal
+from longshore.core.tasks.failures import ErrorCategory, Failure
+from longshore.core.tasks.lease import Lease
+from longshore.core.tasks.rows import (
     CancelRequest,
     Intent,
     IntentKind,
     JobRow,
     JobSpec,
-    Parked,
+    ParkRecord,
     TaskRow,
     TaskSpec,
 )
-from longshore.core.states import JobState, TaskState
-from longshore.core.values import Document
+from longshore.core.tasks.states import JobState, TaskState
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -63,12 +63,12 @@ def a_cancel_request() -> CancelRequest:
     return CancelRequest(by="ann", reason="not needed", at=NOON)
 
 
-def a_parking(scope: Scope = Scope.TASK) -> Parked:
-    return Parked(scope=scope, reason="all is spent", at=NOON)
+def a_parking(scope: BudgetScope = BudgetScope.TASK) -> ParkRecord:
+    return ParkRecord(scope=scope, reason="all is spent", at=NOON)
 
 
 def a_spec(key: str = "a", *, number: int = 0, job_id: str = JOB_ID, **fields: Any) -> TaskSpec:
-    wanted = {
+    values = {
         "tenant": TENANT,
         "app": APP,
         "definition": "command",
@@ -76,7 +76,7 @@ def a_spec(key: str = "a", *, number: int = 0, job_id: str = JOB_ID, **fields: A
         "created_at": NOON,
         **fields,
     }
-    return TaskSpec(id=task_id_of(job_id, key), job_id=job_id, key=key, number=number, **wanted)
+    return TaskSpec(id=task_id_of(job_id, key), job_id=job_id, key=key, number=number, **values)
 
 
 def a_lease(
@@ -111,7 +111,7 @@ def a_task(
     if state is TaskState.PROCESSING and lease is None:
         lease = a_lease(fence=attempt)
     events = 0 if state is TaskState.WAITING else 2 * attempt + 1
-    wanted = {
+    values = {
         "version": events + 1,
         "change_id": f"change-{events + 1}",
         "updated_at": NOON,
@@ -122,7 +122,7 @@ def a_task(
         **_fields_in(state),
         **fields,
     }
-    return TaskRow(spec=spec or a_spec(), state=state, attempt=attempt, lease=lease, **wanted)
+    return TaskRow(spec=spec or a_spec(), state=state, attempt=attempt, lease=lease, **values)
 
 
 def _fields_in(state: TaskState) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _fields_in(state: TaskState) -> dict[str, Any]:
         case TaskState.WAITING:
             return {"awaits": NumberSet([1])}
         case TaskState.PENDING:
-            return {"due_at": NOON, "rung_at": NOON}
+            return {"due_at": NOON, "enqueued_at": NOON}
         case TaskState.IN_REVIEW:
             return {"result": a_document(), "exit_code": 0, "ran_for": SECOND}
         case TaskState.PARKED:
@@ -148,9 +148,9 @@ def _fields_in(state: TaskState) -> dict[str, Any]:
 
 
 def a_job_spec(request_id: str = "request-1", **fields: Any) -> JobSpec:
-    wanted = {"tenant": TENANT, "app": APP, "body_hash": "0" * 64, "created_at": NOON, **fields}
-    job_id = job_id_of(wanted["tenant"], request_id)
-    return JobSpec(id=job_id, request_id=request_id, **wanted)
+    values = {"tenant": TENANT, "app": APP, "body_hash": "0" * 64, "created_at": NOON, **fields}
+    job_id = job_id_of(values["tenant"], request_id)
+    return JobSpec(id=job_id, request_id=request_id, **values)
 
 
 def a_job(
@@ -162,8 +162,8 @@ def a_job(
     blocked: Iterable[int] = (),
     **fields: Any,
 ) -> JobRow:
-    """A job of so many tasks that has heard of these ends, and told of them."""
-    heard: dict[str, Any] = {
+    """A job with ``total`` tasks whose row includes these outcomes and their events."""
+    fields_so_far: dict[str, Any] = {
         "completed": NumberSet(completed),
         "failed": NumberSet(failed),
         "cancelled": NumberSet(cancelled),
@@ -177,15 +177,15 @@ def a_job(
         "last_event_at": NOON,
         **fields,
     }
-    row = JobRow(total=total, **heard)
+    row = JobRow(total=total, **fields_so_far)
     ended = row.state in (JobState.COMPLETED, JobState.CANCELLED)
-    told: dict[str, Any] = {
+    emitted: dict[str, Any] = {
         "finished_at": NOON if row.state.terminal else None,
-        "failure_told_in": row.round if row.failed else 0,
-        "end_told_in": row.round if ended else 0,
+        "failure_emitted_round": row.round if row.failed else 0,
+        "end_emitted_round": row.round if ended else 0,
         **fields,
     }
-    return replace(row, **told)
+    return replace(row, **emitted)
 
 
 def an_intent(

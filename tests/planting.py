@@ -4,7 +4,8 @@ A fault names a symbol and says what is done to it, and quotes no line of the so
 
     at="services.artifacts:_consider", do=Condition("startswith()", False)
 
-``at`` is a module below ``longshore`` and a qualified name in it: a function, a class, or a
+``at`` is a module below ``longshore`` (or ``verification``) and a qualified name in it: a
+function, a class, or a
 variable of a module or class. Nothing after the colon means the whole module. ``do`` is one
 operation, or a tuple of operations that are applied in order.
 
@@ -55,7 +56,8 @@ __all__ = [
     "plant",
 ]
 
-PACKAGE = Path(__file__).parents[1] / "src" / "longshore"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "longshore"
 
 
 class Operation(Protocol):
@@ -74,7 +76,11 @@ class Change:
 
     def file(self, package: Path = PACKAGE) -> Path:
         """Returns the file of the symbol's module."""
-        path = package.joinpath(*self.at.partition(":")[0].split("."))
+        parts = self.at.partition(":")[0].split(".")
+        path = package.parent if parts[0] == "verification" else package
+        if parts[0] == "verification" and package == PACKAGE:
+            path = ROOT
+        path = path.joinpath(*parts)
         return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
     def applied(self, text: str, *, fault: str) -> str:

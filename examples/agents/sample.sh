@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make a small git repository of sample/, and print the job of review.yaml for it:
+# Create a small git repository from sample/ and print the job of review.yaml for it:
 #
 #   ./sample.sh | longshore submit -
 set -eu

@@ -10,32 +10,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from longshore.errors import Fail, Retry
+    from longshore.execution.runners.context import Context, current
     from longshore.interfaces.python.blocking import Client, run
     from longshore.interfaces.python.client import AsyncClient
     from longshore.interfaces.python.functions import task
-    from longshore.runners.context import Context, current
 
 __all__ = ["AsyncClient", "Client", "Context", "Fail", "Retry", "current", "run", "task"]
 
-_HOMES = {
+_EXPORTS = {
     "AsyncClient": "longshore.interfaces.python.client",
     "Client": "longshore.interfaces.python.blocking",
-    "Context": "longshore.runners.context",
+    "Context": "longshore.execution.runners.context",
     "Fail": "longshore.errors",
     "Retry": "longshore.errors",
-    "current": "longshore.runners.context",
+    "current": "longshore.execution.runners.context",
     "run": "longshore.interfaces.python.blocking",
     "task": "longshore.interfaces.python.functions",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _EXPORTS:
         message = f"module 'longshore' has no attribute {name!r}"
         raise AttributeError(message)
     from importlib import import_module
 
-    found = getattr(import_module(_HOMES[name]), name)
+    found = getattr(import_module(_EXPORTS[name]), name)
     globals()[name] = found
     return found
 

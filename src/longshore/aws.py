@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HeartbeatLost", "SQSHeartbeat", "heartbeat_interval_sec"]
 
-_HOMES = {
+_EXPORTS = {
     "HeartbeatLost": "longshore.adapters.aws.heartbeat",
     "SQSHeartbeat": "longshore.adapters.aws.heartbeat",
 }
@@ -29,12 +29,12 @@ def heartbeat_interval_sec() -> float:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _EXPORTS:
         message = f"module 'longshore.aws' has no attribute {name!r}"
         raise AttributeError(message)
     from importlib import import_module
 
-    found = getattr(import_module(_HOMES[name]), name)
+    found = getattr(import_module(_EXPORTS[name]), name)
     globals()[name] = found
     return found
 

@@ -1,5 +1,5 @@
 """Durations as people write them; see ``core.durations``."""
 
-from longshore.core.durations import format_duration, parse_duration
+from longshore.core.text.durations import format_duration, parse_duration
 
 __all__ = ["format_duration", "parse_duration"]

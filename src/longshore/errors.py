@@ -16,8 +16,8 @@
     │   │   └── LeaseLost          our lease ran out or was taken over
     │   ├── AlreadyExists          same id, different content
     │   └── ReceiptExpired         the message was delivered again since
-    ├── TaskFailed                 a task whose result was asked for ended without one
-    │   └── TaskCancelled          because somebody cancelled it
+    ├── TaskFailedError            a task whose result was asked for ended without one
+    │   └── TaskCancelledError     because somebody cancelled it
     └── BackendError               a store, queue or bus failed; see ``__cause__``
         ├── BackendUnavailable     worth another try: throttled, timed out, locked
         │   └── OutcomeUnknown     the write may or may not have happened
@@ -73,7 +73,7 @@ class InvalidTaskToken(UsageError):
         return f"the task token is not valid ({self.reason}); dequeue the task again for a new one"
 
 
-class HasPathAndMessage(Protocol):
+class ProblemLike(Protocol):
     """One thing that is wrong with a request, and where."""
 
     @property
@@ -85,7 +85,7 @@ class HasPathAndMessage(Protocol):
 class InvalidJob(UsageError):
     """A submitted job that cannot be accepted; every problem is listed."""
 
-    def __init__(self, problems: Sequence[HasPathAndMessage]) -> None:
+    def __init__(self, problems: Sequence[ProblemLike]) -> None:
         self.problems = tuple(problems)
         super().__init__(self.problems)
 
@@ -125,11 +125,12 @@ class Conflict(LongshoreError):
 class VersionConflict(Conflict):
     """The row is not at the version that was read: read again, decide again.
 
-    ``perhaps_ours`` if the answer of an earlier try of the same commit was lost: then the row may
+    ``maybe_committed`` if the answer of an earlier try of the same commit was lost: then the row
+    may
     have been changed by it, and by others since.
     """
 
-    perhaps_ours = False
+    maybe_committed = False
 
     def __init__(self, row_id: str, expected: int) -> None:
         self.row_id = row_id
@@ -184,28 +185,32 @@ class ReceiptExpired(Conflict):
         return "the message has been delivered again or removed since it was received"
 
 
-class TaskFailed(LongshoreError):
-    """A task whose result was asked for ended without one; ``see`` is the command that tells more.
+class TaskFailedError(LongshoreError):
+    """A task whose result was asked for ended without one.
 
-    It is the task that failed first, which need not be the one that was asked for.
+    It is the task that failed first, which need not be the one that was asked for;
+    ``inspect_command`` tells more.
     """
 
-    def __init__(self, task_id: str, category: str, message: str, see: str) -> None:
+    def __init__(self, task_id: str, category: str, message: str, inspect_command: str) -> None:
         self.task_id = task_id
         self.category = category
         self.message = message
-        self.see = see
-        super().__init__(task_id, category, message, see)
+        self.inspect_command = inspect_command
+        super().__init__(task_id, category, message, inspect_command)
 
     def __str__(self) -> str:
-        return f"task {self.task_id!r} failed ({self.category}): {self.message}; see `{self.see}`"
+        return (
+            f"task {self.task_id!r} failed ({self.category}): {self.message};"
+            f" see `{self.inspect_command}`"
+        )
 
 
-class TaskCancelled(TaskFailed):
+class TaskCancelledError(TaskFailedError):
     """A task whose result was asked for was cancelled; the category is ``cancelled``."""
 
     def __str__(self) -> str:
-        return f"task {self.task_id!r} was {self.message}; see `{self.see}`"
+        return f"task {self.task_id!r} was {self.message}; see `{self.inspect_command}`"
 
 
 class BackendError(LongshoreError):
@@ -243,16 +248,16 @@ class StoreCorrupt(BackendRejected):
 class StoreTooNew(BackendRejected):
     """The file was written by a newer version of Longshore."""
 
-    def __init__(self, path: str, found: int, known: int) -> None:
+    def __init__(self, path: str, schema: int, supported: int) -> None:
         self.path = path
-        self.found = found
-        self.known = known
-        super().__init__(path, found, known)
+        self.schema = schema
+        self.supported = supported
+        super().__init__(path, schema, supported)
 
     def __str__(self) -> str:
         return (
-            f"{self.path} has schema {self.found}, and this version of Longshore knows up to "
-            f"{self.known}; nothing was changed. Upgrade Longshore, or use another data folder."
+            f"{self.path} has schema {self.schema}, and this version of Longshore knows up to "
+            f"{self.supported}; nothing was changed. Upgrade Longshore, or use another data folder."
         )
 
 

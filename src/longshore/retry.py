@@ -19,13 +19,13 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import tenacity
 
-from longshore.core.backoff import RetryPolicy, delay_before
-from longshore.core.failures import failure_of
+from longshore.core.tasks.backoff import RetryPolicy, delay_before
+from longshore.core.tasks.failures import failure_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_USUAL = RetryPolicy()
+_DEFAULT_POLICY = RetryPolicy()
 
 
 @overload
@@ -35,7 +35,7 @@ def with_retry(
     attempts: int | None = ...,
     policy: RetryPolicy = ...,
     sleep: Callable[[float], Any] | None = ...,
-    roll: Callable[[], float] = ...,
+    jitter: Callable[[], float] = ...,
 ) -> Callable[P, T]: ...
 @overload
 def with_retry(
@@ -44,15 +44,15 @@ def with_retry(
     attempts: int | None = ...,
     policy: RetryPolicy = ...,
     sleep: Callable[[float], Any] | None = ...,
-    roll: Callable[[], float] = ...,
+    jitter: Callable[[], float] = ...,
 ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
 def with_retry(
     fn: Callable[..., Any] | None = None,
     *,
     attempts: int | None = None,
-    policy: RetryPolicy = _USUAL,
+    policy: RetryPolicy = _DEFAULT_POLICY,
     sleep: Callable[[float], Any] | None = None,
-    roll: Callable[[], float] = random.random,
+    jitter: Callable[[], float] = random.random,
 ) -> Callable[..., Any]:
     """The function, plain or async, with failures that may pass tried again.
 
@@ -66,24 +66,24 @@ def with_retry(
     options: dict[str, Any] = {} if sleep is None else {"sleep": sleep}
     decorate: Callable[[Callable[..., Any]], Callable[..., Any]] = tenacity.retry(
         stop=tenacity.stop_after_attempt(policy.max_attempts),
-        retry=tenacity.retry_if_exception(_may_pass),
-        wait=_backoff(policy, roll),
+        retry=tenacity.retry_if_exception(_is_transient),
+        wait=_backoff(policy, jitter),
         reraise=True,
         **options,
     )
     return decorate if fn is None else decorate(fn)
 
 
-def _may_pass(error: BaseException) -> bool:
+def _is_transient(error: BaseException) -> bool:
     # An interrupt or a cancellation is an order, and goes through at once.
     return isinstance(error, Exception) and failure_of(error).retryable
 
 
-def _backoff(policy: RetryPolicy, roll: Callable[[], float]) -> Callable[[Any], float]:
+def _backoff(policy: RetryPolicy, jitter: Callable[[], float]) -> Callable[[Any], float]:
     def seconds_to_wait(state: tenacity.RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
         asked = failure_of(error).retry_after if error else None
-        delay = delay_before(state.attempt_number, policy, roll=roll(), retry_after=asked)
+        delay = delay_before(state.attempt_number, policy, jitter=jitter(), retry_after=asked)
         return delay.total_seconds()
 
     return seconds_to_wait

@@ -13,14 +13,14 @@ import pytest
 
 from longshore.settings import Settings, load_settings
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 _WORKER = """
 import asyncio, sys
 from longshore.settings import load_settings
-from longshore.wiring import wired
+from longshore.wiring.services import open_services
 
 async def main(flags):
-    async with wired(load_settings(flags)) as services:
+    async with open_services(load_settings(flags)) as services:
         worker = services.worker()
         print(worker.id, flush=True)
         await asyncio.gather(worker.run(), services.dispatcher.run(), services.sweeper.run())
@@ -71,10 +71,10 @@ def start_worker(settings: Settings) -> Iterator[Callable[..., WorkerProcess]]:
         worker.stop()
 
 
-async def until(look: Callable[[], Awaitable[object]]) -> object:
-    """What ``look`` finds, as soon as it is something; fails the test after a long while."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not (found := await look()):
+async def wait_until(check: Callable[[], Awaitable[object]]) -> object:
+    """What ``check`` finds, as soon as it is something; fails the test after a long while."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while not (found := await check()):
             # A look at a store in another process's hands: there is nothing to be woken by.
             await asyncio.sleep(0.01)
         return found

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from longshore.adapters.process.table import alive
-from longshore.core.rows import TaskRow
-from longshore.core.states import JobState, TaskState
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import JobState, TaskState
+from longshore.execution.host.process_table import is_alive
 from longshore.settings import Settings
-from longshore.wiring import Services, wired
-from tests.acceptance.conftest import WorkerProcess, until
+from longshore.wiring.services import Services, open_services
+from tests.acceptance.conftest import WorkerProcess, wait_until
 
 KILLS = 50
 # A message that a worker had taken when it was killed, and not yet claimed the task of, is seen
@@ -25,11 +25,11 @@ SOON_SEEN_AGAIN = {
 }
 
 
-def a_job(marks: Path, count: int = 1) -> dict:
+def make_job(marker_dir: Path, count: int = 1) -> dict:
     """Tasks that note when they begin and end, and wait in between for a word to go on."""
     script = (
-        f"echo begin $LONGSHORE_ATTEMPT $$ >> {marks}/$1;"
-        f" while [ ! -e {marks}/go-$1 ]; do sleep 0.02; done; echo end >> {marks}/$1"
+        f"echo begin $LONGSHORE_ATTEMPT $$ >> {marker_dir}/$1;"
+        f" while [ ! -e {marker_dir}/go-$1 ]; do sleep 0.02; done; echo end >> {marker_dir}/$1"
     )
     return {
         "tasks": [
@@ -44,13 +44,13 @@ def a_job(marks: Path, count: int = 1) -> dict:
     }
 
 
-async def begun(marks: Path, key: str, times: int) -> bool:
-    path = marks / key
+async def begun(marker_dir: Path, key: str, times: int) -> bool:
+    path = marker_dir / key
     return path.exists() and path.read_text().count("begin") >= times
 
 
 async def row_of(services: Services, job_id: str, key: str) -> TaskRow:
-    row = await services.backend.ledger.task(f"{job_id}_{key}")
+    row = await services.backend.ledger.get_task(f"{job_id}_{key}")
     assert row is not None
     return row
 
@@ -63,18 +63,18 @@ def test_a_worker_killed_in_mid_task_fifty_times_leaves_every_task_completed_onc
     marks.mkdir()
 
     async def scenario() -> None:
-        async with wired(settings) as services:
-            accepted = await services.producer.submit("default", "r", a_job(marks))
+        async with open_services(settings) as services:
+            accepted = await services.producer.submit("default", "r", make_job(marks))
             for kill in range(1, KILLS + 1):
                 worker = start_worker()
-                await until(lambda n=kill: begun(marks, "t0", n))
+                await wait_until(lambda n=kill: begun(marks, "t0", n))
                 worker.kill()
             # The last child must not get the word that is meant for the next.
             last = int((marks / "t0").read_text().split()[-1])
-            await until(lambda: gone(last))
+            await wait_until(lambda: gone(last))
             (marks / "go-t0").touch()
             start_worker()
-            await until(lambda: ended(services, accepted.job.id))
+            await wait_until(lambda: ended(services, accepted.job.id))
 
             row = await row_of(services, accepted.job.id, "t0")
             history = await services.backend.events.history("default", f"TASK#{row.id}")
@@ -89,7 +89,7 @@ def test_a_worker_killed_in_mid_task_fifty_times_leaves_every_task_completed_onc
 
 
 async def ended(services: Services, job_id: str) -> bool:
-    job = await services.backend.ledger.job(job_id)
+    job = await services.backend.ledger.get_job(job_id)
     return job is not None and job.state.terminal
 
 
@@ -107,17 +107,17 @@ def test_the_children_of_a_killed_worker_die_with_it(
     function = {"argv": [sys.executable, "-c", script, str(marks / "pid")]}
 
     async def scenario() -> None:
-        async with wired(settings) as services:
+        async with open_services(settings) as services:
             document = {"tasks": [{"taskId": "a", "name": "command", "input": function}]}
             await services.producer.submit("default", "r", document)
             worker = start_worker()
-            await until(lambda: written(marks / "pid"))
+            await wait_until(lambda: written(marks / "pid"))
             child = int((marks / "pid").read_text())
-            assert alive(child)
+            assert is_alive(child)
 
             worker.kill()
 
-            await until(lambda: gone(child))
+            await wait_until(lambda: gone(child))
 
     asyncio.run(scenario())
 
@@ -150,7 +150,7 @@ async def written(path: Path) -> bool:
 
 
 async def gone(process_id: int) -> bool:
-    return not alive(process_id)
+    return not is_alive(process_id)
 
 
 def test_another_worker_takes_over_without_waiting_for_the_lease_to_run_out(
@@ -160,15 +160,15 @@ def test_another_worker_takes_over_without_waiting_for_the_lease_to_run_out(
     marks.mkdir()
 
     async def scenario() -> None:
-        async with wired(settings) as services:
-            accepted = await services.producer.submit("default", "r", a_job(marks))
+        async with open_services(settings) as services:
+            accepted = await services.producer.submit("default", "r", make_job(marks))
             first = start_worker()
-            await until(lambda: begun(marks, "t0", 1))
+            await wait_until(lambda: begun(marks, "t0", 1))
             held = await row_of(services, accepted.job.id, "t0")
             start_worker()
 
             first.kill()
-            await until(lambda: begun(marks, "t0", 2))
+            await wait_until(lambda: begun(marks, "t0", 2))
 
             taken = await row_of(services, accepted.job.id, "t0")
             assert held.lease is not None
@@ -176,7 +176,7 @@ def test_another_worker_takes_over_without_waiting_for_the_lease_to_run_out(
             assert taken.started_at < held.lease.expires_at
             assert taken.lease.fence > held.lease.fence
             (marks / "go-t0").touch()
-            await until(lambda: ended(services, accepted.job.id))
+            await wait_until(lambda: ended(services, accepted.job.id))
 
     asyncio.run(scenario())
 
@@ -186,22 +186,22 @@ def test_a_job_whose_worker_dies_between_tasks_goes_on_with_the_next_worker(
 ) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
-    document = a_job(marks, 3)
+    document = make_job(marks, 3)
     document["tasks"][1]["dependsOn"] = ["t0"]
     document["tasks"][2]["dependsOn"] = ["t1"]
 
     async def scenario() -> None:
-        async with wired(settings) as services:
+        async with open_services(settings) as services:
             accepted = await services.producer.submit("default", "r", document)
             for key in ("t0", "t1", "t2"):
                 worker = start_worker(**SOON_SEEN_AGAIN)
                 (marks / f"go-{key}").touch()
-                await until(lambda key=key: completed(services, accepted.job.id, key))
+                await wait_until(lambda key=key: completed(services, accepted.job.id, key))
                 worker.kill()
             start_worker(**SOON_SEEN_AGAIN)
-            await until(lambda: ended(services, accepted.job.id))
+            await wait_until(lambda: ended(services, accepted.job.id))
 
-            job = await services.backend.ledger.job(accepted.job.id)
+            job = await services.backend.ledger.get_job(accepted.job.id)
             assert job is not None
             assert job.state is JobState.COMPLETED
             for key in ("t0", "t1", "t2"):

@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 
 from longshore.core.events.event import Event
-from longshore.core.states import TaskState
+from longshore.core.tasks.states import TaskState
 from longshore.settings import Settings, load_settings
-from longshore.wiring import Services, wired
-from tests.acceptance.conftest import until
-from tests.acceptance.histories import audited, starts
-from tests.interfaces.doors import PATIENCE_S, Cli, is_alive, stop
+from longshore.wiring.services import Services, open_services
+from tests.acceptance.conftest import wait_until
+from tests.acceptance.history_checks import read_checked_history, starts
+from tests.interfaces.command_line import TIMEOUT_S, Cli, is_alive, send_signal
 
 RUNNING = 20
 QUICK = 8  # of them end while the worker drains
 # Says that it begins, then waits for the one line that lets one attempt through.
 _WORK = 'echo "$$" >> "$1.begun"; read line < "$1.gate"; echo "$LONGSHORE_ATTEMPT" >> "$1.ended"'
-_DEAF = f"trap '' TERM; {_WORK}"
+_IGNORES_SIGTERM = f"trap '' TERM; {_WORK}"
 
 
 @dataclass
@@ -104,7 +104,7 @@ def settings(cli: Cli) -> Settings:
 
 
 @contextmanager
-def a_worker(cli: Cli, *, grace: str, concurrency: int = RUNNING) -> Iterator[subprocess.Popen]:
+def start_worker(cli: Cli, *, grace: str, concurrency: int = RUNNING) -> Iterator[subprocess.Popen]:
     """A worker that is ready, as a user starts it; killed at the end if it is still there."""
     (cli.folder / "longshore.toml").write_text(f'[worker]\ndrain_grace = "{grace}"\n')
     with cli.start("worker", "--concurrency", str(concurrency)) as process:
@@ -115,22 +115,22 @@ def a_worker(cli: Cli, *, grace: str, concurrency: int = RUNNING) -> Iterator[su
             process.kill()
 
 
-def until_it_says(process: subprocess.Popen, words: str) -> None:
+def wait_for_words(process: subprocess.Popen, words: str) -> None:
     for line in process.stderr:
         if words in line:
             return
     pytest.fail(f"it ended without saying {words!r}")
 
 
-async def until_all_end(services: Services, job_id: str) -> None:
+async def wait_until_all_end(services: Services, job_id: str) -> None:
     async def look() -> bool:
-        job = await services.backend.ledger.job(job_id)
+        job = await services.backend.ledger.get_job(job_id)
         return job is not None and job.state.terminal
 
-    await until(look)
+    await wait_until(look)
 
 
-def told(history: list[Event]) -> list[str]:
+def event_types(history: list[Event]) -> list[str]:
     return [event.type for event in history if event.type != "Task Heartbeat"]
 
 
@@ -142,23 +142,25 @@ def test_a_signal_during_twenty_tasks_lets_them_finish_and_none_begins_any_more(
     cli: Cli, settings: Settings, work: Work
 ) -> None:
     async def scenario() -> None:
-        async with wired(settings) as services:
+        async with open_services(settings) as services:
             accepted = await services.producer.submit("default", "r", work.document(RUNNING + 5))
             running, waiting = work.keys[:RUNNING], work.keys[RUNNING:]
-            with a_worker(cli, grace="1h") as worker:
-                await until(work.all_begun(1, *running))
-                stop(worker, signal.SIGTERM)
-                until_it_says(worker, f"stopping when {RUNNING} tasks")
+            with start_worker(cli, grace="1h") as worker:
+                await wait_until(work.all_begun(1, *running))
+                send_signal(worker, signal.SIGTERM)
+                wait_for_words(worker, f"stopping when {RUNNING} tasks")
                 work.let_through(*work.keys)
-                assert worker.wait(PATIENCE_S) == 0
+                assert worker.wait(TIMEOUT_S) == 0
             assert [key for key in waiting if work.begun(key)] == []
 
-            with a_worker(cli, grace="1h"):
-                await until_all_end(services, accepted.job.id)
+            with start_worker(cli, grace="1h"):
+                await wait_until_all_end(services, accepted.job.id)
 
             for key in work.keys:
-                _, history = await audited(services.backend, f"{accepted.job.id}_{key}")
-                assert told(history) == ONE_ATTEMPT
+                _, history = await read_checked_history(
+                    services.backend, f"{accepted.job.id}_{key}"
+                )
+                assert event_types(history) == ONE_ATTEMPT
                 assert len(work.begun(key)) == 1
                 assert work.ended(key) == ["1"]
 
@@ -169,28 +171,36 @@ def test_what_does_not_finish_in_the_grace_period_is_started_by_another_worker(
     cli: Cli, settings: Settings, work: Work
 ) -> None:
     async def scenario() -> None:
-        async with wired(settings) as services:
+        async with open_services(settings) as services:
             accepted = await services.producer.submit("default", "r", work.document(RUNNING))
             quick, slow = work.keys[:QUICK], work.keys[QUICK:]
-            with a_worker(cli, grace="6s") as first:
-                await until(work.all_begun(1, *work.keys))
-                with a_worker(cli, grace="1h"):
-                    stop(first, signal.SIGTERM)
-                    until_it_says(first, f"stopping when {RUNNING} tasks")
+            with start_worker(cli, grace="6s") as first:
+                await wait_until(work.all_begun(1, *work.keys))
+                with start_worker(cli, grace="1h"):
+                    send_signal(first, signal.SIGTERM)
+                    wait_for_words(first, f"stopping when {RUNNING} tasks")
                     work.let_through(*quick)
-                    await until(work.all_begun(2, *slow))
-                    assert first.wait(PATIENCE_S) == 0
+                    await wait_until(work.all_begun(2, *slow))
+                    assert first.wait(TIMEOUT_S) == 0
                     work.let_through(*slow)
-                    await until_all_end(services, accepted.job.id)
+                    await wait_until_all_end(services, accepted.job.id)
 
             for key in quick:
-                _, history = await audited(services.backend, f"{accepted.job.id}_{key}")
-                assert told(history) == ONE_ATTEMPT
+                _, history = await read_checked_history(
+                    services.backend, f"{accepted.job.id}_{key}"
+                )
+                assert event_types(history) == ONE_ATTEMPT
                 assert (len(work.begun(key)), work.ended(key)) == (1, ["1"])
             delays = []
             for key in slow:
-                row, history = await audited(services.backend, f"{accepted.job.id}_{key}")
-                assert told(history) == [*RELEASED, "Task Processing Started", "Task Completed"]
+                row, history = await read_checked_history(
+                    services.backend, f"{accepted.job.id}_{key}"
+                )
+                assert event_types(history) == [
+                    *RELEASED,
+                    "Task Processing Started",
+                    "Task Completed",
+                ]
                 assert (len(work.begun(key)), work.ended(key)) == (2, ["2"])
                 assert row.attempts_used == 0
                 one, two = (event.body for event in starts(history))
@@ -206,26 +216,28 @@ def test_a_second_signal_ends_the_worker_and_its_tasks_without_waiting_for_the_g
     cli: Cli, settings: Settings, work: Work
 ) -> None:
     async def scenario() -> None:
-        async with wired(settings) as services:
-            document = work.document(RUNNING, script=_DEAF)
+        async with open_services(settings) as services:
+            document = work.document(RUNNING, script=_IGNORES_SIGTERM)
             accepted = await services.producer.submit("default", "r", document)
-            with a_worker(cli, grace="1h") as worker:
-                await until(work.all_begun(1, *work.keys))
-                stop(worker, signal.SIGTERM)
-                until_it_says(worker, f"stopping when {RUNNING} tasks")
-                stop(worker, signal.SIGTERM)
-                assert worker.wait(PATIENCE_S) == 128 + signal.SIGTERM
+            with start_worker(cli, grace="1h") as worker:
+                await wait_until(work.all_begun(1, *work.keys))
+                send_signal(worker, signal.SIGTERM)
+                wait_for_words(worker, f"stopping when {RUNNING} tasks")
+                send_signal(worker, signal.SIGTERM)
+                assert worker.wait(TIMEOUT_S) == 128 + signal.SIGTERM
 
             for key in work.keys:
                 (child,) = work.begun(key)
                 assert not is_alive(child)
-                row, history = await audited(services.backend, f"{accepted.job.id}_{key}")
-                assert told(history) == RELEASED
+                row, history = await read_checked_history(
+                    services.backend, f"{accepted.job.id}_{key}"
+                )
+                assert event_types(history) == RELEASED
                 assert (row.state, row.attempts_used) == (TaskState.PENDING, 0)
 
             work.let_through(*work.keys)
-            with a_worker(cli, grace="1h"):
-                await until_all_end(services, accepted.job.id)
+            with start_worker(cli, grace="1h"):
+                await wait_until_all_end(services, accepted.job.id)
             assert [work.ended(key) for key in work.keys] == [["2"]] * RUNNING
 
     asyncio.run(scenario())

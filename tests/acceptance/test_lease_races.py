@@ -18,18 +18,18 @@ import pytest
 
 from longshore.adapters.memory.backend import memory_backend
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.core import commands as c
-from longshore.core.failures import ErrorCategory, Failure
-from longshore.core.judgement import Verdict, judge
-from longshore.core.rows import TaskRow
-from longshore.core.states import TaskState
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.failures import ErrorCategory, Failure
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import TaskState
+from longshore.core.tasks.triage import MessageAction, triage
 from longshore.errors import BackendUnavailable, CommandRefused, LeaseLost, OutcomeUnknown
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
-from longshore.testing.runner import Script
-from tests.acceptance.histories import COMPLETED, audited, starts
-from tests.unit.services import patience
-from tests.unit.services.stage import LEASE, SECOND, Stage, a_task, task_id
+from longshore.testing.fake_runner import Script
+from tests.acceptance.history_checks import COMPLETED, read_checked_history, starts
+from tests.unit.services import virtual_time
+from tests.unit.services.harness import LEASE, SECOND, ServiceHarness, make_task, task_id
 
 RACES = 200  # for each backend and each share of errors
 WORKER_RACES = 100  # for each share of errors
@@ -42,7 +42,7 @@ MOST_IN_A_ROW = 5
 SLOW_BY = timedelta(seconds=10)
 
 
-class Shaky:
+class FlakyLedger:
     """A ledger that fails by chance, before the call or when only the answer is left to lose.
 
     Each call also gives others a turn or two, so that everybody comes in between everything.
@@ -57,9 +57,9 @@ class Shaky:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._ledger, name)
-        return self._shaken(found, name) if name in ("task", "commit") else found
+        return self._wrap(found, name) if name in ("get_task", "commit") else found
 
-    def _shaken(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def _wrap(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
         async def call(*arguments: Any) -> Any:
             await self._others_turn()
             fails = self._fails()
@@ -113,12 +113,12 @@ class Process:
 
     def __init__(self, name: str, backend: Backend, share: float, chance: Random) -> None:
         self.name = name
-        self.ledger = Shaky(backend.ledger, share, chance)
-        self.stage = Stage(replace(backend, ledger=self.ledger))
+        self.ledger = FlakyLedger(backend.ledger, share, chance)
+        self.harness = ServiceHarness(replace(backend, ledger=self.ledger))
         self.refused = 0
-        self._apply = self.stage.transitions.task
+        self._apply = self.harness.transitions.apply_to_task
         # Whatever the process does, its worker and its sweeper too, goes through here.
-        self.stage.transitions.task = self._counting  # type: ignore[method-assign]
+        self.harness.transitions.apply_to_task = self._counting  # type: ignore[method-assign]
 
     async def _counting(self, *arguments: Any, **named: Any) -> TaskRow:
         try:
@@ -127,36 +127,36 @@ class Process:
             self.refused += 1
             raise
 
-    async def says(
+    async def apply(
         self, id_: str, command: c.Command, *, row: TaskRow | None = None
     ) -> TaskRow | None:
         """The row after the command; None if it was refused."""
         try:
-            return await self.stage.transitions.task(id_, command, row=row)
+            return await self.harness.transitions.apply_to_task(id_, command, row=row)
         except CommandRefused:
             return None
 
-    async def claims(self, id_: str) -> TaskRow | None:
-        claim = c.Claim(worker_id=self.name, process_id=1, lasts=LEASE.lasts)
-        return await self.says(id_, claim)
+    async def claim(self, id_: str) -> TaskRow | None:
+        claim = c.Claim(worker_id=self.name, process_id=1, lease_duration=LEASE.duration)
+        return await self.apply(id_, claim)
 
-    async def completes(self, row: TaskRow) -> TaskRow | None:
+    async def complete(self, row: TaskRow) -> TaskRow | None:
         done = c.Complete(fence=row.fence, result=None, duration=SECOND)
-        return await self.says(row.id, done, row=row)
+        return await self.apply(row.id, done, row=row)
 
-    async def takes_over(self, id_: str) -> TaskRow | None:
+    async def take_over(self, id_: str) -> TaskRow | None:
         """What a worker does with a message: ends a lease that is over, and claims the task."""
-        row = await self.stage.transitions.persistently(lambda: self.ledger.task(id_))
-        verdict = judge(row, now=self.stage.clock.now(), margin=LEASE.skew_margin).verdict
-        if verdict is Verdict.TAKE_OVER:
+        row = await self.harness.transitions.retry_unavailable(lambda: self.ledger.get_task(id_))
+        verdict = triage(row, now=self.harness.clock.now(), margin=LEASE.skew_margin).action
+        if verdict is MessageAction.TAKE_OVER:
             ended = c.LeaseEnded(fence=row.lease.fence, margin=LEASE.skew_margin)
-            await self.says(id_, ended, row=row)
-        return await self.claims(id_)
+            await self.apply(id_, ended, row=row)
+        return await self.claim(id_)
 
-    async def sweeps(self, id_: str) -> TaskRow | None:
+    async def sweep(self, id_: str) -> TaskRow | None:
         """What a sweeper does; then its worker claims the task."""
-        await self.stage.sweeper.sweep()
-        return await self.claims(id_)
+        await self.harness.sweeper.sweep()
+        return await self.claim(id_)
 
 
 def reports(fence: int) -> list[Any]:
@@ -164,10 +164,10 @@ def reports(fence: int) -> list[Any]:
     failure = Failure(category=ErrorCategory.NETWORK, message="broke")
     return [
         c.Complete(fence=fence, result=None, duration=SECOND),
-        c.Renew(fence=fence, lasts=LEASE.lasts),
+        c.Renew(fence=fence, lease_duration=LEASE.duration),
         c.Release(fence=fence, reason="the worker stops"),
-        c.AttemptFailed(fence=fence, failure=failure, roll=0.5, duration=SECOND),
-        c.TimeOut(fence=fence, timeout=SECOND, elapsed=SECOND, signal="SIGTERM", roll=0.5),
+        c.AttemptFailed(fence=fence, failure=failure, jitter=0.5, duration=SECOND),
+        c.TimeOut(fence=fence, timeout=SECOND, elapsed=SECOND, signal="SIGTERM", jitter=0.5),
         c.SaveCheckpoint(fence=fence, key="steps/late"),
         c.ConfirmCancel(fence=fence),
     ]
@@ -179,7 +179,7 @@ class Races:
     def __init__(self, backends: Sequence[Backend], clock: FakeClock, share: float) -> None:
         self._chance = Random(f"races {share}")
         self._clock = clock
-        self._calm = Stage(backends[0])
+        self._reliable = ServiceHarness(backends[0])
         slow = replace(backends[0], clock=SlowClock(clock, SLOW_BY))
         self._holder = Process("holder", slow, share, self._chance)
         self._takers = [
@@ -194,10 +194,10 @@ class Races:
 
     async def run(self, number: int) -> None:
         request = f"race-{number}"
-        await self._calm.submit(a_task(maxAttempts=100), request_id=request)
+        await self._reliable.submit(make_task(maxAttempts=100), request_id=request)
         id_ = task_id("a", request)
         self._clock.advance(SLOW_BY)  # due for the holder too
-        held = await self._holder.claims(id_)
+        held = await self._holder.claim(id_)
         assert held is not None
         assert held.lease is not None
         self._clock.set(held.lease.expires_at + LEASE.skew_margin)
@@ -208,7 +208,7 @@ class Races:
         await self._completes(id_, [(self._holder, held), *claims])
         await self._late_writes_are_refused(id_, [(self._holder, held), *claims])
 
-        await self._adds_up(id_, won=won, report=report)
+        await self._check_outcome(id_, won=won, report=report)
 
     async def _at_the_barrier(
         self, id_: str, held: TaskRow, report: c.Command
@@ -222,51 +222,51 @@ class Races:
             # A worker decides from the row as it last knew it.
             known = held if self._chance.random() < 0.5 else None
             await barrier.wait()
-            return await self._holder.says(id_, report, row=known)
+            return await self._holder.apply(id_, report, row=known)
 
         async def taking(taker: Process) -> TaskRow | None:
-            take = taker.sweeps if self._chance.random() < 0.3 else taker.takes_over
+            take = taker.sweep if self._chance.random() < 0.3 else taker.take_over
             await barrier.wait()
             claimed = await take(id_)
             if claimed is not None and hasty:
-                await taker.completes(claimed)
+                await taker.complete(claimed)
             return claimed
 
-        told, *claimed = await asyncio.gather(holding(), *map(taking, takers))
-        pairs = zip(takers, claimed, strict=True)
+        told, *taken = await asyncio.gather(holding(), *map(taking, takers))
+        pairs = zip(takers, taken, strict=True)
         return told is not None, [(taker, row) for taker, row in pairs if row is not None]
 
     async def _late_writes_are_refused(
         self, id_: str, claims: Sequence[tuple[Process, TaskRow]]
     ) -> None:
-        row, history = await audited(self._calm.backend, id_)
+        row, history = await read_checked_history(self._reliable.backend, id_)
         current = row.lease.fence if row.lease else None
         for process, claimed in claims:
             if claimed.fence == current:
                 continue
             for late in reports(claimed.fence):
                 before = process.refused
-                assert await process.says(id_, late) is None
+                assert await process.apply(id_, late) is None
                 assert process.refused == before + 1
-        assert (row, history) == await audited(self._calm.backend, id_)
+        assert (row, history) == await read_checked_history(self._reliable.backend, id_)
 
     async def _completes(self, id_: str, claims: Sequence[tuple[Process, TaskRow]]) -> None:
         """Whoever has the task now sees it to its end; if nobody has it, the next one does."""
-        row, _ = await audited(self._calm.backend, id_)
+        row, _ = await read_checked_history(self._reliable.backend, id_)
         if row.state is TaskState.PENDING:
             assert row.due_at is not None
             self._clock.set(max(row.due_at, self._clock.now()))
             process = self._takers[0]
-            claimed = await process.claims(id_)
+            claimed = await process.claim(id_)
             assert claimed is not None
-            assert await process.completes(claimed) is not None
+            assert await process.complete(claimed) is not None
         elif row.lease is not None:
             (process,) = (one for one, claimed in claims if claimed.fence == row.lease.fence)
             assert process.name == row.lease.worker_id
-            assert await process.completes(row) is not None
+            assert await process.complete(row) is not None
 
-    async def _adds_up(self, id_: str, *, won: bool, report: c.Command) -> None:
-        row, history = await audited(self._calm.backend, id_)
+    async def _check_outcome(self, id_: str, *, won: bool, report: c.Command) -> None:
+        row, history = await read_checked_history(self._reliable.backend, id_)
         assert row.state is TaskState.COMPLETED
         (completed,) = [event.body for event in history if event.type == COMPLETED]
         if isinstance(report, c.Complete):
@@ -316,17 +316,17 @@ def test_a_task_whose_lease_is_raced_for_completes_once_and_late_writes_change_n
 
 def test_late_writes_that_were_refused_are_counted() -> None:
     async def scenario() -> None:
-        stage = Stage(memory_backend(FakeClock()))
-        await stage.submit(a_task())
+        stage = ServiceHarness(memory_backend(FakeClock()))
+        await stage.submit(make_task())
         held = await stage.claim(task_id("a"))
         done = c.Complete(fence=held.fence, result=None, duration=SECOND)
-        await stage.transitions.task(task_id("a"), done)
+        await stage.transitions.apply_to_task(task_id("a"), done)
         late = reports(held.fence)
         for report in late:
             with pytest.raises(LeaseLost):
-                await stage.transitions.task(task_id("a"), report)
+                await stage.transitions.apply_to_task(task_id("a"), report)
 
-        assert stage.transitions.refused_stale == len(late)
+        assert stage.transitions.stale_refusals == len(late)
 
     asyncio.run(scenario())
 
@@ -341,33 +341,35 @@ class WorkerRace:
     def __init__(self, share: float, chance: Random) -> None:
         self._chance = chance
         backend = memory_backend(FakeClock())
-        self.calm = Stage(backend)
+        self.reliable = ServiceHarness(backend)
         self.processes = [Process(f"worker-{n}", backend, share, chance) for n in range(TAKERS)]
 
     async def run(self) -> int:
         """How many attempts it took."""
         holder, *takers = self.processes
-        await self.calm.submit(a_task(maxAttempts=100))
+        await self.reliable.submit(make_task(maxAttempts=100))
         # A pause of a moment less or more: sometimes nobody may take over yet.
         early = timedelta(milliseconds=self._chance.choice([-1, 0, 0, 0, 1]))
-        away = LEASE.lasts + LEASE.skew_margin + early
-        holder.stage.runner.plays("a", Script(says=[away - SECOND * self._chance.random()]))
+        away = LEASE.duration + LEASE.skew_margin + early
+        holder.harness.runner.set_scripts(
+            "a", Script(reports=[away - SECOND * self._chance.random()])
+        )
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(holder.stage.working(holder.name))
-            while not holder.stage.runner.orders:
-                await self.calm.passes(timedelta(milliseconds=10))
+            await stack.enter_async_context(holder.harness.running_worker(holder.name))
+            while not holder.harness.runner.specs:
+                await self.reliable.advance(timedelta(milliseconds=10))
             for taker in takers:
-                await stack.enter_async_context(taker.stage.working(taker.name))
-            sweeping = asyncio.ensure_future(takers[-1].stage.sweeper.run())
-            held = await self.calm.task("a")
+                await stack.enter_async_context(taker.harness.running_worker(taker.name))
+            sweeping = asyncio.ensure_future(takers[-1].harness.sweeper.run())
+            held = await self.reliable.task("a")
             assert held.lease is not None
-            self.calm.clock.advance(held.lease.acquired_at + away - self.calm.clock.now())
-            while not (await self.calm.task("a")).state.terminal:
-                await self.calm.passes(SECOND)
+            self.reliable.clock.advance(held.lease.acquired_at + away - self.reliable.clock.now())
+            while not (await self.reliable.task("a")).state.terminal:
+                await self.reliable.advance(SECOND)
             sweeping.cancel()
-        row, _ = await audited(self.calm.backend, task_id("a"))
+        row, _ = await read_checked_history(self.reliable.backend, task_id("a"))
         assert row.state is TaskState.COMPLETED
-        assert not any(process.stage.runner.alive for process in self.processes)
+        assert not any(process.harness.runner.alive for process in self.processes)
         return row.attempt
 
 
@@ -384,7 +386,7 @@ def test_of_workers_that_wake_up_around_the_end_of_a_lease_one_completes_the_tas
             attempts.append(await race.run())
             refused.append(sum(process.refused for process in race.processes))
 
-    patience.run(scenario())
+    virtual_time.run(scenario())
 
     taken_over = sum(attempt > 1 for attempt in attempts)
     print(f"{taken_over} taken over, {sum(refused)} writes refused")  # noqa: T201 - figures

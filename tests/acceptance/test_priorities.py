@@ -13,37 +13,39 @@ from typing import Any
 import pytest
 
 from longshore.core.events.event import to_tick
-from longshore.core.lanes import LOW_EVERY, NORMAL_EVERY
-from longshore.core.rows import TaskRow
-from longshore.core.states import Priority, TaskState
+from longshore.core.messages import LOW_EVERY, NORMAL_EVERY
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import Priority, TaskState
 from longshore.settings import load_settings
-from longshore.wiring import Services, wired
-from tests.acceptance.conftest import WorkerProcess, until
-from tests.acceptance.histories import audited, starts
+from longshore.wiring.services import Services, open_services
+from tests.acceptance.conftest import WorkerProcess, wait_until
+from tests.acceptance.history_checks import read_checked_history, starts
 
 BACKENDS = pytest.mark.parametrize("backend", ["memory", "sqlite"])
 SOON = timedelta(seconds=1)
 
 
-def scenario(play: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+def scenario(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """A test that is a coroutine."""
 
-    @wraps(play)
+    @wraps(function)
     def test(**given: Any) -> None:
-        asyncio.run(play(**given))
+        asyncio.run(function(**given))
 
     return test
 
 
 @asynccontextmanager
-async def opened(backend: str, folder: Path) -> AsyncIterator[Services]:
+async def open_backend_services(backend: str, folder: Path) -> AsyncIterator[Services]:
     settings = load_settings({"backend": backend, "data_dir": folder}, environ={})
-    async with wired(settings) as services:
+    async with open_services(settings) as services:
         yield services
 
 
 @asynccontextmanager
-async def working(services: Services, *queues: str, concurrency: int = 1) -> AsyncIterator[None]:
+async def running_worker(
+    services: Services, *queues: str, concurrency: int = 1
+) -> AsyncIterator[None]:
     """A worker of these queues, with a dispatcher and a sweeper beside it."""
     worker = services.settings.worker.model_copy(
         update={"queues": queues or ("default",), "concurrency": concurrency}
@@ -65,13 +67,13 @@ async def working(services: Services, *queues: str, concurrency: int = 1) -> Asy
         await asyncio.gather(*beside, return_exceptions=True)
 
 
-def a_task(key: str, **fields: Any) -> dict[str, Any]:
+def make_task(key: str, **fields: Any) -> dict[str, Any]:
     return {"taskId": key, "name": "command", "input": {"argv": ["true"]}, **fields}
 
 
 def of_priority(priority: Priority, count: int) -> list[dict[str, Any]]:
     name = priority.name.lower()
-    return [a_task(f"{name}-{number}", priority=name) for number in range(count)]
+    return [make_task(f"{name}-{number}", priority=name) for number in range(count)]
 
 
 async def submit(services: Services, *tasks: dict[str, Any], request_id: str = "r") -> str:
@@ -91,14 +93,14 @@ async def completed(services: Services, job_id: str, *keys: str) -> None:
         states = await services.backend.ledger.task_states(job_id)
         return all(states[key] is TaskState.COMPLETED for key in keys or states)
 
-    await until(look)
+    await wait_until(look)
 
 
 async def order_of_starts(services: Services, job_id: str) -> list[TaskRow]:
     """The tasks that have begun, the first first; each has begun once."""
     begun = []
     for row in await rows(services, job_id):
-        _, history = await audited(services.backend, row.id)
+        _, history = await read_checked_history(services.backend, row.id)
         if starts(history):
             (start,) = starts(history)
             begun.append((start.at, row))
@@ -110,11 +112,11 @@ async def order_of_starts(services: Services, job_id: str) -> list[TaskRow]:
 async def test_a_stream_of_urgent_tasks_slows_the_others_down_and_never_stops_them(
     backend: str, tmp_path: Path
 ) -> None:
-    async with opened(backend, tmp_path) as services:
+    async with open_backend_services(backend, tmp_path) as services:
         patient = [*of_priority(Priority.LOW, 2), *of_priority(Priority.NORMAL, 3)]
         job_id = await submit(services, *patient, *of_priority(Priority.HIGH, 3 * LOW_EVERY))
 
-        async with working(services):
+        async with running_worker(services):
             await completed(services, job_id, *(task["taskId"] for task in patient))
 
         order = [row.spec.priority for row in await order_of_starts(services, job_id)]
@@ -136,13 +138,15 @@ async def test_a_stream_of_urgent_tasks_slows_the_others_down_and_never_stops_th
 async def test_a_low_task_is_served_while_urgent_ones_keep_coming(
     backend: str, tmp_path: Path
 ) -> None:
-    async with opened(backend, tmp_path) as services:
+    async with open_backend_services(backend, tmp_path) as services:
         low = await submit(services, *of_priority(Priority.LOW, 1), request_id="low")
         urgent = [await submit(services, *of_priority(Priority.HIGH, 4), request_id="first")]
 
-        async with working(services):
+        async with running_worker(services):
             # As soon as one urgent job is over, the next is there already.
-            while (await services.backend.ledger.task(f"{low}_low-0")).state is TaskState.PENDING:
+            while (
+                await services.backend.ledger.get_task(f"{low}_low-0")
+            ).state is TaskState.PENDING:
                 name = f"urgent-{len(urgent)}"
                 new = await submit(services, *of_priority(Priority.HIGH, 4), request_id=name)
                 await completed(services, urgent[-1])
@@ -162,7 +166,7 @@ async def test_a_low_task_is_served_while_urgent_ones_keep_coming(
 @scenario
 async def test_each_of_two_workers_serves_a_low_task_within_its_bound(tmp_path: Path) -> None:
     flags = {"data_dir": str(tmp_path), "worker.concurrency": 1}
-    async with opened("sqlite", tmp_path) as services:
+    async with open_backend_services("sqlite", tmp_path) as services:
         job_id = await submit(
             services, *of_priority(Priority.LOW, 1), *of_priority(Priority.HIGH, 4 * LOW_EVERY)
         )
@@ -175,7 +179,7 @@ async def test_each_of_two_workers_serves_a_low_task_within_its_bound(tmp_path: 
 
         by_worker: dict[str, list[str]] = {}
         for row in await order_of_starts(services, job_id):
-            _, history = await audited(services.backend, row.id)
+            _, history = await read_checked_history(services.backend, row.id)
             by_worker.setdefault(starts(history)[0].body.worker_id, []).append(row.spec.key)
         (places,) = [keys.index("low-0") for keys in by_worker.values() if "low-0" in keys]
         assert places < LOW_EVERY
@@ -187,7 +191,7 @@ async def test_each_of_two_workers_serves_a_low_task_within_its_bound(tmp_path: 
 async def test_a_task_for_later_begins_when_it_is_due_and_holds_nobody_up(
     backend: str, field: str, tmp_path: Path
 ) -> None:
-    async with opened(backend, tmp_path) as services:
+    async with open_backend_services(backend, tmp_path) as services:
         now = services.backend.clock.now()
         when: dict[str, Callable[[timedelta], float | datetime]] = {
             "delay": timedelta.total_seconds,
@@ -195,13 +199,13 @@ async def test_a_task_for_later_begins_when_it_is_due_and_holds_nobody_up(
         }
         job_id = await submit(
             services,
-            a_task("tomorrow", priority="high", **{field: when[field](timedelta(days=1))}),
-            a_task("soon", priority="high", **{field: when[field](SOON)}),
-            a_task("now"),
-            a_task("then", dependsOn=["now"]),
+            make_task("tomorrow", priority="high", **{field: when[field](timedelta(days=1))}),
+            make_task("soon", priority="high", **{field: when[field](SOON)}),
+            make_task("now"),
+            make_task("then", dependsOn=["now"]),
         )
 
-        async with working(services):
+        async with running_worker(services):
             await completed(services, job_id, "now", "then", "soon")
 
         begun = {row.spec.key: row for row in await order_of_starts(services, job_id)}
@@ -216,11 +220,11 @@ async def test_a_task_for_later_begins_when_it_is_due_and_holds_nobody_up(
 async def test_a_task_that_depends_on_another_and_is_for_later_waits_for_both(
     backend: str, tmp_path: Path
 ) -> None:
-    async with opened(backend, tmp_path) as services:
-        later = a_task("later", dependsOn=["first"], delay=SOON.total_seconds())
-        job_id = await submit(services, a_task("first"), later)
+    async with open_backend_services(backend, tmp_path) as services:
+        later = make_task("later", dependsOn=["first"], delay=SOON.total_seconds())
+        job_id = await submit(services, make_task("first"), later)
 
-        async with working(services):
+        async with running_worker(services):
             await completed(services, job_id)
 
         first, second = await order_of_starts(services, job_id)
@@ -232,19 +236,19 @@ async def test_a_task_that_depends_on_another_and_is_for_later_waits_for_both(
 @BACKENDS
 @scenario
 async def test_a_worker_takes_only_from_its_own_queues(backend: str, tmp_path: Path) -> None:
-    async with opened(backend, tmp_path) as services:
+    async with open_backend_services(backend, tmp_path) as services:
         job_id = await submit(
             services,
-            a_task("report", queue="reports", priority="high"),
-            a_task("letter", queue="mail", priority="low"),
-            a_task("answer", queue="mail", dependsOn=["letter"]),
-            a_task("plain"),
+            make_task("report", queue="reports", priority="high"),
+            make_task("letter", queue="mail", priority="low"),
+            make_task("answer", queue="mail", dependsOn=["letter"]),
+            make_task("plain"),
         )
 
-        async with working(services, "mail"):
+        async with running_worker(services, "mail"):
             await completed(services, job_id, "letter", "answer")
         before = await services.backend.ledger.task_states(job_id)
-        async with working(services, "reports", "default"):
+        async with running_worker(services, "reports", "default"):
             await completed(services, job_id)
 
         assert before == {
@@ -261,13 +265,13 @@ async def test_a_worker_takes_only_from_its_own_queues(backend: str, tmp_path: P
 async def test_what_comes_later_to_one_queue_keeps_no_worker_from_the_other(
     backend: str, tmp_path: Path
 ) -> None:
-    async with opened(backend, tmp_path) as services:
-        busy = [a_task(f"busy-{number}", queue="busy") for number in range(12)]
+    async with open_backend_services(backend, tmp_path) as services:
+        busy = [make_task(f"busy-{number}", queue="busy") for number in range(12)]
         earlier, later = busy[:3], busy[3:]
-        quiet = a_task("quiet", queue="quiet")
+        quiet = make_task("quiet", queue="quiet")
         job_id = await submit(services, *earlier, quiet, *later)
 
-        async with working(services, "busy", "quiet"):
+        async with running_worker(services, "busy", "quiet"):
             await completed(services, job_id, "quiet")
 
         order = [row.spec.key for row in await order_of_starts(services, job_id)]

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import longshore
-from longshore.core.states import JobState, TaskState
-from longshore.errors import TaskCancelled, TaskFailed
+from longshore.core.tasks.states import JobState, TaskState
+from longshore.errors import TaskCancelledError, TaskFailedError
 from longshore.settings import Settings
 from tests.acceptance.api_tasks import (
     NOON,
@@ -27,7 +27,7 @@ from tests.acceptance.api_tasks import (
     visit,
     waiting,
 )
-from tests.acceptance.conftest import PATIENCE_S, WorkerProcess, until
+from tests.acceptance.conftest import TIMEOUT_S, WorkerProcess, wait_until
 
 SCRIPT = """
 import longshore
@@ -53,7 +53,7 @@ def test_values_keep_their_types_from_the_program_through_two_children_and_back(
         visits = [visit.of(url, NOON) for url in ("a", "b")]
         job = client.submit(urls.of(visits))
 
-        assert job.result(timeout=PATIENCE_S) == dict.fromkeys("ab", NOON + timedelta(days=1))
+        assert job.result(timeout=TIMEOUT_S) == dict.fromkeys("ab", NOON + timedelta(days=1))
         first, second = (job.result(one) for one in visits)
         assert len({first.process, second.process, os.getpid()}) == 3
         assert job.results() == {"visit-1": first, "visit-2": second, "urls": job.result()}
@@ -77,26 +77,26 @@ def test_output_is_seen_while_the_task_runs_and_ends_with_the_job(
             (tmp_path / "go").touch()
 
         assert seen == [("waiting", 1, "stdout", "waiting\n")]
-        assert job.wait(timeout=PATIENCE_S) is JobState.COMPLETED
+        assert job.wait(timeout=TIMEOUT_S) is JobState.COMPLETED
 
 
 def test_a_failure_says_which_task_why_and_where_to_look(folder: Path, tmp_path: Path) -> None:
     with longshore.Client(folder, worker=True) as client:
-        read = needing.of(tmp_path / "missing").using(key="read")
+        read = needing.of(tmp_path / "missing").with_options(key="read")
         job = client.submit(needing.of(read))
 
-        with pytest.raises(TaskFailed) as failed:
-            job.result(timeout=PATIENCE_S)
+        with pytest.raises(TaskFailedError) as failed:
+            job.result(timeout=TIMEOUT_S)
 
     assert failed.value.task_id == f"{job.id}_read"
     assert failed.value.category == "not-found"
     assert "missing" in failed.value.message
-    _, *arguments = shlex.split(failed.value.see)
+    _, *arguments = shlex.split(failed.value.inspect_command)
     shown = subprocess.run(
         [sys.executable, "-m", "longshore", *arguments],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=True,
     )
     assert "FileNotFoundError" in shown.stdout + shown.stderr
@@ -104,12 +104,14 @@ def test_a_failure_says_which_task_why_and_where_to_look(folder: Path, tmp_path:
 
 def test_input_that_does_not_fit_is_refused_in_the_child_too(folder: Path) -> None:
     with longshore.Client(folder, worker=True) as client:
-        client.submit(spawned.of(1)).wait(timeout=PATIENCE_S)
+        client.submit(spawned.of(1)).wait(timeout=TIMEOUT_S)
         task = {"taskId": "a", "name": spawned.name, "input": {"kwargs": {"number": "many"}}}
         job = client.submit({"tasks": [task]})
 
-        with pytest.raises(TaskFailed, match="number: Input should be a valid integer") as failed:
-            job.result(timeout=PATIENCE_S)
+        with pytest.raises(
+            TaskFailedError, match="number: Input should be a valid integer"
+        ) as failed:
+            job.result(timeout=TIMEOUT_S)
 
     assert failed.value.category == "validation"
 
@@ -120,14 +122,14 @@ def test_a_failed_job_goes_on_after_a_resume_and_does_not_repeat_what_completed(
     file = tmp_path / "file"
     with longshore.Client(folder, worker=True) as client:
         note = noting.of(tmp_path)
-        read = needing.of(file).using(after=[note])
+        read = needing.of(file).with_options(after=[note])
         job = client.submit(read)
-        assert job.wait(timeout=PATIENCE_S) is JobState.FAILED
+        assert job.wait(timeout=TIMEOUT_S) is JobState.FAILED
 
         file.write_text("now it is here")
         assert job.resume(read) == ["needing"]
 
-        assert job.result(timeout=PATIENCE_S) == "now it is here"
+        assert job.result(timeout=TIMEOUT_S) == "now it is here"
         assert job.result(note) == 1
         assert (tmp_path / "notes").read_text() == "x"
         assert job.status().round == 2
@@ -135,13 +137,13 @@ def test_a_failed_job_goes_on_after_a_resume_and_does_not_repeat_what_completed(
 
 def test_cancelling_kills_what_runs(folder: Path, tmp_path: Path) -> None:
     with longshore.Client(folder, worker=True) as client:
-        job = client.submit(noting.of(tmp_path).using(after=[waiting.of(tmp_path)]))
+        job = client.submit(noting.of(tmp_path).with_options(after=[waiting.of(tmp_path)]))
         next(job.output())
 
         job.cancel("enough")
 
-        assert job.wait(timeout=PATIENCE_S) is JobState.CANCELLED
-        with pytest.raises(TaskCancelled):
+        assert job.wait(timeout=TIMEOUT_S) is JobState.CANCELLED
+        with pytest.raises(TaskCancelledError):
             job.result()
     (child,) = (int(path.name.removeprefix("pid-")) for path in tmp_path.glob("pid-*"))
     with pytest.raises(ProcessLookupError):
@@ -158,7 +160,7 @@ def test_the_same_request_is_run_once_and_answered_again(folder: Path, tmp_path:
 
 
 def test_running_here_raises_what_went_wrong(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(TaskFailed, match="not-found"):
+    with pytest.raises(TaskFailedError, match="not-found"):
         longshore.run([noting.of(tmp_path), needing.of(tmp_path / "missing")], data_dir=folder)
 
 
@@ -171,7 +173,7 @@ def test_a_job_goes_on_without_its_client(
     start_worker()
 
     with longshore.Client(folder) as client:
-        assert client.job(job.id).result(timeout=PATIENCE_S) == 1
+        assert client.job(job.id).result(timeout=TIMEOUT_S) == 1
 
 
 def test_a_function_in_steps_goes_on_after_the_step_that_was_kept(
@@ -186,7 +188,7 @@ def test_a_function_in_steps_goes_on_after_the_step_that_was_kept(
         (tmp_path / "go").touch()
         start_worker()
 
-        assert job.result(timeout=PATIENCE_S) == [1, 2]
+        assert job.result(timeout=TIMEOUT_S) == [1, 2]
         assert job.status().tasks["in_steps"].attempt == 2
 
 
@@ -214,7 +216,7 @@ def test_a_script_runs_its_own_functions(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
 
@@ -230,7 +232,7 @@ def test_a_script_that_would_run_itself_again_in_its_child_is_told(tmp_path: Pat
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
 
@@ -252,9 +254,9 @@ def test_a_script_that_is_told_to_stop_leaves_its_job_to_others(
 
     with subprocess.Popen([sys.executable, "-c", program, folder, tmp_path]) as running:
         try:
-            asyncio.run(until(begun))
+            asyncio.run(wait_until(begun))
             running.send_signal(signal.SIGINT)
-            assert running.wait(PATIENCE_S) != 0
+            assert running.wait(TIMEOUT_S) != 0
         finally:
             running.kill()
 
@@ -266,7 +268,7 @@ def test_the_asynchronous_client_works_too(folder: Path) -> None:
     async def scenario() -> list[str]:
         async with longshore.AsyncClient(folder, worker=True) as client:
             job = await client.submit(visit.of("a", NOON))
-            assert (await job.result(timeout=PATIENCE_S)).url == "a"
+            assert (await job.result(timeout=TIMEOUT_S)).url == "a"
             return [piece.text async for piece in job.output()]
 
     assert asyncio.run(scenario()) == ["visiting a\n"]

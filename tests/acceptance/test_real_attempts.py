@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from longshore.core import commands as c
-from longshore.core.backoff import RetryPolicy
-from longshore.core.definition import Definition, RunnerKind
+from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.events.event import Event
-from longshore.core.rows import TaskRow
-from longshore.core.states import TaskState
-from longshore.ports.output import OutputEntry, Stream
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.backoff import RetryPolicy
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import TaskState
+from longshore.ports.output import OutputChunk, Stream
 from longshore.services.worker.worker import Worker
 from longshore.settings import load_settings
-from longshore.wiring import Services, wired
+from longshore.wiring.services import Services, open_services
 from tests.acceptance.attempt_tasks import SECRET
-from tests.acceptance.conftest import until
-from tests.acceptance.histories import audited
+from tests.acceptance.conftest import wait_until
+from tests.acceptance.history_checks import read_checked_history
 
 BACKENDS = pytest.mark.parametrize("backend", ["memory", "sqlite"])
 ROOT = str(Path(__file__).parents[2])
@@ -35,17 +35,17 @@ QUICK = Definition(
 SHORT = Definition(name="short", runner=RunnerKind.PYTHON, timeout=timedelta(seconds=1.5))
 
 
-def scenario(play: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+def scenario(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """A test that is a coroutine."""
 
-    @wraps(play)
+    @wraps(function)
     def test(**given: Any) -> None:
-        asyncio.run(play(**given))
+        asyncio.run(function(**given))
 
     return test
 
 
-class House:
+class RunningJob:
     """A worker of this process on a backend, and what it has done."""
 
     def __init__(self, services: Services, worker: Worker, job_id: str) -> None:
@@ -54,55 +54,55 @@ class House:
         self._job_id = job_id
 
     async def history(self, key: str) -> tuple[TaskRow, list[Event]]:
-        return await audited(self.services.backend, f"{self._job_id}_{key}")
+        return await read_checked_history(self.services.backend, f"{self._job_id}_{key}")
 
-    async def output(self, key: str) -> list[OutputEntry]:
+    async def output(self, key: str) -> list[OutputChunk]:
         return await self.services.backend.output.read(f"{self._job_id}_{key}")
 
     async def result(self, key: str) -> Any:
         row, _ = await self.history(key)
         return await self.services.documents.load(row.result)
 
-    async def over(self, *keys: str) -> None:
+    async def wait_until_ended(self, *keys: str) -> None:
         """Return when these tasks have ended; without keys, all of them."""
 
         async def look() -> bool:
             states = await self.services.backend.ledger.task_states(self._job_id)
             return all(states[key].terminal for key in keys or states)
 
-        await until(look)
+        await wait_until(look)
 
-    async def lets_go(self, key: str) -> None:
+    async def release(self, key: str) -> None:
         """Return when nobody holds the task any more."""
 
         async def look() -> bool:
-            row = await self.services.backend.ledger.task(f"{self._job_id}_{key}")
+            row = await self.services.backend.ledger.get_task(f"{self._job_id}_{key}")
             return row is not None and row.lease is None
 
-        await until(look)
+        await wait_until(look)
 
     async def command(self, key: str, command: c.Command) -> None:
-        await self.services.transitions.task(f"{self._job_id}_{key}", command)
+        await self.services.transitions.apply_to_task(f"{self._job_id}_{key}", command)
 
 
 @asynccontextmanager
-async def at_work(backend: str, folder: Path, *tasks: dict[str, Any]) -> AsyncIterator[House]:
+async def at_work(backend: str, folder: Path, *tasks: dict[str, Any]) -> AsyncIterator[RunningJob]:
     flags = {"backend": backend, "data_dir": folder, "worker.kill_grace": "200ms"}
-    async with wired(load_settings(flags)) as services:
+    async with open_services(load_settings(flags)) as services:
         for definition in (QUICK, SHORT):
             await services.backend.definitions.put("default", definition)
         accepted = await services.producer.submit("default", "r", {"tasks": list(tasks)})
         worker = services.worker()
         running = asyncio.ensure_future(worker.run())
         try:
-            yield House(services, worker, accepted.job.id)
+            yield RunningJob(services, worker, accepted.job.id)
         finally:
             worker.stop()
-            worker.end_all()
+            worker.release_all()
             await running
 
 
-def a_call(function: str, name: str = "quick", /, **kwargs: Any) -> dict[str, Any]:
+def make_call(function: str, name: str = "quick", /, **kwargs: Any) -> dict[str, Any]:
     called = {"function": f"{TASKS}:{function}", "path": [ROOT], "kwargs": kwargs}
     return {"taskId": function, "name": name, "input": called}
 
@@ -113,7 +113,7 @@ async def begins(begun: Path) -> list[int]:
     async def look() -> bool:
         return begun.exists()
 
-    await until(look)
+    await wait_until(look)
     processes = [int(number) for number in begun.read_text().split()]
     assert len(processes) == len(alive(*processes)) == 2
     return processes
@@ -129,7 +129,7 @@ def alive(*process_ids: int) -> list[int]:
     return found
 
 
-def told(history: list[Event]) -> list[str]:
+def event_types(history: list[Event]) -> list[str]:
     return [event.type.removeprefix("Task ") for event in history]
 
 
@@ -151,13 +151,13 @@ ENDS = {
 @BACKENDS
 @scenario
 async def test_each_way_in_which_a_child_ends_has_its_outcome(backend: str, tmp_path: Path) -> None:
-    async with at_work(backend, tmp_path, *map(a_call, ENDS)) as house:
-        await house.over()
+    async with at_work(backend, tmp_path, *map(make_call, ENDS)) as house:
+        await house.wait_until_ended()
 
         for name, (events, category) in ENDS.items():
             _, history = await house.history(name)
             failed = [event.body for event in history if "Failed" in event.type]
-            assert told(history) == events, name
+            assert event_types(history) == events, name
             assert {body.error_category for body in failed} == ({category} if category else set())
         assert await house.result("gives") == [1, 2]
         assert await house.result("hangs_up_once") == 2
@@ -173,9 +173,9 @@ async def test_a_child_has_a_session_a_private_folder_and_no_more_of_the_worker_
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DEPLOY_TOKEN", SECRET)
-    task = a_call("looks_around", note="for the child alone")
+    task = make_call("looks_around", note="for the child alone")
     async with at_work(backend, tmp_path, task) as house:
-        await house.over()
+        await house.wait_until_ended()
         seen = await house.result("looks_around")
 
     assert seen["session"]
@@ -192,9 +192,9 @@ async def test_a_child_has_a_session_a_private_folder_and_no_more_of_the_worker_
 async def test_what_a_child_prints_is_kept_with_its_stream_its_time_and_its_place(
     backend: str, tmp_path: Path
 ) -> None:
-    async with at_work(backend, tmp_path, a_call("prints_on_both_streams")) as house:
+    async with at_work(backend, tmp_path, make_call("prints_on_both_streams")) as house:
         began = house.services.backend.clock.now()
-        await house.over()
+        await house.wait_until_ended()
         entries = await house.output("prints_on_both_streams")
         row, _ = await house.history("prints_on_both_streams")
         ended = house.services.backend.clock.now()
@@ -214,10 +214,10 @@ async def test_an_attempt_whose_time_is_up_is_ended_with_all_its_processes(
     backend: str, stubborn: bool, tmp_path: Path
 ) -> None:
     begun = tmp_path / "begun"
-    task = a_call("waits", "short", begun=str(begun), stubborn=stubborn)
+    task = make_call("waits", "short", begun=str(begun), stubborn=stubborn)
     async with at_work(backend, tmp_path, task) as house:
         processes = await begins(begun)
-        await house.over()
+        await house.wait_until_ended()
         row, history = await house.history("waits")
 
         last = history[-1]
@@ -234,13 +234,13 @@ async def test_a_cancelled_attempt_is_ended_with_all_its_processes(
     backend: str, tmp_path: Path
 ) -> None:
     begun = tmp_path / "begun"
-    async with at_work(backend, tmp_path, a_call("waits", begun=str(begun))) as house:
+    async with at_work(backend, tmp_path, make_call("waits", begun=str(begun))) as house:
         processes = await begins(begun)
         await house.command("waits", c.RequestCancel(by="ann"))
-        await house.over()
+        await house.wait_until_ended()
 
         row, history = await house.history("waits")
-        assert (row.state, told(history)[-1]) == (TaskState.CANCELLED, "Cancelled")
+        assert (row.state, event_types(history)[-1]) == (TaskState.CANCELLED, "Cancelled")
         assert alive(*processes) == []
 
 
@@ -250,13 +250,13 @@ async def test_an_attempt_that_is_given_back_leaves_no_process_and_costs_none(
     backend: str, tmp_path: Path
 ) -> None:
     begun = tmp_path / "begun"
-    async with at_work(backend, tmp_path, a_call("waits", begun=str(begun))) as house:
+    async with at_work(backend, tmp_path, make_call("waits", begun=str(begun))) as house:
         processes = await begins(begun)
         house.worker.stop()
-        house.worker.end_all()
+        house.worker.release_all()
 
-        await house.lets_go("waits")
+        await house.release("waits")
         row, history = await house.history("waits")
-        assert told(history)[-1] == "Released"
+        assert event_types(history)[-1] == "Released"
         assert (row.state, row.attempt, row.attempts_used) == (TaskState.PENDING, 1, 0)
         assert alive(*processes) == []

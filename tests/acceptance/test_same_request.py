@@ -10,16 +10,16 @@ import pytest
 
 from longshore.errors import AlreadyExists
 from longshore.settings import Settings, load_settings
-from longshore.wiring import wired
+from longshore.wiring.services import open_services
 
 DOCUMENT = {"tasks": [{"taskId": "a", "name": "command", "input": {"argv": ["true"]}}]}
 _SUBMIT = """
 import asyncio, json, sys
 from longshore.settings import load_settings
-from longshore.wiring import wired
+from longshore.wiring.services import open_services
 
 async def main(folder, document, times):
-    async with wired(load_settings({"data_dir": folder})) as services:
+    async with open_services(load_settings({"data_dir": folder})) as services:
         submits = (services.producer.submit("default", "same", document) for _ in range(times))
         for accepted in await asyncio.gather(*submits):
             print(accepted.job.id, accepted.created)
@@ -31,7 +31,7 @@ PROCESSES, THREADS, EACH = 5, 10, 10
 
 
 async def submit(folder: str) -> tuple[str, bool]:
-    async with wired(load_settings({"data_dir": folder})) as services:
+    async with open_services(load_settings({"data_dir": folder})) as services:
         accepted = await services.producer.submit("default", "same", DOCUMENT)
         return accepted.job.id, accepted.created
 
@@ -61,7 +61,7 @@ def test_a_hundred_submits_at_once_from_threads_and_processes_give_one_job(
             answers.append((job_id, created == "True"))
 
     async def rows() -> tuple[int, int, int]:
-        async with wired(settings) as services:
+        async with open_services(settings) as services:
             jobs = await services.backend.ledger.list_jobs("default")
             tasks = await services.backend.ledger.list_tasks("default")
             depth = await services.backend.queue.depth("default")
@@ -79,7 +79,7 @@ def test_the_same_request_with_another_body_is_refused_and_changes_nothing(
     other = {"tasks": [{"taskId": "b", "name": "command", "input": {"argv": ["false"]}}]}
 
     async def scenario() -> None:
-        async with wired(settings) as services:
+        async with open_services(settings) as services:
             await services.producer.submit("default", "same", DOCUMENT)
 
             with pytest.raises(AlreadyExists):
@@ -93,7 +93,7 @@ def test_the_same_request_with_another_body_is_refused_and_changes_nothing(
 
 def test_the_same_request_of_another_tenant_is_another_job(settings: Settings) -> None:
     async def scenario() -> None:
-        async with wired(settings) as services:
+        async with open_services(settings) as services:
             ours = await services.producer.submit("default", "same", DOCUMENT)
             theirs = await services.producer.submit("other", "same", DOCUMENT)
 

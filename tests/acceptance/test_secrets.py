@@ -18,17 +18,17 @@ from typing import Any
 
 import pytest
 
-from longshore.core.sanitise import mask_secrets
+from longshore.core.text.sanitise import mask_secrets
 from longshore.interfaces.cli.main import main
 from longshore.settings import load_settings
-from longshore.wiring import wired
-from tests.acceptance.conftest import until
-from tests.interfaces.doors import LONGSHORE, PATIENCE_S, Answer, Cli, stop
+from longshore.wiring.services import open_services
+from tests.acceptance.conftest import wait_until
+from tests.interfaces.command_line import LONGSHORE, TIMEOUT_S, Cli, CommandResult, send_signal
 
 # Put together here, so that no scanner takes this file for a leak.
 # Another one in each process: the whole machine is searched, and others may run this test too.
 DRAWN = f"Zx81kQ0vRt5y{os.getpid()}Lm2Np9Wb3Ds6"
-PASSWORD, IN_URL, BEARER, CAUSE, NOTE, SAID, PRINTED, INPUT, STEP, TYPED = (
+PASSWORD, IN_URL, BEARER, CAUSE, NOTE, REPORTED, PRINTED, INPUT, STEP, TYPED = (
     f"{name}-{DRAWN}" for name in ("pa", "ur", "be", "ca", "no", "sa", "pr", "in", "st", "ty")
 )
 KEY = "sk-" + "ant-api03-" + "AbC1" + DRAWN
@@ -38,7 +38,7 @@ ENVIRONMENT = {
     "ANTHROPIC_API_KEY": KEY.replace("AbC1", "XyZ9"),
     "DATABASE_URL": f"postgres://app:da-{DRAWN}@db.example/x",
 }
-ALL = (PASSWORD, IN_URL, KEY, BEARER, CAUSE, NOTE, SAID, PRINTED, INPUT, STEP, TYPED)
+ALL = (PASSWORD, IN_URL, KEY, BEARER, CAUSE, NOTE, REPORTED, PRINTED, INPUT, STEP, TYPED)
 FUNCTIONS = f"""
 def by_name():
     raise RuntimeError("login failed: password={PASSWORD}")
@@ -68,11 +68,11 @@ def waits(gate, begun, password):
     open(gate).readline()
 """
 RAISING = ("by_name", "by_url", "by_shape", "by_header", "by_cause", "by_note")
-SAYING = ("stderr", "channel")
+REPORTING = ("stderr", "channel")
 SCRIPTS = {
     "stderr": f"echo before; echo 'password={PRINTED}' >&2; echo after >&2; exit 3",
     "channel": (
-        f"""echo '{{"type":"error","category":"auth","message":"token={SAID}"}}'"""
+        f"""echo '{{"type":"error","category":"auth","message":"token={REPORTED}"}}'"""
         " >&$LONGSHORE_ATTEMPT_CHANNEL; exit 3"
     ),
     "waits": 'touch "$1.begun"; sleep 600 & read line < "$1.gate"',
@@ -95,7 +95,7 @@ def cli(tmp_path: Path) -> Cli:
 @pytest.fixture
 def ask(
     cli: Cli, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Answer]]:
+) -> Iterator[Callable[..., CommandResult]]:
     """The command line without a process of its own, with secrets in its environment."""
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
@@ -103,10 +103,10 @@ def ask(
         monkeypatch.setenv(name, text)
     capfd.readouterr()
 
-    def run(*arguments: str) -> Answer:
+    def run(*arguments: str) -> CommandResult:
         code = main(["--data-dir", str(cli.folder / ".longshore"), "-vv", *arguments])
         said = capfd.readouterr()
-        return Answer(code=code, out=said.out, err=said.err)
+        return CommandResult(code=code, out=said.out, err=said.err)
 
     yield run
     root.handlers, root.level = handlers, level
@@ -133,22 +133,22 @@ def leaks_in(*texts: str) -> list[str]:
     return [one for one in (*ALL, *ENVIRONMENT.values()) if any(one in text for text in texts)]
 
 
-def shown(answer: Answer) -> str:
+def shown(answer: CommandResult) -> str:
     return answer.out + answer.err
 
 
 @pytest.mark.parametrize("style", ["json", "text"])
 def test_a_secret_in_an_error_or_on_stderr_gets_into_no_event_no_log_and_no_answer(
-    style: str, cli: Cli, ask: Callable[..., Answer]
+    style: str, cli: Cli, ask: Callable[..., CommandResult]
 ) -> None:
-    tasks = [*(function(cli, name) for name in RAISING), *(script(cli, name) for name in SAYING)]
+    tasks = [*(function(cli, name) for name in RAISING), *(script(cli, name) for name in REPORTING)]
     job_id = submit(cli, *tasks)
 
     worked = cli("worker", "--burst", "-vv", env={**ENVIRONMENT, "LONGSHORE_LOG_FORMAT": style})
     questions = [("job", job_id), ("jobs",), ("tasks",), ("events", job_id), ("doctor",)]
     questions += [("events", f"{job_id}_{task['taskId']}") for task in tasks]
     answers = [ask(*question, *more) for question in questions for more in ((), ("-o", "json"))]
-    told = {task["taskId"]: errors_told(ask, f"{job_id}_{task['taskId']}") for task in tasks}
+    told = {task["taskId"]: error_events(ask, f"{job_id}_{task['taskId']}") for task in tasks}
     printed = ask("logs", f"{job_id}_stderr")
 
     assert leaks_in(shown(worked)) == []
@@ -161,13 +161,13 @@ def test_a_secret_in_an_error_or_on_stderr_gets_into_no_event_no_log_and_no_answ
     assert "attempt.ended" in worked.err
 
 
-def errors_told(ask: Callable[..., Answer], task_id: str) -> list[str]:
+def error_events(ask: Callable[..., CommandResult], task_id: str) -> list[str]:
     events = ask("events", task_id, "-o", "json").json
     return [event["properties"]["error"] for event in events if event["eventType"] == "Task Failed"]
 
 
 @contextmanager
-def a_worker(cli: Cli) -> Iterator[subprocess.Popen]:
+def start_worker(cli: Cli) -> Iterator[subprocess.Popen]:
     """A worker with secrets in its environment; what it says goes to a file."""
     with (cli.folder / "worker.log").open("w") as said:
         process = subprocess.Popen(
@@ -180,8 +180,8 @@ def a_worker(cli: Cli) -> Iterator[subprocess.Popen]:
         )
     try:
         yield process
-        stop(process, signal.SIGTERM)
-        process.wait(PATIENCE_S)
+        send_signal(process, signal.SIGTERM)
+        process.wait(TIMEOUT_S)
     finally:
         process.kill()
         process.wait()
@@ -216,8 +216,8 @@ def test_secrets_of_the_worker_and_of_an_input_are_in_no_child_and_in_no_process
     called = {**function(cli, "waits", **given), "taskId": "function"}
     submit(cli, script(cli, "waits"), called)
 
-    with a_worker(cli) as worker:
-        asyncio.run(until(exist(*begun)))
+    with start_worker(cli) as worker:
+        asyncio.run(wait_until(exist(*begun)))
         environments = {name: processes_with(text, "environ") for name, text in ENVIRONMENT.items()}
         given_to = processes_with(INPUT, "environ")
         listed = [processes_with(text, "cmdline") for text in (INPUT, *ENVIRONMENT.values())]
@@ -237,16 +237,16 @@ def test_a_secret_in_the_name_of_a_step_does_not_get_into_events(cli: Cli) -> No
     settings = load_settings({"data_dir": cli.folder / ".longshore"}, environ={})
 
     async def scenario() -> list[str]:
-        async with wired(settings) as services:
+        async with open_services(settings) as services:
 
             async def steps() -> list[str]:
                 history = await services.backend.events.history("default", f"TASK#{job_id}_step")
                 doing = [getattr(event.body, "last_activity", None) for event in history]
                 return [one.step_name for one in doing if one is not None and one.step_name]
 
-            return await until(steps)
+            return await wait_until(steps)
 
-    with a_worker(cli):
+    with start_worker(cli):
         told = asyncio.run(scenario())
         (cli.folder / "step.gate").write_text("go\n")
 
@@ -255,7 +255,7 @@ def test_a_secret_in_the_name_of_a_step_does_not_get_into_events(cli: Cli) -> No
 
 
 def test_the_name_that_run_gives_to_a_job_shows_no_secret(
-    cli: Cli, ask: Callable[..., Answer]
+    cli: Cli, ask: Callable[..., CommandResult]
 ) -> None:
     ask("run", "--", "true", f"https://app:{TYPED}@db.example/x")
 
@@ -263,7 +263,7 @@ def test_the_name_that_run_gives_to_a_job_shows_no_secret(
 
 
 def test_an_error_of_the_settings_does_not_repeat_a_secret(
-    ask: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+    ask: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LONGSHORE_WORKER_CONCURRENCY", ENVIRONMENT["DATABASE_URL"])
 
@@ -274,7 +274,7 @@ def test_an_error_of_the_settings_does_not_repeat_a_secret(
 
 
 def test_the_trace_that_the_runner_prints_shows_no_secret(
-    cli: Cli, ask: Callable[..., Answer]
+    cli: Cli, ask: Callable[..., CommandResult]
 ) -> None:
     job_id = submit(cli, function(cli, "by_name"))
     cli("worker", "--burst")

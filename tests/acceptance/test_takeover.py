@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.system import system
+from benchmarks.system import open_system
 from benchmarks.takeover import Takeover, distribution, takeovers
-from longshore.core.states import TaskState
+from longshore.core.tasks.states import TaskState
 from longshore.ports.backend import Backend
-from tests.acceptance.histories import audited, starts
+from tests.acceptance.history_checks import read_checked_history, starts
 
 KILLS = 10
 
@@ -24,9 +24,9 @@ def test_a_task_whose_worker_is_killed_runs_again_on_the_other_and_completes_onc
 ) -> None:
     async def scenario() -> list[Takeover]:
         kills = await takeovers(tmp_path, KILLS)
-        async with system(tmp_path) as services:
+        async with open_system(tmp_path) as services:
             for kill in kills:
-                await _went_on_elsewhere(services.backend, kill)
+                await _taken_over(services.backend, kill)
         return kills
 
     kills = asyncio.run(scenario())
@@ -36,8 +36,8 @@ def test_a_task_whose_worker_is_killed_runs_again_on_the_other_and_completes_onc
         print(f"from the kill to the next start, {name}: {value:.0f} ms")  # noqa: T201 - a figure
 
 
-async def _went_on_elsewhere(backend: Backend, kill: Takeover) -> None:
-    row, history = await audited(backend, kill.task_id)
+async def _taken_over(backend: Backend, kill: Takeover) -> None:
+    row, history = await read_checked_history(backend, kill.task_id)
     first, second = (event.body for event in starts(history))
     assert row.state is TaskState.COMPLETED
     assert [event.type for event in history if event.type != "Task Heartbeat"] == [

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from longshore.core import commands as c
-from longshore.core.rows import TaskRow
-from longshore.core.states import TaskState
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import TaskState
 from longshore.settings import Settings, load_settings
-from longshore.wiring import Services, wired
-from tests.acceptance.conftest import until
+from longshore.wiring.services import Services, open_services
+from tests.acceptance.conftest import wait_until
 
 ROOT = Path(__file__).parents[2]
-CHILDREN = "tests.adapters.process.context_children"
+CHILDREN = "tests.execution.context_functions"
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -25,12 +25,12 @@ def anywhere(request: pytest.FixtureRequest, settings: Settings) -> Settings:
     return load_settings({"data_dir": str(settings.data_dir), "backend": request.param})
 
 
-def a_call(name: str, **fields: Any) -> dict[str, Any]:
+def make_call(name: str, **fields: Any) -> dict[str, Any]:
     given = {"function": f"{CHILDREN}:{name}", "path": [str(ROOT)]}
     return {"tasks": [{"taskId": "t", "name": "python", "input": given, **fields}]}
 
 
-class AtWork:
+class RunningTask:
     """A worker of this process, while a task of its own is looked at."""
 
     def __init__(self, services: Services, job: dict[str, Any]) -> None:
@@ -39,7 +39,7 @@ class AtWork:
         self._job = job
         self.task_id = ""
 
-    async def __aenter__(self) -> "AtWork":
+    async def __aenter__(self) -> "RunningTask":
         accepted = await self.services.producer.submit("default", "r", self._job)
         self.task_id = f"{accepted.job.id}_t"
         self._worker = self.services.worker()
@@ -51,7 +51,7 @@ class AtWork:
         await self._running
 
     async def row(self) -> TaskRow:
-        row = await self.backend.ledger.task(self.task_id)
+        row = await self.backend.ledger.get_task(self.task_id)
         assert row is not None
         return row
 
@@ -59,7 +59,7 @@ class AtWork:
         async def over() -> bool:
             return (await self.row()).state.terminal
 
-        await until(over)
+        await wait_until(over)
         return await self.row()
 
     async def prints(self, text: bytes) -> None:
@@ -67,15 +67,15 @@ class AtWork:
             entries = await self.backend.output.read(self.task_id)
             return text in b"".join(entry.data for entry in entries)
 
-        await until(there)
+        await wait_until(there)
 
-    async def kept(self) -> dict[str, bytes]:
+    async def stored(self) -> dict[str, bytes]:
         prefix = f"task/logs/{self.task_id}/attempt-1/"
-        keys = await self.backend.blobs.keys(prefix)
+        keys = await self.backend.blobs.list_keys(prefix)
         return {key.removeprefix(prefix): await self.backend.blobs.get(key) for key in keys}
 
 
-KEPT = {
+STORED = {
     "artifacts/all/report.csv": b"1,2\n",
     "artifacts/report.csv": b"1,2\n",
     "logs/summary.log": b"one half is done\n",
@@ -84,11 +84,14 @@ KEPT = {
 
 def test_what_a_task_told_is_in_its_logs_and_what_it_left_is_kept(settings: Settings) -> None:
     async def scenario() -> str:
-        async with wired(settings) as services, AtWork(services, a_call("tells")) as task:
+        async with (
+            open_services(settings) as services,
+            RunningTask(services, make_call("reports_everything")) as task,
+        ):
             row = await task.ends()
 
             assert row.state is TaskState.COMPLETED
-            assert await task.kept() == KEPT
+            assert await task.stored() == STORED
             assert list((settings.data_dir / "work").rglob("report.csv")) == []
             return task.task_id
 
@@ -103,16 +106,16 @@ def test_what_a_task_told_is_in_its_logs_and_what_it_left_is_kept(settings: Sett
 
 
 def test_what_a_task_left_that_died_is_kept(anywhere: Settings) -> None:
-    job = a_call("tells_and_dies", maxAttempts=1)
+    job = make_call("reports_everything_and_dies", maxAttempts=1)
 
     async def scenario() -> None:
-        async with wired(anywhere) as services, AtWork(services, job) as task:
+        async with open_services(anywhere) as services, RunningTask(services, job) as task:
             row = await task.ends()
 
             assert row.state is TaskState.FAILED
             assert row.failure is not None
             assert row.failure.peak_rss_bytes
-            assert await task.kept() == KEPT
+            assert await task.stored() == STORED
 
     asyncio.run(scenario())
 
@@ -122,7 +125,10 @@ def test_folders_stay_where_the_setting_says_so(anywhere: Settings) -> None:
     keeping = anywhere.model_copy(update={"worker": worker})
 
     async def scenario() -> None:
-        async with wired(keeping) as services, AtWork(services, a_call("tells")) as task:
+        async with (
+            open_services(keeping) as services,
+            RunningTask(services, make_call("reports_everything")) as task,
+        ):
             await task.ends()
 
             work = anywhere.data_dir / "work" / f"{task.task_id}.1"
@@ -134,9 +140,12 @@ def test_folders_stay_where_the_setting_says_so(anywhere: Settings) -> None:
 
 def test_a_cancelled_task_that_looks_may_tidy_up_before_it_is_gone(anywhere: Settings) -> None:
     async def scenario() -> None:
-        async with wired(anywhere) as services, AtWork(services, a_call("looks")) as task:
+        async with (
+            open_services(anywhere) as services,
+            RunningTask(services, make_call("polls_cancelled")) as task,
+        ):
             await task.prints(b"ready False\n")
-            await services.transitions.task(task.task_id, c.RequestCancel(by="ann"))
+            await services.transitions.apply_to_task(task.task_id, c.RequestCancel(by="ann"))
             row = await task.ends()
 
             assert row.state is TaskState.CANCELLED

@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 
 from benchmarks.probes import Probe
-from benchmarks.sqlite_work import Worked
+from benchmarks.sqlite_work import StatementCounter
 from benchmarks.stub import without_children
-from benchmarks.system import TENANT, all_ended, at_work, system
+from benchmarks.system import TENANT, open_system, run_worker, wait_until_ended
 from benchmarks.wide_jobs import dispatched, wide
 from longshore.adapters.memory.backend import memory_backend
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.system.clock import SystemClock
-from longshore.core import commands as c
-from longshore.core.failures import ErrorCategory, Failure
 from longshore.core.ids import task_id_of
-from longshore.core.states import JobState, TaskState
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.failures import ErrorCategory, Failure
+from longshore.core.tasks.states import JobState, TaskState
 from longshore.ports.backend import Backend
-from longshore.wiring import Services
+from longshore.wiring.services import Services
 
 NO_TIME = timedelta(0)
 SMALL, LARGE = 100, 400
@@ -36,7 +36,7 @@ BYTES_OF_BITS = (LARGE - SMALL) // 4 * 2 * 2
 
 
 @asynccontextmanager
-async def opened(kind: str, folder: Path) -> AsyncIterator[Backend]:
+async def open_services(kind: str, folder: Path) -> AsyncIterator[Backend]:
     if kind == "sqlite":
         async with sqlite_backend(folder / "data", SystemClock()) as backend:
             yield backend
@@ -44,19 +44,22 @@ async def opened(kind: str, folder: Path) -> AsyncIterator[Backend]:
         yield memory_backend(SystemClock(), atomic=kind == "atomic memory")
 
 
-def each(kind: str, folder: Path, size: int, *, fails: bool) -> dict[str, float]:
+def measure(kind: str, folder: Path, size: int, *, fails: bool) -> dict[str, float]:
     """What the dispatcher did for each task that ended; each end was heard alone."""
     folder.mkdir()
-    worked = Worked() if kind == "sqlite" else Probe()
+    worked = StatementCounter() if kind == "sqlite" else Probe()
 
     async def play() -> dict[str, float]:
-        async with opened(kind, folder) as backend:
+        async with open_services(kind, folder) as backend:
             counts = await dispatched(backend, folder, worked, size=size, fails=fails)
-        return counts.each(size)
+        return counts.per_operation(size)
 
     with worked.watching():
         through_ports = asyncio.run(play())
-    return {**through_ports, **(worked.each(size) if isinstance(worked, Worked) else {})}
+    return {
+        **through_ports,
+        **(worked.per_operation(size) if isinstance(worked, StatementCounter) else {}),
+    }
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["that completes", "that fails"])
@@ -64,8 +67,8 @@ def each(kind: str, folder: Path, size: int, *, fails: bool) -> dict[str, float]
 def test_dispatching_the_end_of_a_task_costs_no_more_in_a_larger_job(
     kind: str, fails: bool, tmp_path: Path
 ) -> None:
-    small = each(kind, tmp_path / "small", SMALL, fails=fails)
-    large = each(kind, tmp_path / "large", LARGE, fails=fails)
+    small = measure(kind, tmp_path / "small", SMALL, fails=fails)
+    large = measure(kind, tmp_path / "large", LARGE, fails=fails)
 
     in_bytes = {"bytes_read", "bytes_written"}
     more = {name: large[name] / small[name] for name in small if name not in in_bytes}
@@ -76,12 +79,12 @@ def test_dispatching_the_end_of_a_task_costs_no_more_in_a_larger_job(
 
 def test_a_job_of_ten_thousand_tasks_runs_to_its_end(tmp_path: Path) -> None:
     async def play() -> None:
-        async with system(tmp_path, concurrency=256) as services, at_work(services):
+        async with open_system(tmp_path, concurrency=256) as services, run_worker(services):
             accepted = await services.producer.submit(TENANT, "wide", {"tasks": wide(10_000)})
-            await all_ended(services)
-            job = await services.backend.ledger.job(accepted.job.id)
+            await wait_until_ended(services)
+            job = await services.backend.ledger.get_job(accepted.job.id)
             states = await services.backend.ledger.task_states(accepted.job.id)
-            last = await services.backend.ledger.task(task_id_of(accepted.job.id, "last"))
+            last = await services.backend.ledger.get_task(task_id_of(accepted.job.id, "last"))
 
         assert job is not None
         assert (job.state, len(job.completed)) == (JobState.COMPLETED, 10_000)
@@ -97,7 +100,7 @@ def test_what_was_put_behind_a_task_later_is_sent_on_also_in_a_job_whose_graph_w
     tmp_path: Path,
 ) -> None:
     async def play() -> None:
-        async with system(tmp_path) as services:
+        async with open_system(tmp_path) as services:
             accepted = await services.producer.submit(TENANT, "wide", {"tasks": wide(SMALL)})
             job_id = accepted.job.id
             await end(services, job_id, "first")
@@ -106,7 +109,9 @@ def test_what_was_put_behind_a_task_later_is_sent_on_also_in_a_job_whose_graph_w
             for number in (2, 3):
                 task = {"name": "command", "input": {"argv": ["true"]}}
                 late = [{**task, "taskId": f"late-{number}", "dependsOn": [f"t{number}"]}]
-                await services.adding.add(TENANT, job_id, f"more-{number}", {"tasks": late})
+                await services.task_adder.add_tasks(
+                    TENANT, job_id, f"more-{number}", {"tasks": late}
+                )
                 before = await services.backend.ledger.task_states(job_id)
                 await end(services, job_id, f"t{number}")
                 after = await services.backend.ledger.task_states(job_id)
@@ -123,14 +128,14 @@ async def end(services: Services, job_id: str, key: str, *, fails: bool = False)
     claim = c.Claim(
         worker_id="w",
         process_id=1,
-        lasts=timedelta(minutes=10),
+        lease_duration=timedelta(minutes=10),
         epoch=services.backend.ledger.epoch,
     )
-    held = await services.transitions.task(task_id, claim)
+    held = await services.transitions.apply_to_task(task_id, claim)
     outcome: c.Command = c.Complete(fence=held.fence, result=None, duration=NO_TIME)
     if fails:
         no = Failure(category=ErrorCategory.UNKNOWN, message="no", retry=False)
-        outcome = c.AttemptFailed(fence=held.fence, failure=no, duration=NO_TIME, roll=0.0)
-    await services.transitions.task(task_id, outcome)
+        outcome = c.AttemptFailed(fence=held.fence, failure=no, duration=NO_TIME, jitter=0.0)
+    await services.transitions.apply_to_task(task_id, outcome)
     while await services.dispatcher.step(NO_TIME):
         pass

@@ -8,33 +8,33 @@ from pathlib import Path
 
 import pytest
 
-from longshore.adapters.system.key_file import NAME, own_key, read_key
+from longshore.adapters.system.key_file import FILE_NAME, ensure_key, read_key
 from longshore.errors import ConfigurationError
 
 
 def test_a_key_is_made_once_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
-    made = own_key(tmp_path, lambda: "lsk_one")
+    made = ensure_key(tmp_path, lambda: "lsk_one")
 
     assert made == "lsk_one"
-    assert own_key(tmp_path, lambda: "lsk_two") == "lsk_one"
-    assert stat.S_IMODE((tmp_path / NAME).stat().st_mode) == 0o600
-    assert os.listdir(tmp_path) == [NAME]
+    assert ensure_key(tmp_path, lambda: "lsk_two") == "lsk_one"
+    assert stat.S_IMODE((tmp_path / FILE_NAME).stat().st_mode) == 0o600
+    assert os.listdir(tmp_path) == [FILE_NAME]
 
 
 def test_of_many_who_begin_at_once_all_get_the_same(tmp_path: Path) -> None:
     numbers = count(1)
     with ThreadPoolExecutor(8) as pool:
         texts = list(
-            pool.map(lambda _: own_key(tmp_path, lambda: f"lsk_{next(numbers)}"), range(32))
+            pool.map(lambda _: ensure_key(tmp_path, lambda: f"lsk_{next(numbers)}"), range(32))
         )
 
     assert len(set(texts)) == 1
-    assert os.listdir(tmp_path) == [NAME]
+    assert os.listdir(tmp_path) == [FILE_NAME]
 
 
 def test_a_file_that_others_can_read_is_not_trusted(tmp_path: Path) -> None:
-    own_key(tmp_path, lambda: "lsk_one")
-    (tmp_path / NAME).chmod(0o640)
+    ensure_key(tmp_path, lambda: "lsk_one")
+    (tmp_path / FILE_NAME).chmod(0o640)
 
     with pytest.raises(ConfigurationError, match="chmod 600"):
         read_key(tmp_path)
@@ -42,9 +42,9 @@ def test_a_file_that_others_can_read_is_not_trusted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "\n", "schlüssel"])
 def test_a_file_without_a_key_is_said_to_be_so(content: str, tmp_path: Path) -> None:
-    path = tmp_path / NAME
+    path = tmp_path / FILE_NAME
     path.write_text(content, encoding="utf-8")
     path.chmod(0o600)
 
     with pytest.raises(ConfigurationError, match="holds no key"):
-        own_key(tmp_path, lambda: "lsk_one")
+        ensure_key(tmp_path, lambda: "lsk_one")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.agents.stage import Stage, on_stage
+from tests.agents.harness import AgentHarness, open_harness
 
 _FOREIGN = ("LONGSHORE_", "ANTHROPIC_", "CLAUDE_")
 
@@ -21,19 +21,19 @@ def _no_credentials_from_outside() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def shared_stage(
+def shared_harness(
     tmp_path_factory: pytest.TempPathFactory, _no_credentials_from_outside: None
-) -> Iterator[Stage]:
-    opened: asyncio.Future[Stage]
+) -> Iterator[AgentHarness]:
+    opened: asyncio.Future[AgentHarness]
     over = asyncio.Event()
 
     async def hold() -> None:
         # In one task from its beginning to its end, whatever tests run meanwhile.
-        async with on_stage(tmp_path_factory.mktemp("stage")) as stage:
+        async with open_harness(tmp_path_factory.mktemp("stage")) as stage:
             opened.set_result(stage)
             await over.wait()
 
-    async def open_it() -> tuple[Stage, asyncio.Task[None]]:
+    async def open_it() -> tuple[AgentHarness, asyncio.Task[None]]:
         nonlocal opened
         opened = asyncio.get_running_loop().create_future()
         holding = asyncio.ensure_future(hold())
@@ -54,6 +54,6 @@ def shared_stage(
 
 
 @pytest.fixture
-def stage(shared_stage: Stage) -> Stage:
+def harness(shared_harness: AgentHarness) -> AgentHarness:
     """A stage that the tests of a module share; each plays its own script there."""
-    return shared_stage
+    return shared_harness

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core.agents.prices import LIST_PRICES, Tokens
-from longshore.core.states import TaskState
-from longshore.testing.messages_api import Script, stall, structured, text, tool_use
-from longshore.testing.messages_api import Stage as Far
-from tests.agents.holding import HeldCli, begun
-from tests.agents.stage import MODEL, SCHEMA, Stage, left_of, on_stage, scenario
+from longshore.core.agents.prices import LIST_PRICES, BilledTokens
+from longshore.core.tasks.states import TaskState
+from tests.agents.harness import MODEL, SCHEMA, AgentHarness, open_harness, scenario, survivors
+from tests.agents.held_cli import HeldCli, wait_for_file
+from verification.messages_api import RequestState as Far
+from verification.messages_api import Script, stall, structured, text, tool_use
 
 GOOD = {"title": "Tides", "score": 7}
 KILLS = 5
@@ -40,58 +40,58 @@ async def test_a_child_killed_at_five_points_is_gone_on_with_and_nothing_is_aske
         ),
         Script.of(text("A text on tides."), when="Write"),
     ]
-    async with on_stage(tmp_path, script, flags={"agent.cli_path": cli.path}) as stage:
+    async with open_harness(tmp_path, script, flags={"agent.cli_path": cli.path}) as stage:
         retry = {"base": "10ms", "cap": "10ms", "maxAttempts": KILLS + 1}
         await stage.define(options={"steps": STEPS, "tools": ["Bash"]}, retry=retry)
         await stage.submit()
 
         # Before the first request.
-        await cli.held("start", 1)
+        await cli.wait_held("start", 1)
         assert stage.api.requests == []
-        await killed(stage, 1, among="claude-held")
+        await kill_attempt(stage, 1, among="claude-held")
 
         # While a tool runs.
-        await begun(stage.files() / "begun")
-        await killed(stage, 2, among="bash")
+        await wait_for_file(stage.files() / "begun")
+        await kill_attempt(stage, 2, among="bash")
 
         # While the model answers.
-        await stage.api.wait_for_stage(Far.SILENT)
+        await stage.api.wait_for_state(Far.SILENT)
         check_goes_on(stage)
-        await killed(stage, 3, among="claude")
+        await kill_attempt(stage, 3, among="claude")
 
         # With its answer in hand, before the result is told.
-        await cli.held("result", 4)
-        await killed(stage, 4, among="claude")
+        await cli.wait_held("result", 4)
+        await kill_attempt(stage, 4, among="claude")
 
         # Between two steps: the answer is there, and so nobody was asked.
-        await cli.held("start", 5)
+        await cli.wait_held("start", 5)
         assert len(stage.requests(step="outline")) == 3
-        await killed(stage, 5, among="claude-held")
+        await kill_attempt(stage, 5, among="claude-held")
 
-        row = await stage.over()
+        row = await stage.wait_finished()
         assert row.state is TaskState.COMPLETED, row.failure
         assert await stage.result() == "A text on tides."
-        assert "outline: the answer was there already" in await stage.output()
+        assert "outline: using the answer of an earlier attempt" in await stage.output()
         (written,) = stage.requests(step="write")
         assert "<task>\nWrite about Tides.\n</task>" in written.first_prompt
         assert len(stage.requests(step="outline")) == 3
-        assert stage.asked_again(step="outline") == []
+        assert stage.repeated_requests(step="outline") == []
         last = KILLS + 1
         assert json.loads(await stage.file("artifacts/task-result.json", attempt=last)) == GOOD
         assert not stage.files().exists()
         await check_all_is_counted(stage)
 
 
-async def killed(stage: Stage, attempt: int, *, among: str) -> None:
+async def kill_attempt(stage: AgentHarness, attempt: int, *, among: str) -> None:
     """Kill the child and nobody else; with the attempt everybody below it ends."""
-    family = stage.family()
+    family = stage.process_tree()
     assert among in family.values(), family
     stage.kill_child()
-    await stage.attempt_over(attempt)
-    assert left_of(family) == {}
+    await stage.wait_attempt_finished(attempt)
+    assert survivors(family) == {}
 
 
-def check_goes_on(stage: Stage) -> None:
+def check_goes_on(stage: AgentHarness) -> None:
     """The tool that was killed is told of, and what it had done is there."""
     first, second = stage.requests(step="outline")
     assert "interrupted" not in first.prompt
@@ -102,7 +102,7 @@ def check_goes_on(stage: Stage) -> None:
     assert (stage.files() / "kept").exists()
 
 
-async def check_all_is_counted(stage: Stage) -> None:
+async def check_all_is_counted(stage: AgentHarness) -> None:
     """Every answer that came was counted, and once; so was every attempt."""
     row = await stage.row()
     spent = stage.api.usage_of()
@@ -111,7 +111,7 @@ async def check_all_is_counted(stage: Stage) -> None:
         spent.output_tokens,
     )
     assert row.usage.turns == 3
-    one = LIST_PRICES.cost_usd(MODEL, Tokens(input=100, output=10))
+    one = LIST_PRICES.cost_usd(MODEL, BilledTokens(input=100, output=10))
     assert row.usage.cost_usd == pytest.approx(3 * one)
     assert (row.attempt, row.attempts_used) == (KILLS + 1, KILLS)
     failures = await stage.failures()

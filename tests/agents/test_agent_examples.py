@@ -17,12 +17,12 @@ import pytest
 
 from longshore.core.agents.transcripts import session_id
 from longshore.core.ids import job_id_of
-from longshore.core.states import TaskState
+from longshore.core.tasks.states import TaskState
 from longshore.settings import load_settings
-from longshore.testing.messages_api import MessagesApi
-from longshore.wiring import wired
-from tests.agents.stage import TENANT, Stage, scenario
+from longshore.wiring.services import open_services
+from tests.agents.harness import TENANT, AgentHarness, scenario
 from tests.docs import test_examples as pages
+from verification.messages_api import MessagesApi
 
 # The first test has the whole page before it.
 pytestmark = pytest.mark.timeout(300)
@@ -32,7 +32,7 @@ STORE, REVIEW, NOTICE = (job_id_of(TENANT, name) for name in ("store", "review",
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def examples_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of the examples, after all that its page says was done there."""
     folder = tmp_path_factory.mktemp("examples") / "agents"
     shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("till", ".longshore"))
@@ -60,16 +60,16 @@ def free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def looking_at(folder: Path, job_id: str) -> AsyncIterator[Stage]:
-    async with wired(load_settings({"data_dir": str(folder / ".longshore")})) as services:
-        stage = Stage(services, MessagesApi(), folder)
+async def open_job(folder: Path, job_id: str) -> AsyncIterator[AgentHarness]:
+    async with open_services(load_settings({"data_dir": str(folder / ".longshore")})) as services:
+        stage = AgentHarness(services, MessagesApi(), folder)
         stage.job_id = job_id
         yield stage
 
 
 @scenario
-async def test_results_of_the_five_go_from_one_to_the_next(played: Path) -> None:
-    async with looking_at(played, STORE) as stage:
+async def test_results_of_the_five_go_from_one_to_the_next(examples_folder: Path) -> None:
+    async with open_job(examples_folder, STORE) as stage:
         results = {
             key: await stage.result(key)
             for key in ("scrape", "competitors", "colours", "fonts", "result")
@@ -91,9 +91,9 @@ async def test_results_of_the_five_go_from_one_to_the_next(played: Path) -> None
 
 @scenario
 async def test_the_review_leaves_findings_and_a_patch_and_the_repository_as_it_was(
-    played: Path,
+    examples_folder: Path,
 ) -> None:
-    async with looking_at(played, REVIEW) as stage:
+    async with open_job(examples_folder, REVIEW) as stage:
         found = json.loads(await stage.file("artifacts/task-result.json", key="review"))
         patch = await stage.file("artifacts/changes.patch", key="review")
         looked, mended = await stage.trace(key="review")
@@ -110,14 +110,16 @@ async def test_the_review_leaves_findings_and_a_patch_and_the_repository_as_it_w
         ]
         assert [tool["name"] for tool in mended["tools"]] == ["Read", "Edit"]
         assert not stage.files("review").exists()
-    till = (played / "till" / "till.py").read_bytes()
+    till = (examples_folder / "till" / "till.py").read_bytes()
     assert till == (EXAMPLES / "sample" / "till.py").read_bytes()
     # It is a patch that git takes.
-    subprocess.run(["git", "apply", "--check", "-"], cwd=played / "till", input=patch, check=True)
+    subprocess.run(
+        ["git", "apply", "--check", "-"], cwd=examples_folder / "till", input=patch, check=True
+    )
 
 
-def test_the_trace_of_two_steps_is_a_timeline_with_figures(played: Path) -> None:
-    shown = pages.run(f"longshore trace {REVIEW}", played).stdout
+def test_the_trace_of_two_steps_is_a_timeline_with_figures(examples_folder: Path) -> None:
+    shown = pages.run(f"longshore trace {REVIEW}", examples_folder).stdout
 
     assert re.search(r"^review +completed\n", shown, re.MULTILINE)
     assert "did      3 turns, 4 tools (1 failed)\n" in shown
@@ -125,15 +127,15 @@ def test_the_trace_of_two_steps_is_a_timeline_with_figures(played: Path) -> None
     assert re.search(r" 2  No shell here\. I read the file\. +2\.3k +91% +60 +\$0\.0024\n", shown)
     assert re.search(r"s +Read  till\.py +\d+ ms\n", shown)
     assert 'result  {"findings": [{"file": "till.py"' in shown
-    assert re.search(r"^mend +completed\n", shown, re.MULTILINE)
+    assert re.search(r"^fix +completed\n", shown, re.MULTILINE)
     assert re.search(r"^in all +2 steps, [\d.]+ s, \$0\.0305\n\Z", shown, re.MULTILINE)
 
 
 @scenario
 async def test_what_was_sent_back_goes_on_in_its_conversation_until_it_is_approved(
-    played: Path,
+    examples_folder: Path,
 ) -> None:
-    async with looking_at(played, NOTICE) as stage:
+    async with open_job(examples_folder, NOTICE) as stage:
         row = await stage.row("notice")
         history = await stage.services.backend.events.history(TENANT, f"TASK#{row.id}")
         (first,), (second,) = [await stage.trace(key="notice", attempt=one) for one in (1, 2)]

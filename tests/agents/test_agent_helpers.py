@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core.states import TaskState
-from longshore.testing.messages_api import Request, Script, error, text, tool_use
-from longshore.testing.messages_api.script import ReadyStep
-from tests.agents.stage import KEY, MODEL, Stage, scenario
+from longshore.core.tasks.states import TaskState
+from tests.agents.harness import KEY, MODEL, AgentHarness, scenario
+from verification.messages_api import Request, Script, error, text, tool_use
+from verification.messages_api.script import ReadyStep
 
 MISSING = "claude-of-tomorrow"
 # A server of one tool, which says with what it was started.
-DESK = """
+MCP_SERVER = """
 import json, os, sys
 about = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
          "serverInfo": {"name": "desk", "version": "1"}}
@@ -31,17 +31,17 @@ for line in sys.stdin:
 
 @scenario
 async def test_another_model_a_server_of_tools_and_an_agent_below_help_and_are_counted(
-    stage: Stage, tmp_path: Path
+    harness: AgentHarness, tmp_path: Path
 ) -> None:
     desk = tmp_path / "desk.py"
-    desk.write_text(DESK)
+    desk.write_text(MCP_SERVER)
     below = {"description": "Count", "prompt": "Count it.", "subagent_type": "general-purpose"}
     steps = iter([tool_use("mcp__desk__ring", {}), tool_use("Agent", below), text("Done.")])
 
     def answer(request: Request) -> ReadyStep:
         return error(404) if request.model == MISSING else next(steps)
 
-    stage.api.play([Script.of(answer, agents=[text("Counted.")])])
+    harness.api.set_script([Script.of(answer, agents=[text("Counted.")])])
     options = {
         "prompt": "Do it.",
         "model": MISSING,
@@ -49,16 +49,16 @@ async def test_another_model_a_server_of_tools_and_an_agent_below_help_and_are_c
         "tools": ["Agent", "mcp__desk__ring"],
         "mcpServers": {"desk": {"command": sys.executable, "args": [str(desk)]}},
     }
-    await stage.define(options=options)
-    await stage.submit()
+    await harness.define(options=options)
+    await harness.submit()
 
-    row = await stage.over()
+    row = await harness.wait_finished()
 
     assert row.state is TaskState.COMPLETED, row.failure
     # It waited for the one below: there is one result, and it is the last thing that was said.
-    assert await stage.result() == "Done."
-    refused = [one for one in stage.requests() if one.model == MISSING]
-    asked = [one for one in stage.requests() if one.model == MODEL]
+    assert await harness.result() == "Done."
+    refused = [one for one in harness.requests() if one.model == MISSING]
+    asked = [one for one in harness.requests() if one.model == MODEL]
     assert refused
     assert [one.agent_id is None for one in asked] == [True, True, False, True]
     rung = json.dumps(asked[1].messages)
@@ -67,6 +67,6 @@ async def test_another_model_a_server_of_tools_and_an_agent_below_help_and_are_c
     assert "Counted." in json.dumps(asked[3].messages)
     # All four are paid for; turns are the agent's own.
     assert (row.usage.input_tokens, row.usage.turns) == (400, 3)
-    (traced,) = await stage.trace()
+    (traced,) = await harness.trace()
     assert [one["kind"] for one in traced["subagents"]] == ["general-purpose"]
     assert traced["costUsd"] == pytest.approx(row.usage.cost_usd)

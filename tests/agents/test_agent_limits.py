@@ -2,17 +2,18 @@
 
 from pathlib import Path
 
-from longshore.core.states import TaskState
-from longshore.testing.messages_api import Script, error, text
-from tests.acceptance.conftest import until
-from tests.agents.stage import TENANT, Stage, on_stage, scenario
+from longshore.core.explain import Remedy, RemedyAction
+from longshore.core.tasks.states import TaskState
+from tests.acceptance.conftest import wait_until
+from tests.agents.harness import TENANT, AgentHarness, open_harness, scenario
+from verification.messages_api import Script, error, text
 
 WAIT_S = 2
 LIMITED = error(429, headers={"retry-after": str(WAIT_S)})
 ONE_AT_A_TIME = {"worker.concurrency": 1, "agent.retries": 2}
 
 
-async def submitted(stage: Stage, *keys: str) -> None:
+async def submit(stage: AgentHarness, *keys: str) -> None:
     for key in keys:
         await stage.define(key, options={"prompt": f"Meet {key} ."})
     await stage.submit(*({"taskId": key, "name": key} for key in keys))
@@ -21,12 +22,12 @@ async def submitted(stage: Stage, *keys: str) -> None:
 @scenario
 async def test_no_task_of_the_queue_asks_the_model_before_the_time_is_over(tmp_path: Path) -> None:
     script = [Script.of(LIMITED, text("done"), when="first"), Script.of(text("done"), when="next")]
-    async with on_stage(tmp_path, script, flags=ONE_AT_A_TIME) as stage:
-        await submitted(stage, "first", "next")
-        await stage.attempt_over(1, "first")
+    async with open_harness(tmp_path, script, flags=ONE_AT_A_TIME) as stage:
+        await submit(stage, "first", "next")
+        await stage.wait_attempt_finished(1, "first")
         turned_away = stage.requests("first")[0].received_at_s
 
-        await stage.over("first", "next")
+        await stage.wait_finished("first", "next")
 
         others = [one for one in stage.api.requests if one.received_at_s > turned_away]
         assert len(others) == 2
@@ -35,7 +36,7 @@ async def test_no_task_of_the_queue_asks_the_model_before_the_time_is_over(tmp_p
             row = await stage.row(key)
             assert row.state is TaskState.COMPLETED, row.failure
             assert (row.attempt, row.attempts_used) == (attempts, 0), key
-        assert await stage.services.backend.queues.paused() == []
+        assert await stage.services.backend.queue_controls.list_pauses() == []
 
 
 @scenario
@@ -44,23 +45,23 @@ async def test_the_command_line_does_not_wait_by_itself_and_why_says_what_is_wai
 ) -> None:
     limited = error(429, headers={"retry-after": "50"})
     script = [Script.of(limited, text("done"), when="first"), Script.of(text("x"), when="next")]
-    async with on_stage(tmp_path, script, flags=ONE_AT_A_TIME) as stage:
-        await submitted(stage, "first", "next")
+    async with open_harness(tmp_path, script, flags=ONE_AT_A_TIME) as stage:
+        await submit(stage, "first", "next")
 
-        waiting = await stage.attempt_over(1, "first")
+        waiting = await stage.wait_attempt_finished(1, "first")
 
         assert (waiting.state, waiting.attempts_used) == (TaskState.PENDING, 0)
         ((category, _),) = await stage.failures("first")
         assert category == "rate-limit"
         assert len(stage.requests("first")) == 1
         services = stage.services
-        await until(services.pausing.paused)
-        paused = await services.pausing.paused()
-        reasons = await services.explaining.explain(TENANT, stage.id_of("next"), paused=paused)
+        await wait_until(services.queue_pauser.list_paused)
+        paused = await services.queue_pauser.list_paused()
+        reasons = await services.explainer.why(TENANT, stage.task_id("next"), paused=paused)
         (held,) = [reason for reason in reasons if reason.code == "queue_held"]
-        assert held.remedy_command == "longshore queues resume default"
+        assert held.remedy == Remedy(action=RemedyAction.RESUME_QUEUE, target="default")
 
-        await services.pausing.resume("default", by="operator")
+        await services.queue_pauser.resume_queue("default", by="operator")
 
-        assert (await stage.over("next")).state is TaskState.COMPLETED
+        assert (await stage.wait_finished("next")).state is TaskState.COMPLETED
         assert len(stage.api.requests) == 2

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from longshore.core.agents.plan import AgentPlan
-from longshore.core.error_categories import ErrorCategory
-from longshore.core.failures import Failed
-from longshore.core.states import TaskState
-from longshore.runners.agent.house import check_can_begin
-from longshore.testing.messages_api import Script, text, tool_use
-from tests.agents.stage import Stage, on_stage, scenario
+from longshore.core.tasks.error_categories import ErrorCategory
+from longshore.core.tasks.failures import FailureRaised
+from longshore.core.tasks.states import TaskState
+from longshore.execution.runners.agent.session import check_prerequisites
+from tests.agents.harness import AgentHarness, open_harness, scenario
+from verification.messages_api import Script, text, tool_use
 
 PROGRAMS = ("bash", "sh", "git", "touch", "cat", "env", "uname", "dirname", "basename", "mkdir")
 # Does what it was asked to run, and writes down that it was asked. Real ones are in no test's
@@ -41,7 +41,7 @@ signal.pause()
 BROKEN = "#!/bin/sh\nexit 1\n"
 
 
-class Machine:
+class SandboxMachine:
     """Programs that a worker finds, and no others."""
 
     def __init__(self, folder: Path) -> None:
@@ -57,29 +57,29 @@ class Machine:
         path.write_text(program.format(python=sys.executable, folder=self.folder))
         path.chmod(0o755)
 
-    def made(self, name: str) -> Path:
+    def file(self, name: str) -> Path:
         return self.folder / name
 
     @property
-    def sandboxed(self) -> str:
+    def sandbox_log(self) -> str:
         """All that was run inside."""
-        return self.made("sandboxed").read_text()
+        return self.file("sandboxed").read_text()
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxMachine]:
     # Not pytest's own folder: its path is longer than that of a socket may be.
     with tempfile.TemporaryDirectory(prefix="ls", dir="/tmp") as folder:
-        made = Machine(Path(folder))
+        made = SandboxMachine(Path(folder))
         monkeypatch.setenv("PATH", str(made.programs))
         yield made
 
 
 @scenario
 async def test_a_sandbox_is_refused_where_there_is_none_and_kept_to_where_there_is_one(
-    machine: Machine,
+    machine: SandboxMachine,
 ) -> None:
-    async with on_stage(machine.folder, flags={"agent.allow_bypass": True}) as stage:
+    async with open_harness(machine.folder, flags={"agent.allow_bypass": True}) as stage:
         await check_missing_is_refused(stage)
         machine.install("bwrap", BWRAP)
         machine.install("socat", SOCAT)
@@ -88,16 +88,16 @@ async def test_a_sandbox_is_refused_where_there_is_none_and_kept_to_where_there_
         await check_nothing_runs_without(stage, machine)
 
 
-async def define(stage: Stage, key: str, **options: Any) -> None:
+async def define(stage: AgentHarness, key: str, **options: Any) -> None:
     given = {"prompt": f"Work: {key} .", "tools": ["Bash"], "sandbox": True, **options}
     await stage.define(key, options=given)
 
 
-async def check_missing_is_refused(stage: Stage) -> None:
+async def check_missing_is_refused(stage: AgentHarness) -> None:
     await define(stage, "missing")
     await stage.submit({"taskId": "missing", "name": "missing"})
 
-    row = await stage.over("missing")
+    row = await stage.wait_finished("missing")
 
     assert (row.state, row.attempt) == (TaskState.FAILED, 1)
     ((category, said),) = await stage.failures("missing")
@@ -106,12 +106,12 @@ async def check_missing_is_refused(stage: Stage) -> None:
     assert stage.api.requests == []
 
 
-async def check_nobody_gets_out(stage: Stage, machine: Machine) -> None:
-    out = {"command": f"touch {machine.made('out')}", "dangerouslyDisableSandbox": True}
-    stage.api.play(
+async def check_nobody_gets_out(stage: AgentHarness, machine: SandboxMachine) -> None:
+    out = {"command": f"touch {machine.file('out')}", "dangerouslyDisableSandbox": True}
+    stage.api.set_script(
         [
             Script.of(
-                tool_use("Bash", {"command": f"touch {machine.made('unlisted')}"}),
+                tool_use("Bash", {"command": f"touch {machine.file('unlisted')}"}),
                 tool_use("Bash", {"command": "git --version"}),
                 text("done"),
                 when="listed",
@@ -125,33 +125,33 @@ async def check_nobody_gets_out(stage: Stage, machine: Machine) -> None:
     await define(stage, "bypass", permissionMode="bypassPermissions")
     await stage.submit({"taskId": listed, "name": "listed"}, {"taskId": "bypass", "name": "bypass"})
 
-    await stage.over(listed, "bypass")
+    await stage.wait_finished(listed, "bypass")
 
     _, unlisted, git = [request.tool_results for request in stage.requests(listed)]
     assert unlisted[0].is_error
-    assert not machine.made("unlisted").exists()
+    assert not machine.file("unlisted").exists()
     assert "git version" in git[0].text, git
-    assert "git --version" in machine.sandboxed
+    assert "git --version" in machine.sandbox_log
     _, asked = stage.requests("bypass")
-    ran = machine.made("out").exists()
-    assert ran == ("touch" in machine.sandboxed), asked.tool_results
+    ran = machine.file("out").exists()
+    assert ran == ("touch" in machine.sandbox_log), asked.tool_results
     left = {path.name for path in stage.work_folder.iterdir()}
     assert {name for name in left if not name.startswith("job-")} == set()
 
 
-async def check_nothing_runs_without(stage: Stage, machine: Machine) -> None:
-    stage.api.play(
-        [tool_use("Bash", {"command": f"touch {machine.made('without')}"}), text("done")]
+async def check_nothing_runs_without(stage: AgentHarness, machine: SandboxMachine) -> None:
+    stage.api.set_script(
+        [tool_use("Bash", {"command": f"touch {machine.file('without')}"}), text("done")]
     )
     await define(stage, "without")
     await stage.submit({"taskId": "without", "name": "without"})
 
-    await stage.over("without")
+    await stage.wait_finished("without")
 
     (told,) = stage.requests("without")[1].tool_results
     assert told.is_error
     assert "Sandbox is required" in told.text
-    assert not machine.made("without").exists()
+    assert not machine.file("without").exists()
 
 
 @pytest.mark.parametrize(
@@ -164,16 +164,16 @@ async def check_nothing_runs_without(stage: Stage, machine: Machine) -> None:
     ],
 )
 def test_what_is_missing_for_a_sandbox_is_named(
-    machine: Machine, installed: tuple[str, ...], folder: str, said: str
+    machine: SandboxMachine, installed: tuple[str, ...], folder: str, said: str
 ) -> None:
     for name in installed:
         machine.install(name, BROKEN)
 
-    with pytest.raises(Failed, match=said) as refused:
-        check_can_begin(access(folder), AgentPlan(steps=(), sandbox=True))
+    with pytest.raises(FailureRaised, match=said) as refused:
+        check_prerequisites(access(folder), AgentPlan(steps=(), sandbox=True))
 
     assert refused.value.failure.category is ErrorCategory.NOT_FOUND
-    check_can_begin(access(folder), AgentPlan(steps=(), sandbox=False))
+    check_prerequisites(access(folder), AgentPlan(steps=(), sandbox=False))
 
 
 def access(folder: str) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core.states import TaskState
-from longshore.runners.keeper.kernel import descendants
-from longshore.testing.messages_api import error, text, tool_use
-from tests.agents.holding import begun
-from tests.agents.stage import KEY, Stage, on_stage, scenario
+from longshore.core.tasks.states import TaskState
+from longshore.execution.forkserver.linux import descendants
+from tests.agents.harness import KEY, AgentHarness, open_harness, scenario
+from tests.agents.held_cli import wait_for_file
+from verification.messages_api import error, text, tool_use
 
 
 @scenario
@@ -33,22 +33,22 @@ async def test_the_credential_is_nowhere_while_an_agent_works_and_nowhere_after(
         text("done"),
     ]
     flags = {"agent.api_key": None, "log_level": "debug"}
-    async with on_stage(home, script, flags=flags) as stage:
+    async with open_harness(home, script, flags=flags) as stage:
         await stage.define(options={"prompt": "Do it.", "tools": ["Bash"]})
         await stage.submit()
-        await begun(stage.files() / "begun")
+        await wait_for_file(stage.files() / "begun")
 
         processes = check_processes()
         assert {"claude", "bash", "longshore-task"} <= processes
         check_files(home)
         assert list(home.rglob("*.jsonl"))  # it had all that there is to look into
         never.write_text("go on\n")
-        row = await stage.over()
+        row = await stage.wait_finished()
 
         assert row.state is TaskState.COMPLETED, row.failure
         assert row.attempt == 2
         assert {request.credential for request in stage.requests()} == {KEY}
-        await check_told(stage)
+        await check_events(stage)
         check_files(home)
     printed = capfd.readouterr()
     assert caplog.text
@@ -73,7 +73,7 @@ def check_files(folder: Path) -> None:
     assert [path for path in paths if KEY.encode() in path.read_bytes()] == []
 
 
-async def check_told(stage: Stage) -> None:
+async def check_events(stage: AgentHarness) -> None:
     _, history = await stage.history()
     ((_, said),) = await stage.failures()
     # It was repeated, and is hidden: what stands in its place was the attempt's.

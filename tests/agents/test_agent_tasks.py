@@ -2,42 +2,44 @@
 
 import json
 
-from longshore.core.states import TaskState
-from longshore.testing.messages_api import Request, Script, Usage, structured, text, tool_use
-from tests.agents.stage import KEY, SCHEMA, Stage, scenario
+from longshore.core.tasks.states import TaskState
+from tests.agents.harness import KEY, SCHEMA, AgentHarness, scenario
+from verification.messages_api import Request, Script, Usage, structured, text, tool_use
 
 
 @scenario
-async def test_a_plain_answer_is_the_result(stage: Stage) -> None:
-    stage.api.play([text("Hello, Ada.", usage=Usage(input_tokens=100, cache_read_tokens=300))])
-    await stage.define(options={"prompt": "Greet {{ input.name }}.", "role": "A host."})
-    await stage.submit({"taskId": "a", "name": "agent-task", "input": {"name": "Ada"}})
+async def test_a_plain_answer_is_the_result(harness: AgentHarness) -> None:
+    harness.api.set_script(
+        [text("Hello, Ada.", usage=Usage(input_tokens=100, cache_read_tokens=300))]
+    )
+    await harness.define(options={"prompt": "Greet {{ input.name }}.", "role": "A host."})
+    await harness.submit({"taskId": "a", "name": "agent-task", "input": {"name": "Ada"}})
 
-    row = await stage.over()
+    row = await harness.wait_finished()
 
     assert row.state is TaskState.COMPLETED, row.failure
-    assert await stage.result() == "Hello, Ada."
-    (request,) = stage.requests()
+    assert await harness.result() == "Hello, Ada."
+    (request,) = harness.requests()
     assert "<task>\nGreet Ada.\n</task>" in request.first_prompt
     assert "<role>\nA host.\n</role>" in request.first_prompt
     assert request.credential == KEY
     assert (row.usage.turns, row.usage.input_tokens, row.usage.output_tokens) == (1, 100, 10)
     assert row.usage.cache_read_tokens == 300
     assert row.usage.cost_usd > 0
-    await stage.history()
-    assert "task: Hello, Ada.\n" in await stage.output()
-    assert b"75% from the cache" in await stage.file("logs/summary.log")
-    assert json.loads(await stage.file("artifacts/task-result.json")) == "Hello, Ada."
-    (traced,) = await stage.trace()
+    await harness.history()
+    assert "task: Hello, Ada.\n" in await harness.output()
+    assert b"75% from the cache" in await harness.file("logs/summary.log")
+    assert json.loads(await harness.file("artifacts/task-result.json")) == "Hello, Ada."
+    (traced,) = await harness.trace()
     assert traced["end"]["how"] == "completed"
     assert traced["tokens"]["cacheEfficiency"] == 75.0
-    assert not stage.files().exists()
+    assert not harness.files().exists()
 
 
 @scenario
-async def test_results_go_on_from_step_to_step_and_from_task_to_task(stage: Stage) -> None:
+async def test_results_go_on_from_step_to_step_and_from_task_to_task(harness: AgentHarness) -> None:
     found = {"title": "Tides", "score": 7}
-    stage.api.play(
+    harness.api.set_script(
         [
             Script.of(structured(found), when="Outline"),
             Script.of(text("A text on {{ tides }}."), when="Write"),
@@ -48,61 +50,61 @@ async def test_results_go_on_from_step_to_step_and_from_task_to_task(stage: Stag
         {"name": "outline", "prompt": "Outline it.", "outputSchema": SCHEMA},
         {"name": "write", "prompt": "Write about {{ steps.outline.title }}."},
     ]
-    await stage.define("writer", options={"steps": steps})
-    await stage.define("judge", options={"prompt": "Judge {{ tasks.first }}"})
-    await stage.submit(
+    await harness.define("writer", options={"steps": steps})
+    await harness.define("judge", options={"prompt": "Judge {{ tasks.first }}"})
+    await harness.submit(
         {"taskId": "first", "name": "writer", "input": {"about": "water"}},
         {"taskId": "last", "name": "judge", "dependsOn": ["first"]},
     )
 
-    row = await stage.over("first", "last")
+    row = await harness.wait_finished("first", "last")
 
     assert row.state is TaskState.COMPLETED, row.failure
-    assert await stage.result("first") == "A text on {{ tides }}."
-    (outline,) = stage.requests("first", step="outline")
+    assert await harness.result("first") == "A text on {{ tides }}."
+    (outline,) = harness.requests("first", step="outline")
     assert _offered(outline) == {"StructuredOutput"}
     assert '"about": "water"' in outline.first_prompt
-    (write,) = stage.requests("first", step="write")
+    (write,) = harness.requests("first", step="write")
     assert write.tools == []
     assert "<task>\nWrite about Tides.\n</task>" in write.first_prompt
-    (judge,) = stage.requests("last")
+    (judge,) = harness.requests("last")
     assert "<task>\nJudge A text on {{ tides }}.\n</task>" in judge.first_prompt
-    assert [one["step"] for one in await stage.trace(key="first")] == ["outline", "write"]
-    assert json.loads(await stage.file("artifacts/task-result.json", key="first")) == found
-    assert b"tides" in await stage.file("artifacts/write.json", key="first")
-    spent = (await stage.row("first")).usage
+    assert [one["step"] for one in await harness.trace(key="first")] == ["outline", "write"]
+    assert json.loads(await harness.file("artifacts/task-result.json", key="first")) == found
+    assert b"tides" in await harness.file("artifacts/write.json", key="first")
+    spent = (await harness.row("first")).usage
     assert (spent.turns, spent.input_tokens) == (2, 200)
 
 
 @scenario
-async def test_tools_are_used_as_listed_and_no_other(stage: Stage) -> None:
-    stage.api.play(
+async def test_tools_are_used_as_listed_and_no_other(harness: AgentHarness) -> None:
+    harness.api.set_script(
         [
-            tool_use("Bash", {"command": "echo one > made.txt; env"}, say="I look around."),
+            tool_use("Bash", {"command": "echo one > made.txt; env"}, preamble="I look around."),
             lambda request: tool_use(
-                "Write", {"file_path": f"{stage.files()}/two.txt", "content": "two\n"}
+                "Write", {"file_path": f"{harness.files()}/two.txt", "content": "two\n"}
             ),
-            lambda request: tool_use("Read", {"file_path": f"{stage.files()}/two.txt"}),
+            lambda request: tool_use("Read", {"file_path": f"{harness.files()}/two.txt"}),
             tool_use("WebFetch", {"url": "http://127.0.0.1:1/", "prompt": "x"}),
             tool_use("Glob", {"pattern": "*"}),
             text("done"),
         ]
     )
     tools = ["Bash", "Read", "Write"]
-    await stage.define(options={"prompt": "Do it.", "tools": tools})
-    await stage.submit()
+    await harness.define(options={"prompt": "Do it.", "tools": tools})
+    await harness.submit()
 
-    row = await stage.over()
+    row = await harness.wait_finished()
 
     assert row.state is TaskState.COMPLETED, row.failure
-    requests = stage.requests()
+    requests = harness.requests()
     assert _offered(requests[0]) == {*tools}
     bash, write, read, *unlisted = [request.tool_results[0] for request in requests[1:]]
-    _check_environment(bash.text, stage)
+    _check_environment(bash.text, harness)
     assert not write.is_error
     assert "two" in read.text
     assert all(result.is_error for result in unlisted), unlisted
-    (traced,) = await stage.trace()
+    (traced,) = await harness.trace()
     assert [(tool["name"], tool["outcome"]) for tool in traced["tools"]] == [
         ("Bash", "ok"),
         ("Write", "ok"),
@@ -110,7 +112,7 @@ async def test_tools_are_used_as_listed_and_no_other(stage: Stage) -> None:
         ("WebFetch", "failed"),
         ("Glob", "failed"),
     ]
-    output = await stage.output()
+    output = await harness.output()
     assert "I look around." in output
     assert "Bash" in output
     assert KEY not in output
@@ -121,22 +123,24 @@ def _offered(request: Request) -> set[str]:
     return {*request.tools} - {"DeferredToolPlaceholder"}
 
 
-def _check_environment(printed: str, stage: Stage) -> None:
+def _check_environment(printed: str, stage: AgentHarness) -> None:
     found = dict(line.split("=", 1) for line in printed.splitlines() if "=" in line)
     assert KEY not in printed
     assert stage.api.url not in printed
     assert {
         name: text for name, text in found.items() if name.startswith("LONGSHORE") and text
     } == {}
-    own = f"{stage.work_folder}/{stage.id_of()}.1/agent"
+    own = f"{stage.work_folder}/{stage.task_id()}.1/agent"
     assert found["HOME"] == own
     assert found["CLAUDE_CONFIG_DIR"].startswith(own)
     assert found["TMPDIR"].startswith(own)
 
 
 @scenario
-async def test_only_the_named_uses_of_a_tool_are_allowed_and_todos_are_traced(stage: Stage) -> None:
-    stage.api.play(
+async def test_only_the_named_uses_of_a_tool_are_allowed_and_todos_are_traced(
+    harness: AgentHarness,
+) -> None:
+    harness.api.set_script(
         [
             tool_use("TaskCreate", {"subject": "Look", "description": "at it"}),
             tool_use("TaskUpdate", {"taskId": "1", "status": "in_progress"}),
@@ -147,16 +151,16 @@ async def test_only_the_named_uses_of_a_tool_are_allowed_and_todos_are_traced(st
         ]
     )
     tools = ["Bash(git *)", "TaskCreate", "TaskUpdate"]
-    await stage.define(options={"prompt": "Do it.", "tools": tools})
-    await stage.submit()
+    await harness.define(options={"prompt": "Do it.", "tools": tools})
+    await harness.submit()
 
-    row = await stage.over()
+    row = await harness.wait_finished()
 
     assert row.state is TaskState.COMPLETED, row.failure
-    _, _, _, denied, allowed, _ = [request.tool_results for request in stage.requests()]
+    _, _, _, denied, allowed, _ = [request.tool_results for request in harness.requests()]
     assert denied[0].is_error
     assert "git version" in allowed[0].text
-    (traced,) = await stage.trace()
+    (traced,) = await harness.trace()
     (todo,) = traced["todos"]
     assert (todo["subject"], todo["state"]) == ("Look", "completed")
     assert traced["counts"]["denied"] == 1
@@ -164,16 +168,16 @@ async def test_only_the_named_uses_of_a_tool_are_allowed_and_todos_are_traced(st
 
 
 @scenario
-async def test_an_agent_that_takes_too_many_turns_fails_for_good(stage: Stage) -> None:
-    stage.api.play([tool_use("Bash", {"command": "true"})])
-    await stage.define(options={"prompt": "Do it.", "tools": ["Bash"], "maxTurns": 2})
-    await stage.submit()
+async def test_an_agent_that_takes_too_many_turns_fails_for_good(harness: AgentHarness) -> None:
+    harness.api.set_script([tool_use("Bash", {"command": "true"})])
+    await harness.define(options={"prompt": "Do it.", "tools": ["Bash"], "maxTurns": 2})
+    await harness.submit()
 
-    row = await stage.over()
+    row = await harness.wait_finished()
 
     assert row.state is TaskState.FAILED
-    ((category, said),) = await stage.failures()
+    ((category, said),) = await harness.failures()
     assert category == "validation"
     assert "turn" in said
-    assert len(stage.requests()) in (2, 3)
-    assert row.usage.turns == len(stage.requests())
+    assert len(harness.requests()) in (2, 3)
+    assert row.usage.turns == len(harness.requests())

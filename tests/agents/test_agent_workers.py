@@ -5,13 +5,20 @@ import os
 from pathlib import Path
 
 from longshore.core.agents.transcripts import session_id
-from longshore.core.states import TaskState
-from longshore.runners.keeper.kernel import descendants
-from longshore.services.worker.sessions import sessions_of
-from longshore.testing.messages_api import text, tool_use
-from tests.acceptance.conftest import WorkerProcess, until
-from tests.agents.holding import begun, detached
-from tests.agents.stage import Stage, left_of, name_of, on_stage, scenario, settings_for
+from longshore.core.tasks.states import TaskState
+from longshore.execution.forkserver.linux import descendants
+from longshore.services.worker.attempt_specs import load_conversations
+from tests.acceptance.conftest import WorkerProcess, wait_until
+from tests.agents.harness import (
+    AgentHarness,
+    open_harness,
+    process_name,
+    scenario,
+    settings_for,
+    survivors,
+)
+from tests.agents.held_cli import detached_command, wait_for_file
+from verification.messages_api import text, tool_use
 
 
 @scenario
@@ -19,33 +26,33 @@ async def test_a_killed_worker_leaves_nobody_behind_and_the_next_one_goes_on(
     tmp_path: Path,
 ) -> None:
     os.mkfifo(tmp_path / "never")
-    far = detached(tmp_path / "never")
+    far = detached_command(tmp_path / "never")
     script = [
         tool_use("Bash", {"command": "echo > kept"}),
         tool_use("Bash", {"command": f"{far}; echo > begun; read nothing < {tmp_path}/never"}),
         text("done"),
     ]
-    async with on_stage(tmp_path, script, works=False) as stage:
+    async with open_harness(tmp_path, script, with_worker=False) as stage:
         await stage.define(options={"prompt": "Do it.", "tools": ["Bash"]})
         await stage.submit()
         first = WorkerProcess(settings_for(tmp_path, stage.api.url))
         try:
-            await begun(stage.files() / "begun")
-            await begun(stage.files() / "detached")
-            await until(lambda: answers_stored(stage, 2))
-            family = {one: name_of(one) for one in descendants(first.process.pid)}
+            await wait_for_file(stage.files() / "begun")
+            await wait_for_file(stage.files() / "detached")
+            await wait_until(lambda: answers_stored(stage, 2))
+            family = {one: process_name(one) for one in descendants(first.process.pid)}
             assert int((stage.files() / "detached").read_text()) in family
             assert {"claude", "bash", "longshore-task"} <= {*family.values()}
         finally:
             first.kill()
 
         async def nobody_is_left() -> bool:
-            return not left_of(family)
+            return not survivors(family)
 
-        await until(nobody_is_left)
+        await wait_until(nobody_is_left)
         second = WorkerProcess(settings_for(tmp_path, stage.api.url))
         try:
-            row = await stage.over()
+            row = await stage.wait_finished()
         finally:
             second.kill()
 
@@ -54,14 +61,14 @@ async def test_a_killed_worker_leaves_nobody_behind_and_the_next_one_goes_on(
         *_, last = stage.requests()
         assert len(stage.requests()) == 3
         assert "Tool call interrupted" in json.dumps(last.messages)
-        assert stage.asked_again() == []
+        assert stage.repeated_requests() == []
         assert row.usage.turns == 3
         assert row.usage.input_tokens == stage.api.usage_of().input_tokens
 
 
-async def answers_stored(stage: Stage, count: int) -> bool:
+async def answers_stored(stage: AgentHarness, count: int) -> bool:
     backend, row = stage.services.backend, await stage.row()
-    found = await sessions_of(row, blobs=backend.blobs, documents=stage.services.documents)
+    found = await load_conversations(row, blobs=backend.blobs, documents=stage.services.documents)
     kept = found.get(session_id(row.id, "task"))
     return kept is not None and count <= len(
         [entry for entry in kept.entries if entry.get("type") == "assistant"]

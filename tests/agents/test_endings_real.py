@@ -13,11 +13,16 @@ from typing import Any
 
 from claude_agent_sdk import AssistantMessage, ClaudeAgentOptions, ResultMessage, query
 
-from longshore.core.agents.endings import Ending, Reason, Verdict, verdict_of
-from longshore.core.error_categories import ErrorCategory as Category
-from longshore.testing.messages_api import (
+from longshore.core.agents.failures import (
+    QueryEnding,
+    QueryFailure,
+    QueryFailureReason,
+    query_failure_of,
+)
+from longshore.core.tasks.error_categories import ErrorCategory as Category
+from verification.messages_api import (
     MessagesApi,
-    Stage,
+    RequestState,
     error,
     hang,
     reset,
@@ -25,7 +30,7 @@ from longshore.testing.messages_api import (
     structured,
     text,
 )
-from longshore.testing.messages_api.script import Step
+from verification.messages_api.script import Step
 
 MODEL = "claude-sonnet-4-5"
 AT_ONCE = 2
@@ -39,7 +44,7 @@ SCHEMA = {
 }
 
 # Reason, category, and whether it is worth another attempt; None: it worked.
-Told = tuple[Reason, Category, bool] | None
+Expected = tuple[QueryFailureReason, Category, bool] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +52,7 @@ class Row:
     """One query: what the API does, and how the attempt should be told of it."""
 
     step: Step
-    told: Told
+    expected: Expected
     requests: int = 1  # how many the CLI makes of it
     environment: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -71,7 +76,7 @@ def _environment(url: str, home: Path, more: Mapping[str, str]) -> dict[str, str
     }
 
 
-async def _ending(url: str, home: Path, row: Row) -> Verdict | None:
+async def _run_query(url: str, home: Path, row: Row) -> QueryFailure | None:
     home.mkdir()
     stderr: deque[str] = deque(maxlen=50)
     raised, result, assistant_error = None, None, None
@@ -93,7 +98,7 @@ async def _ending(url: str, home: Path, row: Row) -> Verdict | None:
     # Whatever it is, it is what the table is about.
     except Exception as error:  # noqa: BLE001
         raised = error
-    ending = Ending.of(
+    ending = QueryEnding.from_query(
         raised,
         result,
         assistant_error=assistant_error,
@@ -101,34 +106,34 @@ async def _ending(url: str, home: Path, row: Row) -> Verdict | None:
         model=MODEL,
         wants_structure="output_format" in row.options,
     )
-    return verdict_of(ending)
+    return query_failure_of(ending)
 
 
-async def _play(
+async def _run_rows(
     rows: Mapping[str, Row], home: Path
-) -> tuple[dict[str, Verdict | None], MessagesApi]:
+) -> tuple[dict[str, QueryFailure | None], MessagesApi]:
     turns = asyncio.Semaphore(AT_ONCE)
     async with MessagesApi() as api:
 
-        async def one(key: str, row: Row) -> Verdict | None:
+        async def one(key: str, row: Row) -> QueryFailure | None:
             async with turns:
-                return await _ending(api.play([row.step], key=key), home / key, row)
+                return await _run_query(api.set_script([row.step], key=key), home / key, row)
 
         verdicts = await asyncio.gather(*(one(key, row) for key, row in rows.items()))
     return dict(zip(rows, verdicts, strict=True)), api
 
 
-def _told(verdict: Verdict | None) -> Told:
-    if verdict is None:
+def _classification(failure: QueryFailure | None) -> Expected:
+    if failure is None:
         return None
-    return verdict.reason, verdict.failure.category, verdict.failure.retryable
+    return failure.reason, failure.failure.category, failure.failure.retryable
 
 
 def _check(rows: Mapping[str, Row], home: Path) -> tuple[dict[str, str], MessagesApi]:
     """Compare all rows at once; the messages, by row."""
-    verdicts, api = asyncio.run(_play(rows, home))
-    assert {key: _told(verdict) for key, verdict in verdicts.items()} == {
-        key: row.told for key, row in rows.items()
+    verdicts, api = asyncio.run(_run_rows(rows, home))
+    assert {key: _classification(verdict) for key, verdict in verdicts.items()} == {
+        key: row.expected for key, row in rows.items()
     }
     assert {key: len(api.requests_of(key)) for key in rows} == {
         key: row.requests for key, row in rows.items()
@@ -138,8 +143,8 @@ def _check(rows: Mapping[str, Row], home: Path) -> tuple[dict[str, str], Message
 
 def test_what_the_api_refuses_has_the_category_of_its_status(tmp_path: Path) -> None:
     def refused(status: int, category: Category, requests: int = 1, **options: Any) -> Row:
-        told = (Reason.STATUS, category, category.retryable)
-        return Row(step=error(status, **options), told=told, requests=requests)
+        told = (QueryFailureReason.STATUS, category, category.retryable)
+        return Row(step=error(status, **options), expected=told, requests=requests)
 
     rows = {
         # The CLI leaves out what a server may not know, piece by piece.
@@ -161,49 +166,49 @@ def test_what_the_api_refuses_has_the_category_of_its_status(tmp_path: Path) -> 
 
 
 def test_answers_that_never_come_or_break_off_are_worth_another_attempt(tmp_path: Path) -> None:
-    no_answer = (Reason.NO_ANSWER, Category.TIMEOUT, True)
+    no_answer = (QueryFailureReason.NO_ANSWER, Category.TIMEOUT, True)
     rows = {
         "stall": Row(
             step=stall(),
-            told=no_answer,
+            expected=no_answer,
             environment={
                 # The least that the CLI allows.
                 "CLAUDE_BYTE_STREAM_IDLE_TIMEOUT_MS": "10000",
                 "CLAUDE_CODE_DISABLE_NONSTREAMING_FALLBACK": "1",
             },
         ),
-        "hang": Row(step=hang(), told=no_answer, environment={"API_TIMEOUT_MS": "1000"}),
-        "reset": Row(step=reset(), told=(Reason.NETWORK, Category.NETWORK, True)),
+        "hang": Row(step=hang(), expected=no_answer, environment={"API_TIMEOUT_MS": "1000"}),
+        "reset": Row(step=reset(), expected=(QueryFailureReason.NETWORK, Category.NETWORK, True)),
     }
 
     _, api = _check(rows, tmp_path)
 
     (hung,), (stalled,) = api.requests_of("hang"), api.requests_of("stall")
-    assert (hung.stage, stalled.stage) == (Stage.ABANDONED, Stage.ABANDONED)
+    assert (hung.state, stalled.state) == (RequestState.ABANDONED, RequestState.ABANDONED)
 
 
 def test_answers_that_are_no_result_are_told_apart(tmp_path: Path) -> None:
-    shape = (Reason.SHAPE, Category.PARSE, True)
+    shape = (QueryFailureReason.SCHEMA_MISMATCH, Category.PARSE, True)
     structure = {"output_format": SCHEMA}
     rows = {
-        "schema-met": Row(step=structured({"answer": "42"}), told=None, options=structure),
+        "schema-met": Row(step=structured({"answer": "42"}), expected=None, options=structure),
         "schema-never-met": Row(
             step=structured({"wrong": 1}),
-            told=shape,
+            expected=shape,
             requests=2,
             options=structure,
             environment={"MAX_STRUCTURED_OUTPUT_RETRIES": "2"},
         ),
         # It is told once more to hand its result in, and then believed.
-        "prose": Row(step=text("It is 42."), told=shape, requests=2, options=structure),
+        "prose": Row(step=text("It is 42."), expected=shape, requests=2, options=structure),
         "refusal": Row(
             step=text("No.", stop_reason="refusal"),
-            told=(Reason.REFUSAL, Category.VALIDATION, False),
+            expected=(QueryFailureReason.REFUSAL, Category.VALIDATION, False),
             requests=2,
         ),
         "no-key": Row(
             step=text(),
-            told=(Reason.NO_CREDENTIALS, Category.AUTH, False),
+            expected=(QueryFailureReason.NO_CREDENTIALS, Category.AUTH, False),
             requests=0,
             environment={"ANTHROPIC_API_KEY": ""},
         ),

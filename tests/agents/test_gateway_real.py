@@ -15,10 +15,10 @@ from claude_agent_sdk import (
     query,
 )
 
-from longshore.runners.agent.exchanges import GO, Verdict
-from longshore.runners.agent.gateway import Gateway
-from longshore.testing.messages_api import Request, Script, Usage, text, tool_use
-from tests.agents.gateway_play import SECRET, Books, model_that, scenario
+from longshore.execution.runners.agent.accounting import ALLOW, RequestDecision
+from longshore.execution.runners.agent.gateway import Gateway
+from tests.agents.gateway_client import SECRET, RecordingBudget, scenario, scripted_model
+from verification.messages_api import Request, Script, Usage, text, tool_use
 
 MODELS = ("claude-sonnet-5-5", "claude-haiku-5-5")
 # What a curious tool would look at: its own surroundings, and those of all above it.
@@ -50,7 +50,7 @@ async def test_a_tool_that_looks_everywhere_finds_only_the_token(
     # As if the child had inherited one: it must not get to the command line either.
     monkeypatch.setenv("CLAUDE_CODE_OAUTH_TOKEN", f"inherited-{SECRET}")
     look = tool_use("Bash", {"command": CURIOUS % os.getpid()})
-    async with model_that([look, text("done")]) as (api, client):
+    async with scripted_model([look, text("done")]) as (api, client):
         gateway = client.gateway
         options = _options(gateway, tmp_path, tools=["Bash"], allowed_tools=["Bash"])
         messages = [message async for message in query(prompt="look", options=options)]
@@ -64,10 +64,10 @@ async def test_a_tool_that_looks_everywhere_finds_only_the_token(
 
 @scenario
 async def test_a_question_that_is_stopped_ends_the_run_at_once(tmp_path: Path) -> None:
-    books = Books(verdicts=[GO, Verdict("the budget of 1 USD is used up")])
+    books = RecordingBudget(decisions=[ALLOW, RequestDecision("the budget of 1 USD is used up")])
     says = [tool_use("Bash", {"command": "echo 1"}), text("never said")]
     heard: set[str] = set()
-    async with model_that(says, books) as (api, client):
+    async with scripted_model(says, books) as (api, client):
         options = _options(client.gateway, tmp_path, tools=["Bash"], allowed_tools=["Bash"])
 
         async def run() -> None:
@@ -77,12 +77,12 @@ async def test_a_question_that_is_stopped_ends_the_run_at_once(tmp_path: Path) -
         with pytest.raises(ResultError) as ended:
             await run()
 
-        assert client.gateway.stopped == "the budget of 1 USD is used up"
+        assert client.gateway.stop_reason == "the budget of 1 USD is used up"
         assert "the budget of 1 USD is used up" in str(ended.value.data["result"])
         assert ended.value.data["api_error_status"] == 402
         # With all the retries that the command line has by default, it makes use of none.
-        assert (len(api.requests), len(books.asked), "api_retry" in heard) == (1, 2, False)
-        assert ended.value.data["total_cost_usd"] == books.told[0].cost_usd > 0
+        assert (len(api.requests), len(books.requests), "api_retry" in heard) == (1, 2, False)
+        assert ended.value.data["total_cost_usd"] == books.responses[0].cost_usd > 0
 
 
 def _is_a_look(request: Request) -> bool:
@@ -96,9 +96,9 @@ async def test_what_is_counted_is_what_the_command_line_counts(tmp_path: Path) -
     answers = [text(usage=small), text(usage=large), text(usage=small), text(usage=large)]
     # It looks whether there is such a model; that costs something, too, and it does not count it.
     looks = Script.of(text(usage=Usage(input_tokens=0, output_tokens=0)), when=_is_a_look)
-    books = Books()
+    books = RecordingBudget()
     async with (
-        model_that([looks, Script.of(*answers)], books) as (_, client),
+        scripted_model([looks, Script.of(*answers)], books) as (_, client),
         ClaudeSDKClient(_options(client.gateway, tmp_path)) as agent,
     ):
         # Each model with a short and a long prompt, which one of them charges more for.
@@ -109,10 +109,10 @@ async def test_what_is_counted_is_what_the_command_line_counts(tmp_path: Path) -
                 results = [one async for one in agent.receive_response()]
             (result,) = [one for one in results if isinstance(one, ResultMessage)]
             # What it says at its end was counted before.
-            assert result.total_cost_usd == sum(answered.cost_usd for answered in books.told)
+            assert result.total_cost_usd == sum(answered.cost_usd for answered in books.responses)
 
     for model in MODELS:
-        ours = [one for one in books.told if one.model == model and one.cost_usd]
+        ours = [one for one in books.responses if one.model == model and one.cost_usd]
         assert len(ours) == 2
         theirs = result.model_usage[model]
         assert theirs["inputTokens"] == sum(one.tokens.input for one in ours)

@@ -9,22 +9,29 @@ import textwrap
 import pytest
 
 from longshore.errors import ConfigurationError
-from longshore.runners.agent.credentials import ApiKey, Bearer, Mask
-from longshore.testing.messages_api import error, raw
-from tests.agents.gateway_play import SECRET, gateway_to, http, model_that, scenario, wire
+from longshore.execution.runners.agent.credentials import BearerToken, ModelApiKey, SecretMask
+from tests.agents.gateway_client import (
+    SECRET,
+    http_response,
+    open_gateway,
+    raw_upstream,
+    scenario,
+    scripted_model,
+)
+from verification.messages_api import error, raw
 
 NOBODY = 65534
 
 
-@pytest.mark.parametrize("kind", [ApiKey, Bearer])
-def test_a_credential_does_not_show_itself(kind: type[ApiKey | Bearer]) -> None:
+@pytest.mark.parametrize("kind", [ModelApiKey, BearerToken])
+def test_a_credential_does_not_show_itself(kind: type[ModelApiKey | BearerToken]) -> None:
     assert SECRET not in f"{kind(SECRET)!r} {kind(SECRET)} {[kind(SECRET)]}"
 
 
 @pytest.mark.parametrize("secret", ["", "two words", "line\nbreak: x", "schlüssel", "\x7f"])
-@pytest.mark.parametrize("kind", [ApiKey, Bearer])
+@pytest.mark.parametrize("kind", [ModelApiKey, BearerToken])
 def test_what_cannot_stand_in_a_header_is_refused_and_not_repeated(
-    kind: type[ApiKey | Bearer], secret: str
+    kind: type[ModelApiKey | BearerToken], secret: str
 ) -> None:
     with pytest.raises(ConfigurationError) as refused:
         kind(secret)
@@ -36,7 +43,10 @@ def test_what_cannot_stand_in_a_header_is_refused_and_not_repeated(
 @pytest.mark.parametrize("size", [1, 2, 5, 100])
 def test_a_mask_finds_the_secret_in_pieces_of_any_size(size: int) -> None:
     secret = "abcab" * 3
-    mask, data = Mask(secret, "***"), b"abcab" * 4 + b" ababcab " + b"abcab" * 3 + b" abcababca"
+    mask, data = (
+        SecretMask(secret, "***"),
+        b"abcab" * 4 + b" ababcab " + b"abcab" * 3 + b" abcababca",
+    )
 
     seen = b"".join(mask.feed(data[start : start + size]) for start in range(0, len(data), size))
 
@@ -44,14 +54,14 @@ def test_a_mask_finds_the_secret_in_pieces_of_any_size(size: int) -> None:
 
 
 def test_a_very_short_key_is_no_secret_and_leaves_answers_as_they_are() -> None:
-    mask = Mask("x", "***")
+    mask = SecretMask("x", "***")
 
     assert (mask.feed(b'{"type": "text"}'), mask.end()) == (b'{"type": "text"}', b"")
-    assert mask.text("a text") == "a text"
+    assert mask.mask_text("a text") == "a text"
 
 
 def test_a_mask_holds_back_only_what_may_be_the_secret() -> None:
-    mask = Mask(SECRET, "***")
+    mask = SecretMask(SECRET, "***")
 
     assert mask.feed(b"data: sk-\n\n") == b"data: sk-\n\n"
     assert mask.feed(b"data: sk-") == b"data: "
@@ -65,7 +75,7 @@ async def test_an_upstream_that_repeats_the_credential_is_heard_to_repeat_the_to
         error(401, f"invalid key {SECRET}"),
         raw(502, f"<p>{SECRET}", headers={"x-you-sent": SECRET}),
     ]
-    async with model_that(says) as (_, client):
+    async with scripted_model(says) as (_, client):
         for status in (401, 502):
             async with client.ask() as answer:
                 heard = f"{answer.headers} {await answer.text()}"
@@ -80,8 +90,8 @@ async def test_it_is_found_in_a_stream_wherever_that_is_cut() -> None:
     said = f"data: {json.dumps({'type': 'error', 'error': {'message': SECRET}})}\n\n".encode()
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
     cut = said.index(SECRET.encode()) + 7
-    async with wire(head, said[:cut], said[cut:]) as up, gateway_to(up.url) as client:
-        _, heard = await client.answer()
+    async with raw_upstream(head, said[:cut], said[cut:]) as up, open_gateway(up.url) as client:
+        _, heard = await client.response()
 
         assert heard == said.decode().replace(SECRET, client.gateway.token)
 
@@ -90,8 +100,8 @@ async def test_it_is_found_in_a_stream_wherever_that_is_cut() -> None:
 async def test_it_is_not_in_what_is_said_of_the_connection(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    broken = http(f"900 {SECRET}", b"{}")
-    async with wire(broken) as up, gateway_to(up.url) as client:
+    broken = http_response(f"900 {SECRET}", b"{}")
+    async with raw_upstream(broken) as up, open_gateway(up.url) as client:
         try:
             async with client.ask() as answer:
                 heard = f"{answer.reason} {await answer.text()}"
@@ -99,18 +109,18 @@ async def test_it_is_not_in_what_is_said_of_the_connection(
             heard = str(trouble)
 
         printed = capfd.readouterr()
-        assert SECRET not in f"{heard} {client.gateway.trouble} {vars(client.gateway)}"
+        assert SECRET not in f"{heard} {client.gateway.connection_error} {vars(client.gateway)}"
         assert SECRET not in f"{caplog.text} {printed.out} {printed.err}"
 
 
 # Two processes of one user: the first holds a secret, the second looks. As another user than root,
 # whom nothing is hidden from.
-LOOKING = textwrap.dedent(
+MEMORY_READER = textwrap.dedent(
     """
     import ctypes, json, os, signal, sys
-    from longshore.adapters.process import table
-    from longshore.runners.agent.secrecy import hide_memory
-    from longshore.runners.keeper.kernel import descendants, die_with
+    from longshore.execution.host import process_table as table
+    from longshore.execution.runners.agent.process_memory import hide_memory
+    from longshore.execution.forkserver.linux import descendants, die_with_parent
 
     if os.geteuid() == 0:
         os.setgroups([])
@@ -134,7 +144,7 @@ LOOKING = textwrap.dedent(
         looker = os.getpid()
         holder = os.fork()
         if holder == 0:
-            die_with(looker)
+            die_with_parent(looker)
             os.write(tell, b"%d" % (hide_memory() if hides else 7))
             signal.pause()
         hidden = os.read(ready, 1)
@@ -143,7 +153,7 @@ LOOKING = textwrap.dedent(
             "hidden": hidden.decode(),
             "environ": may_open(f"/proc/{holder}/environ"),
             "mem": may_open(f"/proc/{holder}/mem"),
-            "alive": table.alive(holder),
+            "alive": table.is_alive(holder),
             "size": table.rss_bytes_of(holder) > 0 and below.get(holder, 0) > 0,
             "start": table.start_time_of(holder) is not None,
             "group": holder in table.group_members(os.getpgid(holder)),
@@ -161,7 +171,7 @@ LOOKING = textwrap.dedent(
 def test_the_childs_memory_is_hidden_from_its_user_and_its_keeper_sees_what_it_needs() -> None:
     path = os.pathsep.join(sys.path)
     ran = subprocess.run(
-        [sys.executable, "-c", LOOKING],
+        [sys.executable, "-c", MEMORY_READER],
         env={"PYTHONPATH": path, "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core.agents.repositories import cache_name, checked_ref
-from longshore.core.failures import ErrorCategory, failure_of
-from longshore.runners.agent.git_troubles import GitFailed, UnknownRef
-from longshore.runners.agent.workspace import Rules
-from tests.agents.git_house import Machine, Origin, fresh_git, git
+from longshore.core.agents.repositories import cache_name, validate_ref
+from longshore.core.tasks.failures import ErrorCategory, failure_of
+from longshore.execution.runners.agent.git_errors import GitFailed, UnknownRef
+from longshore.execution.runners.agent.workspace import RepositoryRules
+from tests.agents.git_repositories import Origin, WorkspaceMachine, fresh_git, git
 
 FILES = {"a.txt": b"one\n", "folder/b.bin": bytes(range(256)), "run.sh": b"#!/bin/sh\n"}
 
@@ -24,21 +24,21 @@ def origin(tmp_path: Path) -> Origin:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path / "machine")
+def machine(tmp_path: Path) -> WorkspaceMachine:
+    return WorkspaceMachine(tmp_path / "machine")
 
 
 def _head(origin: Origin, ref: str = "main") -> str:
-    return git("rev-parse", f"{ref}^{{commit}}", at=origin.place)
+    return git("rev-parse", f"{ref}^{{commit}}", at=origin.path)
 
 
 def test_the_files_of_the_default_branch_are_there_and_the_agent_can_use_git(
-    origin: Origin, machine: Machine
+    origin: Origin, machine: WorkspaceMachine
 ) -> None:
     first = _head(origin)
     second = origin.commit({"a.txt": b"two\n"})
     someone = ("-c", "user.name=A", "-c", "user.email=a@example.com")
-    git(*someone, "tag", "-a", "-m", "x", "v1", first, at=origin.place)
+    git(*someone, "tag", "-a", "-m", "x", "v1", first, at=origin.path)
 
     space = machine.open(origin.url)
 
@@ -59,14 +59,16 @@ def test_the_files_of_the_default_branch_are_there_and_the_agent_can_use_git(
 @pytest.mark.parametrize(
     "ref", ["side", "refs/heads/side", "v1", "refs/tags/v1", "refs/pull/1/head", "commit", "hidden"]
 )
-def test_a_branch_a_tag_and_a_commit_are_found(origin: Origin, machine: Machine, ref: str) -> None:
+def test_a_branch_a_tag_and_a_commit_are_found(
+    origin: Origin, machine: WorkspaceMachine, ref: str
+) -> None:
     wanted = origin.commit({"a.txt": b"side\n"}, branch="side", fresh=True)
-    git("tag", "v1", wanted, at=origin.place)
-    git("update-ref", "refs/pull/1/head", wanted, at=origin.place)
+    git("tag", "v1", wanted, at=origin.path)
+    git("update-ref", "refs/pull/1/head", wanted, at=origin.path)
     if ref == "hidden":
         # No branch and no tag leads to it; servers give it by its id all the same.
         wanted = origin.commit({"a.txt": b"side\n"}, branch="refs/hidden/x", fresh=True)
-        git("config", "uploadpack.allowAnySHA1InWant", "true", at=origin.place)
+        git("config", "uploadpack.allowAnySHA1InWant", "true", at=origin.path)
 
     space = machine.open(origin.url, wanted if ref in ("commit", "hidden") else ref)
 
@@ -75,10 +77,10 @@ def test_a_branch_a_tag_and_a_commit_are_found(origin: Origin, machine: Machine,
 
 
 def test_of_a_branch_and_a_tag_with_one_name_the_branch_is_taken(
-    origin: Origin, machine: Machine
+    origin: Origin, machine: WorkspaceMachine
 ) -> None:
     tagged = _head(origin)
-    git("tag", "both", tagged, at=origin.place)
+    git("tag", "both", tagged, at=origin.path)
     branch = origin.commit({"x": b""}, branch="both")
 
     assert machine.open(origin.url, "both").commit == branch
@@ -86,24 +88,24 @@ def test_of_a_branch_and_a_tag_with_one_name_the_branch_is_taken(
 
 
 def test_a_branch_is_looked_up_each_time_and_a_commit_only_once(
-    origin: Origin, machine: Machine
+    origin: Origin, machine: WorkspaceMachine
 ) -> None:
     first = machine.open(origin.url, "main").commit
     second = origin.commit({"a.txt": b"two\n"})
     # Renamed into a folder that it was: both cannot be kept side by side.
-    git("update-ref", "refs/heads/x", first, at=origin.place)
+    git("update-ref", "refs/heads/x", first, at=origin.path)
     assert machine.open(origin.url, "main").commit == second
-    git("update-ref", "-d", "refs/heads/x", at=origin.place)
-    git("update-ref", "refs/heads/x/y", first, at=origin.place)
+    git("update-ref", "-d", "refs/heads/x", at=origin.path)
+    git("update-ref", "refs/heads/x/y", first, at=origin.path)
     assert machine.open(origin.url, "x/y").commit == first
     rewritten = origin.commit({"a.txt": b"three\n"}, fresh=True)
-    git("tag", "moving", first, at=origin.place)
+    git("tag", "moving", first, at=origin.path)
     assert machine.open(origin.url, "moving").commit == first
-    git("tag", "--force", "moving", rewritten, at=origin.place)
+    git("tag", "--force", "moving", rewritten, at=origin.path)
     assert machine.open(origin.url, "moving").commit == rewritten
     assert machine.open(origin.url, "main").commit == rewritten
 
-    origin.place.rename(origin.place.with_name("gone.git"))
+    origin.path.rename(origin.path.with_name("gone.git"))
 
     assert machine.open(origin.url, second).commit == second
     with pytest.raises(GitFailed) as caught:
@@ -112,7 +114,7 @@ def test_a_branch_is_looked_up_each_time_and_a_commit_only_once(
 
 
 def test_an_attempt_at_work_does_not_notice_that_the_cache_is_deleted(
-    origin: Origin, machine: Machine
+    origin: Origin, machine: WorkspaceMachine
 ) -> None:
     space = machine.open(origin.url)
     (space.folder / "a.txt").write_text("changed\n")
@@ -122,16 +124,16 @@ def test_an_attempt_at_work_does_not_notice_that_the_cache_is_deleted(
 
     git("fsck", "--full", at=space.folder)
     git("commit", "--quiet", "-a", "-m", "x", at=space.folder)
-    changes = space.changes(machine.place / "artifacts")
+    changes = space.changes(machine.root / "artifacts")
 
     assert changes is not None
-    assert changes.whole
+    assert changes.complete
     # And the next attempt makes the cache again.
     assert machine.open(origin.url).commit == space.commit
 
 
 def test_what_one_attempt_writes_into_its_repository_is_not_in_the_next(
-    origin: Origin, machine: Machine
+    origin: Origin, machine: WorkspaceMachine
 ) -> None:
     space = machine.open(origin.url)
     (space.folder / "a.txt").write_text("changed\n")
@@ -147,7 +149,7 @@ def test_what_one_attempt_writes_into_its_repository_is_not_in_the_next(
     assert all(file.stat().st_nlink == links + 1 for file, links in before.items())
 
 
-def test_a_damaged_copy_is_made_anew(origin: Origin, machine: Machine) -> None:
+def test_a_damaged_copy_is_made_anew(origin: Origin, machine: WorkspaceMachine) -> None:
     commit = machine.open(origin.url).commit
     place = machine.cache / f"{cache_name(origin.url)}.git"
 
@@ -155,18 +157,18 @@ def test_a_damaged_copy_is_made_anew(origin: Origin, machine: Machine) -> None:
         (pack,) = (place / "objects/pack").glob("*.pack")
         pack.chmod(0o600)
         pack.write_bytes(pack.read_bytes()[:size])
-        machine.told.clear()
+        machine.progress.clear()
         space = machine.open(origin.url, ref)
 
         assert space.commit == commit
         assert (space.folder / "a.txt").read_bytes() == b"one\n"
-        assert f"cloning {origin.url}" in machine.told
+        assert f"cloning {origin.url}" in machine.progress
 
 
 def test_many_packs_are_joined(
-    origin: Origin, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    origin: Origin, machine: WorkspaceMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("longshore.runners.agent.mirror._MOST_PACKS", 2)
+    monkeypatch.setattr("longshore.execution.runners.agent.mirror._MAX_PACKS", 2)
     for number in range(4):
         commit = origin.commit({"a.txt": f"{number}\n".encode()})
         space = machine.open(origin.url)
@@ -179,7 +181,9 @@ def test_many_packs_are_joined(
 
 
 @pytest.mark.parametrize("ref", ["nope", "refs/heads/nope", "refs/pull/9/head", "0" * 40, "abc123"])
-def test_an_unknown_ref_is_the_callers_mistake(origin: Origin, machine: Machine, ref: str) -> None:
+def test_an_unknown_ref_is_the_callers_mistake(
+    origin: Origin, machine: WorkspaceMachine, ref: str
+) -> None:
     with pytest.raises(UnknownRef, match="correct 'ref'") as caught:
         machine.open(origin.url, ref)
 
@@ -188,7 +192,7 @@ def test_an_unknown_ref_is_the_callers_mistake(origin: Origin, machine: Machine,
 
 
 def test_a_repository_without_a_commit_is_the_callers_mistake(
-    tmp_path: Path, machine: Machine
+    tmp_path: Path, machine: WorkspaceMachine
 ) -> None:
     empty = Origin(tmp_path / "empty.git")
 
@@ -198,18 +202,18 @@ def test_a_repository_without_a_commit_is_the_callers_mistake(
 
 
 def test_without_permission_nothing_of_this_machine_is_cloned(
-    origin: Origin, machine: Machine
+    origin: Origin, machine: WorkspaceMachine
 ) -> None:
     for url in (origin.url, f"file://{origin.url}", "ext::sh -c id", "--upload-pack=id"):
         with pytest.raises(ValueError, match=r"expected|write such"):
-            machine.open(url, rules=Rules())
+            machine.open(url, rules=RepositoryRules())
     with pytest.raises(ValueError, match="branch"):
         machine.open(origin.url, "--upload-pack=id")
     assert not machine.cache.exists()
 
 
-def test_a_folder_that_is_in_use_is_left_alone(origin: Origin, machine: Machine) -> None:
-    into = machine.folder() / "workspace"
+def test_a_folder_that_is_in_use_is_left_alone(origin: Origin, machine: WorkspaceMachine) -> None:
+    into = machine.new_attempt_folder() / "workspace"
     into.mkdir(parents=True)
     (into / "mine").touch()
     machine._attempts -= 1
@@ -221,14 +225,18 @@ def test_a_folder_that_is_in_use_is_left_alone(origin: Origin, machine: Machine)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
-def test_a_local_repository_may_belong_to_somebody_else(origin: Origin, machine: Machine) -> None:
-    for place in (origin.place, *origin.place.rglob("*")):
+def test_a_local_repository_may_belong_to_somebody_else(
+    origin: Origin, machine: WorkspaceMachine
+) -> None:
+    for place in (origin.path, *origin.path.rglob("*")):
         os.chown(place, 65534, 65534)
 
     assert machine.open(origin.url).commit
 
 
-def test_a_machine_without_git_says_so(origin: Origin, machine: Machine, tmp_path: Path) -> None:
+def test_a_machine_without_git_says_so(
+    origin: Origin, machine: WorkspaceMachine, tmp_path: Path
+) -> None:
     with pytest.raises(GitFailed, match="install git") as caught:
         machine.open(origin.url, git=fresh_git(PATH=str(tmp_path)))
 
@@ -239,7 +247,7 @@ def test_git_agrees_about_what_can_be_a_ref(tmp_path: Path) -> None:
     parts = ["", ".", "..", "/", "//", "@", "@{", ".lock", " ", "~", ":", "[", "\\", "ü", "{", "*"]
     for name in {shape.format(part) for part in parts for shape in ("a{}b", "{}b", "a{}")}:
         try:
-            accepted = checked_ref(name) == name
+            accepted = validate_ref(name) == name
         except ValueError:
             accepted = False
         try:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core.failures import ErrorCategory, failure_of
-from longshore.runners.agent.git_troubles import GitFailed
-from longshore.runners.agent.workspace import PATCH_NAME, Workspace
-from tests.agents.git_house import Machine, Origin, git
+from longshore.core.tasks.failures import ErrorCategory, failure_of
+from longshore.execution.runners.agent.git_errors import GitFailed
+from longshore.execution.runners.agent.workspace import PATCH_NAME, Workspace
+from tests.agents.git_repositories import Origin, WorkspaceMachine, git
 
 FILES = {"a.txt": b"one\n", "folder/b.bin": bytes(range(256)), "run.sh": b"#!/bin/sh\n"}
 
@@ -23,13 +23,13 @@ def origin(tmp_path: Path) -> Origin:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path / "machine")
+def machine(tmp_path: Path) -> WorkspaceMachine:
+    return WorkspaceMachine(tmp_path / "machine")
 
 
-def test_nothing_changed_leaves_no_patch(origin: Origin, machine: Machine) -> None:
+def test_nothing_changed_leaves_no_patch(origin: Origin, machine: WorkspaceMachine) -> None:
     space = machine.open(origin.url)
-    artifacts = machine.place / "artifacts"
+    artifacts = machine.root / "artifacts"
 
     os.utime(space.folder / "a.txt")
 
@@ -38,7 +38,7 @@ def test_nothing_changed_leaves_no_patch(origin: Origin, machine: Machine) -> No
 
 
 def test_what_was_changed_comes_back_in_another_workspace_byte_by_byte(
-    origin: Origin, machine: Machine, tmp_path: Path
+    origin: Origin, machine: WorkspaceMachine, tmp_path: Path
 ) -> None:
     origin.commit(
         {
@@ -83,7 +83,7 @@ def test_what_was_changed_comes_back_in_another_workspace_byte_by_byte(
 
     assert changes is not None
     assert changes.patch is not None
-    assert changes.whole
+    assert changes.complete
     other = machine.open(origin.url, space.commit)
     other.apply(changes.patch.read_bytes())
     ignored = {"note.log", "made/x.o", "made/deep/x.o"}
@@ -109,7 +109,7 @@ def _contents(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def test_changes_can_be_asked_for_again_and_the_last_answer_stands(
-    origin: Origin, machine: Machine, tmp_path: Path
+    origin: Origin, machine: WorkspaceMachine, tmp_path: Path
 ) -> None:
     space = machine.open(origin.url)
     (space.folder / "new").write_bytes(b"1\n")
@@ -124,7 +124,7 @@ def test_changes_can_be_asked_for_again_and_the_last_answer_stands(
 
 
 def test_a_later_attempt_can_go_on_in_the_workspace_of_one_that_was_killed(
-    origin: Origin, machine: Machine, tmp_path: Path
+    origin: Origin, machine: WorkspaceMachine, tmp_path: Path
 ) -> None:
     space = machine.open(origin.url)
     (space.folder / "new").write_bytes(b"1\n")
@@ -132,16 +132,16 @@ def test_a_later_attempt_can_go_on_in_the_workspace_of_one_that_was_killed(
     space.folder.with_name("workspace.git").joinpath("index.lock").write_bytes(b"half")
 
     again = Workspace(folder=space.folder, commit=space.commit, git=space.git)
-    changes = again.until(time.monotonic() + 30).changes(tmp_path)
+    changes = again.with_deadline(time.monotonic() + 30).changes(tmp_path)
 
     assert changes is not None
     assert b"+1\n" in (tmp_path / PATCH_NAME).read_bytes()
     with pytest.raises(TimeoutError):
-        again.until(time.monotonic()).changes(tmp_path)
+        again.with_deadline(time.monotonic()).changes(tmp_path)
 
 
 def test_a_patch_has_a_largest_size_and_says_what_is_not_in_it(
-    origin: Origin, machine: Machine, tmp_path: Path
+    origin: Origin, machine: WorkspaceMachine, tmp_path: Path
 ) -> None:
     origin.commit({"old.txt": b"line\n" * 2_000})
     space = machine.open(origin.url)
@@ -153,8 +153,8 @@ def test_a_patch_has_a_largest_size_and_says_what_is_not_in_it(
 
     assert changes is not None
     assert changes.patch is not None
-    assert changes.left_out == ("big.bin", "old.txt")
-    assert not changes.whole
+    assert changes.omitted == ("big.bin", "old.txt")
+    assert not changes.complete
     assert changes.patch.stat().st_size <= 4_000
     other = machine.open(origin.url)
     other.apply(changes.patch.read_bytes())
@@ -164,11 +164,11 @@ def test_a_patch_has_a_largest_size_and_says_what_is_not_in_it(
 
     assert nothing is not None
     assert nothing.patch is None
-    assert set(nothing.left_out) == {"a.txt", "big.bin", "old.txt"}
+    assert set(nothing.omitted) == {"a.txt", "big.bin", "old.txt"}
 
 
 def test_a_patch_of_another_commit_changes_nothing_and_says_so(
-    origin: Origin, machine: Machine, tmp_path: Path
+    origin: Origin, machine: WorkspaceMachine, tmp_path: Path
 ) -> None:
     space = machine.open(origin.url)
     (space.folder / "a.txt").write_bytes(b"changed\n")

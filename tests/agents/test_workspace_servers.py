@@ -4,10 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core.failures import ErrorCategory, failure_of
-from longshore.runners.agent.git_troubles import GitFailed
-from longshore.runners.agent.workspace import Rules
-from tests.agents.git_house import Machine, Origin, fresh_git, program, served
+from longshore.core.tasks.failures import ErrorCategory, failure_of
+from longshore.execution.runners.agent.git_errors import GitFailed
+from longshore.execution.runners.agent.workspace import RepositoryRules
+from tests.agents.git_repositories import (
+    Origin,
+    WorkspaceMachine,
+    fresh_git,
+    install_program,
+    serve_repository,
+)
 
 
 @pytest.fixture
@@ -18,18 +24,18 @@ def origin(tmp_path: Path) -> Origin:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path / "machine")
+def machine(tmp_path: Path) -> WorkspaceMachine:
+    return WorkspaceMachine(tmp_path / "machine")
 
 
-def test_a_server_is_asked_over_http(origin: Origin, machine: Machine) -> None:
-    with served(origin.place) as url:
+def test_a_server_is_asked_over_http(origin: Origin, machine: WorkspaceMachine) -> None:
+    with serve_repository(origin.path) as url:
         space = machine.open(url)
         commit = origin.commit({"a.txt": b"two\n"})
 
         assert machine.open(url, "main").commit == commit
     assert space.commit != commit
-    assert machine.told == [f"cloning {url}", f"fetching {url}"]
+    assert machine.progress == [f"cloning {url}", f"fetching {url}"]
 
 
 @pytest.mark.parametrize(
@@ -44,45 +50,52 @@ def test_a_server_is_asked_over_http(origin: Origin, machine: Machine) -> None:
     ],
 )
 def test_what_a_server_says_becomes_a_category_and_a_remedy(
-    origin: Origin, machine: Machine, status: int, category: ErrorCategory, said: str
+    origin: Origin, machine: WorkspaceMachine, status: int, category: ErrorCategory, said: str
 ) -> None:
-    with served(origin.place, status) as url, pytest.raises(GitFailed) as caught:
+    with serve_repository(origin.path, status) as url, pytest.raises(GitFailed) as caught:
         machine.open(url)
 
     failure = failure_of(caught.value)
     assert (failure.category, failure.retryable) == (category, category.retryable)
     assert said in failure.message
-    assert not list(machine.cache.glob("*.making"))
+    assert not list(machine.cache.glob("*.partial"))
 
 
 def test_a_credential_helper_of_the_installation_opens_a_closed_repository(
-    origin: Origin, machine: Machine
+    origin: Origin, machine: WorkspaceMachine
 ) -> None:
     helper = "!printf 'username=me\\npassword=hunter22\\n' #"
-    with served(origin.place, credentials="me:hunter22") as url:
+    with serve_repository(origin.path, credentials="me:hunter22") as url:
         with pytest.raises(GitFailed) as caught:
             machine.open(url)
-        space = machine.open(url, rules=Rules(local=True, credential_helper=helper))
+        space = machine.open(url, rules=RepositoryRules(allow_local=True, credential_helper=helper))
         with pytest.raises(GitFailed) as wrong:
-            machine.open(url, rules=Rules(local=True, credential_helper=helper.replace("22", "")))
+            machine.open(
+                url,
+                rules=RepositoryRules(allow_local=True, credential_helper=helper.replace("22", "")),
+            )
 
     assert failure_of(caught.value).category is ErrorCategory.AUTH
     assert failure_of(wrong.value).category is ErrorCategory.AUTH
-    kept = [file for file in machine.place.rglob("*") if file.is_file()]
+    kept = [file for file in machine.root.rglob("*") if file.is_file()]
     assert not [file for file in kept if b"hunter22" in file.read_bytes()]
     assert (space.folder / "a.txt").exists()
 
 
-def test_with_a_list_of_hosts_nobody_leads_elsewhere(origin: Origin, machine: Machine) -> None:
-    with served(origin.place, 301) as url:
+def test_with_a_list_of_hosts_nobody_leads_elsewhere(
+    origin: Origin, machine: WorkspaceMachine
+) -> None:
+    with serve_repository(origin.path, 301) as url:
         with pytest.raises(GitFailed, match="has moved") as caught:
-            machine.open(url, rules=Rules(local=True, hosts=["example.com"]))
+            machine.open(url, rules=RepositoryRules(allow_local=True, hosts=["example.com"]))
         assert machine.open(url).commit
     assert failure_of(caught.value).category is ErrorCategory.VALIDATION
 
 
-def test_nobody_who_listens_and_no_repository_there(tmp_path: Path, machine: Machine) -> None:
-    with served(tmp_path) as url:
+def test_nobody_who_listens_and_no_repository_there(
+    tmp_path: Path, machine: WorkspaceMachine
+) -> None:
+    with serve_repository(tmp_path) as url:
         pass
     with pytest.raises(GitFailed) as caught:
         machine.open(url)
@@ -104,25 +117,27 @@ def test_nobody_who_listens_and_no_repository_there(tmp_path: Path, machine: Mac
     ],
 )
 def test_what_ssh_says_becomes_a_category(
-    tmp_path: Path, machine: Machine, said: str, category: ErrorCategory
+    tmp_path: Path, machine: WorkspaceMachine, said: str, category: ErrorCategory
 ) -> None:
-    path = program(tmp_path / "bin", "ssh", f"echo '{said}' >&2; exit 255")
+    path = install_program(tmp_path / "bin", "ssh", f"echo '{said}' >&2; exit 255")
 
     with pytest.raises(GitFailed) as caught:
-        machine.open("git@example.com:a/b.git", rules=Rules(), git=fresh_git(PATH=path))
+        machine.open("git@example.com:a/b.git", rules=RepositoryRules(), git=fresh_git(PATH=path))
 
     assert failure_of(caught.value).category is category
 
 
 def test_ssh_asks_nobody_and_gets_the_address_in_pieces(
-    origin: Origin, tmp_path: Path, machine: Machine
+    origin: Origin, tmp_path: Path, machine: WorkspaceMachine
 ) -> None:
     # A stand-in that does what the other side would do, with what it was given.
     script = f'echo "$@" >> {tmp_path}/asked; for last; do :; done; eval "$last"'
-    path = program(tmp_path / "bin", "ssh", script)
+    path = install_program(tmp_path / "bin", "ssh", script)
     url = f"ssh://git@example.com:2222{origin.url}"
 
-    space = machine.open(url, rules=Rules(hosts=["example.com"]), git=fresh_git(PATH=path))
+    space = machine.open(
+        url, rules=RepositoryRules(hosts=["example.com"]), git=fresh_git(PATH=path)
+    )
 
     assert (space.folder / "a.txt").read_bytes() == b"one\n"
     asked = (tmp_path / "asked").read_text()

@@ -13,21 +13,29 @@ from pathlib import Path
 import pytest
 
 from longshore.core.agents.repositories import cache_name
-from longshore.core.failures import ErrorCategory, failure_of
-from longshore.runners.agent.git import Git
-from longshore.runners.agent.git_troubles import GitFailed
-from longshore.runners.keeper.kernel import descendants
-from tests.agents.git_house import Gate, Machine, Origin, fresh_git, program, served
+from longshore.core.tasks.failures import ErrorCategory, failure_of
+from longshore.execution.forkserver.linux import descendants
+from longshore.execution.runners.agent.git import Git
+from longshore.execution.runners.agent.git_errors import GitFailed
+from tests.agents.git_repositories import (
+    Origin,
+    RequestGate,
+    WorkspaceMachine,
+    fresh_git,
+    install_program,
+    serve_repository,
+)
 
 ATTEMPT = """
 import sys, time
 from pathlib import Path
-from longshore.runners.agent.git import Git
-from longshore.runners.agent.workspace import Rules, Workspace
+from longshore.execution.runners.agent.git import Git
+from longshore.execution.runners.agent.workspace import RepositoryRules, Workspace
 cache, url, into = sys.argv[1:]
 git = Git(deadline=time.monotonic() + 60)
 space = Workspace.open(
-    Path(cache), url, "main", Path(into), git=git, rules=Rules(local=True), tell=print
+    Path(cache), url, "main", Path(into), git=git,
+    rules=RepositoryRules(allow_local=True), on_progress=print,
 )
 print(space.commit)
 """
@@ -41,12 +49,12 @@ def origin(tmp_path: Path) -> Origin:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path / "machine")
+def machine(tmp_path: Path) -> WorkspaceMachine:
+    return WorkspaceMachine(tmp_path / "machine")
 
 
-def _attempt(machine: Machine, url: str) -> subprocess.Popen[str]:
-    place = machine.folder() / "workspace"
+def _attempt(machine: WorkspaceMachine, url: str) -> subprocess.Popen[str]:
+    place = machine.new_attempt_folder() / "workspace"
     return subprocess.Popen(
         [sys.executable, "-c", ATTEMPT, str(machine.cache), url, str(place)],
         stdout=subprocess.PIPE,
@@ -62,7 +70,7 @@ def _kill(process_ids: list[int]) -> None:
 
 
 def test_of_several_processes_that_need_a_repository_at_once_one_clones_it(
-    origin: Origin, machine: Machine
+    origin: Origin, machine: WorkspaceMachine
 ) -> None:
     commit = origin.commit({"a.txt": b"two\n"})
     attempts = [_attempt(machine, origin.url) for _ in range(3)]
@@ -72,15 +80,15 @@ def test_of_several_processes_that_need_a_repository_at_once_one_clones_it(
     assert [attempt.returncode for attempt in attempts] == [0, 0, 0], said
     assert [text.split()[-1] for text, _ in said] == [commit] * 3
     assert sum(f"cloning {origin.url}" in text for text, _ in said) == 1
-    files = [machine.place / f"attempt-{number}" / "workspace/a.txt" for number in (1, 2, 3)]
+    files = [machine.root / f"attempt-{number}" / "workspace/a.txt" for number in (1, 2, 3)]
     assert [file.read_bytes() for file in files] == [b"two\n"] * 3
 
 
 def test_a_clone_that_was_killed_half_way_is_never_taken_for_whole(
-    origin: Origin, machine: Machine
+    origin: Origin, machine: WorkspaceMachine
 ) -> None:
-    gate = Gate("/git-upload-pack")
-    with served(origin.place, gate=gate) as url:
+    gate = RequestGate("/git-upload-pack")
+    with serve_repository(origin.path, gate=gate) as url:
         attempt = _attempt(machine, url)
         assert gate.reached.wait(60)
         orphans = list(descendants(attempt.pid))
@@ -92,7 +100,7 @@ def test_a_clone_that_was_killed_half_way_is_never_taken_for_whole(
                 machine.open(url, git=fresh_git(0.1))
         finally:
             _kill(orphans)
-        assert list(machine.cache.glob("*.making"))
+        assert list(machine.cache.glob("*.partial"))
         assert not list(machine.cache.glob("*.git"))
         gate.opened.set()
 
@@ -100,10 +108,12 @@ def test_a_clone_that_was_killed_half_way_is_never_taken_for_whole(
 
     assert orphans
     assert (space.folder / "a.txt").read_bytes() == b"one\n"
-    assert not list(machine.cache.glob("*.making"))
+    assert not list(machine.cache.glob("*.partial"))
 
 
-def test_what_a_killed_fetch_left_behind_does_no_harm(origin: Origin, machine: Machine) -> None:
+def test_what_a_killed_fetch_left_behind_does_no_harm(
+    origin: Origin, machine: WorkspaceMachine
+) -> None:
     machine.open(origin.url)
     place = machine.cache / f"{cache_name(origin.url)}.git"
     left = ["packed-refs.lock", "refs/heads/main.lock", "HEAD.lock", "objects/pack/tmp_pack_x"]
@@ -117,7 +127,7 @@ def test_what_a_killed_fetch_left_behind_does_no_harm(origin: Origin, machine: M
 
 
 def test_the_lock_of_a_cache_that_was_deleted_meanwhile_is_none(
-    origin: Origin, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    origin: Origin, machine: WorkspaceMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = fcntl.flock
     files: list[Path] = []
@@ -137,35 +147,35 @@ def test_the_lock_of_a_cache_that_was_deleted_meanwhile_is_none(
 
 
 def test_attempts_that_wait_share_one_fetch_that_began_after_they_asked(
-    origin: Origin, machine: Machine
+    origin: Origin, machine: WorkspaceMachine
 ) -> None:
-    gate = Gate("/info/refs")
+    gate = RequestGate("/info/refs")
     gate.opened.set()
-    with served(origin.place, gate=gate) as url, ThreadPoolExecutor(4) as threads:
+    with serve_repository(origin.path, gate=gate) as url, ThreadPoolExecutor(4) as threads:
         machine.open(url)
         gate.opened.clear()
         gate.reached.clear()
         first = threads.submit(machine.open, url)
         assert gate.reached.wait(60)
         others = [threads.submit(machine.open, url) for _ in range(3)]
-        while sum("waiting" in line for line in machine.told) < 3:
+        while sum("waiting" in line for line in machine.progress) < 3:
             assert not first.done()
         commit = origin.commit({"a.txt": b"two\n"})
         gate.opened.set()
         opened = [other.result(60).commit for other in others]
 
     # One clone, the fetch that had begun before, and one for the three.
-    assert len(gate.asked) == 3
+    assert len(gate.paths) == 3
     assert opened == [commit] * 3
 
 
 def test_when_the_time_is_up_git_is_gone_and_the_next_can_go_on(
-    origin: Origin, machine: Machine
+    origin: Origin, machine: WorkspaceMachine
 ) -> None:
-    gate = Gate("/info/refs")
-    with served(origin.place, gate=gate) as url:
+    gate = RequestGate("/info/refs")
+    with serve_repository(origin.path, gate=gate) as url:
         began, others = time.monotonic(), set(descendants(os.getpid()))
-        with pytest.raises(TimeoutError, match="time was up") as caught:
+        with pytest.raises(TimeoutError, match="did not finish before the deadline") as caught:
             machine.open(url, git=fresh_git(0.3))
         assert time.monotonic() - began < 20
         assert set(descendants(os.getpid())) <= others
@@ -180,11 +190,11 @@ def test_git_finds_nothing_of_the_machine_or_the_process_in_its_environment(
 ) -> None:
     for name in ("GIT_DIR", "GIT_EXTERNAL_DIFF", "GIT_SSH", "SSH_ASKPASS", "ANTHROPIC_API_KEY"):
         monkeypatch.setenv(name, "/tmp/trap")
-    path = program(tmp_path / "bin", "git", "env")
+    path = install_program(tmp_path / "bin", "git", "env")
     given = {"PATH": path, "https_proxy": "http://proxy", "SECRET": "x", "GIT_TRACE": "1"}
 
     said = Git(deadline=time.monotonic() + 60, environment=given).run(
-        "x", doing="asking", repository=tmp_path
+        "x", operation="asking", repository=tmp_path
     )
 
     found = dict(line.split("=", 1) for line in said.decode().splitlines() if "=" in line)
@@ -200,23 +210,23 @@ def test_git_finds_nothing_of_the_machine_or_the_process_in_its_environment(
 
 
 def test_a_git_that_floods_or_leaves_somebody_behind_keeps_nobody_waiting(tmp_path: Path) -> None:
-    path = program(tmp_path / "bin", "git", "sleep 100 & echo $!")
+    path = install_program(tmp_path / "bin", "git", "sleep 100 & echo $!")
     alive: list[int] = []
     quick = Git(
-        deadline=time.monotonic() + 60, environment={"PATH": path}, alive=lambda: alive.append(1)
+        deadline=time.monotonic() + 60, environment={"PATH": path}, on_poll=lambda: alive.append(1)
     )
 
-    left_behind = int(quick.run("x", doing="asking", repository=tmp_path))
+    left_behind = int(quick.run("x", operation="asking", repository=tmp_path))
 
     with pytest.raises(ProcessLookupError):
         _wait_for_end(left_behind)
     assert alive
-    path = program(tmp_path / "bin", "git", "while :; do echo flood >&2; done")
+    path = install_program(tmp_path / "bin", "git", "while :; do echo flood >&2; done")
     with pytest.raises(TimeoutError):
-        fresh_git(0.2, PATH=path).run("x", doing="asking", repository=tmp_path)
-    path = program(tmp_path / "bin", "git", "kill -9 $$")
+        fresh_git(0.2, PATH=path).run("x", operation="asking", repository=tmp_path)
+    path = install_program(tmp_path / "bin", "git", "kill -9 $$")
     with pytest.raises(GitFailed, match="signal 9") as caught:
-        fresh_git(60, PATH=path).run("x", doing="asking", repository=tmp_path)
+        fresh_git(60, PATH=path).run("x", operation="asking", repository=tmp_path)
     assert failure_of(caught.value).category is ErrorCategory.CRASH
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from longshore.runners.agent.git_troubles import GitFailed
-from longshore.runners.agent.workspace import PATCH_NAME
-from tests.agents.git_house import Machine, Origin, git
+from longshore.execution.runners.agent.git_errors import GitFailed
+from longshore.execution.runners.agent.workspace import PATCH_NAME
+from tests.agents.git_repositories import Origin, WorkspaceMachine, git
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path / "machine")
+def machine(tmp_path: Path) -> WorkspaceMachine:
+    return WorkspaceMachine(tmp_path / "machine")
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def trap(tmp_path: Path) -> Path:
     return program
 
 
-def _sprung(trap: Path) -> bool:
+def _triggered(trap: Path) -> bool:
     mark = trap.with_name("sprung")
     found = mark.exists()
     mark.unlink(missing_ok=True)
@@ -66,11 +66,11 @@ GITLINK = {"sub": "160000"}
 
 
 def test_a_repository_full_of_tricks_runs_nothing(
-    origin: Origin, machine: Machine, trap: Path, tmp_path: Path
+    origin: Origin, machine: WorkspaceMachine, trap: Path, tmp_path: Path
 ) -> None:
     origin.commit(TRICKS, modes=GITLINK)
-    _set_traps(origin.place, trap)
-    _sprung(trap)
+    _set_traps(origin.path, trap)
+    _triggered(trap)
 
     space = machine.open(origin.url)
     (space.folder / "a.txt").write_bytes(b"two\n")
@@ -79,13 +79,13 @@ def test_a_repository_full_of_tricks_runs_nothing(
     assert changes.patch is not None
     machine.open(origin.url).apply(changes.patch.read_bytes())
 
-    assert not _sprung(trap)
+    assert not _triggered(trap)
     assert (space.folder / "sub").is_dir()
     assert b"-one\n+two\n" in changes.patch.read_bytes()
 
 
 def test_what_the_agent_made_of_its_repository_is_not_run_by_us(
-    origin: Origin, machine: Machine, trap: Path, tmp_path: Path
+    origin: Origin, machine: WorkspaceMachine, trap: Path, tmp_path: Path
 ) -> None:
     origin.commit(TRICKS, modes=GITLINK)
     space = machine.open(origin.url)
@@ -105,11 +105,11 @@ def test_what_the_agent_made_of_its_repository_is_not_run_by_us(
     (space.folder / "a.txt").write_bytes(b"two\n")
     # The traps are set: git as a person runs it springs them.
     subprocess.run(["git", "diff"], cwd=space.folder, capture_output=True, check=False)
-    assert _sprung(trap)
+    assert _triggered(trap)
 
     changes = space.changes(tmp_path / "artifacts")
 
-    assert not _sprung(trap)
+    assert not _triggered(trap)
     assert changes is not None
     assert changes.patch is not None
     text = changes.patch.read_text()
@@ -119,7 +119,7 @@ def test_what_the_agent_made_of_its_repository_is_not_run_by_us(
 
 
 def test_without_a_repository_of_its_own_left_the_changes_are_told(
-    origin: Origin, machine: Machine, tmp_path: Path
+    origin: Origin, machine: WorkspaceMachine, tmp_path: Path
 ) -> None:
     origin.commit({"a.txt": b"one\n"})
     space = machine.open(origin.url)
@@ -135,7 +135,7 @@ def test_without_a_repository_of_its_own_left_the_changes_are_told(
 
 
 def test_a_link_that_leads_out_is_a_link_and_nothing_is_read_or_written_behind_it(
-    origin: Origin, machine: Machine, tmp_path: Path
+    origin: Origin, machine: WorkspaceMachine, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -161,7 +161,7 @@ def test_a_link_that_leads_out_is_a_link_and_nothing_is_read_or_written_behind_i
 
 @pytest.mark.parametrize("name", ["out/file", "link/new", "../new", "/tmp/new", ".git/hooks/x"])
 def test_a_patch_that_leads_out_is_refused(
-    origin: Origin, machine: Machine, tmp_path: Path, name: str
+    origin: Origin, machine: WorkspaceMachine, tmp_path: Path, name: str
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -184,7 +184,7 @@ def test_a_patch_that_leads_out_is_refused(
 
 
 def test_the_patch_is_written_into_the_artifacts_and_nowhere_else(
-    origin: Origin, machine: Machine, tmp_path: Path
+    origin: Origin, machine: WorkspaceMachine, tmp_path: Path
 ) -> None:
     origin.commit({"a": b""})
     space = machine.open(origin.url)
@@ -204,19 +204,19 @@ def test_the_patch_is_written_into_the_artifacts_and_nowhere_else(
 
 
 def test_a_tree_that_would_write_into_the_repository_itself_is_refused(
-    origin: Origin, machine: Machine
+    origin: Origin, machine: WorkspaceMachine
 ) -> None:
     origin.commit({"x/hooks/post-checkout": b"#!/bin/sh\n"})
-    inner = git("rev-parse", "main:x", at=origin.place)
+    inner = git("rev-parse", "main:x", at=origin.path)
     tree = b"40000 .git\0" + bytes.fromhex(inner)
     made = git(
-        "hash-object", "-t", "tree", "--literally", "-w", "--stdin", at=origin.place, given=tree
+        "hash-object", "-t", "tree", "--literally", "-w", "--stdin", at=origin.path, stdin=tree
     )
     someone = ("-c", "user.name=A", "-c", "user.email=a@example.com")
-    commit = git(*someone, "commit-tree", "-m", "x", made, at=origin.place)
-    git("update-ref", "refs/heads/main", commit, at=origin.place)
+    commit = git(*someone, "commit-tree", "-m", "x", made, at=origin.path)
+    git("update-ref", "refs/heads/main", commit, at=origin.path)
 
     with pytest.raises(GitFailed):
         machine.open(origin.url)
 
-    assert not list(machine.place.glob("attempt-*/workspace/.git/hooks"))
+    assert not list(machine.root.glob("attempt-*/workspace/.git/hooks"))

@@ -40,7 +40,7 @@ def _docstring_lines(tree: ast.Module) -> set[int]:
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         for statement in node.body:
-            # A string as a statement documents what stands above it.
+            # A string as a statement documents what precedes it.
             match statement:
                 case ast.Expr(value=ast.Constant(value=str())):
                     lines.update(range(statement.lineno, (statement.end_lineno or 0) + 1))

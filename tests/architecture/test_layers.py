@@ -1,9 +1,7 @@
-"""Who may import whom, read from the source by ``ast``; nothing is imported to find out.
+"""Which layer may import which, read from the source by ``ast`` without importing it.
 
-The layers keep decisions pure and backends exchangeable, and an import in the wrong
-direction works perfectly well until the day it matters. So each rule is a row of
-a table here, and a module that no row speaks of is itself a problem: somebody
-should decide where it belongs.
+The layers keep decisions pure and backends exchangeable. Each rule is a row of a table here. A
+module without a row is reported too: decide where it belongs, then add the row.
 """
 
 import ast
@@ -16,67 +14,82 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "longshore"
+# Not shipped. Its modules are named with the prefix `verification`.
+VERIFICATION = ROOT / "verification"
 FACADES = {"", "aws", "durations", "retry"}
 _PURE = {"core", "errors"}
 _INNER = _PURE | {"ports", "services", "settings", "facade"}
-# Layer -> layers it may import besides its own. An adapter's own layer is its folder, and what
-# several need alike is in adapters/shared.
+_EXECUTION = {"execution", "execution.forkserver", "execution.host", "execution.runners"}
+# Layer -> layers that it may import besides its own. The longest prefix of a module's name counts.
+# An adapter's own layer is its folder; adapters/shared has what several adapters need.
 MAY_IMPORT: dict[str, set[str]] = {
     "core": _PURE,
     "errors": set(),
-    "failpoints": set(),
     "facade": _PURE,
     "settings": _PURE | {"facade"},
     "ports": _PURE,
-    "adapters": _PURE | {"ports", "failpoints"},
+    "adapters": _PURE | {"ports", "adapters.shared.failpoints"},
+    "adapters.shared.failpoints": set(),
     "services": _PURE | {"ports", "settings"},
-    "runners": _PURE | {"ports"},
-    "interfaces": _INNER,
-    "wiring": _INNER | {"adapters", "interfaces", "runners"},
-    "testing": _INNER | {"adapters", "failpoints", "interfaces", "runners", "wiring"},
+    "execution": _PURE,
+    "execution.forkserver": _PURE | {"execution", "execution.runners"},
+    "execution.host": _PURE | {"execution", "ports", "adapters.shared.failpoints"},
+    "execution.runners": _PURE | {"execution", "ports"},
+    "interfaces": _INNER - {"ports"},
+    "wiring": _INNER | _EXECUTION | {"adapters", "interfaces"},
+    # It shares no code with the services that it checks; it only decompresses like the adapters.
+    "audit": {"adapters"},
+    "testing": _INNER | _EXECUTION | {"adapters", "interfaces", "wiring"},
+    "verification": _INNER
+    | _EXECUTION
+    | {"adapters", "adapters.shared.failpoints", "audit", "interfaces", "testing", "wiring"},
     "__main__": {"interfaces"},
 }
-# Part of the package -> what it may take from other projects; the longest prefix counts.
+# Part of the package -> third-party packages that it may import; the longest prefix counts.
 THIRD_PARTIES: dict[str, set[str]] = {
     "retry": {"tenacity"},
+    "services.documents": {"msgspec"},
     "settings": {"pydantic"},
     "adapters.aws": {"aiobotocore", "aiohttp", "boto3", "botocore"},
     "adapters.shared": {"msgspec"},
     "adapters.alerts.slack": {"slack_sdk"},
-    "adapters.alerts.trying": {"tenacity"},
+    "adapters.alerts.delivery": {"tenacity"},
     "adapters.alerts.webhook": {"httpx"},
     "adapters.sqlite": {"apsw"},
     "interfaces.cli": {"click", "rich", "typer", "yaml"},
-    "interfaces.cli.desks.remote": {"httpx"},
-    "interfaces.cli.desks.wire": {"httpx"},
-    "interfaces.definition_documents": {"yaml"},
+    "interfaces.client": {"httpx"},
+    "interfaces.definition_files": {"yaml"},
     "interfaces.lambdas": {"aws_lambda_powertools"},
     "interfaces.python": {"pydantic", "pydantic_core"},
-    "interfaces.rest": {"fastapi", "pydantic", "starlette", "uvicorn"},
+    "interfaces.rest": {"fastapi", "msgspec", "pydantic", "starlette", "uvicorn"},
     "interfaces.rpc": {"connectrpc", "google"},
     "interfaces.web": {"fastapi", "starlette"},
-    "runners.agent": {"aiohttp", "claude_agent_sdk", "jsonschema"},
-    "testing": {"hypothesis"},
-    "testing.auditing": {"apsw", "msgspec"},
-    "testing.crashing": {"apsw"},
-    "testing.power": {"apsw"},
+    "execution.runners.agent": {"aiohttp", "claude_agent_sdk", "jsonschema"},
+    "audit": {"apsw", "msgspec"},
     "testing.contracts": {"hypothesis", "pytest"},
+    "verification.crash": {"apsw"},
+    "verification.power": {"apsw"},
 }
-# Clocks, chance and the outside world: what would make a decision differ from run to run.
-NOT_IN_CORE = {"asyncio", "os", "random", "socket", "subprocess", "threading", "time", "uuid"}
-# What is often imported and seldom needs the whole system: it builds it when it does.
+# Clocks, randomness and I/O: a decision that used them could differ from run to run.
+NOT_PURE = {"asyncio", "os", "random", "socket", "subprocess", "threading", "time", "uuid"}
+# Layers without I/O: decisions and the protocol of an attempt.
+PURE_LAYERS = {"core", "execution"}
+# Checks of the system. Only the command that runs the audit imports it, when it is called; the
+# package does not import `verification`, which is not shipped.
+CHECKING = {"audit", "verification"}
+# Often imported without being used: they import `wiring` inside a function.
 QUICK_TO_START = {("interfaces", "cli"), ("interfaces", "python")}
-# The second does not read it: it makes a child's what its order says.
-MAY_TOUCH_THE_ENVIRONMENT = {("settings",), ("runners", "keeper", "leader")}
+# The second only sets the environment of a child process.
+MAY_TOUCH_THE_ENVIRONMENT = {("settings",), ("execution", "forkserver", "child")}
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """One source file and what it is called."""
+    """One source file and its module name."""
 
     path: str
-    # Without the leading "longshore"; empty for the package itself.
+    # Without the leading "longshore", but with a leading "verification"; empty for the package.
     name: tuple[str, ...]
     source: str
     tree: ast.Module
@@ -87,17 +100,17 @@ class Module:
 
     @property
     def is_entry(self) -> bool:
-        """Whether it may build the system: the outermost door of an interface or a runner."""
+        """Whether it may import `wiring`: an entry point of an interface or a runner."""
         if self.name[:2] in {*QUICK_TO_START, ("interfaces", "lambdas")}:
             return True
         return self.name == ("interfaces", "rest", "app") or (
-            self.name[:1] == ("runners",) and self.name[-1] == "__main__"
+            self.name[:1] == ("execution",) and self.name[-1] == "__main__"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """One imported name, in full, and whether it waits for a call or for a type checker."""
+    """An imported name in full; lazy if a call or only the type checker imports it."""
 
     target: str
     line: int
@@ -105,33 +118,35 @@ class Import:
 
 
 def layer_of(name: tuple[str, ...]) -> str | None:
-    """The row of `MAY_IMPORT` for a module's name, or None when no row speaks of it."""
+    """The row of `MAY_IMPORT` for a module's name, or None if there is none."""
     head = name[0] if name else ""
     if head in FACADES:
         return "facade"
-    return head if head in MAY_IMPORT else None
+    rows = (".".join(name[:length]) for length in range(len(name), 0, -1))
+    return next((row for row in rows if row in MAY_IMPORT), None)
 
 
 def modules_of(package: Path) -> list[Module]:
-    found = []
+    top = package.parent if package.name == "verification" else package
+    modules = []
     for path in sorted(package.rglob("*.py")):
-        parts = path.relative_to(package).with_suffix("").parts
+        parts = path.relative_to(top).with_suffix("").parts
         name = parts[:-1] if parts[-1] == "__init__" else parts
         source = path.read_text(encoding="utf-8")
-        relative = path.relative_to(package).as_posix()
-        found.append(Module(path=relative, name=name, source=source, tree=ast.parse(source)))
-    return found
+        relative = path.relative_to(top).as_posix()
+        modules.append(Module(path=relative, name=name, source=source, tree=ast.parse(source)))
+    return modules
 
 
 def imports_of(node: ast.AST, *, lazy: bool = False) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
-        inside = lazy or _is_for_later(child)
+        inside = lazy or _is_lazy(child)
         for target in _targets(child):
             yield Import(target=target, line=child.lineno, lazy=lazy)
         yield from imports_of(child, lazy=inside)
 
 
-def _is_for_later(node: ast.AST) -> bool:
+def _is_lazy(node: ast.AST) -> bool:
     if isinstance(node, ast.If):
         return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
@@ -164,43 +179,43 @@ def _problems(module: Module) -> Iterator[tuple[int, str]]:
     if module.layer is None:
         yield 1, "no rule for this module: give it a row in MAY_IMPORT or FACADES"
         return
-    for found in imports_of(module.tree):
-        problem = _import_problem(module, found)
+    for item in imports_of(module.tree):
+        problem = _import_problem(module, item)
         if problem:
-            yield found.line, f"{module.layer} must not import {found.target}{problem}"
+            yield item.line, f"{module.layer} must not import {item.target}{problem}"
     yield from _relative_imports(module.tree)
     if module.name not in MAY_TOUCH_THE_ENVIRONMENT:
         yield from _environment_reads(module.tree)
     yield from _shape_problems(module)
 
 
-def _import_problem(module: Module, found: Import) -> str | None:
-    """What is wrong with an import, as the end of a sentence; None when nothing is."""
-    top, *rest = found.target.split(".")
-    if top == "longshore":
-        return _own_problem(module, tuple(rest), lazy=found.lazy)
+def _import_problem(module: Module, imported: Import) -> str | None:
+    """The problem with an import as the end of a message, or None if it is allowed."""
+    top, *rest = imported.target.split(".")
+    if top in {"longshore", "verification"}:
+        name = tuple(rest) if top == "longshore" else (top, *rest)
+        return _own_problem(module, name, lazy=imported.lazy)
     if top in sys.stdlib_module_names:
-        return ": not a pure module" if module.layer == "core" and top in NOT_IN_CORE else None
-    if module.layer == "facade" and found.lazy:
+        return ": not a pure module" if module.layer in PURE_LAYERS and top in NOT_PURE else None
+    if module.layer == "facade" and imported.lazy:
         return None
     return None if top in _third_parties(module.name) else ": not a third party of this part"
 
 
 def _own_problem(module: Module, target: tuple[str, ...], *, lazy: bool) -> str | None:
-    # A name that is no layer is one that the package itself exports.
+    # A name without a layer is a name that the package itself exports.
     layer = layer_of(target) or "facade"
     if layer == module.layer:
         same_folder = layer != "adapters" or target[1:2] in (module.name[1:2], ("shared",))
         return None if same_folder else ": another adapter"
-    if module.layer == "facade" and lazy and layer != "testing":
+    if module.layer == "facade" and lazy and layer not in {*CHECKING, "testing"}:
         return None
-    if layer == "testing" and module.name[:2] == ("interfaces", "cli"):
-        # Two commands are for checking: what they need is loaded when they are given.
+    if layer == "audit" and module.name[:2] == ("interfaces", "cli"):
         return None if lazy else " at the top: inside the function that needs it"
     if layer == "wiring" and module.is_entry:
         late_enough = lazy or module.name[:2] not in QUICK_TO_START
         return None if late_enough else " at the top: inside the function that needs it"
-    return None if layer in MAY_IMPORT[module.layer or ""] else f": {layer} is out of its reach"
+    return None if layer in MAY_IMPORT[module.layer or ""] else f": {layer} is not allowed here"
 
 
 def _third_parties(name: tuple[str, ...]) -> set[str]:
@@ -238,41 +253,63 @@ def _shape_problems(module: Module) -> Iterator[tuple[int, str]]:
         yield 1, "no docstring: say what the module is for"
 
 
-# Path, source, what the report must say; every source but one has its docstring.
+FAILPOINTS = "adapters.shared.failpoints is not allowed here"
+# Path, source, and a part of the expected report.
 PLANTED = [
     ("core/a.py", "import time", "core must not import time"),
     ("core/a.py", "def f():\n    from os import path", "core must not import os.path"),
     ("core/a.py", "import asyncio.events", "core must not import asyncio.events"),
     ("core/a.py", "import pydantic", "core must not import pydantic"),
-    ("core/a.py", "from longshore.ports import clock", "ports is out of its reach"),
-    ("core/a.py", "import longshore.failpoints", "failpoints is out of its reach"),
-    ("services/a.py", "import longshore.failpoints", "failpoints is out of its reach"),
+    ("core/a.py", "from longshore.ports import clock", "ports is not allowed here"),
+    ("core/a.py", "from longshore.adapters.shared import failpoints", FAILPOINTS),
+    ("services/a.py", "from longshore.adapters.shared import failpoints", FAILPOINTS),
     ("ports/a.py", "import msgspec", "ports must not import msgspec"),
-    ("ports/a.py", "from longshore.services.worker import loop", "services is out of its reach"),
-    ("services/a.py", "from longshore.adapters.sqlite import x", "adapters is out of its reach"),
+    ("ports/a.py", "from longshore.services.worker import loop", "services is not allowed here"),
+    ("services/a.py", "from longshore.adapters.sqlite import x", "adapters is not allowed here"),
     ("services/a.py", "import apsw", "services must not import apsw"),
-    ("services/a.py", "def f():\n    import longshore.wiring", "wiring is out of its reach"),
+    ("services/a.py", "def f():\n    import longshore.wiring", "wiring is not allowed here"),
     ("adapters/memory/a.py", "from longshore.adapters.sqlite import x", "another adapter"),
     ("adapters/sqlite/a.py", "from longshore.adapters import memory", "another adapter"),
     ("adapters/shared/a.py", "from longshore.adapters.sqlite import x", "another adapter"),
     ("adapters/memory/a.py", "import apsw", "adapters must not import apsw"),
-    ("adapters/sqlite/a.py", "import longshore.services.x", "services is out of its reach"),
-    ("interfaces/web/a.py", "import longshore.adapters.memory.x", "adapters is out of its reach"),
-    ("interfaces/web/a.py", "import longshore.wiring", "wiring is out of its reach"),
+    ("adapters/sqlite/a.py", "import longshore.services.x", "services is not allowed here"),
+    ("interfaces/web/a.py", "import longshore.adapters.memory.x", "adapters is not allowed here"),
+    ("interfaces/web/a.py", "from longshore.ports import clock", "ports is not allowed here"),
+    ("interfaces/cli/a.py", "import longshore.ports.backend", "ports is not allowed here"),
+    ("interfaces/web/a.py", "import longshore.wiring", "wiring is not allowed here"),
     ("interfaces/cli/main.py", "from longshore.wiring import wire", "at the top"),
     ("interfaces/python/a.py", "from longshore.wiring import wire", "at the top"),
     ("interfaces/python/a.py", "import typer", "interfaces must not import typer"),
-    ("runners/python/a.py", "from longshore.services import x", "services is out of its reach"),
-    ("wiring/a.py", "from longshore.testing import clock", "testing is out of its reach"),
-    ("interfaces/cli/a.py", "from longshore.testing import clock", "testing.clock at the top"),
-    ("interfaces/python/a.py", "import longshore.testing", "testing is out of its reach"),
-    ("__init__.py", "def f():\n    import longshore.testing", "testing is out of its reach"),
-    ("__init__.py", "from longshore.services import x", "services is out of its reach"),
+    ("execution/a.py", "import os", "execution must not import os: not a pure module"),
+    ("execution/a.py", "import longshore.ports.runner", "ports is not allowed here"),
+    ("execution/a.py", "import longshore.execution.host.x", "execution.host is not allowed here"),
+    ("execution/runners/a.py", "from longshore.services import x", "services is not allowed here"),
+    ("execution/runners/a.py", "import longshore.execution.host.x", "host is not allowed here"),
+    ("execution/runners/a.py", "from longshore.adapters.shared import failpoints", FAILPOINTS),
+    ("execution/host/a.py", "import longshore.execution.runners.x", "runners is not allowed here"),
+    ("execution/host/a.py", "import longshore.adapters.shared.codec", "adapters is not allowed"),
+    ("execution/forkserver/a.py", "import longshore.execution.host.x", "host is not allowed here"),
+    ("execution/forkserver/a.py", "import jsonschema", "forkserver must not import jsonschema"),
+    ("wiring/a.py", "from longshore.testing import clock", "testing is not allowed here"),
+    ("wiring/a.py", "from longshore.audit import audit", "audit is not allowed here"),
+    ("wiring/a.py", "def f():\n    import verification.crash", "verification is not allowed here"),
+    ("audit/a.py", "from longshore.core.tasks import states", "core is not allowed here"),
+    ("interfaces/cli/a.py", "from longshore.audit import audit", "audit.audit at the top"),
+    ("interfaces/cli/a.py", "def f():\n    import verification.simulation", "not allowed here"),
+    ("interfaces/cli/a.py", "def f():\n    import longshore.testing", "testing is not allowed"),
+    ("interfaces/python/a.py", "import longshore.testing", "testing is not allowed here"),
+    ("__init__.py", "def f():\n    import longshore.testing", "testing is not allowed here"),
+    ("__init__.py", "def f():\n    import longshore.audit", "audit is not allowed here"),
+    ("__init__.py", "def f():\n    import verification.power", "verification is not allowed here"),
+    ("__init__.py", "from longshore.services import x", "services is not allowed here"),
     ("aws.py", "import boto3", "facade must not import boto3"),
-    ("services/a.py", "from longshore import Client", "facade is out of its reach"),
-    ("services/a.py", "import_module('longshore.adapters.aws')", "adapters is out of its reach"),
+    ("services/a.py", "from longshore import Client", "facade is not allowed here"),
+    ("services/a.py", "import_module('longshore.adapters.aws')", "adapters is not allowed here"),
     ("services/a.py", "if TYPE_CHECKING:\n    import apsw", "services must not import apsw"),
-    ("testing/simulation/a.py", "import pytest", "testing must not import pytest"),
+    ("testing/a.py", "import pytest", "testing must not import pytest"),
+    ("testing/a.py", "import verification.simulation", "verification is not allowed here"),
+    ("verification/simulation/a.py", "import pytest", "verification must not import pytest"),
+    ("verification/simulation/a.py", "import apsw", "verification must not import apsw"),
     ("services/a.py", "from . import b", "relative import"),
     ("services/a.py", "import os\nos.getenv('HOME')", "only settings.py touches the environment"),
     ("services/a.py", "import os as o\no.environ['HOME']", "only settings.py touches"),
@@ -282,44 +319,59 @@ PLANTED = [
 
 ALLOWED = [
     ("__init__.py", ""),
-    ("__init__.py", "from longshore.core.task import Task\ndef f():\n    import longshore.wiring"),
+    (
+        "__init__.py",
+        "from longshore.core.tasks.task import Task\ndef f():\n    import longshore.wiring",
+    ),
     ("aws.py", "from longshore.errors import NotFound\ndef f():\n    import boto3"),
     ("settings.py", "import os\nimport pydantic\nos.environ['HOME']"),
     ("core/a.py", "import json\nfrom datetime import datetime\nfrom longshore.core import task"),
     ("ports/a.py", "import asyncio\nfrom longshore.ports.clock import Clock"),
     ("adapters/sqlite/a.py", "import apsw\nfrom longshore.adapters.sqlite.database import x"),
     ("adapters/aws/a.py", "from longshore.adapters.shared import codec"),
-    ("adapters/process/a.py", "import os\nfrom longshore.failpoints import reach\nos.getpid()"),
+    (
+        "execution/host/a.py",
+        "import os\nfrom longshore.adapters.shared.failpoints import reach\nos.getpid()",
+    ),
     ("services/a.py", "from longshore.settings import WorkerSettings\nimport longshore.ports.x"),
     ("interfaces/cli/main.py", "import typer\ndef f():\n    from longshore.wiring import wire"),
-    ("interfaces/cli/a.py", "def f():\n    from longshore.testing.auditing import audit"),
+    ("interfaces/cli/a.py", "def f():\n    from longshore.audit import audit"),
+    ("interfaces/cli/a.py", "if TYPE_CHECKING:\n    from longshore.audit import audit"),
     ("interfaces/python/a.py", "import pydantic\ndef f():\n    from longshore.wiring import wire"),
     ("interfaces/python/a.py", "if TYPE_CHECKING:\n    from longshore.wiring import Services"),
     ("__init__.py", "if TYPE_CHECKING:\n    from longshore.interfaces.python.a import task"),
     ("interfaces/lambdas/a.py", "from longshore.wiring import wire"),
-    ("runners/python/__main__.py", "from longshore.wiring import wire"),
+    ("execution/runners/__main__.py", "from longshore.wiring import wire"),
+    ("execution/forkserver/a.py", "import os\nimport longshore.execution.runners.channel"),
+    ("execution/runners/a.py", "import longshore.execution.child_environment"),
     ("wiring/a.py", "import longshore.adapters.sqlite.x\nimport longshore.interfaces.cli.main"),
     ("testing/contracts/a.py", "import pytest\nimport longshore.adapters.memory.x"),
+    ("verification/crash/a.py", "import apsw\nimport longshore.adapters.shared.failpoints"),
+    ("verification/power/a.py", "import verification.crash.x\nimport longshore.audit.audit"),
 ]
 
 
-def _plant(package: Path, path: str, source: str) -> None:
-    file = package / path
-    file.parent.mkdir(parents=True)
+def _plant(top: Path, path: str, source: str) -> Path:
+    """Write a file into the package that its path belongs to. Returns the package."""
+    package = top / ("verification" if path.startswith("verification/") else "longshore")
+    file = (top if package.name == "verification" else package) / path
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f'"""Planted."""\n{source}\n')
+    return package
 
 
-def test_the_package_keeps_to_its_layers() -> None:
-    problems = problems_of(PACKAGE)
+@pytest.mark.parametrize("package", [PACKAGE, VERIFICATION], ids=lambda package: package.name)
+def test_every_module_imports_only_what_its_layer_may(package: Path) -> None:
+    problems = problems_of(package)
+
+    assert modules_of(package)
 
     assert not problems, "\n".join(problems)
 
 
 @pytest.mark.parametrize(("path", "source", "report"), PLANTED)
 def test_a_planted_violation_is_named(tmp_path: Path, path: str, source: str, report: str) -> None:
-    _plant(tmp_path / "longshore", path, source)
-
-    problems = problems_of(tmp_path / "longshore")
+    problems = problems_of(_plant(tmp_path, path, source))
 
     assert len(problems) == 1
     assert problems[0].startswith(f"{path}:")
@@ -327,22 +379,18 @@ def test_a_planted_violation_is_named(tmp_path: Path, path: str, source: str, re
 
 
 @pytest.mark.parametrize(("path", "source"), ALLOWED)
-def test_what_the_rules_allow_is_not_reported(tmp_path: Path, path: str, source: str) -> None:
-    _plant(tmp_path / "longshore", path, source)
-
-    problems = problems_of(tmp_path / "longshore")
+def test_an_allowed_import_is_not_reported(tmp_path: Path, path: str, source: str) -> None:
+    problems = problems_of(_plant(tmp_path, path, source))
 
     assert problems == []
 
 
 def test_every_violation_in_a_tree_is_named(tmp_path: Path) -> None:
-    package = tmp_path / "longshore"
     planted = {path: source for path, source, _ in PLANTED if "/" in path}
-    for path, source in planted.items():
-        (package / path).parent.mkdir(parents=True, exist_ok=True)
-        (package / path).write_text(f'"""Planted."""\n{source}\n')
 
-    problems = problems_of(package)
+    packages = {_plant(tmp_path, path, source) for path, source in planted.items()}
+
+    problems = [problem for package in packages for problem in problems_of(package)]
 
     assert {problem.split(":")[0] for problem in problems} == set(planted)
 

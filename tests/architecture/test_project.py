@@ -1,4 +1,4 @@
-"""What must hold of the project as a whole: its pages, its locks, and how its tests are set up."""
+"""Checks of the project as a whole: its pages, lock files and test environment."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LOCKS = ["requirements.txt", "requirements-dev.txt"]
 PAGES = ["README.md", "CHANGELOG.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "LICENSE"]
-# An intention belongs into an issue, where somebody will find it.
+# Plans belong in issues, where they are read.
 FORBIDDEN_WORDS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 _NAME = re.compile(r"^([a-z0-9][a-z0-9._-]*)==", re.MULTILINE)
 
@@ -21,7 +21,7 @@ def _locked_names(lock: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_page_exists_and_says_something(page: str) -> None:
+def test_the_page_exists_and_is_not_empty(page: str) -> None:
     assert (ROOT / page).read_text(encoding="utf-8").strip()
 
 
@@ -45,9 +45,9 @@ def test_every_locked_requirement_has_a_hash(lock: str) -> None:
 @pytest.mark.parametrize("lock", LOCKS)
 def test_the_lock_holds_every_declared_dependency_and_the_build_backend(lock: str) -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    wanted = [*declared["project"]["dependencies"], *declared["dependency-groups"]["build"]]
+    requirements = [*declared["project"]["dependencies"], *declared["dependency-groups"]["build"]]
 
-    names = {re.split(r"[\[<>=!~ ;]", requirement)[0].lower() for requirement in wanted}
+    names = {re.split(r"[\[<>=!~ ;]", requirement)[0].lower() for requirement in requirements}
 
     assert names - _locked_names(lock) == set()
 
@@ -57,21 +57,21 @@ def test_the_development_lock_holds_all_of_the_runtime_lock() -> None:
 
 
 def test_the_source_has_no_notes_to_self() -> None:
-    found = [
+    notes = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in sorted((ROOT / "src").rglob("*.py"))
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
         if FORBIDDEN_WORDS.search(line)
     ]
 
-    assert found == []
+    assert notes == []
 
 
 @pytest.fixture(scope="module")
 def _foreign_variables() -> Iterator[None]:
-    # Of a wider scope than the isolating fixture, so these are set before it runs.
+    # The scope is wider than that of the isolating fixture, so these are set before it runs.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_PROFILE", "somebody")
+        patch.setenv("AWS_PROFILE", "developer")
         patch.setenv("LONGSHORE_WORKER_CONCURRENCY", "99")
         yield
 
@@ -80,5 +80,5 @@ def _foreign_variables() -> Iterator[None]:
 def test_a_test_sees_none_of_the_developers_own_settings() -> None:
     foreign = {"AWS_PROFILE", "LONGSHORE_WORKER_CONCURRENCY"}
 
-    # What a child process would inherit is the question here.
+    # Child processes inherit os.environ.
     assert foreign & set(os.environ) == set()  # noqa: TID251

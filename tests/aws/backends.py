@@ -7,34 +7,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from longshore.adapters.aws.bus import DETAIL_TYPE, EventBridgeBus
-from longshore.adapters.aws.calls import Aws
-from longshore.adapters.aws.events import DynamoEventLog
+from longshore.adapters.aws.client import AwsClient
+from longshore.adapters.aws.events.event_bus import DETAIL_TYPE, EventBridgeBus
+from longshore.adapters.aws.events.event_log import DynamoEventLog
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.shapes import table_shapes
+from longshore.adapters.aws.table_schemas import table_schemas
 from longshore.adapters.memory.backend import memory_backend
 from longshore.core.events.event import Event
-from longshore.core.limits import RECEIVE_LIMIT
-from longshore.core.states import Priority
+from longshore.core.maximums import RECEIVE_LIMIT
+from longshore.core.tasks.states import Priority
 from longshore.ports.backend import Backend
 from longshore.ports.events import Delivery
 from longshore.ports.pages import Page
 from longshore.testing.clock import FakeClock
-from tests.aws.pump import Pump
-from tests.aws.standin import ACCOUNT, REGION, stand_in
+from tests.aws.event_pump import EventPump
+from tests.aws.stand_in import ACCOUNT, REGION, stand_in
 
 QUEUES = ("a", "agents", "b", "default", "mail", "never", "other")
 """The queues that contracts speak of; those of the queue's own contract name two more."""
 
 
-class OnAws:
+class AwsContract:
     """What the contract suites leave to those whose calls go through a server."""
 
     rounds = 10
     limit_s = 120
 
 
-Maker = Callable[[Aws, Names, FakeClock], Any]
+PortFactory = Callable[[AwsClient, Names, FakeClock], Any]
 
 
 @asynccontextmanager
@@ -44,7 +44,7 @@ async def on_aws(
     *,
     queues: tuple[str, ...] = (),
     consumers: tuple[str, ...] = (),
-    **ports: Maker,
+    **ports: PortFactory,
 ) -> AsyncIterator[Backend]:
     """A backend whose ``ports`` are made for the stand-in.
 
@@ -55,27 +55,27 @@ async def on_aws(
     """
     server = stand_in()
     async with AsyncExitStack() as stack:
-        stack.enter_context(server.in_time_of(clock))
-        aws = Aws(server.place)
+        stack.enter_context(server.follow_clock(clock))
+        aws = AwsClient(server.client_options)
         stack.push_async_callback(aws.close)
-        names = await names_in(aws, tmp_path, queues, consumers)
+        names = await installation_names(aws, tmp_path, queues, consumers)
         made = {name: make(aws, names, clock) for name, make in ports.items()}
         for port in made.values():
             if isinstance(port, AbstractAsyncContextManager):
                 await stack.enter_async_context(port)
         if "ledger" in made and "events" in made:
-            pump = Pump(aws, names, made["events"], made.get("bus"))
+            pump = EventPump(aws, names, made["events"], made.get("bus"))
             await stack.enter_async_context(pump)
-            made["events"] = Prompt(made["events"], pump)
+            made["events"] = CaughtUpEventLog(made["events"], pump)
             if "bus" in made:
-                made["bus"] = PromptBus(made["bus"], pump)
+                made["bus"] = CaughtUpEventBus(made["bus"], pump)
         yield replace(memory_backend(clock), **made)
 
 
-class Prompt:
+class CaughtUpEventLog:
     """An event log that has caught up with the ledger whenever it is queried."""
 
-    def __init__(self, log: DynamoEventLog, pump: Pump) -> None:
+    def __init__(self, log: DynamoEventLog, pump: EventPump) -> None:
         self._log = log
         self._pump = pump
 
@@ -87,10 +87,10 @@ class Prompt:
         return await self._log.query(*given, **named)
 
 
-class PromptBus:
+class CaughtUpEventBus:
     """A bus that has been told of what was committed whenever it is asked without waiting."""
 
-    def __init__(self, bus: EventBridgeBus, pump: Pump) -> None:
+    def __init__(self, bus: EventBridgeBus, pump: EventPump) -> None:
         self._bus = bus
         self._pump = pump
 
@@ -103,8 +103,8 @@ class PromptBus:
         return await self._bus.receive(*given, **named)
 
 
-async def names_in(
-    aws: Aws,
+async def installation_names(
+    aws: AwsClient,
     tmp_path: Path,
     queues: tuple[str, ...],
     consumers: tuple[str, ...],
@@ -119,12 +119,12 @@ async def names_in(
     name = stage.read_text()
     names = Names(stage=name, bucket=f"longshore-{name}-blobs")
     if not known:
-        await provide(aws, names, queues, consumers, only)
+        await create_resources(aws, names, queues, consumers, only)
     return names
 
 
-async def provide(
-    aws: Aws,
+async def create_resources(
+    aws: AwsClient,
     names: Names,
     queues: tuple[str, ...],
     consumers: tuple[str, ...] = (),
@@ -135,7 +135,7 @@ async def provide(
     Args:
         only: The types of events that a consumer hears of; it hears of all if it is not named.
     """
-    for shape in table_shapes(names):
+    for shape in table_schemas(names):
         await aws.call("dynamodb", "create_table", **shape)
     await aws.call(
         "s3",
@@ -145,11 +145,11 @@ async def provide(
     )
     for queue in queues:
         for priority in Priority:
-            await provide_lane(aws, names, queue, priority)
+            await create_lane(aws, names, queue, priority)
     if consumers:
         await aws.call("events", "create_event_bus", Name=names.bus)
     for consumer in consumers:
-        arn = await _queue(aws, names.consumer(consumer), {})
+        arn = await _create_queue(aws, names.consumer(consumer), {})
         rule = {"Name": names.consumer(consumer), "EventBusName": names.bus}
         pattern: dict[str, Any] = {"detail-type": [DETAIL_TYPE]}
         if only and consumer in only:
@@ -164,13 +164,13 @@ async def provide(
         )
 
 
-async def provide_lane(aws: Aws, names: Names, queue: str, priority: Priority) -> None:
+async def create_lane(aws: AwsClient, names: Names, queue: str, priority: Priority) -> None:
     """Make the queue of one name and priority, with the one for its dead letters."""
-    dead = await _queue(aws, names.dead(queue, priority), {})
+    dead = await _create_queue(aws, names.dead_letter_queue(queue, priority), {})
     policy = f'{{"deadLetterTargetArn":"{dead}","maxReceiveCount":{RECEIVE_LIMIT}}}'
-    await _queue(aws, names.queue(queue, priority), {"RedrivePolicy": policy})
+    await _create_queue(aws, names.queue(queue, priority), {"RedrivePolicy": policy})
 
 
-async def _queue(aws: Aws, name: str, attributes: dict[str, str]) -> str:
+async def _create_queue(aws: AwsClient, name: str, attributes: dict[str, str]) -> str:
     await aws.call("sqs", "create_queue", QueueName=name, Attributes=attributes)
     return f"arn:aws:sqs:{REGION}:{ACCOUNT}:{name}"

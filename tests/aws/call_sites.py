@@ -1,12 +1,12 @@
 """Every place from which AWS is asked: found by reading the code, and met by running it.
 
-A *way out* is a function through which others ask: ``Aws.call`` itself, and what passes on whatever
-operation it is given. A *site* is an expression that calls a way out. Sites inside of ways out are
-noted as well; but what a trouble is planned for is the outermost one, where somebody has to live
-with what became of the call.
+A *way out* is a function through which others ask: ``AwsClient.call`` itself, and what passes on
+whatever operation it is given. A *site* is an expression that calls a way out. Sites inside of ways
+out are noted as well; but what a trouble is planned for is the outermost one, where somebody has to
+live with what became of the call.
 
 Ways out are known by what variables are called: ``self._tables.query(…)`` is one because a
-``Tables`` is called ``tables`` everywhere; ``strangely_named`` sees to it.
+``TableReader`` is called ``tables`` everywhere; ``misnamed_variables`` sees to it.
 """
 
 import ast
@@ -20,52 +20,57 @@ import longshore
 
 PACKAGE = Path(longshore.__path__[0])
 ADAPTERS = PACKAGE / "adapters" / "aws"
-FILES = (*sorted(ADAPTERS.rglob("*.py")), PACKAGE / "testing" / "auditing" / "from_dynamo.py")
+FILES = (*sorted(ADAPTERS.rglob("*.py")), PACKAGE / "audit" / "dynamo_reader.py")
 
-WAYS_OUT: dict[str, dict[str, tuple[str, ...]]] = {
-    "calls": {"Aws": ("call",)},
-    "tables": {"Tables": ("item", "items", "query")},
-    "house": {"House": ("get", "all_of", "put", "update")},
-    "queue_calls": {"Sqs": ("call", "counts", "names", "send", "delete", "hide", "replace")},
-    "queue_batches": {"Batches": ("each",)},
-    "bus": {"EventBridgeBus": ("_each",)},
-    "blobs": {"S3BlobStore": ("_call",), "_Reader": ("_get",)},
-    "output_tiles": {"Tiles": ("_dynamo",)},
-    "deploying_stack": {"Stacks": ("_call",)},
-    "examining_calls": {"Asking": ("ask",)},
-    "from_dynamo": {"_Look": ("_call",)},
+ENTRY_POINTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "client": {"AwsClient": ("call",)},
+    "table_reader": {"TableReader": ("get", "batch_get", "query")},
+    "config_table": {"ConfigTable": ("get", "list_kind", "put", "update")},
+    "sqs": {"SqsClient": ("call", "counts", "list_names", "send", "delete", "hide", "replace")},
+    "batcher": {"Batcher": ("run",)},
+    "event_bus": {"EventBridgeBus": ("_change_messages",)},
+    "blobs": {"S3BlobStore": ("_call",), "_BlobReader": ("_get",)},
+    "segments": {"SegmentTable": ("_call",)},
+    "stack_client": {"CloudFormationStacks": ("_call",)},
+    "doctor_probe": {"Probe": ("call",)},
+    "dynamo_reader": {"_DynamoReader": ("_call",)},
 }
 """By module and class. What begins with an underscore is a way out inside of its class alone."""
 
-PARTS: dict[str, tuple[str, ...]] = {
-    "tables": ("Tables._some",),
-    "house": ("House._write", "until_known"),
-    "queue_calls": ("Sqs._url", "Sqs._looked_up"),
-    "queue_batches": ("Batches._go_on", "Batches._send", "Batches._batch"),
+ENTRY_POINT_HELPERS: dict[str, tuple[str, ...]] = {
+    "table_reader": ("TableReader._get_batch",),
+    "config_table": ("ConfigTable._write", "retry_unknown_outcome"),
+    "sqs": ("SqsClient._url", "SqsClient._look_up_url"),
+    "batcher": ("Batcher._send_pending", "Batcher._send", "Batcher._send_batch"),
 }
 """Functions that belong to ways out, and are called by them alone."""
 
-HANDED = {"Batches": "_call", "_Look": "_ask"}
+INJECTED_CALLS = {"Batcher": "_call", "_DynamoReader": "_aws_call"}
 """Attributes that are a way out which was handed over as a function."""
 
-CALLED = {"aws": "Aws", "tables": "Tables", "house": "House", "sqs": "Sqs"} | {
-    "batches": "Batches",
-    "asking": "Asking",
+CLASS_BY_VARIABLE = {
+    "aws": "AwsClient",
+    "tables": "TableReader",
+    "config_table": "ConfigTable",
+    "sqs": "SqsClient",
+} | {
+    "batcher": "Batcher",
+    "probe": "Probe",
 }
 CLIENTS = ("client", "_client")
 """What a client of the vendor's library is called: whatever is called of it is a site."""
 
-VENDORS = ("aiobotocore", "boto3", "botocore")
-ASKS_NOBODY = {"generate_presigned_url": "an address is signed here, and nobody is asked"}
+VENDOR_PACKAGES = ("aiobotocore", "boto3", "botocore")
+LOCAL_OPERATIONS = {"generate_presigned_url": "an address is signed here, and nobody is asked"}
 
 
-class Place(NamedTuple):
+class CallSite(NamedTuple):
     """A site in the code."""
 
     module: str
     function: str
     number: int  # among those of the function
-    within: bool  # inside of a way out
+    in_entry_point: bool  # inside of a way out
 
     def __str__(self) -> str:
         return f"{self.module}:{self.function}" + (f"#{self.number}" if self.number > 1 else "")
@@ -75,14 +80,14 @@ End = tuple[str, int, int]
 """Where an expression ends: no two calls end at the same place."""
 
 
-class Reader(ast.NodeVisitor):
+class CallSiteFinder(ast.NodeVisitor):
     """Finds the sites of one module."""
 
     def __init__(self, module: str) -> None:
         self.module = module
-        self.found: dict[End, Place] = {}
-        self.strange: list[str] = []
-        self.ways: list[tuple[int, int]] = []  # lines of ways out
+        self.sites: dict[End, CallSite] = {}
+        self.misnamed: list[str] = []
+        self.entry_point_lines: list[tuple[int, int]] = []  # lines of ways out
         self._classes: list[str] = []
         self._functions: list[str] = []
 
@@ -94,11 +99,13 @@ class Reader(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         outermost = not self._functions
         name = ".".join((*self._classes, node.name))
-        if outermost and (node.name in self._own_ways or name in PARTS.get(self.module, ())):
-            self.ways.append((node.lineno, node.end_lineno or node.lineno))
+        if outermost and (
+            node.name in self._own_entry_points or name in ENTRY_POINT_HELPERS.get(self.module, ())
+        ):
+            self.entry_point_lines.append((node.lineno, node.end_lineno or node.lineno))
         arguments = node.args
         for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-            self._look_at_name(one.arg, one.annotation, one.lineno)
+            self._check_name(one.arg, one.annotation, one.lineno)
         if outermost:
             self._functions.append(name)
         self.generic_visit(node)
@@ -108,118 +115,126 @@ class Reader(ast.NodeVisitor):
     visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]  # noqa: N815
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        self._look_at_name(_last_of(node.target), node.annotation, node.lineno)
+        self._check_name(_last_name(node.target), node.annotation, node.lineno)
         self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        made_by = _last_of(node.value) if isinstance(node.value, ast.Await | ast.Call) else ""
+        made_by = _last_name(node.value) if isinstance(node.value, ast.Await | ast.Call) else ""
         for target in node.targets:
-            name = _last_of(target)
-            self._look_at_name(name, ast.Name(made_by), node.lineno)
+            name = _last_name(target)
+            self._check_name(name, ast.Name(made_by), node.lineno)
             if made_by == "client" and name not in CLIENTS:
-                self.strange.append(f"{self.module}:{node.lineno}: {name} is a client")
+                self.misnamed.append(f"{self.module}:{node.lineno}: {name} is a client")
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
         if self._is_site(node.func):
-            self._note(node)
+            self._add_site(node)
         self.generic_visit(node)
 
     @property
-    def _own_ways(self) -> tuple[str, ...]:
+    def _own_entry_points(self) -> tuple[str, ...]:
         of_class = self._classes[-1] if self._classes else ""
-        return WAYS_OUT.get(self.module, {}).get(of_class, ())
+        return ENTRY_POINTS.get(self.module, {}).get(of_class, ())
 
     @property
-    def _handed(self) -> str | None:
-        return HANDED.get(self._classes[-1]) if self._classes else None
+    def _injected_call(self) -> str | None:
+        return INJECTED_CALLS.get(self._classes[-1]) if self._classes else None
 
     def _is_site(self, function: ast.expr) -> bool:
         if isinstance(function, ast.Call):  # getattr(client, operation)(…): what a way out is
-            given = [_last_of(one) for one in function.args]
-            is_asked = _last_of(function.func) == "getattr" and given[0] in CLIENTS
-            return is_asked and not self._is_within(function)
+            given = [_last_name(one) for one in function.args]
+            is_asked = _last_name(function.func) == "getattr" and given[0] in CLIENTS
+            return is_asked and not self._is_in_entry_point(function)
         if not isinstance(function, ast.Attribute):
             return False
-        receiver, name = _last_of(function.value), function.attr
+        receiver, name = _last_name(function.value), function.attr
         if receiver in CLIENTS:
-            return name not in ASKS_NOBODY
+            return name not in LOCAL_OPERATIONS
         if receiver == "self":
-            return name in self._own_ways or name == self._handed
-        kind = CALLED.get(receiver.lstrip("_"), receiver)
-        ways = [ways for kinds in WAYS_OUT.values() for one, ways in kinds.items() if one == kind]
+            return name in self._own_entry_points or name == self._injected_call
+        kind = CLASS_BY_VARIABLE.get(receiver.lstrip("_"), receiver)
+        ways = [
+            ways for kinds in ENTRY_POINTS.values() for one, ways in kinds.items() if one == kind
+        ]
         return any(name in some and not name.startswith("_") for some in ways)
 
-    def _note(self, node: ast.Call) -> None:
+    def _add_site(self, node: ast.Call) -> None:
         function = self._functions[-1] if self._functions else "module"
-        same = [one for one in self.found.values() if one.function == function]
-        within = self._is_within(node)
+        same = [one for one in self.sites.values() if one.function == function]
+        within = self._is_in_entry_point(node)
         end = (self.module, node.end_lineno or 0, node.end_col_offset or 0)
-        self.found[end] = Place(self.module, function, len(same) + 1, within)
+        self.sites[end] = CallSite(self.module, function, len(same) + 1, within)
 
-    def _is_within(self, node: ast.expr) -> bool:
-        return any(first <= node.lineno <= last for first, last in self.ways)
+    def _is_in_entry_point(self, node: ast.expr) -> bool:
+        return any(first <= node.lineno <= last for first, last in self.entry_point_lines)
 
-    def _look_at_name(self, name: str, kind: ast.expr | None, line: int) -> None:
+    def _check_name(self, name: str, kind: ast.expr | None, line: int) -> None:
         """Names must tell what things are."""
-        wanted = [one for one, of in CALLED.items() if kind is not None and _names(kind, of)]
+        wanted = [
+            one for one, of in CLASS_BY_VARIABLE.items() if kind is not None and _mentions(kind, of)
+        ]
         if wanted and name.lstrip("_") not in wanted:
-            self.strange.append(f"{self.module}:{line}: {name} is {_a(CALLED[wanted[0]])}")
+            self.misnamed.append(
+                f"{self.module}:{line}: {name} is {_with_article(CLASS_BY_VARIABLE[wanted[0]])}"
+            )
 
 
-def _a(kind: str) -> str:
+def _with_article(kind: str) -> str:
     return f"an {kind}" if kind.startswith("A") else f"a {kind}"
 
 
-def _last_of(node: ast.expr) -> str:
+def _last_name(node: ast.expr) -> str:
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
         case ast.Await(value=value) | ast.Call(func=value):
-            return _last_of(value)
+            return _last_name(value)
     return ""
 
 
-def _names(kind: ast.expr, wanted: str) -> bool:
+def _mentions(kind: ast.expr, class_name: str) -> bool:
     """Whether an annotation or a constructor says that something is one of these."""
     parts = [kind]
     while parts:
         part = parts.pop()
         match part:
-            case ast.Constant(value=str(text)) if text == wanted:
+            case ast.Constant(value=str(text)) if text == class_name:
                 return True
             case ast.BinOp(left=left, right=right):
                 parts += [left, right]
-            case _ if _last_of(part) == wanted:
+            case _ if _last_name(part) == class_name:
                 return True
     return False
 
 
 @cache
-def _read() -> dict[str, Reader]:
+def _read_modules() -> dict[str, CallSiteFinder]:
     read = {}
     for file in FILES:
-        reader = read[str(file)] = Reader(file.stem)
+        reader = read[str(file)] = CallSiteFinder(file.stem)
         reader.visit(ast.parse(file.read_text(encoding="utf-8")))
     return read
 
 
 @cache
-def places() -> frozenset[Place]:
+def call_sites() -> frozenset[CallSite]:
     """Every site there is."""
-    return frozenset(place for reader in _read().values() for place in reader.found.values())
+    return frozenset(
+        place for reader in _read_modules().values() for place in reader.sites.values()
+    )
 
 
-def strangely_named() -> list[str]:
+def misnamed_variables() -> list[str]:
     """Where a name does not tell what it is, so that its calls would not be found."""
-    return [text for reader in _read().values() for text in reader.strange]
+    return [text for reader in _read_modules().values() for text in reader.misnamed]
 
 
-def other_ways() -> Iterator[str]:
+def vendor_imports() -> Iterator[str]:
     """Modules elsewhere that have the vendor's library in hand, past all ways out."""
     for file in sorted(PACKAGE.rglob("*.py")):
         text = file.read_text(encoding="utf-8")
-        if str(file) not in _read() and any(vendor in text for vendor in VENDORS):
+        if str(file) not in _read_modules() and any(vendor in text for vendor in VENDOR_PACKAGES):
             for node in ast.walk(ast.parse(text)):
                 match node:
                     case ast.Import(names=names):
@@ -228,30 +243,32 @@ def other_ways() -> Iterator[str]:
                         modules = [module]
                     case _:
                         continue
-                if any(one.partition(".")[0] in VENDORS for one in modules):
+                if any(one.partition(".")[0] in VENDOR_PACKAGES for one in modules):
                     yield f"{file.relative_to(PACKAGE)}:{node.lineno}"
 
 
 # When it runs ------------------------------------------------------------------------------------
 
 
-def reader_of(frame: FrameType) -> Reader | None:
-    return _read().get(frame.f_code.co_filename)
+def finder_of(frame: FrameType) -> CallSiteFinder | None:
+    return _read_modules().get(frame.f_code.co_filename)
 
 
-def in_a_way_out(frame: FrameType) -> bool:
-    reader = reader_of(frame)
+def in_entry_point(frame: FrameType) -> bool:
+    reader = finder_of(frame)
     line = frame.f_code.co_firstlineno
-    return reader is not None and any(first <= line <= last for first, last in reader.ways)
+    return reader is not None and any(
+        first <= line <= last for first, last in reader.entry_point_lines
+    )
 
 
-def place_at(frame: FrameType) -> Place | None:
+def call_site_at(frame: FrameType) -> CallSite | None:
     """The site whose call a frame is in the middle of; None: none that is known."""
-    reader = reader_of(frame)
+    reader = finder_of(frame)
     if reader is None:
         return None
     line, column = _end_of(frame.f_code, frame.f_lasti)
-    return reader.found.get((reader.module, line, column))
+    return reader.sites.get((reader.module, line, column))
 
 
 @cache

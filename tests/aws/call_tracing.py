@@ -10,69 +10,83 @@ from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
-from longshore.adapters.aws.queue_batches import Batches
-from tests.aws.call_sites import WAYS_OUT, Place, in_a_way_out, place_at, reader_of
-from tests.unit.services.patience import PatientLoop
+from longshore.adapters.aws.queue.batcher import Batcher
+from tests.aws.call_sites import (
+    ENTRY_POINTS,
+    FILES,
+    PACKAGE,
+    CallSite,
+    call_site_at,
+    finder_of,
+    in_entry_point,
+)
+from tests.unit.services.virtual_time import IdleAwareLoop
 
-Chain = tuple[Place, ...]
+Chain = tuple[CallSite, ...]
 """Sites, each of which calls a way out in which the next one is."""
 
 _CHAIN: ContextVar[Chain] = ContextVar("_CHAIN", default=())
-_HOMES = {"from_dynamo": "longshore.testing.auditing.from_dynamo"}
+_MODULES = {
+    file.stem: ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in FILES
+}
 
 
-def caller() -> Chain:
+def calling_sites() -> Chain:
     """The sites through which whoever called the function that asks this makes a call."""
     frame = sys._getframe(2)
-    if reader_of(frame) is None:
+    if finder_of(frame) is None:
         return ()
-    place = place_at(frame)
+    place = call_site_at(frame)
     if place is None:
         code = frame.f_code
         message = f"no site is known in {code.co_filename}:{frame.f_lineno}, {code.co_name}"
         raise AssertionError(message)
-    return (*_CHAIN.get(), place) if in_a_way_out(frame) else (place,)
+    return (*_CHAIN.get(), place) if in_entry_point(frame) else (place,)
 
 
 @contextmanager
-def seen_through() -> Iterator[None]:
+def trace_callers() -> Iterator[None]:
     """Calls that are made through ways out are those of who uses these."""
     with ExitStack() as stack:
-        for module, kinds in WAYS_OUT.items():
-            home = import_module(_HOMES.get(module, f"longshore.adapters.aws.{module}"))
+        for module, kinds in ENTRY_POINTS.items():
+            home = import_module(_MODULES[module])
             for kind, names in kinds.items():
-                for name in names if kind != "Aws" else ():
+                for name in names if kind != "AwsClient" else ():
                     owner = getattr(home, kind)
-                    way = _asked if kind == "Asking" else _seen
+                    way = _traced_probe if kind == "Probe" else _traced
                     stack.enter_context(patch.object(owner, name, way(getattr(owner, name))))
         by_entries: dict[int, tuple[Any, Chain]] = {}
-        stack.enter_context(patch.object(Batches, "each", _each(Batches.each, by_entries)))
-        stack.enter_context(patch.object(Batches, "_send", _sent(Batches._send, by_entries)))
+        stack.enter_context(patch.object(Batcher, "run", _traced_batch(Batcher.run, by_entries)))
+        stack.enter_context(patch.object(Batcher, "_send", _traced_send(Batcher._send, by_entries)))
         yield
 
 
-def _seen(original: Callable[..., Any]) -> Callable[..., Any]:
+def _traced(original: Callable[..., Any]) -> Callable[..., Any]:
     def way(*given: Any, **named: Any) -> Any:
-        chain, work = caller(), original(*given, **named)
-        return _walk(work, chain) if inspect.isasyncgen(work) else _within(chain, work)
+        chain, work = calling_sites(), original(*given, **named)
+        return (
+            _iterate_in_chain(work, chain)
+            if inspect.isasyncgen(work)
+            else _run_in_chain(chain, work)
+        )
 
     return way
 
 
-def _asked(original: Callable[..., Any]) -> Callable[..., Any]:
+def _traced_probe(original: Callable[..., Any]) -> Callable[..., Any]:
     """Whoever examines has the client itself in hand."""
 
-    def way(asking: Any, service: str, operation: str, **given: Any) -> Any:
-        chain, note = caller(), getattr(asking._aws, "note", None)
+    def way(probe: Any, service: str, operation: str, **given: Any) -> Any:
+        chain, note = calling_sites(), getattr(probe._aws, "record_call", None)
 
         async def ask() -> Any:
             if note is not None:
                 note(chain, service, operation)
             loop = asyncio.get_running_loop()
-            assert isinstance(loop, PatientLoop)
+            assert isinstance(loop, IdleAwareLoop)
             loop.begin()
             try:
-                return await original(asking, service, operation, **given)
+                return await original(probe, service, operation, **given)
             finally:
                 loop.end()
 
@@ -81,16 +95,16 @@ def _asked(original: Callable[..., Any]) -> Callable[..., Any]:
     return way
 
 
-def _each(original: Callable[..., Any], by_entries: dict[int, Any]) -> Callable[..., Any]:
+def _traced_batch(original: Callable[..., Any], by_entries: dict[int, Any]) -> Callable[..., Any]:
     def way(batches: Any, name: str, operation: str, entries: Any, **named: Any) -> Any:
         # Kept, so that no other list is the same.
-        by_entries[id(entries)] = entries, (chain := caller())
-        return _within(chain, original(batches, name, operation, entries, **named))
+        by_entries[id(entries)] = entries, (chain := calling_sites())
+        return _run_in_chain(chain, original(batches, name, operation, entries, **named))
 
     return way
 
 
-def _sent(original: Callable[..., Any], by_entries: dict[int, Any]) -> Callable[..., Any]:
+def _traced_send(original: Callable[..., Any], by_entries: dict[int, Any]) -> Callable[..., Any]:
     async def way(batches: Any, kind: Any, parts: Any) -> None:
         # Who came first: others who came meanwhile go with it.
         _CHAIN.set(by_entries[id(parts[0].entries)][1])
@@ -99,7 +113,7 @@ def _sent(original: Callable[..., Any], by_entries: dict[int, Any]) -> Callable[
     return way
 
 
-async def _within(chain: Chain, work: Awaitable[Any]) -> Any:
+async def _run_in_chain(chain: Chain, work: Awaitable[Any]) -> Any:
     token = _CHAIN.set(chain)
     try:
         return await work
@@ -107,11 +121,13 @@ async def _within(chain: Chain, work: Awaitable[Any]) -> Any:
         _CHAIN.reset(token)
 
 
-async def _walk(items: AsyncGenerator[Any, None], chain: Chain) -> AsyncGenerator[Any, None]:
+async def _iterate_in_chain(
+    items: AsyncGenerator[Any, None], chain: Chain
+) -> AsyncGenerator[Any, None]:
     try:
         while True:
             try:
-                item = await _within(chain, anext(items))
+                item = await _run_in_chain(chain, anext(items))
             except StopAsyncIteration:
                 return
             yield item

@@ -13,27 +13,27 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from longshore.core.states import JobState
+from longshore.core.tasks.states import JobState
 from longshore.testing.clock import FakeClock
-from longshore.testing.runner import Script
-from tests.aws.pump import Pump
-from tests.aws.standin import stand_in
+from longshore.testing.fake_runner import Script
+from tests.aws.event_pump import EventPump
+from tests.aws.full_backend import full_aws_backend
+from tests.aws.stand_in import stand_in
 from tests.aws.units import CountingAws
-from tests.aws.whole import whole_aws
-from tests.unit.services import patience
-from tests.unit.services.stage import Stage, a_task
+from tests.unit.services import virtual_time
+from tests.unit.services.harness import ServiceHarness, make_task
 
 SOON = timedelta(seconds=2)
 LOAD = 40
 """Jobs at once, where costs are shared by what comes together."""
 
 ALONE, AT_LOAD = "a job of one, alone", f"a job of one, {LOAD} at once"
-BEATING, WIDE = "a job of one, ten heartbeats", "a job of 100 (1 → 98 → 1)"
+WITH_HEARTBEATS, WIDE = "a job of one, ten heartbeats", "a job of 100 (1 → 98 → 1)"
 
 # Dollars a million, on demand, us-east-1, November 2026.
 WRITE, READ, SQS, EVENT, INVOCATION, PUT = 0.625, 0.125, 0.40, 1.00, 0.20, 5.00
-_MAPPED = 10  # events that a queue's mapping hands to a function at once, received and deleted
-_RELAYED = 100  # records that the stream's mapping hands to the relay
+_QUEUE_BATCH = 10  # events that a queue's mapping hands to a function at once, received and deleted
+_RELAY_BATCH = 100  # records that the stream's mapping hands to the relay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,32 +45,32 @@ class Cost:
     requests: Counter[str]
     reads: float
 
-    def each(self, count: float) -> float:
+    def per_task(self, count: float) -> float:
         return count / self.tasks
 
     @property
     def ledger(self) -> float:
         """Write units of the ledger, with its indexes."""
-        return self.each(sum(n for kind, n in self.units.items() if kind.startswith("ledger")))
+        return self.per_task(sum(n for kind, n in self.units.items() if kind.startswith("ledger")))
 
     @property
     def history(self) -> float:
         """Write units of the event table, with its indexes."""
-        return self.each(sum(n for kind, n in self.units.items() if kind.startswith("events")))
+        return self.per_task(sum(n for kind, n in self.units.items() if kind.startswith("events")))
 
     @property
     def events(self) -> float:
-        return self.each(self.requests["dynamodb.put_item"])
+        return self.per_task(self.requests["dynamodb.put_item"])
 
     @property
     def put_events(self) -> float:
-        return self.each(self.requests["events.put_events"])
+        return self.per_task(self.requests["events.put_events"])
 
     @property
     def sqs(self) -> float:
         """Requests, with those of the mappings that feed dispatcher and history."""
         own = sum(n for kind, n in self.requests.items() if kind.startswith("sqs."))
-        return self.each(own) + 2 * self.mapped / _MAPPED
+        return self.per_task(own) + 2 * self.mapped / _QUEUE_BATCH
 
     @property
     def mapped(self) -> float:
@@ -80,45 +80,47 @@ class Cost:
     @property
     def dollars(self) -> float:
         """A million tasks, without the workers' machines and the functions' time."""
-        invocations = self.events / _RELAYED + self.mapped / _MAPPED
+        invocations = self.events / _RELAY_BATCH + self.mapped / _QUEUE_BATCH
         return (
             (self.ledger + self.history) * WRITE
-            + self.each(self.reads) * READ
+            + self.per_task(self.reads) * READ
             + self.sqs * SQS
             + self.events * EVENT
             + invocations * INVOCATION
-            + self.each(self.requests["s3.put_object"]) * PUT
+            + self.per_task(self.requests["s3.put_object"]) * PUT
         )
 
 
-def original(cost: Cost) -> float:
+def seed_cost(cost: Cost) -> float:
     """What the same events would cost where each is told alone and written eight times."""
     sends = 3 + 2 * cost.events  # of the task's message; each event through a queue of its own
     return cost.events * (8 * WRITE + EVENT + INVOCATION) + sends * SQS
 
 
 @asynccontextmanager
-async def _stage(folder: Path) -> AsyncIterator[tuple[Stage, CountingAws, Pump]]:
+async def _harness(folder: Path) -> AsyncIterator[tuple[ServiceHarness, CountingAws, EventPump]]:
     clock = FakeClock()
-    aws = CountingAws(stand_in().place, clock)
-    pumps: list[Pump] = []
-    async with whole_aws(folder, clock, aws, pumps) as backend:
-        yield Stage(backend), aws, pumps[0]
+    aws = CountingAws(stand_in().client_options, clock)
+    pumps: list[EventPump] = []
+    async with full_aws_backend(folder, clock, aws, pumps) as backend:
+        yield ServiceHarness(backend), aws, pumps[0]
 
 
-async def cost_of(folder: Path, *jobs: Sequence[dict[str, Any]], lasts: timedelta = SOON) -> Cost:
+async def cost_of(
+    folder: Path, *jobs: Sequence[dict[str, Any]], duration: timedelta = SOON
+) -> Cost:
     """Of running some jobs, submitted together, to their ends."""
-    async with _stage(folder) as (stage, aws, pump):
-        script = Script(says=[lasts - SOON]) if lasts > SOON else Script()
+    async with _harness(folder) as (stage, aws, pump):
+        script = Script(reports=[duration - SOON]) if duration > SOON else Script()
         for task in (task for job in jobs for task in job):
-            stage.runner.plays(task["taskId"], script)
-        async with stage.working(concurrency=10):
+            stage.runner.set_scripts(task["taskId"], script)
+        async with stage.running_worker(concurrency=10):
             aws.clear()
             accepted = await asyncio.gather(
                 *(stage.submit(*job, request_id=f"r{at}") for at, job in enumerate(jobs))
             )
             for _ in range(200):
-                await stage.passes(lasts)
+                await stage.advance(duration)
                 await pump.catch_up()
                 await stage.dispatch()
                 rows = [await stage.job(f"r{at}") for at in range(len(jobs))]
@@ -136,13 +138,13 @@ async def cost_of(folder: Path, *jobs: Sequence[dict[str, Any]], lasts: timedelt
 
 
 def one_task(at: int = 0) -> list[dict[str, Any]]:
-    return [a_task(f"a{at}")]
+    return [make_task(f"a{at}")]
 
 
 def wide(count: int) -> list[dict[str, Any]]:
     """One task, all others behind it but the last, and that behind them."""
     between = [f"b{at}" for at in range(count - 2)]
-    return [a_task("a"), *(a_task(key, "a") for key in between), a_task("c", *between)]
+    return [make_task("a"), *(make_task(key, "a") for key in between), make_task("c", *between)]
 
 
 def table(costs: dict[str, Cost]) -> str:
@@ -153,9 +155,9 @@ def table(costs: dict[str, Cost]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, cost in costs.items():
-        figures = (cost.ledger, cost.history, cost.each(cost.reads), cost.sqs, cost.put_events)
+        figures = (cost.ledger, cost.history, cost.per_task(cost.reads), cost.sqs, cost.put_events)
         shown = " | ".join(f"{figure:.2f}" for figure in figures)
-        lines.append(f"| {name} | {shown} | {cost.dollars:.2f} | {original(cost):.2f} |")
+        lines.append(f"| {name} | {shown} | {cost.dollars:.2f} | {seed_cost(cost):.2f} |")
     return "\n".join(lines)
 
 
@@ -165,11 +167,11 @@ async def all_costs(folder: Path) -> dict[str, Cost]:
     return {
         ALONE: await cost_of(folder / "one", one_task()),
         AT_LOAD: await cost_of(folder / "load", *(one_task(at) for at in range(LOAD))),
-        BEATING: await cost_of(folder / "beats", one_task(), lasts=beats),
+        WITH_HEARTBEATS: await cost_of(folder / "beats", one_task(), duration=beats),
         WIDE: await cost_of(folder / "wide", wide(100)),
     }
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
-        print(table(patience.run(all_costs(Path(made)))))  # noqa: T201 - what it is for
+        print(table(virtual_time.run(all_costs(Path(made)))))  # noqa: T201 - what it is for

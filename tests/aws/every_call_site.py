@@ -28,75 +28,95 @@ from zlib import crc32
 from botocore.retries.standard import ExponentialBackoff
 
 from longshore.testing.clock import FakeClock
-from tests.aws.call_reached import EXCUSED
-from tests.aws.call_sites import Place, places
-from tests.aws.call_stories import STORIES
-from tests.aws.call_theatre import Story, Unfinished, theatre
-from tests.aws.call_tracing import seen_through
-from tests.aws.standin import stand_in
-from tests.aws.wire_trouble import Plan, Site, Trouble, TroubledAws, Turns, may_meet, the_first
-from tests.unit.services import patience
+from tests.aws.call_sites import CallSite, call_sites
+from tests.aws.call_tracing import trace_callers
+from tests.aws.network_faults import (
+    CallNumbers,
+    CallSiteOperation,
+    FaultInjectingAws,
+    FaultPlan,
+    NetworkFault,
+    first_call,
+    possible_faults,
+)
+from tests.aws.scenario_coverage import UNREACHABLE
+from tests.aws.scenario_harness import Scenario, ScenarioUnfinished, open_harness
+from tests.aws.service_scenarios import SCENARIOS
+from tests.aws.stand_in import stand_in
+from tests.unit.services import virtual_time
 
 _START = datetime(2030, 1, 7, 12, tzinfo=UTC)
-_STORY_TAKES = timedelta(days=2)
+_SCENARIO_DURATION = timedelta(days=2)
 _LIMIT_S = 300
-_IDLE_TELLINGS = 2
+_IDLE_RUNS = 2
 _runs = count(1)
 
-Pair = tuple[Site, Trouble]
+SiteFault = tuple[CallSiteOperation, NetworkFault]
 
-TURNS = ("first", "second", "last", "storm")
-STORMY = (Trouble.THROTTLED, Trouble.BROKEN_AFTER, Trouble.TIMED_OUT, Trouble.RESET)
-STORM = 9
+PHASES = ("first", "second", "last", "repeated")
+REPEATED_FAULTS = (
+    NetworkFault.THROTTLED,
+    NetworkFault.ERROR_AFTER,
+    NetworkFault.TIMED_OUT,
+    NetworkFault.RESET,
+)
+REPEATED_CALLS = 9
 """So many calls of a site fail one after the other: more than anybody but a client tries."""
 # Each answer that is lost leaves a copy of the message, which is seen before the time to which the
 # last one was put off: that is what a queue may do, and more than this story allows.
-SPARED_BY_STORMS = ("messages_that_are_put_off_given_back_and_worn_out",)
+NOT_REPEATED = ("messages_that_are_delayed_returned_and_exhausted",)
 
 
 @dataclass(slots=True)
-class Told:
+class ScenarioRun:
     """What came of telling a story once."""
 
-    story: str
-    made: Counter[Site]
-    met: dict[Site, Trouble]
-    passed: set[Place]
-    wrong: list[str] = field(default_factory=list)
+    scenario: str
+    calls: Counter[CallSiteOperation]
+    injected: dict[CallSiteOperation, NetworkFault]
+    sites: set[CallSite]
+    problems: list[str] = field(default_factory=list)
 
     @property
-    def pairs(self) -> set[Pair]:
-        return set(self.met.items())
+    def pairs(self) -> set[SiteFault]:
+        return set(self.injected.items())
 
 
 @contextmanager
-def without_pauses() -> Iterator[None]:
+def without_backoff() -> Iterator[None]:
     """The library asks again at once: how long it waits is not ours to test."""
     with patch.object(ExponentialBackoff, "delay_amount", lambda *_: 0.0):
         yield
 
 
-def tell(folder: Path, story: Story, plan: Plan = lambda _: None, turns: Turns = the_first) -> Told:
+def run_scenario(
+    folder: Path,
+    scenario: Scenario,
+    plan: FaultPlan = lambda _: None,
+    calls: CallNumbers = first_call,
+) -> ScenarioRun:
     """Tell a story while one call of each site meets the trouble that is planned for it."""
     number = next(_runs)
-    clock = FakeClock(_START + number * _STORY_TAKES)
-    aws = TroubledAws(stand_in().place, clock, plan, turns)
-    told = Told(story.__name__, aws.made, aws.met, aws.passed)
+    clock = FakeClock(_START + number * _SCENARIO_DURATION)
+    aws = FaultInjectingAws(stand_in().client_options, clock, plan, calls)
+    told = ScenarioRun(scenario.__name__, aws.calls, aws.injected, aws.sites)
 
     async def play() -> None:
         async with asyncio.timeout(_LIMIT_S):
-            async with theatre(folder, clock, aws, f"story-{number}") as stage:
-                await story(stage)
-                told.wrong += [str(one) for one in await stage.comes_to_rest()]
+            async with open_harness(folder, clock, aws, f"story-{number}") as stage:
+                await scenario(stage)
+                told.problems += [str(one) for one in await stage.settle()]
 
-    with without_pauses(), seen_through():
+    with without_backoff(), trace_callers():
         try:
-            patience.run(play())
-        except (Unfinished, TimeoutError) as error:
-            told.wrong.append(f"{type(error).__name__}: {error}")
+            virtual_time.run(play())
+        except (ScenarioUnfinished, TimeoutError) as error:
+            told.problems.append(f"{type(error).__name__}: {error}")
         except Exception as error:  # noqa: BLE001 - whatever it is, the next story is told
             last = traceback.extract_tb(error.__traceback__)[-1]
-            told.wrong.append(f"ended by {error!r} in {last.name}, line {last.lineno}: {last.line}")
+            told.problems.append(
+                f"ended by {error!r} in {last.name}, line {last.lineno}: {last.line}"
+            )
     return told
 
 
@@ -105,120 +125,134 @@ class Campaign:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._runs = self._wrong = 0
-        self._passed: set[Place] = set()
-        self._told_by: dict[Site, Story] = {}
-        self._calls: Counter[Site] = Counter()  # in the story that tells of the site
+        self._runs = self._problems = 0
+        self._sites: set[CallSite] = set()
+        self._scenario_by_site: dict[CallSiteOperation, Scenario] = {}
+        self._calls: Counter[CallSiteOperation] = Counter()  # in the story that tells of the site
 
-    def run(self, stories: Sequence[Story], turns: Sequence[str]) -> int:
+    def run(self, scenarios: Sequence[Scenario], phases: Sequence[str]) -> int:
         """How much was wrong."""
         began = time.monotonic()
-        for story in stories:
-            told = self._tell(story, "without trouble")
-            self._passed |= told.passed
-            for site, calls in told.made.items():
-                if site not in self._told_by or calls > self._calls[site]:
-                    self._told_by[site], self._calls[site] = story, calls
-            _say(f"{story.__name__}: {told.made.total()} calls of {len(told.made)} sites")
-        if len(stories) == len(STORIES):
-            self._wrong += _say_all("UNREACHED", unreached(self._passed))
-        for turn in turns:
-            never = self._turn(turn)
-            self._wrong += never
-        _say(f"all: {self._runs} stories, {self._wrong} wrong, {_since(began)}")
-        return self._wrong
+        for story in scenarios:
+            told = self._run_once(story, "without trouble")
+            self._sites |= told.sites
+            for site, calls in told.calls.items():
+                if site not in self._scenario_by_site or calls > self._calls[site]:
+                    self._scenario_by_site[site], self._calls[site] = story, calls
+            _print(f"{story.__name__}: {told.calls.total()} calls of {len(told.calls)} sites")
+        if len(scenarios) == len(SCENARIOS):
+            self._problems += _print_all("UNREACHED", unreached_sites(self._sites))
+        for turn in phases:
+            never = self._run_phase(turn)
+            self._problems += never
+        _print(f"all: {self._runs} stories, {self._problems} wrong, {_elapsed(began)}")
+        return self._problems
 
-    def _turn(self, turn: str) -> int:
+    def _run_phase(self, phase: str) -> int:
         """Every trouble at these calls of every site; how many could not be brought about."""
-        began, runs, wrong = time.monotonic(), self._runs, self._wrong
-        met: set[Pair] = set()
+        began, runs, wrong = time.monotonic(), self._runs, self._problems
+        met: set[SiteFault] = set()
         wanted = {
             (site, trouble)
             for site, calls in self._calls.items()
-            if turn in ("first", "storm") or calls > 1
-            for trouble in may_meet(site)
-            if turn != "storm" or (trouble in STORMY and self._stormy(site))
+            if phase in ("first", "repeated") or calls > 1
+            for trouble in possible_faults(site)
+            if phase != "repeated" or (trouble in REPEATED_FAULTS and self._repeatable_faults(site))
         }
-        for story in dict.fromkeys(self._told_by.values()):
-            own = {(site, trouble) for site, trouble in wanted if self._told_by[site] is story}
-            met |= self._meet(story, own, turn)
-            _say(f"{turn}, {story.__name__}: {len(own & met)} of {len(own)}, {_since(began)}")
+        for story in dict.fromkeys(self._scenario_by_site.values()):
+            own = {
+                (site, trouble) for site, trouble in wanted if self._scenario_by_site[site] is story
+            }
+            met |= self._inject_all(story, own, phase)
+            _print(f"{phase}, {story.__name__}: {len(own & met)} of {len(own)}, {_elapsed(began)}")
         never = wanted - met
-        _say(
-            f"{turn}: {len({site for site, _ in wanted})} sites, {len(wanted - never)} of"
-            f" {len(wanted)} troubles, {self._runs - runs} stories, {self._wrong - wrong} wrong,"
-            f" {_since(began)}"
+        _print(
+            f"{phase}: {len({site for site, _ in wanted})} sites, {len(wanted - never)} of"
+            f" {len(wanted)} troubles, {self._runs - runs} stories, {self._problems - wrong} wrong,"
+            f" {_elapsed(began)}"
         )
-        lines = [f"{turn}, {site}: {trouble.name}" for site, trouble in sorted(never)]
+        lines = [f"{phase}, {site}: {trouble.name}" for site, trouble in sorted(never)]
         # How often a site is called depends on what went before: only the first call is certain.
-        return _say_all("NEVER", lines) if turn == "first" else 0 * _say_all("not met", lines)
+        return _print_all("NEVER", lines) if phase == "first" else 0 * _print_all("not met", lines)
 
-    def _stormy(self, site: Site) -> bool:
-        return self._told_by[site].__name__ not in SPARED_BY_STORMS
+    def _repeatable_faults(self, site: CallSiteOperation) -> bool:
+        return self._scenario_by_site[site].__name__ not in NOT_REPEATED
 
-    def _meet(self, story: Story, wanted: set[Pair], turn: str) -> set[Pair]:
+    def _inject_all(
+        self, scenario: Scenario, pending: set[SiteFault], phase: str
+    ) -> set[SiteFault]:
         """Tell a story until all of these have happened, or no more of them do."""
-        met: set[Pair] = set()
+        met: set[SiteFault] = set()
         number, idle = 0, 0
-        while (left := wanted - met) and idle < _IDLE_TELLINGS:
+        while (left := pending - met) and idle < _IDLE_RUNS:
             number += 1
             # Others each time, and not the same of all: one trouble may keep the next away.
             plan = dict(sorted(left, key=lambda pair: crc32(f"{number} {pair}".encode())))
-            told = self._tell(story, f"{turn}, telling {number}", plan.get, self._which(turn))
+            told = self._run_once(
+                scenario, f"{phase}, telling {number}", plan.get, self._calls_in_phase(phase)
+            )
             idle = 0 if told.pairs & left else idle + 1
             met |= told.pairs
-        for site, trouble in sorted(wanted - met):
-            what = f"{turn}, {site}: {trouble.name}"
-            met |= self._tell(story, what, {site: trouble}.get, self._which(turn)).pairs
+        for site, trouble in sorted(pending - met):
+            what = f"{phase}, {site}: {trouble.name}"
+            met |= self._run_once(
+                scenario, what, {site: trouble}.get, self._calls_in_phase(phase)
+            ).pairs
         return met
 
-    def _which(self, turn: str) -> Turns:
-        match turn:
+    def _calls_in_phase(self, phase: str) -> CallNumbers:
+        match phase:
             case "second":
                 return lambda _: range(1, 2)
             case "last":
                 return lambda site: range(self._calls[site] - 1, self._calls[site])
-            case "storm":
-                return lambda _: range(STORM)
-        return the_first
+            case "repeated":
+                return lambda _: range(REPEATED_CALLS)
+        return first_call
 
-    def _tell(
-        self, story: Story, what: str, plan: Plan = lambda _: None, turns: Turns = the_first
-    ) -> Told:
-        told = tell(self._folder, story, plan, turns)
+    def _run_once(
+        self,
+        scenario: Scenario,
+        label: str,
+        plan: FaultPlan = lambda _: None,
+        calls: CallNumbers = first_call,
+    ) -> ScenarioRun:
+        told = run_scenario(self._folder, scenario, plan, calls)
         self._runs += 1
-        self._wrong += _say_all("WRONG", [f"{told.story}, {what}: {one}" for one in told.wrong])
+        self._problems += _print_all(
+            "WRONG", [f"{told.scenario}, {label}: {one}" for one in told.problems]
+        )
         return told
 
 
-def unreached(passed: set[Place]) -> list[str]:
+def unreached_sites(sites: set[CallSite]) -> list[str]:
     """Sites of which no story tells."""
-    return sorted(str(place) for place in places() - passed if str(place) not in EXCUSED)
+    return sorted(str(place) for place in call_sites() - sites if str(place) not in UNREACHABLE)
 
 
-def _since(began: float) -> str:
-    return f"{time.monotonic() - began:.0f} s"
+def _elapsed(started: float) -> str:
+    return f"{time.monotonic() - started:.0f} s"
 
 
-def _say_all(what: str, lines: Sequence[str]) -> int:
-    for line in lines:
-        _say(f"{what}  {line}")
-    return len(lines)
+def _print_all(title: str, entries: Sequence[str]) -> int:
+    for line in entries:
+        _print(f"{title}  {line}")
+    return len(entries)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", nargs="*", default=TURNS, choices=TURNS, help="which calls")
+    parser.add_argument("--turns", nargs="*", default=PHASES, choices=PHASES, help="which calls")
     parser.add_argument("--stories", nargs="*", default=[], help="parts of their names")
     asked = parser.parse_args()
     wanted = [
         story
-        for story in STORIES
+        for story in SCENARIOS
         if not asked.stories or any(part in story.__name__ for part in asked.stories)
     ]
     logging.getLogger("longshore").addHandler(logging.NullHandler())

@@ -15,21 +15,21 @@ from longshore.adapters.aws.blobs import S3BlobStore
 from longshore.errors import BackendUnavailable
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
-from longshore.testing.contracts.suite import clause, soon
-from tests.aws.standin import stand_in
-from tests.aws.test_blobs import KEY, MB, BlobsInTrouble, another_aws, different_bytes
-from tests.aws.trouble import Trouble
+from longshore.testing.contracts.suite import clause, without_time_passing
+from tests.aws.call_faults import FaultyAws
+from tests.aws.stand_in import stand_in
+from tests.aws.test_blobs import KEY, MB, FaultyBlobContract, another_aws, different_bytes
 
 
-class TestReadingOverAWireThatIsCut(BlobsInTrouble):
+class TestReadingOverABrokenConnection(FaultyBlobContract):
     @asynccontextmanager
     async def make_backend(self, tmp_path: Path, clock: FakeClock) -> AsyncIterator[Backend]:
         async with (
             super().make_backend(tmp_path, clock) as backend,
-            _Wire() as self.wire,
-            another_aws(endpoint_url=self.wire.endpoint) as aws,
+            _CuttingProxy() as self.proxy,
+            another_aws(endpoint_url=self.proxy.endpoint) as aws,
         ):
-            self.calls = Trouble(aws)
+            self.calls = FaultyAws(aws)
             self.reader = S3BlobStore(self.calls, self.names)
             yield backend
 
@@ -41,12 +41,12 @@ class TestReadingOverAWireThatIsCut(BlobsInTrouble):
     ) -> None:
         data = different_bytes(size)
         await backend.blobs.put(KEY, data)
-        self.wire.cuts = [size // 4] * 3
-        self.wire.resets = reset
+        self.proxy.cuts = [size // 4] * 3
+        self.proxy.resets = reset
 
         assert await self.reader.get(KEY) == data
 
-        assert self.wire.cuts == []
+        assert self.proxy.cuts == []
         assert self.calls.count("get_object") == 4
 
     @clause
@@ -55,16 +55,16 @@ class TestReadingOverAWireThatIsCut(BlobsInTrouble):
     ) -> None:
         data = different_bytes(MB)
         await backend.blobs.put(KEY, data)
-        self.wire.cuts = [50_000] * 10
+        self.proxy.cuts = [50_000] * 10
 
         assert await self.reader.get(KEY) == data
 
-        assert self.wire.cuts == []
+        assert self.proxy.cuts == []
 
     @clause
     async def test_a_reader_that_does_not_get_on_is_told_so(self, backend: Backend) -> None:
         await backend.blobs.put(KEY, different_bytes(MB))
-        self.wire.cuts = [100_000, *[0] * 100]
+        self.proxy.cuts = [100_000, *[0] * 100]
 
         with pytest.raises(BackendUnavailable):
             await self.reader.get(KEY)
@@ -77,7 +77,7 @@ class TestReadingOverAWireThatIsCut(BlobsInTrouble):
         self, backend: Backend, other: bytes | None
     ) -> None:
         await backend.blobs.put(KEY, b"a" * 3 * MB)
-        self.wire.cuts = [MB]
+        self.proxy.cuts = [MB]
         reader = self.reader.stream(KEY)
         read = await anext(reader)
 
@@ -101,7 +101,7 @@ class TestReadingOverAWireThatIsCut(BlobsInTrouble):
         self, backend: Backend
     ) -> None:
         await backend.blobs.put(KEY, b"a" * MB)
-        self.wire.damages = True
+        self.proxy.damages = True
 
         with pytest.raises(BackendUnavailable, match="Checksum"):
             await self.reader.get(KEY)
@@ -113,13 +113,13 @@ class TestReadingOverAWireThatIsCut(BlobsInTrouble):
         # More than there may be connections.
         for _ in range(120):
             reader = self.reader.stream(KEY)
-            await soon(anext(reader))
+            await without_time_passing(anext(reader))
             await reader.aclose()
 
-        await soon(self.wire.nobody.wait())
+        await without_time_passing(self.proxy.refuses.wait())
 
 
-class _Wire:
+class _CuttingProxy:
     """What lies between a reader and S3: requests go through, and answers as a test wants."""
 
     def __init__(self) -> None:
@@ -127,10 +127,10 @@ class _Wire:
         """After so many bytes the next answers break off."""
         self.resets = False
         self.damages = False
-        self.nobody = asyncio.Event()
+        self.refuses = asyncio.Event()
         self._connections: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> "_Wire":
+    async def __aenter__(self) -> "_CuttingProxy":
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         self.endpoint = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
@@ -144,13 +144,13 @@ class _Wire:
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = asyncio.create_task(self._serve(reader, writer))
         self._connections.add(connection)
-        self.nobody.clear()
+        self.refuses.clear()
         connection.add_done_callback(self._left)
 
     def _left(self, connection: asyncio.Task[None]) -> None:
         self._connections.discard(connection)
         if not self._connections:
-            self.nobody.set()
+            self.refuses.set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server = httpx.URL(stand_in().endpoint)

@@ -14,42 +14,42 @@ from botocore.exceptions import NoCredentialsError
 
 from longshore.adapters.aws import blobs
 from longshore.adapters.aws.blobs import PART_BYTES, S3BlobStore
-from longshore.adapters.aws.calls import Answer, Aws, Refused
+from longshore.adapters.aws.client import AwsClient, AwsResponse, CallRefused
 from longshore.adapters.aws.names import Names
 from longshore.errors import BackendRejected, BackendUnavailable, OutcomeUnknown
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.blobs import BlobStoreContract, BlobStoreSharedContract
-from longshore.testing.contracts.suite import clause, soon
-from tests.aws.backends import OnAws, on_aws
-from tests.aws.standin import stand_in
-from tests.aws.trouble import (
+from longshore.testing.contracts.suite import clause, without_time_passing
+from tests.aws.backends import AwsContract, on_aws
+from tests.aws.call_faults import (
     Call,
-    InTrouble,
-    Mishap,
-    asked_for,
-    lost,
-    never_arrived,
+    CallFault,
+    FaultyPortContract,
+    request_lost,
+    response_lost,
     throttled,
+    with_parameters,
 )
+from tests.aws.stand_in import stand_in
 
 KEY = "jobs/job-one/input.json"
 MB = 1024 * 1024
 
 
-class _Aws(OnAws):
+class _AwsBackend(AwsContract):
     def make_backend(
         self, tmp_path: Path, clock: FakeClock
     ) -> AbstractAsyncContextManager[Backend]:
         return on_aws(tmp_path, clock, blobs=lambda aws, names, _: S3BlobStore(aws, names))
 
 
-class TestS3BlobStore(_Aws, BlobStoreContract, BlobStoreSharedContract):
+class TestS3BlobStore(_AwsBackend, BlobStoreContract, BlobStoreSharedContract):
     pass
 
 
-class BlobsInTrouble(InTrouble):
-    def port(self, aws: Aws, names: Names) -> dict[str, Any]:
+class FaultyBlobContract(FaultyPortContract):
+    def port(self, aws: AwsClient, names: Names) -> dict[str, Any]:
         self.aws, self.names = aws, names
         return {"blobs": S3BlobStore(aws, names)}
 
@@ -59,27 +59,27 @@ class BlobsInTrouble(InTrouble):
         return list(listed.get("Uploads", []))
 
 
-class TestPuttingInTrouble(BlobsInTrouble):
-    @pytest.mark.parametrize("mishap", [lost, never_arrived])
+class TestPutWithFaults(FaultyBlobContract):
+    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
     @clause
     async def test_a_put_that_is_not_answered_is_stored(
-        self, backend: Backend, mishap: Mishap
+        self, backend: Backend, mishap: CallFault
     ) -> None:
-        self.trouble.meet("put_object", mishap, mishap)
+        self.faulty_aws.inject("put_object", mishap, mishap)
 
         assert await backend.blobs.put(KEY, b"new") == 3
         assert await backend.blobs.get(KEY) == b"new"
 
     @clause
     async def test_a_put_that_is_never_answered_is_told_as_unknown(self, backend: Backend) -> None:
-        self.trouble.meet("put_object", *[lost] * 3)
+        self.faulty_aws.inject("put_object", *[response_lost] * 3)
 
         with pytest.raises(OutcomeUnknown):
             await backend.blobs.put(KEY, b"new")
 
     @clause
     async def test_a_put_that_is_throttled_is_left_to_the_caller(self, backend: Backend) -> None:
-        self.trouble.meet("put_object", throttled)
+        self.faulty_aws.inject("put_object", throttled)
 
         with pytest.raises(BackendUnavailable) as told:
             await backend.blobs.put(KEY, b"new")
@@ -100,8 +100,8 @@ class TestPuttingInTrouble(BlobsInTrouble):
 
         assert await backend.blobs.put(KEY, _stream(data, 3 * MB) if streamed else data) == size
 
-        assert self.trouble.count("upload_part") == parts
-        assert self.trouble.count("put_object") == (0 if parts else 1)
+        assert self.faulty_aws.count("upload_part") == parts
+        assert self.faulty_aws.count("put_object") == (0 if parts else 1)
         assert await backend.blobs.get(KEY) == data
         assert await self.uploads() == []
 
@@ -111,19 +111,21 @@ class TestPuttingInTrouble(BlobsInTrouble):
     ) -> None:
         # S3 wants larger parts, the stand-in takes any.
         monkeypatch.setattr(blobs, "PART_BYTES", 10)
-        monkeypatch.setattr(blobs, "_PARTS_OF_A_SIZE", 2)
+        monkeypatch.setattr(blobs, "_PARTS_PER_SIZE", 2)
 
         await backend.blobs.put(KEY, _stream(different_bytes(145), 7))
 
-        parts = [each["Body"] for name, each in self.trouble.made if name == "upload_part"]
+        parts = [each["Body"] for name, each in self.faulty_aws.calls if name == "upload_part"]
         assert [len(part) for part in parts] == [10, 10, 20, 20, 40, 40, 5]
         assert await backend.blobs.get(KEY) == different_bytes(145)
 
-    @pytest.mark.parametrize("mishap", [lost, never_arrived, throttled])
+    @pytest.mark.parametrize("mishap", [response_lost, request_lost, throttled])
     @clause
-    async def test_a_part_that_fails_is_sent_again(self, backend: Backend, mishap: Mishap) -> None:
+    async def test_a_part_that_fails_is_sent_again(
+        self, backend: Backend, mishap: CallFault
+    ) -> None:
         data = different_bytes(2 * PART_BYTES + 7)
-        self.trouble.meet("upload_part", mishap, mishap)
+        self.faulty_aws.inject("upload_part", mishap, mishap)
 
         await backend.blobs.put(KEY, _stream(data, 5 * MB))
 
@@ -134,7 +136,7 @@ class TestPuttingInTrouble(BlobsInTrouble):
         self, backend: Backend
     ) -> None:
         await backend.blobs.put(KEY, b"old")
-        self.trouble.meet("upload_part", *[throttled] * 20)
+        self.faulty_aws.inject("upload_part", *[throttled] * 20)
 
         with pytest.raises(BackendUnavailable):
             await backend.blobs.put(KEY, _stream(bytes(5 * PART_BYTES), PART_BYTES))
@@ -151,7 +153,7 @@ class TestPuttingInTrouble(BlobsInTrouble):
         async def broken() -> AsyncIterator[bytes]:
             for _ in range(3):
                 yield bytes(PART_BYTES)
-            while self.trouble.count("upload_part") < 2:
+            while self.faulty_aws.count("upload_part") < 2:
                 await asyncio.sleep(0.001)
             raise ConnectionResetError
 
@@ -165,8 +167,8 @@ class TestPuttingInTrouble(BlobsInTrouble):
     async def test_what_went_wrong_is_told_also_if_the_parts_cannot_be_taken_back(
         self, backend: Backend
     ) -> None:
-        self.trouble.meet("upload_part", *[throttled] * 20)
-        self.trouble.meet("abort_multipart_upload", never_arrived)
+        self.faulty_aws.inject("upload_part", *[throttled] * 20)
+        self.faulty_aws.inject("abort_multipart_upload", request_lost)
 
         with pytest.raises(BackendUnavailable, match="throttled"):
             await backend.blobs.put(KEY, bytes(PART_BYTES + 1))
@@ -182,7 +184,7 @@ class TestPuttingInTrouble(BlobsInTrouble):
             await asyncio.Event().wait()
 
         putting = asyncio.create_task(backend.blobs.put(KEY, slowly()))
-        await soon(three_sent.wait())
+        await without_time_passing(three_sent.wait())
         assert len(await self.uploads()) == 1
         putting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -195,7 +197,7 @@ class TestPuttingInTrouble(BlobsInTrouble):
     async def test_a_few_parts_are_under_way_at_once(self, backend: Backend) -> None:
         under_way = most = 0
 
-        async def counted(call: Call) -> Answer:
+        async def counted(call: Call) -> AwsResponse:
             nonlocal under_way, most
             under_way += 1
             most = max(most, under_way)
@@ -204,21 +206,21 @@ class TestPuttingInTrouble(BlobsInTrouble):
             finally:
                 under_way -= 1
 
-        self.trouble.meet("upload_part", *[counted] * 8)
+        self.faulty_aws.inject("upload_part", *[counted] * 8)
 
         await backend.blobs.put(KEY, bytes(8 * PART_BYTES))
 
         assert most == 4
         assert await backend.blobs.size(KEY) == 8 * PART_BYTES
 
-    @pytest.mark.parametrize("mishap", [lost, never_arrived])
+    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
     @clause
     async def test_parts_whose_joining_is_not_answered_are_joined(
-        self, backend: Backend, mishap: Mishap
+        self, backend: Backend, mishap: CallFault
     ) -> None:
         data = different_bytes(PART_BYTES + 1)
-        self.trouble.meet("create_multipart_upload", never_arrived)
-        self.trouble.meet("complete_multipart_upload", mishap, mishap)
+        self.faulty_aws.inject("create_multipart_upload", request_lost)
+        self.faulty_aws.inject("complete_multipart_upload", mishap, mishap)
 
         await backend.blobs.put(KEY, data)
 
@@ -230,7 +232,7 @@ class TestPuttingInTrouble(BlobsInTrouble):
     ) -> None:
         data = different_bytes(PART_BYTES + 1)
         # S3 forgets an upload some time after it was joined, the stand-in does not.
-        self.trouble.meet("complete_multipart_upload", lost, _no_such_upload)
+        self.faulty_aws.inject("complete_multipart_upload", response_lost, _no_such_upload)
 
         assert await backend.blobs.put(KEY, data) == len(data)
         assert await backend.blobs.get(KEY) == data
@@ -240,7 +242,7 @@ class TestPuttingInTrouble(BlobsInTrouble):
         self, backend: Backend
     ) -> None:
         await backend.blobs.put(KEY, b"old")
-        self.trouble.meet("complete_multipart_upload", never_arrived, _no_such_upload)
+        self.faulty_aws.inject("complete_multipart_upload", request_lost, _no_such_upload)
 
         with pytest.raises(OutcomeUnknown):
             await backend.blobs.put(KEY, bytes(PART_BYTES + 1))
@@ -248,14 +250,14 @@ class TestPuttingInTrouble(BlobsInTrouble):
         assert await backend.blobs.get(KEY) == b"old"
 
 
-class TestAskingInTrouble(BlobsInTrouble):
-    @pytest.mark.parametrize("mishap", [lost, never_arrived])
+class TestReadsWithFaults(FaultyBlobContract):
+    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
     @clause
     async def test_a_delete_that_is_not_answered_has_deleted(
-        self, backend: Backend, mishap: Mishap
+        self, backend: Backend, mishap: CallFault
     ) -> None:
         await backend.blobs.put(KEY, b"a")
-        self.trouble.meet("delete_object", mishap, mishap)
+        self.faulty_aws.inject("delete_object", mishap, mishap)
 
         assert await backend.blobs.delete(KEY) is True
         assert await backend.blobs.size(KEY) is None
@@ -265,20 +267,20 @@ class TestAskingInTrouble(BlobsInTrouble):
         names = [f"jobs/{number:02}" for number in range(12)]
         for key in [*names, "a", "z"]:
             await backend.blobs.put(key, b"")
-        self.trouble.meet("list_objects_v2", *[asked_for(MaxKeys=3)] * 10)
+        self.faulty_aws.inject("list_objects_v2", *[with_parameters(MaxKeys=3)] * 10)
 
-        assert await backend.blobs.keys("jobs/", after="jobs/01") == names[2:]
-        assert self.trouble.count("list_objects_v2") == 4
+        assert await backend.blobs.list_keys("jobs/", after="jobs/01") == names[2:]
+        assert self.faulty_aws.count("list_objects_v2") == 4
 
     @clause
     async def test_no_more_keys_are_asked_for_than_are_wanted(self, backend: Backend) -> None:
         for number in range(5):
             await backend.blobs.put(f"k{number}", b"")
 
-        assert await backend.blobs.keys("", limit=2) == ["k0", "k1"]
-        assert await backend.blobs.keys("", limit=0) == []
+        assert await backend.blobs.list_keys("", limit=2) == ["k0", "k1"]
+        assert await backend.blobs.list_keys("", limit=0) == []
 
-        assert [each["MaxKeys"] for _, each in self.trouble.made if "MaxKeys" in each] == [2]
+        assert [each["MaxKeys"] for _, each in self.faulty_aws.calls if "MaxKeys" in each] == [2]
 
     @clause
     async def test_a_bucket_that_does_not_exist_is_not_taken_for_an_empty_one(
@@ -286,12 +288,12 @@ class TestAskingInTrouble(BlobsInTrouble):
     ) -> None:
         store = S3BlobStore(self.aws, replace(self.names, bucket="longshore-none"))
 
-        for call in (store.get(KEY), store.put(KEY, b"a"), store.keys("")):
+        for call in (store.get(KEY), store.put(KEY, b"a"), store.list_keys("")):
             with pytest.raises(BackendRejected):
                 await call
 
 
-class TestAddresses(BlobsInTrouble):
+class TestUrls(FaultyBlobContract):
     @clause
     async def test_anybody_may_read_at_an_address_and_nothing_else(self, backend: Backend) -> None:
         key = "jobs/Füße & Co/🚢 1+1.json"
@@ -300,10 +302,10 @@ class TestAddresses(BlobsInTrouble):
 
         # The one key of which the stand-in checks what it has signed.
         async with another_aws(credentials=("test", "test")) as aws:
-            address = await S3BlobStore(aws, self.names).url(key, lasts=timedelta(minutes=5))
+            address = await S3BlobStore(aws, self.names).url(key, expires_in=timedelta(minutes=5))
 
         assert address is not None
-        assert _asked_of(address)["X-Amz-Expires"] == "300"
+        assert _request_query(address)["X-Amz-Expires"] == "300"
         async with httpx.AsyncClient() as anybody:
             assert (await anybody.get(address)).content == b"a blob"
             assert (await anybody.put(address, content=b"new")).status_code == 403
@@ -317,21 +319,21 @@ class TestAddresses(BlobsInTrouble):
     async def test_an_address_lasts_as_long_as_s3_allows(
         self, backend: Backend, lasts: timedelta, seconds: str
     ) -> None:
-        address = await backend.blobs.url(KEY, lasts=lasts)
+        address = await backend.blobs.url(KEY, expires_in=lasts)
 
         assert address is not None
-        assert _asked_of(address)["X-Amz-Expires"] == seconds
+        assert _request_query(address)["X-Amz-Expires"] == seconds
 
     @pytest.mark.parametrize("region", ["eu-central-1", "eu-west-1", "us-east-1"])
     @clause
     async def test_an_address_is_signed_as_every_bucket_takes_it(self, region: str) -> None:
         async with another_aws(region=region) as aws:
             store = S3BlobStore(aws, Names(stage="t", bucket="longshore-t-blobs"))
-            addresses = [await store.url(KEY, lasts=timedelta(minutes=5)) for _ in range(2)]
+            addresses = [await store.url(KEY, expires_in=timedelta(minutes=5)) for _ in range(2)]
 
         for address in addresses:
             assert address is not None
-            assert _asked_of(address)["X-Amz-Algorithm"] == "AWS4-HMAC-SHA256"
+            assert _request_query(address)["X-Amz-Algorithm"] == "AWS4-HMAC-SHA256"
 
     @clause
     async def test_an_address_that_nobody_can_sign_is_told_in_our_words(
@@ -343,20 +345,20 @@ class TestAddresses(BlobsInTrouble):
         monkeypatch.setattr(await self.aws.client("s3"), "generate_presigned_url", nobody)
 
         with pytest.raises(BackendRejected):
-            await backend.blobs.url(KEY, lasts=timedelta(minutes=5))
+            await backend.blobs.url(KEY, expires_in=timedelta(minutes=5))
 
 
 @asynccontextmanager
-async def another_aws(**place: Any) -> AsyncIterator[Aws]:
-    aws = Aws(replace(stand_in().place, **place))
+async def another_aws(**place: Any) -> AsyncIterator[AwsClient]:
+    aws = AwsClient(replace(stand_in().client_options, **place))
     try:
         yield aws
     finally:
         await aws.close()
 
 
-async def _no_such_upload(_: Call) -> Answer:
-    raise Refused("NoSuchUpload", {})
+async def _no_such_upload(_: Call) -> AwsResponse:
+    raise CallRefused("NoSuchUpload", {})
 
 
 def different_bytes(size: int) -> bytes:
@@ -364,10 +366,10 @@ def different_bytes(size: int) -> bytes:
     return b"".join(number.to_bytes(4, "big") for number in range(size // 4 + 1))[:size]
 
 
-async def _stream(data: bytes, piece: int) -> AsyncIterator[bytes]:
-    for at in range(0, len(data), piece):
-        yield data[at : at + piece]
+async def _stream(data: bytes, chunk_bytes: int) -> AsyncIterator[bytes]:
+    for at in range(0, len(data), chunk_bytes):
+        yield data[at : at + chunk_bytes]
 
 
-def _asked_of(address: str) -> dict[str, str]:
+def _request_query(address: str) -> dict[str, str]:
     return dict(httpx.URL(address).params)

@@ -7,19 +7,19 @@ import asyncio
 import os
 from pathlib import Path
 
-from longshore.adapters.aws.calls import Aws
-from longshore.adapters.aws.ledger import DynamoLedger
+from longshore.adapters.aws.client import AwsClient
+from longshore.adapters.aws.ledger.ledger import DynamoLedger
 from longshore.adapters.aws.names import Names
-from longshore.core import commands as c
-from longshore.core.rows import TaskRow
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.rows import TaskRow
 from longshore.errors import VersionConflict
 from longshore.testing.clock import FakeClock
-from longshore.testing.contracts.samples import after, claim, new_task
-from tests.aws.backends import names_in
-from tests.aws.standin import stand_in
+from longshore.testing.contracts.samples import apply_command, claim, new_task
+from tests.aws.backends import installation_names
+from tests.aws.stand_in import stand_in
 
 CLAIMERS = 16
-WAYS = 4  # clients with connections of their own, as processes have
+CONNECTIONS = 4  # clients with connections of their own, as processes have
 ROUNDS = int(os.environ.get("LONGSHORE_TEST_CLAIM_ROUNDS", "25"))  # noqa: TID251
 
 
@@ -33,9 +33,11 @@ async def claimed(ledger: DynamoLedger, pending: TaskRow, worker: str) -> TaskRo
     return change.row
 
 
-async def rounds_on(ways: list[Aws], names: Names, clock: FakeClock) -> list[int]:
+async def rounds_on(connections: list[AwsClient], names: Names, clock: FakeClock) -> list[int]:
     """The fences under which the task was held, one a round."""
-    ledgers = [DynamoLedger(ways[place % WAYS], names, clock) for place in range(CLAIMERS)]
+    ledgers = [
+        DynamoLedger(connections[place % CONNECTIONS], names, clock) for place in range(CLAIMERS)
+    ]
     created = new_task()
     await ledgers[0].commit(created)
     pending, fences = created.row, []
@@ -45,9 +47,11 @@ async def rounds_on(ways: list[Aws], names: Names, clock: FakeClock) -> list[int
             for place, ledger in enumerate(ledgers)
         ]
         (won,) = [row for row in await asyncio.gather(*tries) if row is not None]
-        assert await ledgers[-1].task(won.id) == won
+        assert await ledgers[-1].get_task(won.id) == won
         fences.append(won.fence)
-        released = after(won, c.Release(fence=won.fence, reason="once more", last_output=None))
+        released = apply_command(
+            won, c.Release(fence=won.fence, reason="once more", last_output=None)
+        )
         await ledgers[number % CLAIMERS].commit(released)
         pending = released.row
     return fences
@@ -56,9 +60,9 @@ async def rounds_on(ways: list[Aws], names: Names, clock: FakeClock) -> list[int
 def test_exactly_one_of_sixteen_claimers_wins_in_each_round(tmp_path: Path) -> None:
     async def play() -> list[int]:
         clock = FakeClock()
-        ways = [Aws(stand_in().place) for _ in range(WAYS)]
+        ways = [AwsClient(stand_in().client_options) for _ in range(CONNECTIONS)]
         try:
-            names = await names_in(ways[0], tmp_path, (), ())
+            names = await installation_names(ways[0], tmp_path, (), ())
             return await rounds_on(ways, names, clock)
         finally:
             for aws in ways:

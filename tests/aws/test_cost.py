@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tests.aws.costs import ALONE, AT_LOAD, BEATING, WIDE, all_costs, original, table
-from tests.unit.services.stage import scenario
+from tests.aws.costs import ALONE, AT_LOAD, WIDE, WITH_HEARTBEATS, all_costs, seed_cost, table
+from tests.unit.services.harness import scenario
 
 
 @scenario
@@ -11,7 +11,9 @@ async def test_work_stays_within_its_budget(tmp_path: Path) -> None:
     costs = await all_costs(tmp_path)
     print("\n" + table(costs))  # noqa: T201 - figures
 
-    alone, at_load, beating, wide = (costs[name] for name in (ALONE, AT_LOAD, BEATING, WIDE))
+    alone, at_load, beating, wide = (
+        costs[name] for name in (ALONE, AT_LOAD, WITH_HEARTBEATS, WIDE)
+    )
     for cost in (alone, at_load):
         assert cost.ledger <= 12
         # Every event is written once, and once more for the history of its task or job.
@@ -25,4 +27,4 @@ async def test_work_stays_within_its_budget(tmp_path: Path) -> None:
     # A task of many costs less than one alone: its job is written for it once and not twice.
     assert wide.ledger < alone.ledger
     assert wide.put_events <= 1
-    assert all(cost.dollars < original(cost) for cost in costs.values())
+    assert all(cost.dollars < seed_cost(cost) for cost in costs.values())

@@ -8,30 +8,30 @@ from typing import Any
 
 import pytest
 
-from longshore.adapters.aws.calls import Aws
-from longshore.adapters.aws.definitions import LIMIT_BYTES, DynamoDefinitions
-from longshore.adapters.aws.house import kind_of
+from longshore.adapters.aws.client import AwsClient
+from longshore.adapters.aws.config_table import kind_of
+from longshore.adapters.aws.definitions import DEFINITION_LIMIT_BYTES, DynamoDefinitions
 from longshore.adapters.aws.names import Names
-from longshore.core.definition import Definition, RunnerKind
+from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.errors import BackendUnavailable, OutcomeUnknown, UsageError
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.definitions import DefinitionsContract, DefinitionsSharedContract
 from longshore.testing.contracts.suite import Opener, clause
-from tests.aws.backends import OnAws, on_aws
-from tests.aws.trouble import (
-    InTrouble,
-    Mishap,
-    after,
-    asked_for,
-    lost,
-    lost_and_then,
-    never_arrived,
+from tests.aws.backends import AwsContract, on_aws
+from tests.aws.call_faults import (
+    CallFault,
+    FaultyPortContract,
+    after_action,
+    request_lost,
+    response_lost,
+    response_lost_then,
     throttled,
+    with_parameters,
 )
 
 
-class _Aws(OnAws):
+class _AwsBackend(AwsContract):
     def make_backend(
         self, tmp_path: Path, clock: FakeClock
     ) -> AbstractAsyncContextManager[Backend]:
@@ -40,24 +40,24 @@ class _Aws(OnAws):
         )
 
 
-class TestDynamoDefinitions(_Aws, DefinitionsContract, DefinitionsSharedContract):
+class TestDynamoDefinitions(_AwsBackend, DefinitionsContract, DefinitionsSharedContract):
     pass
 
 
-class _InTrouble(InTrouble):
-    def port(self, aws: Aws, names: Names) -> dict[str, Any]:
+class _FaultyDefinitions(FaultyPortContract):
+    def port(self, aws: AwsClient, names: Names) -> dict[str, Any]:
         return {"definitions": DynamoDefinitions(aws, names)}
 
 
-class TestPuttingInTrouble(_InTrouble):
-    @pytest.mark.parametrize("mishap", [lost, never_arrived])
+class TestPutWithFaults(_FaultyDefinitions):
+    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
     @pytest.mark.parametrize("operation", ["put_item", "update_item"])
     @clause
     async def test_a_put_that_is_not_answered_is_one_version(
-        self, backend: Backend, operation: str, mishap: Mishap
+        self, backend: Backend, operation: str, mishap: CallFault
     ) -> None:
         await backend.definitions.put("acme", _definition("old"))
-        self.trouble.meet(operation, mishap, mishap)
+        self.faulty_aws.inject(operation, mishap, mishap)
 
         stored = await backend.definitions.put("acme", _definition("new"))
 
@@ -71,18 +71,18 @@ class TestPuttingInTrouble(_InTrouble):
     async def test_a_put_that_is_never_answered_is_told_as_unknown(
         self, backend: Backend, operation: str
     ) -> None:
-        self.trouble.meet(operation, *[lost] * 3)
+        self.faulty_aws.inject(operation, *[response_lost] * 3)
 
         with pytest.raises(OutcomeUnknown):
             await backend.definitions.put("acme", _definition("new"))
 
-        assert self.trouble.count(operation) == 3
+        assert self.faulty_aws.count(operation) == 3
 
     @clause
     async def test_another_writer_passes_the_version_of_one_that_died(
         self, backend: Backend
     ) -> None:
-        await self._one_dies(backend, _definition("theirs"))
+        await self._put_and_crash(backend, _definition("theirs"))
 
         stored = await backend.definitions.put("acme", _definition("ours"))
 
@@ -95,7 +95,7 @@ class TestPuttingInTrouble(_InTrouble):
     async def test_a_writer_that_died_and_comes_again_shares_its_version(
         self, backend: Backend
     ) -> None:
-        await self._one_dies(backend, _definition("same"))
+        await self._put_and_crash(backend, _definition("same"))
 
         stored = await backend.definitions.put("acme", _definition("same"))
 
@@ -103,9 +103,9 @@ class TestPuttingInTrouble(_InTrouble):
         assert await backend.definitions.list("acme") == [stored]
         assert await backend.definitions.get("acme", "resize", version=2) is None
 
-    async def _one_dies(self, backend: Backend, definition: Definition) -> None:
+    async def _put_and_crash(self, backend: Backend, definition: Definition) -> None:
         """After it has taken a version, before it is the newest."""
-        self.trouble.meet("update_item", throttled)
+        self.faulty_aws.inject("update_item", throttled)
         with pytest.raises(BackendUnavailable):
             await backend.definitions.put("acme", definition)
         assert await backend.definitions.get("acme", definition.name) is None
@@ -114,10 +114,11 @@ class TestPuttingInTrouble(_InTrouble):
     async def test_the_newest_stays_the_newest_when_an_older_one_comes_late(
         self, backend: Backend, open_backend: Opener
     ) -> None:
-        trouble = self.trouble
+        trouble = self.faulty_aws
         async with open_backend() as other:
-            trouble.meet(
-                "update_item", after(lambda: other.definitions.put("acme", _definition("second")))
+            trouble.inject(
+                "update_item",
+                after_action(lambda: other.definitions.put("acme", _definition("second"))),
             )
 
             first = await backend.definitions.put("acme", _definition("first"))
@@ -166,13 +167,13 @@ class TestPuttingInTrouble(_InTrouble):
         self, backend: Backend
     ) -> None:
         with pytest.raises(UsageError, match="file"):
-            await backend.definitions.put("acme", _definition("ü" * (LIMIT_BYTES // 2)))
+            await backend.definitions.put("acme", _definition("ü" * (DEFINITION_LIMIT_BYTES // 2)))
 
         assert await backend.definitions.list("acme") == []
 
     @clause
     async def test_the_largest_definition_there_may_be_is_kept(self, backend: Backend) -> None:
-        largest = _definition("x" * (LIMIT_BYTES - 1000), name="n" * 64)
+        largest = _definition("x" * (DEFINITION_LIMIT_BYTES - 1000), name="n" * 64)
 
         stored = await backend.definitions.put("t" * 64, largest)
 
@@ -188,14 +189,14 @@ class TestPuttingInTrouble(_InTrouble):
         assert stored.options == {"sizes": [1, 2]}
 
 
-class TestDeletingInTrouble(_InTrouble):
-    @pytest.mark.parametrize("mishap", [lost, never_arrived])
+class TestDeleteWithFaults(_FaultyDefinitions):
+    @pytest.mark.parametrize("mishap", [response_lost, request_lost])
     @clause
     async def test_a_delete_that_is_not_answered_has_deleted(
-        self, backend: Backend, mishap: Mishap
+        self, backend: Backend, mishap: CallFault
     ) -> None:
         await backend.definitions.put("acme", _definition())
-        self.trouble.meet("update_item", mishap)
+        self.faulty_aws.inject("update_item", mishap)
 
         assert await backend.definitions.delete("acme", "resize") is True
 
@@ -206,12 +207,12 @@ class TestDeletingInTrouble(_InTrouble):
     async def test_a_delete_that_is_made_again_spares_what_was_put_since(
         self, backend: Backend, open_backend: Opener
     ) -> None:
-        trouble = self.trouble
+        trouble = self.faulty_aws
         async with open_backend() as other:
             await backend.definitions.put("acme", _definition("old"))
-            trouble.meet(
+            trouble.inject(
                 "update_item",
-                lost_and_then(lambda: other.definitions.put("acme", _definition("new"))),
+                response_lost_then(lambda: other.definitions.put("acme", _definition("new"))),
             )
 
             assert await backend.definitions.delete("acme", "resize") is True
@@ -223,15 +224,17 @@ class TestDeletingInTrouble(_InTrouble):
     async def test_who_deletes_what_another_has_deleted_meanwhile_is_told_that_it_did_not(
         self, backend: Backend, open_backend: Opener
     ) -> None:
-        trouble = self.trouble
+        trouble = self.faulty_aws
         async with open_backend() as other:
             await backend.definitions.put("acme", _definition())
-            trouble.meet("update_item", after(lambda: other.definitions.delete("acme", "resize")))
+            trouble.inject(
+                "update_item", after_action(lambda: other.definitions.delete("acme", "resize"))
+            )
 
             assert await backend.definitions.delete("acme", "resize") is False
 
 
-class TestReadingInTrouble(_InTrouble):
+class TestReadsWithFaults(_FaultyDefinitions):
     @clause
     async def test_definitions_are_listed_whole_and_in_order_however_many_pages(
         self, backend: Backend
@@ -240,24 +243,24 @@ class TestReadingInTrouble(_InTrouble):
         for name in reversed(names):
             await backend.definitions.put("acme", _definition("x" * 50, name=name))
         await backend.definitions.delete("acme", "d05")
-        self.trouble.meet("query", *[asked_for(Limit=5)] * 10)
+        self.faulty_aws.inject("query", *[with_parameters(Limit=5)] * 10)
 
         listed = await backend.definitions.list("acme")
 
         assert [one.name for one in listed] == [name for name in names if name != "d05"]
-        assert self.trouble.count("query") == 3
+        assert self.faulty_aws.count("query") == 3
 
     @clause
     async def test_every_read_is_consistent_and_one_request(self, backend: Backend) -> None:
         await backend.definitions.put("acme", _definition())
-        self.trouble.made.clear()
+        self.faulty_aws.calls.clear()
 
         await backend.definitions.get("acme", "resize")
         await backend.definitions.get("acme", "resize", version=1)
         await backend.definitions.list("acme")
 
-        assert [name for name, _ in self.trouble.made] == ["get_item", "get_item", "query"]
-        assert all(parameters["ConsistentRead"] for _, parameters in self.trouble.made)
+        assert [name for name, _ in self.faulty_aws.calls] == ["get_item", "get_item", "query"]
+        assert all(parameters["ConsistentRead"] for _, parameters in self.faulty_aws.calls)
 
     @clause
     async def test_a_tenant_and_a_name_are_not_taken_for_others(self, backend: Backend) -> None:

@@ -10,39 +10,39 @@ from typing import Any
 
 import pytest
 
-from longshore.adapters.aws.calls import Aws
-from longshore.adapters.aws.examining import _clock as clock_of
-from longshore.adapters.aws.examining_calls import WAITS_S, Reply, identity_of
+from longshore.adapters.aws.client import AwsClient
+from longshore.adapters.aws.deploy.doctor import _check_clock as clock_of
+from longshore.adapters.aws.deploy.doctor_probe import PROBE_TIMEOUT_S, ProbeResult, identity_check
+from longshore.adapters.aws.deploy.stacks import templates
+from longshore.adapters.aws.deploy.stacks.infrastructure import CONSUMERS
+from longshore.adapters.aws.deploy.stacks.stage_config import AlarmsConfig, StageConfig
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.stacks import templates
-from longshore.adapters.aws.stacks.config import AlarmsConfig, StageConfig
-from longshore.adapters.aws.stacks.infrastructure import CONSUMERS
-from longshore.core.states import Priority
-from longshore.ports.inspection import Check, Mark
+from longshore.core.inspection import Check, CheckStatus
+from longshore.core.tasks.states import Priority
 from longshore.services.dispatcher import ENDING_EVENTS
-from tests.aws.standin import REGION, stand_in
+from tests.aws.stand_in import REGION, stand_in
+from tests.interfaces.command_line import CommandResult
 from tests.interfaces.conftest import inside as inside
-from tests.interfaces.doors import Answer
 
-Inside = Callable[..., Answer]
+InstallationCall = Callable[..., CommandResult]
 QUEUES = ("default", "night-shift")
 _ACCOUNT = "000000000000"
 
 
-def found_in(answer: Answer) -> dict[str, list[dict[str, Any]]]:
+def checks_by_name(output: CommandResult) -> dict[str, list[dict[str, Any]]]:
     """The findings by name."""
     checks: dict[str, list[dict[str, Any]]] = {}
-    for check in answer.json["checks"]:
+    for check in output.json["checks"]:
         checks.setdefault(check["name"], []).append(check)
     return checks
 
 
-class Installation:
+class DoctorInstallation:
     """A stage on the stand-in as the templates have it, and ways to break it."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
-        self._aws = Aws(stand_in().place)
+        self._aws = AwsClient(stand_in().client_options)
         self.stage = stand_in().new_stage()
         self.names = Names(stage=self.stage, bucket=f"longshore-{self.stage}-blobs")
         self.config = StageConfig(
@@ -68,7 +68,7 @@ class Installation:
 
     def deploy(self) -> None:
         """What outlives functions: by the template, and the rules by hand."""
-        made = templates(self.config, wakes=tuple(ENDING_EVENTS))
+        made = templates(self.config, dispatcher_events=tuple(ENDING_EVENTS))
         stack = f"longshore-{self.stage}-infrastructure"
         body = json.dumps(made["infrastructure"])
         self.call("cloudformation", "create_stack", StackName=stack, TemplateBody=body)
@@ -123,8 +123,10 @@ class Installation:
 
 
 @pytest.fixture
-def here(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Installation]:
-    installation = Installation()
+def stage_installation(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DoctorInstallation]:
+    installation = DoctorInstallation()
     monkeypatch.chdir(tmp_path)
     for name, value in {
         "AWS_ACCESS_KEY_ID": "testing",
@@ -143,52 +145,62 @@ def here(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Installatio
 
 
 def test_an_installation_is_as_it_was_deployed_until_something_is_changed(
-    here: Installation, inside: Inside
+    stage_installation: DoctorInstallation, inside: InstallationCall
 ) -> None:
-    names = here.names
-    here.deploy()
+    names = stage_installation.names
+    stage_installation.deploy()
 
     sound = inside("doctor", "-o", "json")
 
-    assert [c for c in sound.json["checks"] if c["mark"] != "ok"] == []
+    assert [c for c in sound.json["checks"] if c["status"] != "ok"] == []
     assert (sound.code, sound.json["ok"]) == (0, True)
-    checks = found_in(sound)
+    checks = checks_by_name(sound)
     assert f"account {_ACCOUNT}" in checks["identity"][0]["detail"]
     assert stand_in().endpoint in checks["reach dynamodb"][0]["detail"]
     assert {f"queue {name}" for name in QUEUES} <= set(checks)
     assert {"clock", "limits", "reach sqs", "reach s3", "reach events"} <= set(checks)
 
     # Now nearly everything is changed by hand.
-    lane, dead = (name("default", Priority.HIGH) for name in (names.queue, names.dead))
-    here.call("sqs", "delete_queue", QueueUrl=here.url(names.dead("night-shift", Priority.LOW)))
-    policy = json.dumps({"deadLetterTargetArn": here.arn(dead), "maxReceiveCount": 3})
+    lane, dead = (name("default", Priority.HIGH) for name in (names.queue, names.dead_letter_queue))
+    stage_installation.call(
+        "sqs",
+        "delete_queue",
+        QueueUrl=stage_installation.url(names.dead_letter_queue("night-shift", Priority.LOW)),
+    )
+    policy = json.dumps({"deadLetterTargetArn": stage_installation.arn(dead), "maxReceiveCount": 3})
     changed = {"VisibilityTimeout": "30", "RedrivePolicy": policy}
-    here.call("sqs", "set_queue_attributes", QueueUrl=here.url(lane), Attributes=changed)
-    here.call("sqs", "send_message", QueueUrl=here.url(dead), MessageBody="poison")
-    undelivered = here.url(names.consumer("undelivered"))
-    here.call("sqs", "send_message", QueueUrl=undelivered, MessageBody="event")
-    here.rule(names.consumer("history"), {"detail-type": ["other"]})
+    stage_installation.call(
+        "sqs", "set_queue_attributes", QueueUrl=stage_installation.url(lane), Attributes=changed
+    )
+    stage_installation.call(
+        "sqs", "send_message", QueueUrl=stage_installation.url(dead), MessageBody="poison"
+    )
+    undelivered = stage_installation.url(names.consumer("undelivered"))
+    stage_installation.call("sqs", "send_message", QueueUrl=undelivered, MessageBody="event")
+    stage_installation.rule(names.consumer("history"), {"detail-type": ["other"]})
     rule = {"Name": names.consumer("dispatcher"), "EventBusName": names.bus}
-    here.call("events", "disable_rule", **rule)
-    here.call("s3", "delete_public_access_block", Bucket=names.bucket)
-    here.call("dynamodb", "delete_table", TableName=names.house)
-    here.call(
+    stage_installation.call("events", "disable_rule", **rule)
+    stage_installation.call("s3", "delete_public_access_block", Bucket=names.bucket)
+    stage_installation.call("dynamodb", "delete_table", TableName=names.config)
+    stage_installation.call(
         "dynamodb",
         "update_table",
         TableName=names.events,
         GlobalSecondaryIndexUpdates=[{"Delete": {"IndexName": "GSI7-index"}}],
     )
     off = {"StreamEnabled": False}
-    here.call("dynamodb", "update_table", TableName=names.ledger, StreamSpecification=off)
+    stage_installation.call(
+        "dynamodb", "update_table", TableName=names.ledger, StreamSpecification=off
+    )
 
     broken = inside("doctor", "-o", "json")
 
     checks = {
-        name: [(each["mark"], each["detail"], each["expected"]) for each in some]
-        for name, some in found_in(broken).items()
+        name: [(each["status"], each["detail"], each["expected"]) for each in some]
+        for name, some in checks_by_name(broken).items()
     }
     assert (broken.code, broken.json["ok"]) == (1, False)
-    gone = f"queue {names.dead('night-shift', Priority.LOW)}"
+    gone = f"queue {names.dead_letter_queue('night-shift', Priority.LOW)}"
     assert checks[gone] == [("fail", "it is not there", "a queue")]
     assert checks[f"queue {lane}"] == [
         ("warn", "it hides messages for 30 s", "900 s"),
@@ -202,102 +214,108 @@ def test_an_installation_is_as_it_was_deployed_until_something_is_changed(
     assert switched_off[::2] == ("fail", "ENABLED")
     (public,) = checks[f"bucket {names.bucket}"]
     assert public[::2] == ("fail", "all public access blocked")
-    assert checks[f"table {names.house}"] == [("fail", "it is not there", "a table")]
+    assert checks[f"table {names.config}"] == [("fail", "it is not there", "a table")]
     (index,) = checks[f"table {names.events}"]
     assert index == ("fail", "index GSI7-index is missing", "GSI7PK, GSI7SK (ALL)")
     (stream,) = checks[f"table {names.ledger}"]
     assert stream[::2] == ("fail", "a stream of NEW_IMAGE")
-    remedies = {each["remedy"] for some in found_in(broken).values() for each in some}
-    assert f"`longshore deploy --stage {here.stage}`" in remedies
+    remedies = {each["remedy"] for some in checks_by_name(broken).values() for each in some}
+    assert f"`longshore deploy --stage {stage_installation.stage}`" in remedies
 
 
 def test_where_nothing_is_deployed_every_part_is_named_with_the_remedy(
-    here: Installation, inside: Inside
+    stage_installation: DoctorInstallation, inside: InstallationCall
 ) -> None:
     answer = inside("doctor")
 
     assert answer.code == 1
     shown = " ".join(answer.out.split())
-    for part in ("ledger", "events", "output", "house"):
-        assert f"table longshore-{here.stage}-{part} fail it is not there" in shown
-    assert f"bus {here.names.bus} fail it is not there" in shown
-    assert f"`longshore deploy --stage {here.stage}`" in shown
+    for part in ("ledger", "events", "output", "config"):
+        assert f"table longshore-{stage_installation.stage}-{part} fail it is not there" in shown
+    assert f"bus {stage_installation.names.bus} fail it is not there" in shown
+    assert f"`longshore deploy --stage {stage_installation.stage}`" in shown
 
 
 def test_without_credentials_it_says_so_at_once_and_what_to_do(
-    here: Installation, inside: Inside, monkeypatch: pytest.MonkeyPatch
+    stage_installation: DoctorInstallation,
+    inside: InstallationCall,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
-    checks = found_in(inside("doctor", "-o", "json"))
+    checks = checks_by_name(inside("doctor", "-o", "json"))
 
     (identity,) = checks["identity"]
-    assert (identity["mark"], identity["detail"]) == ("fail", "no AWS credentials were found")
+    assert (identity["status"], identity["detail"]) == ("fail", "no AWS credentials were found")
     assert "AWS_PROFILE" in identity["remedy"]
     assert not [name for name in checks if name.startswith(("table", "queue", "reach"))]
 
 
 def test_where_nothing_answers_it_ends_in_time_and_names_the_network(
-    here: Installation, inside: Inside, monkeypatch: pytest.MonkeyPatch
+    stage_installation: DoctorInstallation,
+    inside: InstallationCall,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("longshore.adapters.aws.examining_calls.WAITS_S", 0.5)
+    monkeypatch.setattr("longshore.adapters.aws.deploy.doctor_probe.PROBE_TIMEOUT_S", 0.5)
     begun = time.monotonic()
     with socket.create_server(("127.0.0.1", 0)) as deaf:  # takes connections, says nothing
         port = deaf.getsockname()[1]
         monkeypatch.setenv("LONGSHORE_AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
         answer = inside("doctor", "-o", "json")
 
-    checks = found_in(answer)
+    checks = checks_by_name(answer)
     assert answer.code == 1
     assert time.monotonic() - begun < 10
     for service in ("dynamodb", "sqs", "s3", "events"):
         (reach,) = checks[f"reach {service}"]
-        assert reach["mark"] == "fail"
+        assert reach["status"] == "fail"
         assert "network" in reach["remedy"]
     assert not [name for name in checks if name.startswith(("table", "queue"))]
-    assert WAITS_S < 10  # two questions after each other are the longest way
+    assert PROBE_TIMEOUT_S < 10  # two questions after each other are the longest way
 
 
-def _reply(**more: Any) -> Reply:
-    return Reply(service="sts", operation="get_caller_identity", **more)
+def _reply(**more: Any) -> ProbeResult:
+    return ProbeResult(service="sts", operation="get_caller_identity", **more)
 
 
 @pytest.mark.parametrize(
     ("reply", "mark", "words"),
     [
-        (_reply(code="ExpiredToken"), Mark.FAIL, "have expired"),
-        (_reply(code="InvalidClientTokenId"), Mark.FAIL, "does not accept the credentials"),
-        (_reply(code="AccessDenied"), Mark.WARN, "not known"),
-        (_reply(silence="no answer within 8 s"), Mark.WARN, "not known"),
+        (_reply(code="ExpiredToken"), CheckStatus.FAIL, "have expired"),
+        (_reply(code="InvalidClientTokenId"), CheckStatus.FAIL, "does not accept the credentials"),
+        (_reply(code="AccessDenied"), CheckStatus.WARN, "not known"),
+        (_reply(unreachable_reason="no answer within 8 s"), CheckStatus.WARN, "not known"),
     ],
 )
-def test_what_is_wrong_with_an_identity_is_told(reply: Reply, mark: Mark, words: str) -> None:
-    check = identity_of(reply)
+def test_what_is_wrong_with_an_identity_is_told(
+    reply: ProbeResult, mark: CheckStatus, words: str
+) -> None:
+    check = identity_check(reply)
 
-    assert check.mark is mark
+    assert check.status is mark
     assert words in check.detail
-    assert mark is Mark.WARN or "aws sso login" in (check.remedy or "")
+    assert mark is CheckStatus.WARN or "aws sso login" in (check.remedy or "")
 
 
 @pytest.mark.parametrize(
     ("seconds", "mark"),
     [
-        (0, Mark.OK),
-        (2.9, Mark.OK),
-        (-2.9, Mark.OK),
-        (4, Mark.WARN),
-        (-4, Mark.WARN),
-        (302, Mark.FAIL),
+        (0, CheckStatus.OK),
+        (2.9, CheckStatus.OK),
+        (-2.9, CheckStatus.OK),
+        (4, CheckStatus.WARN),
+        (-4, CheckStatus.WARN),
+        (302, CheckStatus.FAIL),
     ],
 )
-def test_a_clock_that_is_off_is_told_before_aws_refuses(seconds: float, mark: Mark) -> None:
+def test_a_clock_that_is_off_is_told_before_aws_refuses(seconds: float, mark: CheckStatus) -> None:
     told = datetime(2026, 11, 16, 12, tzinfo=UTC)
     heard = told + timedelta(seconds=0.5 + seconds)  # AWS tells whole seconds
-    reply = _reply(answer={}, told_at=told, heard_at=heard, took=timedelta(seconds=1))
+    reply = _reply(response={}, server_time=told, local_time=heard, duration=timedelta(seconds=1))
 
     (check,) = clock_of([reply], timedelta(seconds=2))
 
     assert isinstance(check, Check)
-    assert check.mark is mark
+    assert check.status is mark

@@ -6,19 +6,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from longshore.services import following
+from longshore.services import output_follow
 from longshore.testing.clock import FakeClock
-from tests.aws.standin import stand_in
+from tests.aws.full_backend import full_aws_backend
+from tests.aws.stand_in import stand_in
 from tests.aws.units import CountingAws
-from tests.aws.whole import whole_aws
-from tests.unit.services.stage import Stage, a_task, job_id, scenario
+from tests.unit.services.harness import ServiceHarness, job_id, make_task, scenario
 
 MINUTE = timedelta(minutes=1)
 READS = ("dynamodb.get_item", "dynamodb.query", "dynamodb.batch_get_item")
 
 
-async def _followed(pieces: AsyncIterator[Any]) -> None:
-    async for _ in pieces:
+async def _followed(chunks: AsyncIterator[Any]) -> None:
+    async for _ in chunks:
         pass
 
 
@@ -27,31 +27,32 @@ async def test_an_idle_minute_of_following_costs_few_reads_however_many_follow(
     tmp_path: Path,
 ) -> None:
     clock = FakeClock()
-    aws = CountingAws(stand_in().place, clock)
-    async with whole_aws(tmp_path, clock, aws) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    aws = CountingAws(stand_in().client_options, clock)
+    async with full_aws_backend(tmp_path, clock, aws) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         task_id = f"{job_id()}_a"
 
         def reads() -> int:
             return sum(aws.requests[name] for name in READS)
 
         readers = [
-            asyncio.ensure_future(_followed(following.updates(backend, task_id))) for _ in range(5)
+            asyncio.ensure_future(_followed(output_follow.follow_task(backend, task_id)))
+            for _ in range(5)
         ]
-        await stage.passes(timedelta(seconds=4))  # until it is known that nothing comes
+        await stage.advance(timedelta(seconds=4))  # until it is known that nothing comes
         before = reads()
-        await stage.passes(MINUTE)
+        await stage.advance(MINUTE)
         for_a_task = reads() - before
         for reader in readers:
             reader.cancel()
         await asyncio.wait(readers)
 
-        pieces = following.of_job(backend, job_id(), follow=True, attempt=None)
+        pieces = output_follow.read_job_output(backend, job_id(), follow=True, attempt=None)
         reader = asyncio.ensure_future(_followed(pieces))
-        await stage.passes(timedelta(seconds=4))
+        await stage.advance(timedelta(seconds=4))
         before = reads()
-        await stage.passes(MINUTE)
+        await stage.advance(MINUTE)
         for_a_job = reads() - before
 
         reader.cancel()

@@ -9,26 +9,26 @@ from botocore.exceptions import EndpointConnectionError
 
 from longshore.adapters.aws import heartbeat as module
 from longshore.aws import HeartbeatLost, SQSHeartbeat
-from tests.aws.beating import (
-    IN_TIME_S,
+from tests.aws.heartbeat_doubles import (
     QUEUE_URL,
     RECEIPT,
-    Client,
-    Door,
-    Told,
-    beating,
-    failing,
-    refusal,
-    threads,
+    WAIT_TIMEOUT_S,
+    CallBarrier,
+    RecordingCallback,
+    RecordingClient,
+    client_error,
+    heartbeat_threads,
+    make_heartbeat,
+    raise_in_turn,
 )
 
 
 @pytest.fixture(autouse=True)
-def _nobody_is_left() -> Iterator[None]:
+def _no_thread_left() -> Iterator[None]:
     yield
-    for thread in threads():
-        thread.join(IN_TIME_S)
-    assert threads() == []
+    for thread in heartbeat_threads():
+        thread.join(WAIT_TIMEOUT_S)
+    assert heartbeat_threads() == []
 
 
 # Parameters -------------------------------------------------------------------------------------
@@ -62,13 +62,13 @@ def test_bad_parameters_are_refused_without_quoting_the_receipt(wrong: dict[str,
     given: dict[str, Any] = {"queue_url": QUEUE_URL, "receipt_handle": RECEIPT, "interval_sec": 300}
 
     with pytest.raises(ValueError, match=f"^{next(iter(wrong))}|^visibility_timeout") as caught:
-        SQSHeartbeat(**given | wrong, client=Client())
+        SQSHeartbeat(**given | wrong, client=RecordingClient())
 
     assert RECEIPT not in str(caught.value)
 
 
 def test_the_parameters_are_those_that_were_always_there() -> None:
-    heartbeat = SQSHeartbeat(QUEUE_URL, RECEIPT, 300, 905, client=Client())
+    heartbeat = SQSHeartbeat(QUEUE_URL, RECEIPT, 300, 905, client=RecordingClient())
 
     assert heartbeat.running is False
     assert heartbeat.check_for_errors() is None
@@ -78,12 +78,12 @@ def test_the_parameters_are_those_that_were_always_there() -> None:
 
 
 def test_it_extends_again_and_again_until_it_is_stopped() -> None:
-    client = Client()
-    heartbeat = beating(client)
+    client = RecordingClient()
+    heartbeat = make_heartbeat(client)
 
     heartbeat.start()
 
-    (thread,) = threads()
+    (thread,) = heartbeat_threads()
     assert thread.daemon
     for _ in range(3):
         assert client.wait() == {
@@ -99,26 +99,26 @@ def test_it_extends_again_and_again_until_it_is_stopped() -> None:
 
 
 def test_nothing_is_extended_before_the_first_interval_is_over() -> None:
-    client = Client()
+    client = RecordingClient()
 
-    with beating(client, 300):
-        assert len(threads()) == 1
+    with make_heartbeat(client, 300):
+        assert len(heartbeat_threads()) == 1
 
     assert client.count == 0
 
 
 def test_starting_twice_starts_one() -> None:
-    heartbeat = beating(Client(), 300)
+    heartbeat = make_heartbeat(RecordingClient(), 300)
 
     heartbeat.start()
     heartbeat.start()
 
-    assert len(threads()) == 1
+    assert len(heartbeat_threads()) == 1
     heartbeat.stop()
 
 
 def test_it_can_be_stopped_before_it_began_and_more_than_once() -> None:
-    heartbeat = beating(Client(), 300)
+    heartbeat = make_heartbeat(RecordingClient(), 300)
 
     heartbeat.stop()
     heartbeat.start()
@@ -129,12 +129,12 @@ def test_it_can_be_stopped_before_it_began_and_more_than_once() -> None:
 
 
 def test_a_call_that_is_under_way_is_waited_for_and_none_follows() -> None:
-    door = Door()
-    client = Client(door)
-    heartbeat = beating(client)
+    door = CallBarrier()
+    client = RecordingClient(door)
+    heartbeat = make_heartbeat(client)
     heartbeat.start()
-    (thread,) = threads()
-    assert door.reached.wait(IN_TIME_S)
+    (thread,) = heartbeat_threads()
+    assert door.reached.wait(WAIT_TIMEOUT_S)
 
     stopping = threading.Thread(target=heartbeat.stop)
     stopping.start()
@@ -142,7 +142,7 @@ def test_a_call_that_is_under_way_is_waited_for_and_none_follows() -> None:
         pass
     assert stopping.is_alive()
     door.opened.set()
-    stopping.join(IN_TIME_S)
+    stopping.join(WAIT_TIMEOUT_S)
 
     # Who is not alive calls nobody.
     assert not thread.is_alive()
@@ -153,19 +153,19 @@ def test_a_call_that_is_under_way_is_waited_for_and_none_follows() -> None:
 def test_a_call_that_never_ends_does_not_hold_up_a_stop_for_ever(
     monkeypatch: pytest.MonkeyPatch, held: int, reason: str | None
 ) -> None:
-    monkeypatch.setattr(module, "_WAITS_FOR_A_CALL_SEC", 0)
-    door, told = Door(held), Told()
+    monkeypatch.setattr(module, "_STOP_TIMEOUT_SEC", 0)
+    door, told = CallBarrier(held), RecordingCallback()
 
     def hang(number: int) -> None:
         door(number)
         if number == held:
-            raise refusal()
+            raise client_error()
 
-    client = Client(hang)
-    heartbeat = beating(client, on_lost=told)
+    client = RecordingClient(hang)
+    heartbeat = make_heartbeat(client, on_lost=told)
     heartbeat.start()
-    (thread,) = threads()
-    assert door.reached.wait(IN_TIME_S)
+    (thread,) = heartbeat_threads()
+    assert door.reached.wait(WAIT_TIMEOUT_S)
 
     heartbeat.stop()
 
@@ -176,9 +176,9 @@ def test_a_call_that_never_ends_does_not_hold_up_a_stop_for_ever(
     # If it was extended before, the message is still hidden for a long time.
     assert now() == reason
     door.opened.set()
-    thread.join(IN_TIME_S)
+    thread.join(WAIT_TIMEOUT_S)
     assert now() == reason
-    assert told.by == []
+    assert told.threads == []
     assert client.count == held
 
 
@@ -188,9 +188,9 @@ def test_a_call_that_never_ends_does_not_hold_up_a_stop_for_ever(
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (refusal(), "ReceiptHandleIsInvalid"),
-        (refusal("AWS.SimpleQueueService.MessageNotInflight"), None),
-        (refusal(RECEIPT), "ClientError"),
+        (client_error(), "ReceiptHandleIsInvalid"),
+        (client_error("AWS.SimpleQueueService.MessageNotInflight"), None),
+        (client_error(RECEIPT), "ClientError"),
         (EndpointConnectionError(endpoint_url="https://sqs"), "EndpointConnectionError"),
         (RuntimeError(RECEIPT), "RuntimeError"),
         (SystemExit(1), "SystemExit"),
@@ -200,13 +200,13 @@ def test_a_call_that_never_ends_does_not_hold_up_a_stop_for_ever(
 def test_a_call_that_fails_ends_it_and_the_first_error_is_kept(
     error: BaseException, reason: str | None
 ) -> None:
-    client, told = Client(failing(error, ValueError("later"))), Told()
-    heartbeat = beating(client, on_lost=told)
+    client, told = RecordingClient(raise_in_turn(error, ValueError("later"))), RecordingCallback()
+    heartbeat = make_heartbeat(client, on_lost=told)
     heartbeat.start()
-    (thread,) = threads()
+    (thread,) = heartbeat_threads()
 
     lost = told.wait()
-    thread.join(IN_TIME_S)
+    thread.join(WAIT_TIMEOUT_S)
 
     assert heartbeat.running is False
     assert heartbeat.check_for_errors() is lost
@@ -218,11 +218,11 @@ def test_a_call_that_fails_ends_it_and_the_first_error_is_kept(
         reason or "AWS.SimpleQueueService.MessageNotInflight",
     )
     assert client.count == 1
-    assert told.by == [thread]
+    assert told.threads == [thread]
 
 
 def test_whoever_sees_that_it_no_longer_runs_sees_why() -> None:
-    heartbeat = beating(Client(failing(refusal())))
+    heartbeat = make_heartbeat(RecordingClient(raise_in_turn(client_error())))
     heartbeat.start()
 
     while heartbeat.running:
@@ -234,10 +234,10 @@ def test_whoever_sees_that_it_no_longer_runs_sees_why() -> None:
 def test_started_again_it_forgets_its_error() -> None:
     def fail_once(number: int) -> None:
         if number == 1:
-            raise refusal()
+            raise client_error()
 
-    client, told = Client(fail_once), Told()
-    heartbeat = beating(client, on_lost=told)
+    client, told = RecordingClient(fail_once), RecordingCallback()
+    heartbeat = make_heartbeat(client, on_lost=told)
     heartbeat.start()
     told.wait()
 
@@ -253,9 +253,11 @@ def test_started_again_it_forgets_its_error() -> None:
 def test_it_can_be_stopped_from_within_a_callback(
     which: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = Told(lambda: heartbeat.stop())
+    told = RecordingCallback(lambda: heartbeat.stop())
     old = module.CEILING_SEC - 40 if which == "on_ceiling" else 0
-    heartbeat = beating(Client(failing(refusal())), age_sec=old, **{which: told})
+    heartbeat = make_heartbeat(
+        RecordingClient(raise_in_turn(client_error())), age_sec=old, **{which: told}
+    )
 
     heartbeat.start()
     told.wait()
@@ -268,8 +270,8 @@ def test_it_can_be_stopped_from_within_a_callback(
 def test_a_callback_that_fails_is_logged_and_hides_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    told = Told(lambda: 1 / 0)
-    heartbeat = beating(Client(failing(refusal())), on_lost=told)
+    told = RecordingCallback(lambda: 1 / 0)
+    heartbeat = make_heartbeat(RecordingClient(raise_in_turn(client_error())), on_lost=told)
     heartbeat.start()
 
     lost = told.wait()
@@ -289,8 +291,8 @@ def test_what_was_not_extended_in_time_is_not_extended_any_more(
         if number == 2:
             now[0] += 601  # the machine slept, and nobody noticed before the answer came
 
-    client, told = Client(asleep), Told()
-    heartbeat = beating(client, on_lost=told)
+    client, told = RecordingClient(asleep), RecordingCallback()
+    heartbeat = make_heartbeat(client, on_lost=told)
     heartbeat.start()
 
     assert told.wait().reason == "it was not extended in time"
@@ -311,8 +313,8 @@ def test_the_end_of_the_twelve_hours_is_announced_and_then_told_before_it_comes(
     def work(_: int) -> None:
         now[0] += 10
 
-    client, ending, lost = Client(work), Told(), Told()
-    heartbeat = beating(client, age_sec=12 * 3600 - ceiling, on_ceiling=ending, on_lost=lost)
+    client, ending, lost = RecordingClient(work), RecordingCallback(), RecordingCallback()
+    heartbeat = make_heartbeat(client, age_sec=12 * 3600 - ceiling, on_ceiling=ending, on_lost=lost)
     heartbeat.start()
 
     assert 590 <= ending.wait() <= 600
@@ -320,7 +322,7 @@ def test_the_end_of_the_twelve_hours_is_announced_and_then_told_before_it_comes(
     heartbeat.stop()
 
     assert now[0] < ceiling
-    assert len(ending.by) == len(lost.by) == 1
+    assert len(ending.threads) == len(lost.threads) == 1
     timeouts = [client.wait()["VisibilityTimeout"] for _ in range(client.count)]
     ends = [10 * number + hidden for number, hidden in enumerate(timeouts)]
     # It was kept hidden nearly to the end, and nothing was asked for that SQS would refuse.
@@ -329,8 +331,8 @@ def test_the_end_of_the_twelve_hours_is_announced_and_then_told_before_it_comes(
 
 
 def test_a_message_that_is_too_old_already_is_told_at_once() -> None:
-    client, ending, lost = Client(), Told(), Told()
-    heartbeat = beating(client, 300, age_sec=12 * 3600, on_ceiling=ending, on_lost=lost)
+    client, ending, lost = RecordingClient(), RecordingCallback(), RecordingCallback()
+    heartbeat = make_heartbeat(client, 300, age_sec=12 * 3600, on_ceiling=ending, on_lost=lost)
     heartbeat.start()
 
     assert ending.wait() == 0
@@ -343,32 +345,35 @@ def test_a_message_that_is_too_old_already_is_told_at_once() -> None:
 
 
 def test_a_block_that_ends_well_is_as_if_there_were_no_heartbeat() -> None:
-    client = Client()
-    with beating(client) as heartbeat:
+    client = RecordingClient()
+    with make_heartbeat(client) as heartbeat:
         client.wait()
 
     assert heartbeat.running is False
 
 
 def test_a_block_whose_message_was_lost_raises_at_its_end() -> None:
-    told = Told()
+    told = RecordingCallback()
     with (
         pytest.raises(HeartbeatLost, match="ReceiptHandleIsInvalid"),
-        beating(Client(failing(refusal())), on_lost=told),
+        make_heartbeat(RecordingClient(raise_in_turn(client_error())), on_lost=told),
     ):
         told.wait()
 
-    assert threads() == []
+    assert heartbeat_threads() == []
 
 
 def test_the_error_of_a_block_is_not_hidden_by_that_of_the_heartbeat() -> None:
-    told = Told()
+    told = RecordingCallback()
 
     def work() -> None:
         told.wait()
         raise KeyError
 
-    with pytest.raises(KeyError) as caught, beating(Client(failing(refusal())), on_lost=told):
+    with (
+        pytest.raises(KeyError) as caught,
+        make_heartbeat(RecordingClient(raise_in_turn(client_error())), on_lost=told),
+    ):
         work()
 
     assert "ReceiptHandleIsInvalid" in caught.value.__notes__[0]

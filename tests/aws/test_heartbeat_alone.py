@@ -19,8 +19,17 @@ import longshore.aws
 from longshore.adapters.aws import heartbeat as module
 from longshore.aws import HeartbeatLost, SQSHeartbeat
 from longshore.testing.clock import FakeClock
-from tests.aws.beating import IN_TIME_S, RECEIPT, Client, Told, beating, failing, refusal, threads
-from tests.aws.standin import REGION, stand_in
+from tests.aws.heartbeat_doubles import (
+    RECEIPT,
+    WAIT_TIMEOUT_S,
+    RecordingCallback,
+    RecordingClient,
+    client_error,
+    heartbeat_threads,
+    make_heartbeat,
+    raise_in_turn,
+)
+from tests.aws.stand_in import REGION, stand_in
 
 MANY = 200
 PROGRAM = """
@@ -68,15 +77,15 @@ def _client() -> Iterator[Any]:
 
 
 @pytest.fixture
-def work() -> Iterator[Queue]:
+def work_queue() -> Iterator[Queue]:
     clock = FakeClock()
-    with stand_in().in_time_of(clock), _client() as client:
+    with stand_in().follow_clock(clock), _client() as client:
         name = f"heartbeat-{stand_in().new_stage()}"
         url = client.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "30"})
         yield Queue(client, url["QueueUrl"], clock)
 
 
-class Counting:
+class CountingClient:
     """A client that lets somebody wait for a number of calls that succeeded."""
 
     def __init__(self, client: Any) -> None:
@@ -96,49 +105,49 @@ class Counting:
             return all(self._done.get(handle, 0) >= times for handle in handles)
 
         with self._changed:
-            assert self._changed.wait_for(enough, 3 * IN_TIME_S)
+            assert self._changed.wait_for(enough, 3 * WAIT_TIMEOUT_S)
 
 
 # On the stand-in --------------------------------------------------------------------------------
 
 
-def test_two_hundred_at_once_keep_their_messages_hidden(work: Queue) -> None:
-    work.send(MANY)
-    handles = [handle for _ in range(MANY // 10) for handle in work.receive()]
-    client = Counting(work.client)
-    heartbeats = [SQSHeartbeat(work.url, handle, 1, client=client) for handle in handles]
+def test_two_hundred_at_once_keep_their_messages_hidden(work_queue: Queue) -> None:
+    work_queue.send(MANY)
+    handles = [handle for _ in range(MANY // 10) for handle in work_queue.receive()]
+    client = CountingClient(work_queue.client)
+    heartbeats = [SQSHeartbeat(work_queue.url, handle, 1, client=client) for handle in handles]
 
     with ExitStack() as stack:
         for heartbeat in heartbeats:
             stack.enter_context(heartbeat)
-        assert len(threads()) == MANY
+        assert len(heartbeat_threads()) == MANY
         client.wait(handles, 2)
         # The queue alone would have shown them again.
-        work.clock.advance(timedelta(seconds=100))
-        assert work.receive() == []
+        work_queue.clock.advance(timedelta(seconds=100))
+        assert work_queue.receive() == []
 
     assert len(set(handles)) == MANY
-    assert threads() == []
-    work.clock.advance(timedelta(seconds=700))
-    assert len(work.receive()) == 10
+    assert heartbeat_threads() == []
+    work_queue.clock.advance(timedelta(seconds=700))
+    assert len(work_queue.receive()) == 10
 
 
-def test_a_receipt_that_has_expired_ends_it(work: Queue) -> None:
-    work.send(1)
-    (handle,) = work.receive()
-    work.clock.advance(timedelta(seconds=31))
-    (newer,) = work.receive()
-    told = Told()
+def test_a_receipt_that_has_expired_ends_it(work_queue: Queue) -> None:
+    work_queue.send(1)
+    (handle,) = work_queue.receive()
+    work_queue.clock.advance(timedelta(seconds=31))
+    (newer,) = work_queue.receive()
+    told = RecordingCallback()
 
-    heartbeat = SQSHeartbeat(work.url, handle, 0.01, client=work.client, on_lost=told)
+    heartbeat = SQSHeartbeat(work_queue.url, handle, 0.01, client=work_queue.client, on_lost=told)
     heartbeat.start()
     lost = told.wait()
     heartbeat.stop()
 
     assert lost is heartbeat.check_for_errors()
     assert lost.reason == "ReceiptHandleIsInvalid"
-    assert len(told.by) == 1
-    work.client.delete_message(QueueUrl=work.url, ReceiptHandle=newer)
+    assert len(told.threads) == 1
+    work_queue.client.delete_message(QueueUrl=work_queue.url, ReceiptHandle=newer)
 
 
 # By itself --------------------------------------------------------------------------------------
@@ -153,7 +162,7 @@ def new_client() -> Iterator[None]:
 
 @pytest.mark.usefixtures("new_client")
 def test_without_a_client_one_is_made_and_shared(
-    work: Queue, monkeypatch: pytest.MonkeyPatch
+    work_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
     for name, value in {
@@ -163,13 +172,13 @@ def test_without_a_client_one_is_made_and_shared(
         "AWS_SECRET_ACCESS_KEY": "testing",
     }.items():
         monkeypatch.setenv(name, value)
-    work.send(1)
-    (handle,) = work.receive()
+    work_queue.send(1)
+    (handle,) = work_queue.receive()
 
-    heartbeat, other = (SQSHeartbeat(work.url, handle, 0.01) for _ in range(2))
+    heartbeat, other = (SQSHeartbeat(work_queue.url, handle, 0.01) for _ in range(2))
 
     assert heartbeat._client is other._client
-    counting = Counting(heartbeat._client)
+    counting = CountingClient(heartbeat._client)
     heartbeat._client = counting
     with heartbeat:
         counting.wait([handle], 1)
@@ -180,12 +189,12 @@ def test_without_a_client_one_is_made_and_shared(
 def test_boto3_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[str, Config]] = []
     boto3 = ModuleType("boto3")
-    boto3.client = lambda name, config: made.append((name, config)) or Client()  # type: ignore[attr-defined]
+    boto3.client = lambda name, config: made.append((name, config)) or RecordingClient()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "boto3", boto3)
 
     heartbeat = SQSHeartbeat("https://sqs/work", RECEIPT, 300)
 
-    assert isinstance(heartbeat._client, Client)
+    assert isinstance(heartbeat._client, RecordingClient)
     ((name, config),) = made
     assert name == "sqs"
     assert config.read_timeout + config.connect_timeout <= 15
@@ -207,11 +216,11 @@ def test_the_facade_knows_its_names_and_no_others() -> None:
 @pytest.mark.parametrize("receipt", [RECEIPT, "short"])
 def test_a_receipt_is_never_told_whole(receipt: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
-    told = Told()
-    error = refusal()
+    told = RecordingCallback()
+    error = client_error()
     error.response["Error"]["Message"] = f"no {receipt}"
     error.args = (f"no {receipt}",)
-    client = Client(failing(error))
+    client = RecordingClient(raise_in_turn(error))
     heartbeat = SQSHeartbeat("https://sqs/work", receipt, 0.005, client=client, on_lost=told)
     said = [repr(heartbeat)]
 
@@ -232,4 +241,4 @@ def test_a_receipt_is_never_told_whole(receipt: str, caplog: pytest.LogCaptureFi
 
 
 def test_two_of_one_queue_can_be_told_apart() -> None:
-    assert f"…{RECEIPT[-6:]}" in repr(beating(Client()))
+    assert f"…{RECEIPT[-6:]}" in repr(make_heartbeat(RecordingClient()))

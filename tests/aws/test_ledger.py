@@ -3,8 +3,8 @@
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from longshore.adapters.aws.events import DynamoEventLog
-from longshore.adapters.aws.ledger import DynamoLedger
+from longshore.adapters.aws.events.event_log import DynamoEventLog
+from longshore.adapters.aws.ledger.ledger import DynamoLedger
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.ledger import (
@@ -12,19 +12,19 @@ from longshore.testing.contracts.ledger import (
     LedgerSharedContract,
     SingleChangeLedgerContract,
 )
-from tests.aws.backends import OnAws, on_aws
+from tests.aws.backends import AwsContract, on_aws
 
 
-class _Aws(OnAws):
+class _AwsBackend(AwsContract):
     def make_backend(
         self, tmp_path: Path, clock: FakeClock
     ) -> AbstractAsyncContextManager[Backend]:
         return on_aws(tmp_path, clock, ledger=DynamoLedger, events=DynamoEventLog)
 
 
-class TestDynamoLedger(_Aws, LedgerContract, SingleChangeLedgerContract):
+class TestDynamoLedger(_AwsBackend, LedgerContract, SingleChangeLedgerContract):
     pass
 
 
-class TestDynamoLedgerShared(_Aws, LedgerSharedContract):
+class TestDynamoLedgerShared(_AwsBackend, LedgerSharedContract):
     pass

@@ -9,35 +9,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.adapters.aws.output import DynamoOutputLog
-from longshore.adapters.shared.output_codec import end_of, pack, unpack
+from longshore.adapters.aws.output.output_log import DynamoOutputLog
+from longshore.adapters.shared.output_codec import last_sequence_of, pack, unpack
 from longshore.errors import OutcomeUnknown, UsageError
 from longshore.ports.backend import Backend
-from longshore.ports.output import START, Place, Stream
+from longshore.ports.output import OUTPUT_START, OutputPosition, Stream
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.output import OutputLogContract, OutputLogSharedContract
-from longshore.testing.contracts.suite import settle, under_way
-from tests.aws.backends import OnAws, on_aws
-from tests.aws.output_house import (
+from longshore.testing.contracts.suite import running, settle
+from tests.aws.backends import AwsContract, on_aws
+from tests.aws.output_harness import (
     NOON,
-    House,
+    OutputHarness,
     entries,
     entry,
-    lost,
+    lost_marker,
     noise,
-    open_house,
-    paged,
-    played,
+    open_harness,
+    read_pages,
+    run_in_harness,
 )
-from tests.aws.standin import stand_in
+from tests.aws.stand_in import stand_in
 
-PIECE = 64 * 1024
+CHUNK = 64 * 1024
 LARGEST_ENTRY = 64 * 1024 * 1024  # what a task can say in one message
 
-house = pytest.fixture(scope="module")(open_house)
+harness = pytest.fixture(scope="module")(open_harness)
 
 
-class TestDynamoOutputLog(OnAws, OutputLogContract, OutputLogSharedContract):
+class TestDynamoOutputLog(AwsContract, OutputLogContract, OutputLogSharedContract):
     @pytest.fixture(autouse=True)
     def started(self) -> None:
         """So that a clause's time is its own."""
@@ -52,108 +52,114 @@ class TestDynamoOutputLog(OnAws, OutputLogContract, OutputLogSharedContract):
 # Packing ----------------------------------------------------------------------------------------
 
 
-@played
-async def test_a_batch_is_one_item_and_costs_one_request(house: House) -> None:
-    log, task = house.process(), house.new_task()
+@run_in_harness
+async def test_a_batch_is_one_item_and_costs_one_request(harness: OutputHarness) -> None:
+    log, task = harness.open_log(), harness.new_task()
 
     for first in range(1, 1000, 100):
         await log.append(task, entries(*range(first, first + 100)))
 
-    assert house.aws.calls == ["put_item"] * 10
-    assert len(await house.items(task)) == 10
+    assert harness.aws.calls == ["put_item"] * 10
+    assert len(await harness.items(task)) == 10
 
 
-@played
-async def test_text_is_kept_in_a_fifth_of_its_size(house: House) -> None:
-    log, task = house.process(), house.new_task()
+@run_in_harness
+async def test_text_is_kept_in_a_fifth_of_its_size(harness: OutputHarness) -> None:
+    log, task = harness.open_log(), harness.new_task()
     lines = [entry(n, b"%d: epoch %d, loss 0.%d\n" % (n, n // 7, n)) for n in range(1, 4000)]
 
     await log.append(task, lines)
 
-    (item,) = await house.items(task)
+    (item,) = await harness.items(task)
     assert len(item["data"]["B"]) * 5 < sum(len(line.data) for line in lines) + 32 * len(lines)
-    assert await house.process().read(task, limit=5000) == lines
+    assert await harness.open_log().read(task, limit=5000) == lines
 
 
-@played
-async def test_all_that_a_pump_hands_over_at_once_is_one_item(house: House) -> None:
-    log, task = house.process(), house.new_task()
+@run_in_harness
+async def test_all_that_a_pump_hands_over_at_once_is_one_item(harness: OutputHarness) -> None:
+    log, task = harness.open_log(), harness.new_task()
 
-    await log.append(task, [entry(n, noise(PIECE)) for n in range(1, 6)])
+    await log.append(task, [entry(n, noise(CHUNK)) for n in range(1, 6)])
 
-    assert house.aws.calls == ["put_item"]
+    assert harness.aws.calls == ["put_item"]
 
 
-@played
-async def test_reading_goes_through_pages_of_a_megabyte(house: House) -> None:
-    log, task = house.process(), house.new_task()
-    batch = [entry(n, noise(PIECE, n)) for n in range(1, 61)]
+@run_in_harness
+async def test_reading_goes_through_pages_of_a_megabyte(harness: OutputHarness) -> None:
+    log, task = harness.open_log(), harness.new_task()
+    batch = [entry(n, noise(CHUNK, n)) for n in range(1, 61)]
 
     await log.append(task, batch)
 
-    assert len(await house.items(task)) < house.aws.calls.count("put_item")  # of the first page
-    assert await house.process().read(task) == batch
-    assert await house.process().read(task, after=Place(1, 57)) == batch[57:]
+    assert len(await harness.items(task)) < harness.aws.calls.count("put_item")  # of the first page
+    assert await harness.open_log().read(task) == batch
+    assert await harness.open_log().read(task, after=OutputPosition(1, 57)) == batch[57:]
 
 
 @pytest.mark.parametrize("data", [noise(3_000_000), b"x" * LARGEST_ENTRY], ids=["noise", "largest"])
-@played
-async def test_an_entry_of_any_size_is_kept(house: House, data: bytes) -> None:
-    log, task = house.process(), house.new_task()
+@run_in_harness
+async def test_an_entry_of_any_size_is_kept(harness: OutputHarness, data: bytes) -> None:
+    log, task = harness.open_log(), harness.new_task()
     batch = [entry(1), entry(2, data), entry(3)]
 
     await log.append(task, batch)
     await log.append(task, [entry(2, noise(1_000_000, 2)), entry(4)])
 
-    other = house.process()
+    other = harness.open_log()
     assert await other.read(task) == [*batch, entry(4)]
-    assert await other.read(task, after=Place(1, 2)) == [entry(3), entry(4)]
-    assert await other.read(task, after=Place(1, 1), limit=1) == [batch[1]]
+    assert await other.read(task, after=OutputPosition(1, 2)) == [entry(3), entry(4)]
+    assert await other.read(task, after=OutputPosition(1, 1), limit=1) == [batch[1]]
 
 
-@played
-async def test_parts_that_come_too_late_do_not_touch_those_that_are_kept(house: House) -> None:
-    task, first = house.new_task(), [entry(1, noise(500_000, 1))]
-    await house.process().append(task, first)
+@run_in_harness
+async def test_parts_that_come_too_late_do_not_touch_those_that_are_kept(
+    harness: OutputHarness,
+) -> None:
+    task, first = harness.new_task(), [entry(1, noise(500_000, 1))]
+    await harness.open_log().append(task, first)
 
-    await house.process().append(task, [entry(1, noise(500_000, 2))])
+    await harness.open_log().append(task, [entry(1, noise(500_000, 2))])
 
-    assert house.aws.calls.count("put_item") == 6
-    assert await house.process().read(task) == first
+    assert harness.aws.calls.count("put_item") == 6
+    assert await harness.open_log().read(task) == first
 
 
-@played
-async def test_an_entry_of_which_the_table_has_forgotten_parts_is_a_marker(house: House) -> None:
-    log, task = house.process(), house.new_task()
+@run_in_harness
+async def test_an_entry_of_which_the_table_has_forgotten_parts_is_a_marker(
+    harness: OutputHarness,
+) -> None:
+    log, task = harness.open_log(), harness.new_task()
     await log.append(task, [entry(1, noise(1_000_000)), entry(2)])
-    digest = (await house.items(task))[0]["digest"]["S"]
-    key = {"task": {"S": f"{task}#1.1.{digest}"}, "place": {"S": "000001"}}
+    digest = (await harness.items(task))[0]["digest"]["S"]
+    key = {"task": {"S": f"{task}#1.1.{digest}"}, "position": {"S": "000001"}}
 
-    await house.aws.call("dynamodb", "delete_item", TableName=house.names.output, Key=key)
+    await harness.aws.call("dynamodb", "delete_item", TableName=harness.names.output, Key=key)
 
-    assert await house.process().read(task) == [lost(1, 1), entry(2)]
+    assert await harness.open_log().read(task) == [lost_marker(1, 1), entry(2)]
 
 
-@played
-async def test_every_item_says_when_the_table_may_forget_it(house: House) -> None:
-    log, task = house.process(keeps=timedelta(days=30)), house.new_task()
+@run_in_harness
+async def test_every_item_says_when_the_table_may_forget_it(harness: OutputHarness) -> None:
+    log, task = harness.open_log(retention=timedelta(days=30)), harness.new_task()
     await log.append(task, [entry(3), entry(4, noise(400_000))])
-    digest = (await house.items(task))[-1]["digest"]["S"]
+    digest = (await harness.items(task))[-1]["digest"]["S"]
 
-    items = [*await house.items(task), *await house.items(f"{task}#1.4.{digest}")]
+    items = [*await harness.items(task), *await harness.items(f"{task}#1.4.{digest}")]
 
     ends = int((NOON + timedelta(days=30)).timestamp())
     assert [item["ttl"] for item in items] == [{"N": str(ends)}] * 5
-    other = house.new_task()
-    await house.process().append(other, entries(3))
-    assert [item.get("ttl") for item in await house.items(other)] == [None, None]
+    other = harness.new_task()
+    await harness.open_log().append(other, entries(3))
+    assert [item.get("ttl") for item in await harness.items(other)] == [None, None]
 
 
 @pytest.mark.parametrize("sequence", [-1, 0, 10**19])
-@played
-async def test_a_sequence_that_no_key_can_hold_is_refused(house: House, sequence: int) -> None:
+@run_in_harness
+async def test_a_sequence_that_no_key_can_hold_is_refused(
+    harness: OutputHarness, sequence: int
+) -> None:
     with pytest.raises(UsageError):
-        await house.process().append(house.new_task(), entries(sequence))
+        await harness.open_log().append(harness.new_task(), entries(sequence))
 
 
 times = st.datetimes(timezones=st.just(NOON.tzinfo))
@@ -165,7 +171,7 @@ def test_what_is_packed_is_unpacked_as_it_was(rows: list[tuple[Any, Stream, byte
     for at, stream, data, more in rows:
         last = sequence + more if stream is Stream.LOST else None
         run.append(entry(sequence, data, attempt=3, at=at, stream=stream, last=last))
-        sequence = end_of(run[-1]) + 1
+        sequence = last_sequence_of(run[-1]) + 1
 
     assert unpack(pack(run), 3, 7) == run
 
@@ -173,100 +179,110 @@ def test_what_is_packed_is_unpacked_as_it_was(rows: list[tuple[Any, Stream, byte
 # Reading ----------------------------------------------------------------------------------------
 
 
-@played
-async def test_reading_on_inside_an_item_does_not_read_it_again(house: House) -> None:
-    log, task = house.process(), house.new_task()
-    await house.process().append(task, entries(*range(1, 1001)))
-    house.aws.calls.clear()
+@run_in_harness
+async def test_reading_on_inside_an_item_does_not_read_it_again(harness: OutputHarness) -> None:
+    log, task = harness.open_log(), harness.new_task()
+    await harness.open_log().append(task, entries(*range(1, 1001)))
+    harness.aws.calls.clear()
 
-    assert len(await paged(log, task, iter([100] * 11))) == 1000
+    assert len(await read_pages(log, task, iter([100] * 11))) == 1000
 
     # The first page reads it, and the last finds that there is nothing behind it.
-    assert house.aws.calls == ["query"] * 2
+    assert harness.aws.calls == ["query"] * 2
 
 
-@played
-async def test_reading_can_go_back_to_an_earlier_attempt(house: House) -> None:
-    log, task = house.process(), house.new_task()
+@run_in_harness
+async def test_reading_can_go_back_to_an_earlier_attempt(harness: OutputHarness) -> None:
+    log, task = harness.open_log(), harness.new_task()
     earlier, later = entries(1, 2, 3), [entry(n, attempt=2) for n in (1, 2, 3)]
     await log.append(task, [*earlier, *later])
     assert await log.read(task) == [*earlier, *later]
 
-    assert await log.read(task, after=Place(1, 1)) == [*earlier[1:], *later]
+    assert await log.read(task, after=OutputPosition(1, 1)) == [*earlier[1:], *later]
 
 
-@played
-async def test_an_item_that_was_laid_behind_a_query_is_not_passed_over(house: House) -> None:
-    log, task = house.process(), house.new_task()
+@run_in_harness
+async def test_an_item_that_was_laid_behind_a_query_is_not_passed_over(
+    harness: OutputHarness,
+) -> None:
+    log, task = harness.open_log(), harness.new_task()
     await log.append(task, [entry(1, attempt=2)])
     for sequence in (1, 2, 3, 4):
         await log.append(task, entries(sequence))
-    house.aws.reset()
+    harness.aws.reset()
     # What a query sees that was at the second place before it was laid, and at the third after.
-    house.aws.edit = lambda number, answer: answer["Items"].pop(0) if number == 2 else None
+    harness.aws.edit_response = lambda number, answer: (
+        answer["Items"].pop(0) if number == 2 else None
+    )
 
-    assert await house.process().read(task) == [*entries(1, 2, 3, 4), entry(1, attempt=2)]
+    assert await harness.open_log().read(task) == [*entries(1, 2, 3, 4), entry(1, attempt=2)]
 
 
 @pytest.mark.parametrize("forgotten", [(1,), (2,), (1, 2), (2, 3), (4,), (1, 4)])
-@played
+@run_in_harness
 async def test_what_the_table_has_forgotten_is_passed_over(
-    house: House, forgotten: tuple[int, ...]
+    harness: OutputHarness, forgotten: tuple[int, ...]
 ) -> None:
-    log, task = house.process(), house.new_task()
+    log, task = harness.open_log(), harness.new_task()
     for sequence in (1, 2, 3, 4):
         await log.append(task, entries(sequence))
-    for item in await house.items(task):
+    for item in await harness.items(task):
         if int(item["last"]["N"]) in forgotten:
-            key = {"task": item["task"], "place": item["place"]}
-            await house.aws.call("dynamodb", "delete_item", TableName=house.names.output, Key=key)
+            key = {"task": item["task"], "position": item["position"]}
+            await harness.aws.call(
+                "dynamodb", "delete_item", TableName=harness.names.output, Key=key
+            )
 
     rest = [sequence for sequence in (1, 2, 3, 4) if sequence not in forgotten]
-    assert await house.process().read(task) == entries(*rest)
-    assert await house.process().read(task, after=Place(1, 1)) == [
+    assert await harness.open_log().read(task) == entries(*rest)
+    assert await harness.open_log().read(task, after=OutputPosition(1, 1)) == [
         each for each in entries(*rest) if each.sequence > 1
     ]
 
 
-@played
-async def test_many_small_items_are_read_in_few_requests(house: House) -> None:
-    log, task = house.process(), house.new_task()
+@run_in_harness
+async def test_many_small_items_are_read_in_few_requests(harness: OutputHarness) -> None:
+    log, task = harness.open_log(), harness.new_task()
     for sequence in range(1, 61):
         await log.append(task, entries(sequence))
-    house.aws.calls.clear()
+    harness.aws.calls.clear()
 
     assert await log.read(task) == entries(*range(1, 61))
-    assert house.aws.calls == ["query"] * 4
+    assert harness.aws.calls == ["query"] * 4
 
 
-@played
-async def test_a_gap_that_was_laid_without_what_comes_after_it_is_harmless(house: House) -> None:
-    log, task = house.process(), house.new_task()
-    house.aws.before = lambda number, _: OutcomeUnknown() if number == 2 else None
+@run_in_harness
+async def test_a_gap_that_was_laid_without_what_comes_after_it_is_harmless(
+    harness: OutputHarness,
+) -> None:
+    log, task = harness.open_log(), harness.new_task()
+    harness.aws.before = lambda number, _: OutcomeUnknown() if number == 2 else None
     with pytest.raises(OutcomeUnknown):
         await log.append(task, entries(5, 6))
 
     assert await log.read(task) == []
-    assert await log.read(task, after=Place(1, 2)) == []
-    assert await log.wait(task, after=START, wait=timedelta(0)) is False
-    await house.process().append(task, entries(3, 4, 5))
-    assert await log.wait(task, after=START, wait=timedelta(0)) is True
-    assert await log.read(task, after=Place(1, 3)) == entries(4, 5)
+    assert await log.read(task, after=OutputPosition(1, 2)) == []
+    assert await log.wait_for_output(task, after=OUTPUT_START, timeout=timedelta(0)) is False
+    await harness.open_log().append(task, entries(3, 4, 5))
+    assert await log.wait_for_output(task, after=OUTPUT_START, timeout=timedelta(0)) is True
+    assert await log.read(task, after=OutputPosition(1, 3)) == entries(4, 5)
 
 
-@played
-async def test_reads_are_consistent_and_only_polls_are_cheaper(house: House) -> None:
-    log, task = house.process(), house.new_task()
+@run_in_harness
+async def test_reads_are_consistent_and_only_polls_are_cheaper(harness: OutputHarness) -> None:
+    log, task = harness.open_log(), harness.new_task()
     await log.append(task, entries(5))
-    await house.process().read(task, after=Place(1, 2))
-    await log.wait(task, after=Place(1, 5), wait=timedelta(0))
-    looks = [each["ConsistentRead"] for each in house.aws.parameters if "Limit" in each]
+    await harness.open_log().read(task, after=OutputPosition(1, 2))
+    await log.wait_for_output(task, after=OutputPosition(1, 5), timeout=timedelta(0))
+    looks = [each["ConsistentRead"] for each in harness.aws.parameters if "Limit" in each]
     assert looks == [True] * 5
-    house.aws.reset()
+    harness.aws.reset()
 
-    async with under_way(log.wait(task, after=Place(1, 5), wait=timedelta(hours=1))):
-        while len(house.aws.calls) < 3:
-            house.clock.advance(timedelta(seconds=1))
+    async with running(
+        log.wait_for_output(task, after=OutputPosition(1, 5), timeout=timedelta(hours=1))
+    ):
+        while len(harness.aws.calls) < 3:
+            harness.clock.advance(timedelta(seconds=1))
             await settle()
 
-    assert {each["ConsistentRead"] for each in house.aws.parameters} == {False}
+    assert {each["ConsistentRead"] for each in harness.aws.parameters} == {False}

@@ -14,33 +14,33 @@ from pathlib import Path
 
 import pytest
 
-from longshore.adapters.aws.calls import Aws
+from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.names import Names
-from longshore.core.states import Priority, TaskState
-from longshore.ports.queue import Message, Outgoing
+from longshore.core.tasks.states import Priority, TaskState
+from longshore.ports.task_queue import Message, OutgoingMessage
 from longshore.settings import Settings, load_settings
-from longshore.wiring import Services, presence_in, wired
-from tests.aws.backends import provide
-from tests.aws.standin import REGION, stand_in
-from tests.aws.wiretap import Wiretap, wiretap
-from tests.interfaces.doors import LONGSHORE
+from longshore.wiring.services import Services, open_services, open_worker_registry
+from tests.aws.backends import create_resources
+from tests.aws.sqs_proxy import SqsProxy, sqs_proxy
+from tests.aws.stand_in import REGION, stand_in
+from tests.interfaces.command_line import LONGSHORE
 
 QUEUES = ("polling", "together-0", "together-1", "running", "starting")
 POLL_S = 2
-HIDES_S = 120
+VISIBILITY_S = 120
 """Long enough for a message that was not given back to be missed."""
-SOON_S = 30
+RETURN_TIMEOUT_S = 30
 """Beyond what a busy machine needs to give something back, and far from HIDES_S."""
-PATIENCE_S = 180
+TIMEOUT_S = 180
 
 
-class House:
+class WorkerInstallation:
     """An installation, and the workers that serve its queues."""
 
-    def __init__(self, folder: Path, environment: dict[str, str], tap: Wiretap) -> None:
+    def __init__(self, folder: Path, environment: dict[str, str], proxy: SqsProxy) -> None:
         self.folder = folder
         self._environment = environment
-        self.tap = tap
+        self.proxy = proxy
         self.names = Names(stage=environment["LONGSHORE_ENVIRONMENT"], bucket="")
         self.services: Services
 
@@ -48,16 +48,16 @@ class House:
         return self.names.queue(queue, Priority.NORMAL)
 
     @asynccontextmanager
-    async def worker(self, queue: str, **more: str) -> AsyncIterator["Working"]:
+    async def worker(self, queue: str, **more: str) -> AsyncIterator["WorkerProcess"]:
         folder = self.folder / queue
         folder.mkdir()
         environment = {
             **self._environment,
             **more,
-            "LONGSHORE_AWS_ENDPOINT_URL": self.tap.url,
+            "LONGSHORE_AWS_ENDPOINT_URL": self.proxy.url,
             "LONGSHORE_WORKER_QUEUES": queue,
             "LONGSHORE_WORKER_POLL_WAIT": f"{POLL_S}s",
-            "LONGSHORE_WORKER_EXTEND_BY": f"{HIDES_S}s",
+            "LONGSHORE_WORKER_EXTEND_BY": f"{VISIBILITY_S}s",
             "LONGSHORE_LOG_LEVEL": "error",
         }
         process = await asyncio.create_subprocess_exec(
@@ -70,7 +70,7 @@ class House:
         )
         try:
             settings = load_settings({"data_dir": folder / ".longshore"}, environ=environment)
-            yield Working(process, settings)
+            yield WorkerProcess(process, settings)
         finally:
             if process.returncode is None:
                 process.kill()
@@ -82,12 +82,14 @@ class House:
         accepted = await self.services.producer.submit("default", queue, document)
         return f"{accepted.job.id}_a"
 
-    async def ring(self, queue: str) -> None:
-        assert await self.services.backend.queue.send([Outgoing(queue=queue, body="{}")]) == []
+    async def enqueue(self, queue: str) -> None:
+        assert (
+            await self.services.backend.queue.send([OutgoingMessage(queue=queue, body="{}")]) == []
+        )
 
-    async def heard(self, queue: str) -> Message | None:
+    async def wait_for_message(self, queue: str) -> Message | None:
         """What another receiver gets at once, or as soon as it is given back."""
-        ends = time.monotonic() + SOON_S
+        ends = time.monotonic() + RETURN_TIMEOUT_S
         while time.monotonic() < ends:
             # Not by a long poll: those would have to be waited for in the end.
             found = await self.services.backend.queue.receive(
@@ -99,110 +101,116 @@ class House:
         return None
 
     async def state(self, task_id: str) -> TaskState:
-        row = await self.services.backend.ledger.task(task_id)
+        row = await self.services.backend.ledger.get_task(task_id)
         assert row is not None
         return row.state
 
 
-class Working:
+class WorkerProcess:
     """One worker."""
 
     def __init__(self, process: asyncio.subprocess.Process, settings: Settings) -> None:
         self.process = process
         self._settings = settings
 
-    async def serves(self) -> None:
+    async def wait_until_serving(self) -> None:
         assert self.process.stdout is not None
         assert (await self.process.stdout.readline()).startswith(b"worker ")
 
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)
-        self._told_at = time.monotonic()
+        self._terminated_at = time.monotonic()
 
-    async def has_given_up(self) -> None:
+    async def wait_until_drained(self) -> None:
         """It has drained: whatever it asked of queues, it does not want any more."""
-        presence = presence_in(self._settings)
-        while presence.present():
+        presence = open_worker_registry(self._settings)
+        while presence.live_workers():
             await asyncio.sleep(0.01)
 
-    async def ended(self) -> float:
+    async def wait_until_exit(self) -> float:
         """How long it took from the signal on; it must have ended well."""
         assert await self.process.wait() == 0
-        return time.monotonic() - self._told_at
+        return time.monotonic() - self._terminated_at
 
 
-async def polling(house: House) -> None:
+async def stop_while_polling(installation: WorkerInstallation) -> None:
     """The long poll is out, brings a message, and nobody wants it any more."""
-    lane = house.lane("polling")
-    async with house.worker("polling") as worker:
-        await worker.serves()
-        house.tap.hold(lane)
-        await house.tap.until_polled(lane)
-        await house.ring("polling")
-        await house.tap.until_taken(lane)  # SQS has handed it out, and the worker has not heard
+    lane = installation.lane("polling")
+    async with installation.worker("polling") as worker:
+        await worker.wait_until_serving()
+        installation.proxy.hold(lane)
+        await installation.proxy.wait_for_long_poll(lane)
+        await installation.enqueue("polling")
+        await installation.proxy.wait_for_messages(
+            lane
+        )  # SQS has handed it out, and the worker has not heard
         worker.terminate()
-        await worker.has_given_up()
-        asked = len(house.tap.receives)
+        await worker.wait_until_drained()
+        asked = len(installation.proxy.receives)
 
-        house.tap.release(lane)
-        message = await house.heard("polling")
+        installation.proxy.release(lane)
+        message = await installation.wait_for_message("polling")
 
         assert message is not None, "it is hidden although nobody works on it"
-        assert message.receives == 1
-        assert await worker.ended() < POLL_S + SOON_S
-        ours = house.names.queue("polling", Priority.HIGH).removesuffix("high")
-        later = [one.queue for one in house.tap.receives[asked:] if one.queue.startswith(ours)]
+        assert message.receive_count == 1
+        assert await worker.wait_until_exit() < POLL_S + RETURN_TIMEOUT_S
+        ours = installation.names.queue("polling", Priority.HIGH).removesuffix("high")
+        later = [
+            one.queue for one in installation.proxy.receives[asked:] if one.queue.startswith(ours)
+        ]
         assert later == [], "a poll was begun by one that has given up"
 
 
-async def together(house: House, number: int) -> None:
+async def stop_while_submitting(installation: WorkerInstallation, number: int) -> None:
     """The signal comes when a task is being submitted, or when SQS has just handed it out."""
     queue = f"together-{number}"
-    async with house.worker(queue) as worker:
-        await worker.serves()
-        await house.tap.until_polled(house.lane(queue))
-        submitting = asyncio.ensure_future(house.submit(queue, "true"))
+    async with installation.worker(queue) as worker:
+        await worker.wait_until_serving()
+        await installation.proxy.wait_for_long_poll(installation.lane(queue))
+        submitting = asyncio.ensure_future(installation.submit(queue, "true"))
         if number:
-            await house.tap.until_taken(house.lane(queue))
+            await installation.proxy.wait_for_messages(installation.lane(queue))
         worker.terminate()
         task_id = await submitting
 
-        assert await worker.ended() < POLL_S + SOON_S
-        if await house.state(task_id) is not TaskState.COMPLETED:
-            message = await house.heard(queue)
+        assert await worker.wait_until_exit() < POLL_S + RETURN_TIMEOUT_S
+        if await installation.state(task_id) is not TaskState.COMPLETED:
+            message = await installation.wait_for_message(queue)
             assert message is not None, "it was neither worked on nor given back"
-            assert message.receives == 1
+            assert message.receive_count == 1
 
 
-async def running(house: House) -> None:
+async def stop_while_running(installation: WorkerInstallation) -> None:
     """An attempt runs and does not end in its grace."""
-    begun = house.folder / "begun"
-    async with house.worker("running", LONGSHORE_WORKER_DRAIN_GRACE="0s") as worker:
-        await worker.serves()
-        task_id = await house.submit("running", "sh", "-c", f"echo > {begun}; exec sleep 600")
+    begun = installation.folder / "begun"
+    async with installation.worker("running", LONGSHORE_WORKER_DRAIN_GRACE="0s") as worker:
+        await worker.wait_until_serving()
+        task_id = await installation.submit(
+            "running", "sh", "-c", f"echo > {begun}; exec sleep 600"
+        )
         while not begun.exists():
             await asyncio.sleep(0.01)
         worker.terminate()
-        message = await house.heard("running")
+        message = await installation.wait_for_message("running")
 
         assert message is not None, "what was released is not rung for"
-        assert message.receives == 1
-        assert await house.state(task_id) is TaskState.PENDING
-        assert await worker.ended() < POLL_S + SOON_S
+        assert message.receive_count == 1
+        assert await installation.state(task_id) is TaskState.PENDING
+        assert await worker.wait_until_exit() < POLL_S + RETURN_TIMEOUT_S
 
 
-async def starting(house: House) -> None:
+async def stop_while_starting(installation: WorkerInstallation) -> None:
     """Something is there, and the signal comes before the first poll."""
-    task_id = await house.submit("starting", "true")
-    async with house.worker("starting") as worker:
-        await worker.serves()
+    task_id = await installation.submit("starting", "true")
+    async with installation.worker("starting") as worker:
+        await worker.wait_until_serving()
         worker.terminate()
 
-        assert await worker.ended() < POLL_S + SOON_S
-        if await house.state(task_id) is not TaskState.COMPLETED:
-            message = await house.heard("starting")
+        assert await worker.wait_until_exit() < POLL_S + RETURN_TIMEOUT_S
+        if await installation.state(task_id) is not TaskState.COMPLETED:
+            message = await installation.wait_for_message("starting")
             assert message is not None, "it was neither worked on nor given back"
-            assert message.receives == 1
+            assert message.receive_count == 1
 
 
 def test_a_worker_that_is_told_to_end_loses_no_message_and_delays_none(
@@ -219,23 +227,23 @@ def test_a_worker_that_is_told_to_end_loses_no_message_and_delays_none(
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    asyncio.run(_tell(tmp_path, environment))
+    asyncio.run(_run_all(tmp_path, environment))
 
 
-async def _tell(folder: Path, environment: dict[str, str]) -> None:
-    aws = Aws(stand_in().place)
+async def _run_all(folder: Path, environment: dict[str, str]) -> None:
+    aws = AwsClient(stand_in().client_options)
     bucket, stage = (environment[f"LONGSHORE_{name}"] for name in ("AWS_BUCKET", "ENVIRONMENT"))
-    await provide(aws, Names(stage=stage, bucket=bucket), QUEUES, ("dispatcher",))
+    await create_resources(aws, Names(stage=stage, bucket=bucket), QUEUES, ("dispatcher",))
     await aws.close()
     here = {**environment, "LONGSHORE_AWS_ENDPOINT_URL": stand_in().endpoint}
     settings = load_settings({"data_dir": folder / "here"}, environ=here)
     # All at once: most of the time is that of processes which start and polls which wait.
-    async with asyncio.timeout(PATIENCE_S), wiretap() as tap, wired(settings) as services:
-        house = House(folder, environment, tap)
+    async with asyncio.timeout(TIMEOUT_S), sqs_proxy() as tap, open_services(settings) as services:
+        house = WorkerInstallation(folder, environment, tap)
         house.services = services
         async with asyncio.TaskGroup() as stories:
-            stories.create_task(polling(house))
-            stories.create_task(running(house))
-            stories.create_task(starting(house))
+            stories.create_task(stop_while_polling(house))
+            stories.create_task(stop_while_running(house))
+            stories.create_task(stop_while_starting(house))
             for number in range(2):
-                stories.create_task(together(house, number))
+                stories.create_task(stop_while_submitting(house, number))

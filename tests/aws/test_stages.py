@@ -3,17 +3,20 @@
 import asyncio
 import json
 
-from longshore.adapters.aws.calls import Aws
+from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.queue import SqsTaskQueue
-from longshore.core.states import Priority
+from longshore.adapters.aws.queue.task_queue import SqsTaskQueue
+from longshore.core.tasks.states import Priority
 from longshore.testing.clock import FakeClock
-from tests.aws.standin import stand_in
+from tests.aws.stand_in import stand_in
 
 
-async def _dies_on(aws: Aws, names: Names, queue: str) -> None:
+async def _send_dead_letter(aws: AwsClient, names: Names, queue: str) -> None:
     made = await aws.call(
-        "sqs", "create_queue", QueueName=names.dead(queue, Priority.NORMAL), Attributes={}
+        "sqs",
+        "create_queue",
+        QueueName=names.dead_letter_queue(queue, Priority.NORMAL),
+        Attributes={},
     )
     body = json.dumps({"stage": names.stage, "queue": queue})
     await aws.call("sqs", "send_message", QueueUrl=made["QueueUrl"], MessageBody=body)
@@ -25,10 +28,10 @@ def test_dead_letters_of_every_queue_are_those_of_this_stage_alone() -> None:
     ours, longer = Names(stage=name, bucket=""), Names(stage=f"{name}eu", bucket="")
 
     async def story() -> set[tuple[str, str]]:
-        aws = Aws(stand_in().place)
+        aws = AwsClient(stand_in().client_options)
         for names in (ours, longer):
             for queue in ("eu", "eu-night-shift", "dead"):
-                await _dies_on(aws, names, queue)
+                await _send_dead_letter(aws, names, queue)
         async with SqsTaskQueue(aws, ours, FakeClock()) as queue:
             letters = await queue.dead_letters(None, limit=100)
         await aws.close()

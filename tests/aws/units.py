@@ -9,27 +9,27 @@ import math
 from collections import Counter
 from typing import Any
 
-from longshore.adapters.aws.calls import Answer, AwsPlace
+from longshore.adapters.aws.client import AwsClientOptions, AwsResponse
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.shapes import table_shapes
+from longshore.adapters.aws.table_schemas import table_schemas
 from longshore.testing.clock import FakeClock
-from tests.aws.whole import TellingAws
+from tests.aws.full_backend import LoopAwareAws
 
 Item = dict[str, dict[str, Any]]
 
 _KB = 1024
-_SHAPES = {
+_SCHEMAS = {
     shape["TableName"].rpartition("-")[2]: shape
-    for shape in table_shapes(Names(stage="any", bucket="any"))
+    for shape in table_schemas(Names(stage="any", bucket="any"))
 }
-_WRITES = {"update_item": "Key", "put_item": "Item", "delete_item": "Key"}
+_WRITE_OPERATIONS = {"update_item": "Key", "put_item": "Item", "delete_item": "Key"}
 
 
-class CountingAws(TellingAws):
+class CountingAws(LoopAwareAws):
     """Counts what is asked of AWS, and what is written."""
 
-    def __init__(self, place: AwsPlace, clock: FakeClock) -> None:
-        super().__init__(place, clock)
+    def __init__(self, options: AwsClientOptions, clock: FakeClock) -> None:
+        super().__init__(options, clock)
         self.requests: Counter[str] = Counter()
         self.units: Counter[str] = Counter()  # by table, and by table and index
         self.reads = 0.0  # read units; a consistent read is one per 4 kB
@@ -40,20 +40,20 @@ class CountingAws(TellingAws):
         self.requests.clear()
         self.reads = 0.0
 
-    async def call(self, service: str, operation: str, **given: Any) -> Answer:
+    async def call(self, service: str, operation: str, **given: Any) -> AwsResponse:
         # What is heard of events here, functions are handed by a mapping.
         heard = str(given.get("QueueUrl", "")).endswith("-events")
         self.requests[f"{'mapped' if heard else service}.{operation}"] += 1
-        if service != "dynamodb" or operation not in _WRITES:
+        if service != "dynamodb" or operation not in _WRITE_OPERATIONS:
             answer = await super().call(service, operation, **given)
             if service == "dynamodb":
                 self.reads += _reads(operation, given, answer)
             return answer
         table = given["TableName"]
         kind = table.rpartition("-")[2]
-        shape = _SHAPES[kind]
+        shape = _SCHEMAS[kind]
         names = [part["AttributeName"] for part in shape["KeySchema"]]
-        key = {name: given[_WRITES[operation]][name] for name in names}
+        key = {name: given[_WRITE_OPERATIONS[operation]][name] for name in names}
         before = await self._item(table, key)
         answer = await super().call(service, operation, **given)
         after = await self._item(table, key)
@@ -70,7 +70,7 @@ class CountingAws(TellingAws):
         return found.get("Item", {})
 
 
-def _reads(operation: str, given: dict[str, Any], answer: Answer) -> float:
+def _reads(operation: str, given: dict[str, Any], answer: AwsResponse) -> float:
     match operation:
         case "get_item":
             sizes = [size_of(answer.get("Item", {}))]

@@ -51,7 +51,7 @@ def test_a_rate_comes_with_its_floor_and_its_spread(report: dict[str, Any], name
 
 @pytest.mark.parametrize("name", ["transitions.64", "enqueue.bulk_cpu"])
 def test_what_is_wanted_is_said_beside_the_figure(report: dict[str, Any], name: str) -> None:
-    assert report["figures"][name]["target"]["verdict"] in {"PASS", "below", "above"}
+    assert report["figures"][name]["target"]["result"] in {"PASS", "below", "above"}
 
 
 def test_a_lone_caller_pays_at_least_one_sync_a_transition(report: dict[str, Any]) -> None:
@@ -74,23 +74,23 @@ def test_the_table_has_a_line_for_each_figure_and_one_for_the_machine() -> None:
 def test_memory_is_told_of_a_worker_that_has_done_its_tasks_and_of_all_below_it() -> None:
     figures = json.loads(_output("--json", "--only=memory"))["figures"]
 
-    parts = ("worker", "keeper", "guard", "fork_keeper", "fork_guard")
+    parts = ("worker", "fork_server", "reaper", "fork_server_forks", "reaper_forks")
     assert list(figures) == [f"memory.{part}" for part in parts]
     worker = figures["memory.worker"]
-    assert worker["target"]["verdict"] in {"PASS", "above"}
+    assert worker["target"]["result"] in {"PASS", "above"}
     assert worker["details"]["tasks"] == 20 * QUICK.noops
-    # The worker, its keeper, and at least one guard with a member of the pool.
+    # The worker, its fork server, and at least one reaper with a member of the pool.
     assert worker["details"]["processes"] >= 4
 
 
 def test_an_agent_is_compared_with_the_bare_sdk_and_many_of_them_with_their_ceiling() -> None:
     figures = json.loads(_output("--json", "--only=agents"))["figures"]
 
-    parts = ("wall", "cpu", "wall_fresh", "memory", "memory_each")
+    parts = ("wall", "cpu", "wall_fresh", "memory", "memory_per_agent")
     assert list(figures) == [f"agents.{part}" for part in parts]
     assert figures["agents.wall"]["floor"] > 0
     assert figures["agents.cpu"]["floor"] > 0
-    for name in ("agents.wall", "agents.cpu", "agents.memory", "agents.memory_each"):
-        assert figures[name]["target"]["verdict"] in {"PASS", "above"}
+    for name in ("agents.wall", "agents.cpu", "agents.memory", "agents.memory_per_agent"):
+        assert figures[name]["target"]["result"] in {"PASS", "above"}
     memory = figures["agents.memory"]["details"]
-    assert memory["tasks"] > memory["room_for"] >= memory["most_at_once"] > 0
+    assert memory["tasks"] > memory["fitting_agents"] >= memory["most_at_once"] > 0

@@ -13,7 +13,7 @@ WORKER_KIB = 50 * 1024
 
 def _figure(size_kib: Callable[[int], float], *, every: int = 50) -> Figure:
     samples = [
-        Sample(done=done, worker=size_kib(done), keeper=0, guard=0)
+        Sample(done=done, worker=size_kib(done), fork_server=0, reaper=0)
         for done in range(every, TASKS + 1, every)
     ]
     run = Run(samples=samples, seconds=40, processes=8, together_kib=0)
@@ -22,7 +22,7 @@ def _figure(size_kib: Callable[[int], float], *, every: int = 50) -> Figure:
 
 def _verdict(figure: Figure) -> str:
     assert figure.target is not None
-    return figure.target.verdict
+    return figure.target.result
 
 
 def test_a_few_bytes_that_are_kept_of_each_task_are_a_slope() -> None:

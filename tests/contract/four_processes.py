@@ -19,11 +19,11 @@ from typing import Any
 
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
-from tests.contract.line import Line
+from tests.contract.rpc_connection import RpcConnection
 
 _ROOT = Path(__file__).parents[2]
 _COUNT = 4
-_PATIENCE_S = 10
+_START_TIMEOUT_S = 10
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def _process(path: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
-            process.wait(_PATIENCE_S)
+            process.wait(_START_TIMEOUT_S)
 
 
 class FourProcesses:
@@ -66,96 +66,108 @@ class FourProcesses:
         try:
             opened = [line.call("open", str(folder), now, elapsed) for line in lines]
             ((epoch, atomic),) = set(await asyncio.gather(*opened))
-            with clock.watched_by(partial(_follow, lines, clock)):
-                yield _backend(_Turns(lines), clock, epoch=epoch, atomic=atomic)
+            with clock.watched_by(partial(_sync_clocks, lines, clock)):
+                yield _backend(_RoundRobin(lines), clock, epoch=epoch, atomic=atomic)
         finally:
             await asyncio.gather(*(line.call("close") for line in lines))
             for line in lines:
                 line.close()
 
 
-def _connected(path: str) -> Line:
+def _connected(path: str) -> RpcConnection:
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
-    return Line(connection, _serve_nothing)
+    return RpcConnection(connection, _serve_nothing)
 
 
 async def _serve_nothing(name: str) -> None:
     raise NotImplementedError(name)
 
 
-def _follow(lines: list[Line], clock: FakeClock) -> None:
+def _sync_clocks(connections: list[RpcConnection], clock: FakeClock) -> None:
     """Move every clock with ours. Time that has passed here has passed everywhere."""
-    moved = [line.ask("follow", clock.now(), clock.elapsed()) for line in lines]
-    for line, answer in zip(lines, moved, strict=True):
-        line.await_here(answer)
+    moved = [line.start_call("set_clock", clock.now(), clock.elapsed()) for line in connections]
+    for line, answer in zip(connections, moved, strict=True):
+        line.wait_blocking(answer)
 
 
-def _backend(turns: "_Turns", clock: FakeClock, *, epoch: int, atomic: bool) -> Backend:
+def _backend(connections: "_RoundRobin", clock: FakeClock, *, epoch: int, atomic: bool) -> Backend:
     ports: dict[str, Any] = {
-        name: _Port(name, turns)
+        name: _RemotePort(name, connections)
         for name in (
-            *("queue", "queues", "events", "bus", "output", "definitions", "keys", "accounts"),
+            *(
+                "queue",
+                "queue_controls",
+                "events",
+                "bus",
+                "output",
+                "definitions",
+                "keys",
+                "budgets",
+            ),
         )
     }
-    ledger, blobs = _Ledger(turns, epoch=epoch, atomic=atomic), _Blobs(turns)
+    ledger, blobs = (
+        _RemoteLedger(connections, epoch=epoch, atomic=atomic),
+        _RemoteBlobs(connections),
+    )
     return Backend(
-        name="sqlite", clock=clock, ledger=ledger, blobs=blobs, close=turns.close, **ports
+        name="sqlite", clock=clock, ledger=ledger, blobs=blobs, close=connections.close, **ports
     )
 
 
-class _Turns:
+class _RoundRobin:
     """Whose turn it is."""
 
-    def __init__(self, lines: list[Line]) -> None:
-        self._lines = lines
-        self._turns = cycle(lines)
+    def __init__(self, connections: list[RpcConnection]) -> None:
+        self._connections = connections
+        self._cycle = cycle(connections)
 
-    def next(self) -> Line:
-        return next(self._turns)
+    def next(self) -> RpcConnection:
+        return next(self._cycle)
 
     async def close(self) -> None:
-        await asyncio.gather(*(line.call("close") for line in self._lines))
+        await asyncio.gather(*(line.call("close") for line in self._connections))
 
 
-class _Port:
+class _RemotePort:
     """A port each of whose methods is called in the process whose turn it is."""
 
-    def __init__(self, name: str, turns: _Turns) -> None:
+    def __init__(self, name: str, connections: _RoundRobin) -> None:
         self._name = name
-        self._turns = turns
+        self._connections = connections
 
     def __getattr__(self, method: str) -> Any:
         return partial(self._call, method)
 
-    async def _call(self, method: str, /, *values: Any, **named: Any) -> Any:
-        return await self._turns.next().call(f"{self._name}.{method}", *values, **named)
+    async def _call(self, method: str, /, *values: Any, **keywords: Any) -> Any:
+        return await self._connections.next().call(f"{self._name}.{method}", *values, **keywords)
 
 
-class _Ledger(_Port):
-    def __init__(self, turns: _Turns, *, epoch: int, atomic: bool) -> None:
-        super().__init__("ledger", turns)
+class _RemoteLedger(_RemotePort):
+    def __init__(self, connections: _RoundRobin, *, epoch: int, atomic: bool) -> None:
+        super().__init__("ledger", connections)
         self.epoch = epoch
         self.atomic = atomic
-        self._workers: dict[str, Line] = {}
+        self._workers: dict[str, RpcConnection] = {}
 
-    async def nudged(self, worker_id: str) -> None:
+    async def wait_for_wake(self, worker_id: str) -> None:
         # A worker lives in one process, which remembers what it was told last.
-        line = self._workers.setdefault(worker_id, self._turns.next())
-        await line.call("ledger.nudged", worker_id)
+        line = self._workers.setdefault(worker_id, self._connections.next())
+        await line.call("ledger.wait_for_wake", worker_id)
 
 
-class _Blobs(_Port):
-    def __init__(self, turns: _Turns) -> None:
-        super().__init__("blobs", turns)
+class _RemoteBlobs(_RemotePort):
+    def __init__(self, connections: _RoundRobin) -> None:
+        super().__init__("blobs", connections)
 
     async def put(self, key: str, data: bytes | AsyncIterator[bytes]) -> int:
-        line = self._turns.next()
+        line = self._connections.next()
         if isinstance(data, bytes):
             return await line.call("blobs.put", key, data)
-        return await line.call("put", key, line.lend(data))
+        return await line.call("put", key, line.share_stream(data))
 
     async def stream(self, key: str) -> AsyncIterator[bytes]:
-        line = self._turns.next()
-        async for piece in line.borrow(await line.call("stream", key)):
+        line = self._connections.next()
+        async for piece in line.read_stream(await line.call("stream", key)):
             yield piece

@@ -16,29 +16,29 @@ from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.suite import settle
-from tests.contract.line import Line
+from tests.contract.rpc_connection import RpcConnection
 
 
 class _Instance:
     """An open backend at the end of a line."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self._line = Line(connection, self._serve)
+        self._connection = RpcConnection(connection, self._serve)
         self._stack = AsyncExitStack()
         self._clock = FakeClock()
         self._backend: Backend | None = None
-        self._under_way = 0
+        self._running_calls = 0
 
-    async def _serve(self, name: str, /, *values: Any, **named: Any) -> Any:
+    async def _serve(self, name: str, /, *values: Any, **keywords: Any) -> Any:
         own = getattr(self, name, None)
         if own is not None:
-            return await own(*values, **named)
+            return await own(*values, **keywords)
         port, _, method = name.partition(".")
-        self._under_way += 1
+        self._running_calls += 1
         try:
-            return await getattr(getattr(self._backend, port), method)(*values, **named)
+            return await getattr(getattr(self._backend, port), method)(*values, **keywords)
         finally:
-            self._under_way -= 1
+            self._running_calls -= 1
 
     async def open(self, folder: str, now: datetime, elapsed: timedelta) -> tuple[int, bool]:
         self._set_clock(now, elapsed)
@@ -49,10 +49,10 @@ class _Instance:
     async def close(self) -> None:
         await self._stack.aclose()
 
-    async def follow(self, now: datetime, elapsed: timedelta) -> None:
+    async def set_clock(self, now: datetime, elapsed: timedelta) -> None:
         """Move the clock; whoever waits here has acted on it when this returns."""
         self._set_clock(now, elapsed)
-        if self._under_way:
+        if self._running_calls:
             await settle()
 
     def _set_clock(self, now: datetime, elapsed: timedelta) -> None:
@@ -61,11 +61,11 @@ class _Instance:
 
     async def put(self, key: str, lent: int) -> int:
         assert self._backend is not None
-        return await self._backend.blobs.put(key, self._line.borrow(lent))
+        return await self._backend.blobs.put(key, self._connection.read_stream(lent))
 
     async def stream(self, key: str) -> int:
         assert self._backend is not None
-        return self._line.lend(self._backend.blobs.stream(key))
+        return self._connection.share_stream(self._backend.blobs.stream(key))
 
 
 async def _serve(path: str) -> None:

@@ -36,7 +36,7 @@ class TestFakeClockThatRuns(TestFakeClockThatLeaps):
         await clock.run(duration)
 
 
-def _play(scenario: Coroutine[Any, Any, None]) -> None:
+def _run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(scenario, 10))
 
 
@@ -51,7 +51,7 @@ def test_a_fake_clock_stands_still_until_it_is_moved() -> None:
         assert not sleeper.done()
         sleeper.cancel()
 
-    _play(scenario())
+    _run(scenario())
 
 
 def test_a_sleeper_of_a_fake_clock_sleeps_until_its_deadline_exactly() -> None:
@@ -68,7 +68,7 @@ def test_a_sleeper_of_a_fake_clock_sleeps_until_its_deadline_exactly() -> None:
 
         assert clock.now() == NOON + SECOND
 
-    _play(scenario())
+    _run(scenario())
 
 
 def test_a_leap_wakes_sleepers_in_order_of_deadline_and_then_of_going_to_sleep() -> None:
@@ -88,7 +88,7 @@ def test_a_leap_wakes_sleepers_in_order_of_deadline_and_then_of_going_to_sleep()
 
         assert woken == ["a", "b", "c", "late"]
 
-    _play(scenario())
+    _run(scenario())
 
 
 def test_a_running_clock_stops_at_each_deadline_on_its_way() -> None:
@@ -108,7 +108,7 @@ def test_a_running_clock_stops_at_each_deadline_on_its_way() -> None:
         assert ticks == [NOON + seconds * SECOND for seconds in (2, 4, 6)]
         assert clock.now() == NOON + 7 * SECOND
 
-    _play(scenario())
+    _run(scenario())
 
 
 def test_sleepers_that_gave_up_do_not_hold_a_running_clock() -> None:
@@ -124,7 +124,7 @@ def test_sleepers_that_gave_up_do_not_hold_a_running_clock() -> None:
 
         assert clock.elapsed() == 2 * SECOND
 
-    _play(scenario())
+    _run(scenario())
 
 
 def test_setting_the_time_of_day_lets_nothing_elapse() -> None:

@@ -7,22 +7,22 @@ from pathlib import Path
 from longshore.adapters.memory.backend import memory_backend
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
-from longshore.testing.contracts.accounts import AccountsContract
+from longshore.testing.contracts.api_keys import KeysContract
 from longshore.testing.contracts.blobs import BlobStoreContract
+from longshore.testing.contracts.budgets import BudgetsContract
 from longshore.testing.contracts.definitions import DefinitionsContract
 from longshore.testing.contracts.event_bus import EventBusContract, LogBusContract
 from longshore.testing.contracts.event_log import EventLogContract
 from longshore.testing.contracts.event_queries import RecordedOrderContract
-from longshore.testing.contracts.holds import HoldsContract
-from longshore.testing.contracts.keys import KeysContract
 from longshore.testing.contracts.ledger import (
     AtomicLedgerContract,
     LedgerContract,
     SingleChangeLedgerContract,
 )
 from longshore.testing.contracts.output import OutputLogContract
-from longshore.testing.contracts.queue import TaskQueueContract
-from longshore.testing.contracts.queues import QueuesContract
+from longshore.testing.contracts.queue_controls import QueueControlsContract
+from longshore.testing.contracts.queue_holds import QueueHoldsContract
+from longshore.testing.contracts.task_queue import TaskQueueContract
 
 
 class _Memory:
@@ -75,13 +75,13 @@ class TestMemoryKeys(_Memory, KeysContract):
     pass
 
 
-class TestMemoryQueues(_Memory, QueuesContract):
+class TestMemoryQueueControls(_Memory, QueueControlsContract):
     pass
 
 
-class TestMemoryHolds(_Memory, HoldsContract):
+class TestMemoryQueueHolds(_Memory, QueueHoldsContract):
     pass
 
 
-class TestMemoryAccounts(_Memory, AccountsContract):
+class TestMemoryBudgets(_Memory, BudgetsContract):
     pass

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from longshore.adapters.sqlite import event_pages
+from longshore.adapters.sqlite import event_queries
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
-from longshore.testing.contracts.accounts import AccountsContract, AccountsSharedContract
+from longshore.testing.contracts.api_keys import KeysContract, KeysSharedContract
 from longshore.testing.contracts.blobs import BlobStoreContract, BlobStoreSharedContract
+from longshore.testing.contracts.budgets import BudgetsContract, BudgetsSharedContract
 from longshore.testing.contracts.definitions import DefinitionsContract, DefinitionsSharedContract
 from longshore.testing.contracts.event_bus import (
     EventBusContract,
@@ -19,16 +20,18 @@ from longshore.testing.contracts.event_bus import (
 )
 from longshore.testing.contracts.event_log import EventLogContract, EventLogSharedContract
 from longshore.testing.contracts.event_queries import RecordedOrderContract
-from longshore.testing.contracts.holds import HoldsContract, HoldsSharedContract
-from longshore.testing.contracts.keys import KeysContract, KeysSharedContract
 from longshore.testing.contracts.ledger import (
     AtomicLedgerContract,
     LedgerContract,
     LedgerSharedContract,
 )
 from longshore.testing.contracts.output import OutputLogContract, OutputLogSharedContract
-from longshore.testing.contracts.queue import TaskQueueContract, TaskQueueSharedContract
-from longshore.testing.contracts.queues import QueuesContract, QueuesSharedContract
+from longshore.testing.contracts.queue_controls import (
+    QueueControlsContract,
+    QueueControlsSharedContract,
+)
+from longshore.testing.contracts.queue_holds import QueueHoldsContract, QueueHoldsSharedContract
+from longshore.testing.contracts.task_queue import TaskQueueContract, TaskQueueSharedContract
 
 
 class _Sqlite:
@@ -53,7 +56,7 @@ class TestSqliteEventLogFarFromItsEnd(_Sqlite, EventLogContract, RecordedOrderCo
 
     @pytest.fixture(autouse=True)
     def far_from_its_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(event_pages, "NEAR", -1)
+        monkeypatch.setattr(event_queries, "NEAR_END_POSITIONS", -1)
 
 
 class TestSqliteEventBus(_Sqlite, EventBusContract, LogBusContract, EventBusSharedContract):
@@ -76,13 +79,13 @@ class TestSqliteKeys(_Sqlite, KeysContract, KeysSharedContract):
     pass
 
 
-class TestSqliteQueues(_Sqlite, QueuesContract, QueuesSharedContract):
+class TestSqliteQueueControls(_Sqlite, QueueControlsContract, QueueControlsSharedContract):
     pass
 
 
-class TestSqliteHolds(_Sqlite, HoldsContract, HoldsSharedContract):
+class TestSqliteQueueHolds(_Sqlite, QueueHoldsContract, QueueHoldsSharedContract):
     pass
 
 
-class TestSqliteAccounts(_Sqlite, AccountsContract, AccountsSharedContract):
+class TestSqliteBudgets(_Sqlite, BudgetsContract, BudgetsSharedContract):
     pass

@@ -9,8 +9,9 @@ import pytest
 
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
-from longshore.testing.contracts.accounts import AccountsContract, AccountsSharedContract
+from longshore.testing.contracts.api_keys import KeysContract, KeysSharedContract
 from longshore.testing.contracts.blobs import BlobStoreContract, BlobStoreSharedContract
+from longshore.testing.contracts.budgets import BudgetsContract, BudgetsSharedContract
 from longshore.testing.contracts.definitions import (
     DefinitionsContract,
     DefinitionsSharedContract,
@@ -22,16 +23,18 @@ from longshore.testing.contracts.event_bus import (
 )
 from longshore.testing.contracts.event_log import EventLogContract, EventLogSharedContract
 from longshore.testing.contracts.event_queries import RecordedOrderContract
-from longshore.testing.contracts.holds import HoldsContract, HoldsSharedContract
-from longshore.testing.contracts.keys import KeysContract, KeysSharedContract
 from longshore.testing.contracts.ledger import (
     AtomicLedgerContract,
     LedgerContract,
     LedgerSharedContract,
 )
 from longshore.testing.contracts.output import OutputLogContract, OutputLogSharedContract
-from longshore.testing.contracts.queue import TaskQueueContract, TaskQueueSharedContract
-from longshore.testing.contracts.queues import QueuesContract, QueuesSharedContract
+from longshore.testing.contracts.queue_controls import (
+    QueueControlsContract,
+    QueueControlsSharedContract,
+)
+from longshore.testing.contracts.queue_holds import QueueHoldsContract, QueueHoldsSharedContract
+from longshore.testing.contracts.task_queue import TaskQueueContract, TaskQueueSharedContract
 from tests.contract.four_processes import FourProcesses, four_processes
 
 
@@ -89,13 +92,15 @@ class TestSqliteKeysInFour(_FourProcesses, KeysContract, KeysSharedContract):
     pass
 
 
-class TestSqliteQueuesInFour(_FourProcesses, QueuesContract, QueuesSharedContract):
+class TestSqliteQueueControlsInFour(
+    _FourProcesses, QueueControlsContract, QueueControlsSharedContract
+):
     pass
 
 
-class TestSqliteHoldsInFour(_FourProcesses, HoldsContract, HoldsSharedContract):
+class TestSqliteQueueHoldsInFour(_FourProcesses, QueueHoldsContract, QueueHoldsSharedContract):
     pass
 
 
-class TestSqliteAccountsInFour(_FourProcesses, AccountsContract, AccountsSharedContract):
+class TestSqliteBudgetsInFour(_FourProcesses, BudgetsContract, BudgetsSharedContract):
     pass

@@ -7,87 +7,89 @@ from pathlib import Path
 
 import pytest
 
-from longshore import failpoints
-from longshore.failpoints import reach
-from longshore.ports.accounts import Accounts
+import longshore
+from longshore.adapters.shared import failpoints
+from longshore.adapters.shared.failpoints import reach
+from longshore.ports.api_keys import Keys
 from longshore.ports.blobs import BlobStore
+from longshore.ports.budgets import Budgets
 from longshore.ports.definitions import Definitions
 from longshore.ports.events import EventBus, EventLog
-from longshore.ports.keys import Keys
 from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputLog
-from longshore.ports.queue import TaskQueue
-from longshore.ports.queues import Queues
-from longshore.testing.crashing.matrix import FAILPOINTS
-from longshore.testing.crashing.watching import CALLS
+from longshore.ports.queue_controls import QueueControls
+from longshore.ports.task_queue import TaskQueue
+from verification.crash.failpoint_ports import WRITE_CALLS
+from verification.crash.matrix import FAILPOINTS
 
-ADAPTERS = Path(failpoints.__file__).parent / "adapters"
+PACKAGE = Path(longshore.__file__).parent
 PORTS = {
     "ledger": Ledger,
     "queue": TaskQueue,
-    "queues": Queues,
+    "queue_controls": QueueControls,
     "events": EventLog,
     "bus": EventBus,
     "output": OutputLog,
     "blobs": BlobStore,
     "definitions": Definitions,
     "keys": Keys,
-    "accounts": Accounts,
+    "budgets": Budgets,
 }
 # A process that is killed around one of these has changed nothing.
 READS = {
     "ledger": {
-        *("epoch", "atomic", "task", "tasks", "job", "list_tasks", "list_jobs", "task_states"),
-        *("find", "unrung", "held", "open_intents", "unrecorded_ends", "untold_parents"),
-        *("untold_ends", "nudged", "failed", "failed_tenants", "parked"),
+        *("epoch", "atomic", "get_task", "get_tasks", "get_job", "list_tasks", "list_jobs"),
+        *("task_states", "find_ids", "unqueued_tasks", "leased_tasks", "open_intents"),
+        *("unrecorded_ends", "unnotified_dependents", "unreported_ends", "wait_for_wake"),
+        *("failed_tasks", "failed_tenants", "parked_tasks"),
     },
     "queue": {"depth", "dead_letters"},
-    "queues": {"paused", "paused_of"},
+    "queue_controls": {"list_pauses", "paused_queues"},
     "events": {"history", "latest", "query"},
     "bus": set(),
-    "output": {"read", "wait"},
-    "blobs": {"get", "stream", "size", "keys", "url"},
+    "output": {"read", "wait_for_output"},
+    "blobs": {"get", "stream", "size", "list_keys", "url"},
     "definitions": {"get", "list"},
     "keys": {"find", "list"},
-    "accounts": {"account"},
+    "budgets": {"get"},
 }
 # What others can see of a process, now or when it is gone.
-LASTING = {
+WRITE_METHODS = {
     *("mkdir", "mkfifo", "link", "rename", "unlink", "rmdir", "rmtree"),
-    *("fsync", "ftruncate", "create_subprocess_exec", "kill_group"),
+    *("fsync", "ftruncate", "create_subprocess_exec", "_kill_group"),
 }
 # Function -> why nobody has to be killed in it.
-WITHOUT_ONE = {
-    "bells.py:__init__": "a folder that anybody may make",
-    "bells.py:_find_ropes": "removes what is left of another process, which anybody may do",
-    "bells.py:_drop": "removes what is left of another process, which anybody may do",
+EXEMPT = {
+    "notifier.py:__init__": "a folder that anybody may make",
+    "notifier.py:_refresh_peers": "removes what is left of another process, which anybody may do",
+    "notifier.py:_drop_peer": "removes what is left of another process, which anybody may do",
     "blobs.py:discard": "removes a draft that has no name; the blob's row is decided elsewhere",
-    "blobs.py:_sync_folder": "a part of keep",
-    "presence.py:__init__": "a folder that anybody may make",
-    "presence.py:_give_name": "a part of appear",
-    "runner.py:_make": "a part of _write_order",
-    "turnstile.py:__init__": "a file that anybody may make, of a size that it always has",
+    "blobs.py:_sync_folder": "a part of persist",
+    "registry.py:__init__": "a folder that anybody may make",
+    "registry.py:_publish_lock": "a part of register",
+    "launcher.py:_make_folder": "a part of _prepare_folder",
+    "write_lock.py:__init__": "a file that anybody may make, of a size that it always has",
 }
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    for folder in ("sqlite", "process"):
-        for path in sorted((ADAPTERS / folder).rglob("*.py")):
+    for folder in ("adapters/sqlite", "execution/host"):
+        for path in sorted((PACKAGE / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                     yield f"{path.name}:{node.name}", node
 
 
-def called_in(function: ast.AST) -> list[str]:
+def calls_in(function: ast.AST) -> list[str]:
     calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
     return [
         func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "") for func in calls
     ]
 
 
-def reached_in_adapters() -> Counter[str]:
+def reached_in_package() -> Counter[str]:
     found: Counter[str] = Counter()
-    for path in ADAPTERS.rglob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Call(func=ast.Name(id="reach"), args=[ast.Constant(value=name)]):
@@ -96,7 +98,7 @@ def reached_in_adapters() -> Counter[str]:
 
 
 def test_each_failpoint_stands_in_one_place() -> None:
-    assert reached_in_adapters() == Counter(failpoints.FAILPOINTS)
+    assert reached_in_package() == Counter(failpoints.FAILPOINTS)
 
 
 def test_no_two_failpoints_have_one_name() -> None:
@@ -107,17 +109,17 @@ def test_whatever_lasts_longer_than_the_process_has_a_failpoint_beside_it() -> N
     without = {
         name
         for name, function in functions()
-        if LASTING.intersection(called := called_in(function)) and "reach" not in called
+        if WRITE_METHODS.intersection(called := calls_in(function)) and "reach" not in called
     }
 
-    assert without == set(WITHOUT_ONE)
+    assert without == set(EXEMPT)
 
 
 @pytest.mark.parametrize("port", PORTS)
 def test_each_call_of_a_port_is_watched_or_changes_nothing(port: str) -> None:
     calls = {name for name in vars(PORTS[port]) if not name.startswith("_")}
 
-    assert calls == {*CALLS[port], *READS[port]}
+    assert calls == {*WRITE_CALLS[port], *READS[port]}
 
 
 def test_nothing_happens_at_a_failpoint_unless_it_is_armed() -> None:

@@ -9,25 +9,25 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BOUND_S = 25
-PATIENCE_S = 400
+RUN_TIMEOUT_S = 400
 
 
-def crashing(place: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run_matrix(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "longshore.testing.crashing", "--in", str(place), *options],
+        [sys.executable, "-m", "verification.crash", "--in", str(folder), *options],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=RUN_TIMEOUT_S,
         check=False,
     )
 
 
-@pytest.mark.timeout(PATIENCE_S)
+@pytest.mark.timeout(RUN_TIMEOUT_S)
 def test_whoever_is_killed_at_whichever_failpoint_nothing_is_lost_or_done_twice(
     tmp_path: Path,
 ) -> None:
-    ran = crashing(tmp_path, "--bounded", str(BOUND_S))
+    ran = run_matrix(tmp_path, "--bounded", str(BOUND_S))
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
     summary = ran.stdout.splitlines()[-1]
@@ -41,31 +41,31 @@ def test_whoever_is_killed_at_whichever_failpoint_nothing_is_lost_or_done_twice(
     ("fault", "kills", "seen"),
     [
         (
-            "step_told_early",
+            "step_confirmed_early",
             ["worker@attempt.step_answered"],
             "step 'one' was run again although it was kept",
         ),
         # The first is a claim. Of a later one it might be the end of a task: the dispatcher would
         # never hear of it, and the sweeper mends that only after half a minute.
-        ("events_apart", ["worker@write.rows_written#1"], "VIOLATION: invariant 5: "),
+        ("events_in_own_transaction", ["worker@write.rows_written#1"], "VIOLATION: invariant 5: "),
         (
-            "named_before_it_is_there",
+            "blob_row_before_file",
             ["worker@blob.draft_written"],
             "is missing or not whole",
         ),
         (
-            "answered_before_it_is_written",
+            "answer_before_commit",
             ["client@ledger.commit:before#2"],
             "accepted twice as new",
         ),
     ],
 )
-@pytest.mark.timeout(PATIENCE_S)
+@pytest.mark.timeout(RUN_TIMEOUT_S)
 def test_a_planted_fault_is_seen(fault: str, kills: list[str], seen: str, tmp_path: Path) -> None:
     options = [part for kill in kills for part in ("--kill", kill)]
 
-    ran = crashing(tmp_path, "--with", f"tests.crash.planted.{fault}", *options)
+    ran = run_matrix(tmp_path, "--with", f"tests.crash.planted.{fault}", *options)
 
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert seen in ran.stdout
-    assert f"once more: python -m longshore.testing.crashing {' '.join(options)}" in ran.stdout
+    assert f"once more: python -m verification.crash {' '.join(options)}" in ran.stdout

@@ -13,10 +13,10 @@ import pytest
 
 from longshore.core.supervision import SupervisionPolicy
 from longshore.durations import parse_duration
-from longshore.interfaces.cli.exits import ExitCode
+from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.main import COMMANDS, main
 from longshore.settings import FIELDS, Settings, variable_of
-from tests.interfaces.doors import SCRIPT
+from tests.interfaces.command_line import SCRIPT
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -67,7 +67,7 @@ def test_the_unit_waits_longer_than_a_worker_may_take_to_stop(unit: Unit) -> Non
     patience = seconds(unit["Service"]["TimeoutStopSec"])
 
     assert patience > Settings().worker.drain_grace
-    assert patience > Settings().worker.stops_within
+    assert patience > Settings().worker.stop_timeout
 
 
 def test_the_unit_starts_a_command_that_exists(unit: Unit) -> None:
@@ -195,4 +195,4 @@ def test_the_page_gives_more_time_to_stop_than_a_worker_may_take() -> None:
     given = re.findall(r"(?:--stop-timeout |terminationGracePeriodSeconds: )(\d+)", text)
 
     assert len(given) == 2
-    assert all(seconds(number) > Settings().worker.stops_within for number in given)
+    assert all(seconds(number) > Settings().worker.stop_timeout for number in given)

@@ -1,4 +1,4 @@
-"""Every example is a program that runs, and so is what the README shows of the Python API."""
+"""Every example program and the Python program in the README run as documented."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ LONGEST_SNIPPET = 15
 _EXECUTED = re.compile(r"^<!-- executed -->\n+```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TITLE = re.compile(r"# (?:[\w-]+/)*(\w+\.py)\n")
 
-# What a program prints, of which parts may be left open.
+# Patterns for the output of each program.
 PRINTED = {
     "fan_out": r"1 Rotterdam 180\n2 Lisbon 100\n3 Bergen 80\n",
     "readme_snippet": r"6\n",
@@ -28,7 +28,7 @@ PRINTED = {
 
 
 def run(program: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program as a reader would, in a folder of its own."""
+    """Run a program as a user would, in its own folder."""
     return subprocess.run(
         [sys.executable, program],
         cwd=folder,
@@ -42,12 +42,12 @@ def run(program: Path, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def executed_in(page: Path) -> list[tuple[str, str]]:
-    """File names and texts of the Python blocks that a page says are executed."""
-    found = _EXECUTED.findall(page.read_text(encoding="utf-8"))
-    titles = [_TITLE.match(text) for text in found]
+    """File names and texts of the Python blocks that a page marks as executed."""
+    texts = _EXECUTED.findall(page.read_text(encoding="utf-8"))
+    titles = [_TITLE.match(text) for text in texts]
     return [
         (title[1] if title else "snippet.py", text[title.end() :] if title else text)
-        for title, text in zip(titles, found, strict=True)
+        for title, text in zip(titles, texts, strict=True)
     ]
 
 
@@ -56,7 +56,7 @@ def test_every_example_program_is_run_here() -> None:
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_the_example_program_does_what_it_says(name: str, tmp_path: Path) -> None:
+def test_the_example_program_prints_what_is_expected(name: str, tmp_path: Path) -> None:
     done = run(EXAMPLES / f"{name}.py", tmp_path)
 
     assert done.returncode == 0, done.stderr

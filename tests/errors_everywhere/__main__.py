@@ -5,13 +5,13 @@ import multiprocessing
 import os
 import sys
 
-from tests.errors_everywhere.matrix import Case, Depth, cases, summed_up, tried
+from tests.errors_everywhere.matrix import Depth, Trial, run_trial, summarise, trials
 
 _CHUNK = 8
 
 
-def _tried(case: Case) -> tuple[Case, list[str]]:
-    return case, tried(case)
+def _run_trial(trial: Trial) -> tuple[Trial, list[str]]:
+    return trial, run_trial(trial)
 
 
 def main() -> int:
@@ -23,11 +23,11 @@ def main() -> int:
     wanted = parser.parse_args()
     part, parts = map(int, wanted.part.split("/"))
     depth = Depth[wanted.depth.upper()]
-    chosen = cases(depth)[part - 1 :: parts]
+    chosen = trials(depth)[part - 1 :: parts]
     sys.stdout.write(f"{depth.value}: {len(chosen):,} runs\n")
     sys.stdout.flush()
     with multiprocessing.Pool(wanted.processes) as pool:
-        summary = summed_up(pool.imap_unordered(_tried, chosen, chunksize=_CHUNK))
+        summary = summarise(pool.imap_unordered(_run_trial, chosen, chunksize=_CHUNK))
     sys.stdout.write("\n".join([*summary.failures, str(summary), ""]))
     return 1 if summary.failures else 0
 

@@ -4,16 +4,16 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
-from longshore.core import commands as c
-from longshore.core.budgets import Budget, Scope, job_account
-from longshore.core.definition import Definition, RunnerKind
+from longshore.core.budgets import Budget, BudgetScope, job_budget_name
+from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.events.types import Usage
-from longshore.core.rows import TaskRow
-from longshore.core.states import TaskState
-from longshore.ports.runner import Asked, Used
-from longshore.testing.runner import Script
-from tests.errors_everywhere.play import DAY, LEASE, Play
-from tests.unit.services.stage import TENANT, a_task, job_id, task_id
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import TaskState
+from longshore.ports.runner import SpendRequest, UsageReport
+from longshore.testing.fake_runner import Script
+from tests.errors_everywhere.harness import DAY, LEASE, ErrorHarness
+from tests.unit.services.harness import TENANT, job_id, make_task, task_id
 
 _NOTHING = Usage()
 _MORE = Budget(usd=1_000.0)
@@ -30,75 +30,79 @@ def _usd(amount: float) -> Usage:
 def _spends(amount: float) -> Script:
     """One answer that costs so much, and another question."""
     return Script(
-        says=[
-            Asked(1, "task", _NOTHING, _usd(amount)),
-            Used(_usd(amount), settles=1),
-            Asked(2, "task", _usd(amount), _usd(amount)),
+        reports=[
+            SpendRequest(1, "task", _NOTHING, _usd(amount)),
+            UsageReport(_usd(amount), settled_request=1),
+            SpendRequest(2, "task", _usd(amount), _usd(amount)),
         ]
     )
 
 
-async def budgets_prepared(play: Play) -> None:
+async def prepare_budgets(harness: ErrorHarness) -> None:
     """A task that rests until soon, and a reservation whose holder is dead."""
-    await play.raw.definitions.put(TENANT, _THRIFTY)
-    await _submit(play.others.producer.submit, "rested", 5.0)
-    held = await play.others.claim(task_id("rested", "rested"))
-    await play.others.transitions.task(held.id, _parked_until_soon(play, held))
-    await _submit(play.others.producer.submit, "leaky", 1.0)
-    dead = await play.others.claim(task_id("leaky", "leaky"))
-    await play.others.accounting.reserve(
+    await harness.raw.definitions.put(TENANT, _THRIFTY)
+    await _submit(harness.clean.producer.submit, "rested", 5.0)
+    held = await harness.clean.claim(task_id("rested", "rested"))
+    await harness.clean.transitions.apply_to_task(held.id, _park_until_soon(harness, held))
+    await _submit(harness.clean.producer.submit, "leaky", 1.0)
+    dead = await harness.clean.claim(task_id("leaky", "leaky"))
+    await harness.clean.reservations.reserve(
         dead,
-        job_account(job_id("leaky")),
+        job_budget_name(job_id("leaky")),
         Budget(usd=1.0),
         spent=_NOTHING,
         reserved=_NOTHING,
-        wanted=_usd(1.0),
+        requested=_usd(1.0),
     )
-    ended = c.LeaseEnded(fence=dead.fence, margin=LEASE.skew_margin, holder_gone=True)
-    await play.others.transitions.task(dead.id, ended)
-    other = [a_task("other", name="talkative")]
-    await play.others.adding.add(TENANT, job_id("leaky"), "more", {"tasks": other})
+    ended = c.LeaseEnded(fence=dead.fence, margin=LEASE.skew_margin, holder_dead=True)
+    await harness.clean.transitions.apply_to_task(dead.id, ended)
+    other = [make_task("other", name="talkative")]
+    await harness.clean.task_adder.add_tasks(TENANT, job_id("leaky"), "more", {"tasks": other})
 
 
-def _parked_until_soon(play: Play, held: TaskRow) -> c.Park:
+def _park_until_soon(harness: ErrorHarness, claimed: TaskRow) -> c.Park:
     return c.Park(
-        fence=held.fence,
-        scope=Scope.DAY,
+        fence=claimed.fence,
+        scope=BudgetScope.DAY,
         reason="all is spent",
         duration=timedelta(0),
-        until=play.raw.clock.now() + _SOON,
+        until=harness.raw.clock.now() + _SOON,
     )
 
 
 async def _submit(submit: Callable[..., Awaitable[Any]], request: str, budget: float) -> None:
-    tasks = [a_task(request, name="talkative")]
+    tasks = [make_task(request, name="talkative")]
     await submit(TENANT, request, {"tasks": tasks, "budget": budget})
 
 
-async def budgets(play: Play) -> None:
+async def budgets(harness: ErrorHarness) -> None:
     """Each kind of budget is used up, looked at, and added to."""
-    budgeting, ann = play.ours.budgeting, {"by": "ann", "request_id": "more"}
-    play.children.plays("poor", _spends(0.5), Script())
-    play.children.plays("thrifty", _spends(0.5), Script())
-    await play.insists(lambda: _submit(play.ours.producer.submit, "poor", 0.5))
-    await play.submitted("thrifty", a_task("thrifty", name="thrifty"))
-    if await _rests(play, "poor"):
-        await play.is_answered(lambda: budgeting.of_job(TENANT, job_id("poor")))
-        await play.insists(lambda: budgeting.add_to_job(TENANT, job_id("poor"), _MORE, **ann))
-    if await _rests(play, "thrifty"):
+    budgeting, ann = harness.faulty.budget_operations, {"by": "ann", "request_id": "more"}
+    harness.children.set_scripts("poor", _spends(0.5), Script())
+    harness.children.set_scripts("thrifty", _spends(0.5), Script())
+    await harness.call_with_retry(lambda: _submit(harness.faulty.producer.submit, "poor", 0.5))
+    await harness.submit("thrifty", make_task("thrifty", name="thrifty"))
+    if await _is_parked(harness, "poor"):
+        await harness.call_until_answered(lambda: budgeting.get_job_budget(TENANT, job_id("poor")))
+        await harness.call_with_retry(
+            lambda: budgeting.add_to_job_budget(TENANT, job_id("poor"), _MORE, **ann)
+        )
+    if await _is_parked(harness, "thrifty"):
         thrifty = task_id("thrifty", "thrifty")
-        await play.is_answered(lambda: budgeting.of_task(TENANT, thrifty))
-        await play.insists(lambda: budgeting.add_to_task(TENANT, thrifty, _MORE, **ann))
-    await play.until_job("poor", "thrifty", "rested", "leaky")
+        await harness.call_until_answered(lambda: budgeting.get_task_budget(TENANT, thrifty))
+        await harness.call_with_retry(
+            lambda: budgeting.add_to_task_budget(TENANT, thrifty, _MORE, **ann)
+        )
+    await harness.wait_for_jobs("poor", "thrifty", "rested", "leaky")
 
-    play.children.plays("daily", _spends(DAY.usd or 0.0), Script())
-    await play.submitted("daily", a_task("daily", name="talkative"))
-    if await _rests(play, "daily"):
-        await play.is_answered(lambda: budgeting.of_day(TENANT))
-        await play.is_answered(lambda: budgeting.add_to_day(TENANT, _MORE, **ann))
-    await play.until_job("daily")
+    harness.children.set_scripts("daily", _spends(DAY.usd or 0.0), Script())
+    await harness.submit("daily", make_task("daily", name="talkative"))
+    if await _is_parked(harness, "daily"):
+        await harness.call_until_answered(lambda: budgeting.get_day_budget(TENANT))
+        await harness.call_until_answered(lambda: budgeting.add_to_day_budget(TENANT, _MORE, **ann))
+    await harness.wait_for_jobs("daily")
 
 
-async def _rests(play: Play, request: str) -> bool:
-    await play.until_task(request, request, TaskState.PARKED)
-    return await play.stands(request, request) is TaskState.PARKED
+async def _is_parked(harness: ErrorHarness, request: str) -> bool:
+    await harness.wait_for_task(request, request, TaskState.PARKED)
+    return await harness.state_of(request, request) is TaskState.PARKED

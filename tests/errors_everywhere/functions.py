@@ -5,20 +5,20 @@ from datetime import timedelta
 from typing import Any
 
 from longshore.core.dead_letters import DeadMessage
-from longshore.core.undelivered import Undelivered, UndeliveredNotice
+from longshore.core.undelivered import UndeliveredEvent, UndeliveredNotice
 from longshore.errors import NotFound
-from longshore.services.alerting import Alerting
+from longshore.services.alerts import AlertSender
 from longshore.services.relay import Relay
 from longshore.services.undelivered import UndeliveredEvents
-from tests.errors_everywhere.play import Play, Stuck
-from tests.errors_everywhere.wire import Wired
-from tests.unit.services.stage import TENANT, a_task, task_id
+from tests.errors_everywhere.harness import ErrorHarness, Stuck
+from tests.errors_everywhere.injection import PortProxy
+from tests.unit.services.harness import TENANT, make_task, task_id
 
 _TIMES = 5
 _QUEUE = "default"
 
 
-class _People:
+class _RecordingChannel:
     channel = "people"
 
     def __init__(self) -> None:
@@ -28,61 +28,63 @@ class _People:
         self.notices.append(notice)
 
 
-async def functions(play: Play) -> None:
+async def functions(harness: ErrorHarness) -> None:
     """A change is relayed, an undelivered event kept and told again, a dead message taken."""
-    await play.submitted("told", a_task("told"))
-    await play.until_job("told")
-    await _relayed(play)
-    await _undelivered(play)
-    await _taken(play)
+    await harness.submit("relayed", make_task("relayed"))
+    await harness.wait_for_jobs("relayed")
+    await _relay_records(harness)
+    await _undelivered(harness)
+    await _settle_dead_message(harness)
 
 
-async def _brought(play: Play, deal: Callable[[], Awaitable[object]]) -> None:
+async def _deliver(harness: ErrorHarness, handle: Callable[[], Awaitable[object]]) -> None:
     """As a mapping does: until it says that nothing must come again."""
     for _ in range(_TIMES):
-        if not await play.is_answered(deal):
+        if not await harness.call_until_answered(handle):
             return
     message = "a record comes again and again"
     raise Stuck(message)
 
 
-async def _relayed(play: Play) -> None:
-    events = await play.raw.events.history(TENANT, f"TASK#{task_id('told', 'told')}")
-    records: list[dict[str, Any]] = [{"place": str(one.sequence), "told": [one]} for one in events]
+async def _relay_records(harness: ErrorHarness) -> None:
+    events = await harness.raw.events.history(TENANT, f"TASK#{task_id('relayed', 'relayed')}")
+    records: list[dict[str, Any]] = [
+        {"position": str(one.sequence), "relayed": [one]} for one in events
+    ]
 
     async def aside(record: Any, reason: str) -> None:
         message = f"{record} can be read: {reason}"
         raise AssertionError(message)
 
     relay = Relay(
-        bus=play.ours.backend.bus,
-        place_of=lambda record: str(record["place"]),
-        told_by=lambda record: record["told"],
-        aside=aside,
+        bus=harness.faulty.backend.bus,
+        position_of=lambda record: str(record["position"]),
+        events_in=lambda record: record["relayed"],
+        dead_letter=aside,
     )
-    await _brought(play, lambda: relay.tell(records))
+    await _deliver(harness, lambda: relay.publish(records))
 
 
-async def _undelivered(play: Play) -> None:
-    backend, people = play.ours.backend, _People()
-    channel: Any = Wired(play.wire, "alerts", people)
-    events = await play.raw.events.history(TENANT, f"TASK#{task_id('told', 'told')}")
+async def _undelivered(harness: ErrorHarness) -> None:
+    backend, people = harness.faulty.backend, _RecordingChannel()
+    channel: Any = PortProxy(harness.injector, "alerts", people)
+    events = await harness.raw.events.history(TENANT, f"TASK#{task_id('relayed', 'relayed')}")
     service = UndeliveredEvents(
         backend=backend,
-        alerting=Alerting(backend, [channel], cool_down=timedelta(minutes=1)),
-        read=lambda _: events,
+        alert_sender=AlertSender(backend, [channel], cool_down=timedelta(minutes=1)),
+        decode=lambda _: events,
         tenant=TENANT,
     )
-    letter = Undelivered(
+    letter = UndeliveredEvent(
         message_id="message-1",
         sent_at=backend.clock.now(),
         body="{}",
         source="history",
         reason="it was received too often",
     )
-    await _brought(play, lambda: service.take([letter]))
+    await _deliver(harness, lambda: service.store_and_alert([letter]))
     assert people.notices
-    (kept,) = await play.is_answered(service.list)
+    (kept,) = await harness.call_until_answered(service.list)
     assert kept == letter
 
     async def replayed() -> None:
@@ -90,19 +92,21 @@ async def _undelivered(play: Play) -> None:
         try:
             await service.replay(letter.id)
         except NotFound:
-            assert play.heard
+            assert harness.caller_errors
 
-    await play.is_answered(replayed)
-    assert await play.raw.blobs.keys("undelivered/") == []
+    await harness.call_until_answered(replayed)
+    assert await harness.raw.blobs.list_keys("undelivered/") == []
 
 
-async def _taken(play: Play) -> None:
+async def _settle_dead_message(harness: ErrorHarness) -> None:
     message = DeadMessage(
         id="message-2",
         queue=_QUEUE,
         body="nonsense",
-        receives=21,
-        sent_at=play.raw.clock.now(),
+        receive_count=21,
+        sent_at=harness.raw.clock.now(),
     )
-    await play.is_answered(lambda: play.ours.dead_letters.take(message, tenant=TENANT))
-    assert await play.raw.blobs.get("dead/default/message-2") == b"nonsense"
+    await harness.call_until_answered(
+        lambda: harness.faulty.dead_letters.settle_received(message, tenant=TENANT)
+    )
+    assert await harness.raw.blobs.get("dead/default/message-2") == b"nonsense"

@@ -6,32 +6,32 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 
-from tests.errors_everywhere.kinds import Kind, kinds_of
+from tests.errors_everywhere.injection import InjectedFault
+from tests.errors_everywhere.kinds import ErrorKind, kinds_of
 from tests.errors_everywhere.run import Report, differences, run
-from tests.errors_everywhere.scenes import SCENES, Scene
-from tests.errors_everywhere.sites import Site, Way
-from tests.errors_everywhere.wire import Trouble
+from tests.errors_everywhere.scenarios import SCENARIOS, Scenario
+from tests.errors_everywhere.sites import CallPath, Site
 
 
 class Depth(Enum):
     """How much is tried; the value says what."""
 
     SITES = "the first call from each place"
-    WAYS = "the first call from each place by each way to it"
+    PATHS = "the first call from each place by each way to it"
     CALLS = "each single call"
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class Trial:
     """One run to be made."""
 
-    scene: Scene
+    scenario: Scenario
     atomic: bool
-    trouble: Trouble
+    fault: InjectedFault
 
     def __str__(self) -> str:
         ledger = "atomic" if self.atomic else "row by row"
-        return f"{self.scene.name} ({ledger}): {self.trouble}"
+        return f"{self.scenario.name} ({ledger}): {self.fault}"
 
 
 @dataclass(slots=True)
@@ -54,65 +54,69 @@ class Summary:
 
 
 @cache
-def calm(scene: Scene, *, atomic: bool) -> Report:
+def baseline(scenario: Scenario, *, atomic: bool) -> Report:
     """The scene without any error."""
-    report = run(scene, atomic=atomic)
-    assert not report.breaches, (scene.name, report.breaches)
+    report = run(scenario, atomic=atomic)
+    assert not report.violations, (scenario.name, report.violations)
     return report
 
 
-def settings() -> Iterator[tuple[Scene, bool]]:
+def scenario_variants() -> Iterator[tuple[Scenario, bool]]:
     """Every scene, on a ledger of each kind."""
-    for scene in SCENES:
+    for scene in SCENARIOS:
         for atomic in (False, True):
             yield scene, atomic
 
 
-def reached() -> set[Site]:
+def reached_sites() -> set[Site]:
     """The places that calls come from in some scene."""
-    return {call.site for scene, atomic in settings() for call in calm(scene, atomic=atomic).calls}
+    return {
+        call.site
+        for scene, atomic in scenario_variants()
+        for call in baseline(scene, atomic=atomic).calls
+    }
 
 
-def cases(depth: Depth) -> list[Case]:
+def trials(depth: Depth) -> list[Trial]:
     """All that is to be tried."""
-    seen: set[tuple[Kind, Site, Way | None]] = set()
-    found: list[Case] = []
-    for scene, atomic in settings():
-        numbers: Counter[tuple[Site, Way | None]] = Counter()
-        for call in calm(scene, atomic=atomic).calls:
-            way = call.way if depth is Depth.WAYS else None
+    seen: set[tuple[ErrorKind, Site, CallPath | None]] = set()
+    found: list[Trial] = []
+    for scene, atomic in scenario_variants():
+        numbers: Counter[tuple[Site, CallPath | None]] = Counter()
+        for call in baseline(scene, atomic=atomic).calls:
+            way = call.path if depth is Depth.PATHS else None
             numbers[call.site, way] += 1
             number = numbers[call.site, way]
             for kind in kinds_of(call.site.method):
                 known = (kind, call.site, way) in seen and depth is not Depth.CALLS
                 # The answer of a call that never had one cannot be lost; nor can one be made to
                 # conflict that does so by itself.
-                needs_answer = kind.done or kind.name == "VersionConflict"
-                if known or not (call.answered if needs_answer else call.begun):
+                needs_answer = kind.applied or kind.name == "VersionConflict"
+                if known or not (call.answered if needs_answer else call.started):
                     continue
                 seen.add((kind, call.site, way))
-                found.append(Case(scene, atomic, Trouble(kind, call.site, way, number)))
+                found.append(Trial(scene, atomic, InjectedFault(kind, call.site, way, number)))
     return found
 
 
-def tried(case: Case) -> list[str]:
+def run_trial(trial: Trial) -> list[str]:
     """What is wrong with a run; nothing, if all is well."""
-    trouble = case.trouble
-    report = run(case.scene, atomic=case.atomic, trouble=trouble)
-    expected = calm(case.scene, atomic=case.atomic).ends
-    return report.breaches + differences(expected, report, trouble.kind)
+    trouble = trial.fault
+    report = run(trial.scenario, atomic=trial.atomic, fault=trouble)
+    expected = baseline(trial.scenario, atomic=trial.atomic).ends
+    return report.violations + differences(expected, report, trouble.kind)
 
 
-def summed_up(results: Iterator[tuple[Case, list[str]]]) -> Summary:
+def summarise(results: Iterator[tuple[Trial, list[str]]]) -> Summary:
     """All of them together."""
     summary = Summary()
     calls = set()
     for case, wrong in results:
-        trouble = case.trouble
+        trouble = case.fault
         summary.runs += 1
         summary.errors[str(trouble.kind)] += 1
         summary.sites.add(trouble.site)
-        calls.add((case.scene.name, case.atomic, trouble.site, trouble.way, trouble.number))
+        calls.add((case.scenario.name, case.atomic, trouble.site, trouble.path, trouble.number))
         if wrong:
             summary.failures.append("\n    ".join([str(case), *wrong]))
     summary.calls = len(calls)

@@ -12,26 +12,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from longshore.core.states import TaskState
+from longshore.audit.audit import audit
+from longshore.audit.memory_reader import read_snapshot
+from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendRejected, LongshoreError
-from longshore.services.documents import Documents
-from longshore.testing.auditing.audit import audit
-from longshore.testing.auditing.from_memory import evidence_of
-from tests.errors_everywhere.kinds import Kind
-from tests.errors_everywhere.play import CANARY, Loop, Play, Stuck
-from tests.errors_everywhere.scenes import Scene
-from tests.errors_everywhere.wire import Call, Trouble
-from tests.unit.services.stage import TENANT, a_task
+from longshore.services.spill import DocumentStore
+from tests.errors_everywhere.harness import CANARY, ErrorHarness, InlineLoop, Stuck
+from tests.errors_everywhere.injection import Call, InjectedFault
+from tests.errors_everywhere.kinds import ErrorKind
+from tests.errors_everywhere.scenarios import Scenario
+from tests.unit.services.harness import TENANT, make_task
 
 # A worker that cannot even begin has taken nothing: it says so and ends, and another is started.
-_AT_THE_START = frozenset({"presence.appear", "runner.open"})
+_AT_THE_START = frozenset({"worker_registry.register", "runner.open"})
 # One that has given back everything may say how it ended.
-_AT_THE_END = frozenset({"runner.close", "presence.leave"})
+_AT_THE_END = frozenset({"runner.close", "worker_registry.deregister"})
 _ALL = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class TaskEnd:
     """How a task ended."""
 
     job_id: str
@@ -43,30 +43,30 @@ class End:
 class Report:
     """What came of a run."""
 
-    trouble: Trouble | None
-    ends: dict[str, End] = field(default_factory=dict)  # by task
+    fault: InjectedFault | None
+    ends: dict[str, TaskEnd] = field(default_factory=dict)  # by task
     calls: list[Call] = field(default_factory=list)
-    breaches: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
 
 
-class _Told(logging.Handler):
+class _LogRecorder(logging.Handler):
     """What the services log."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.with_trace: list[BaseException] = []
-        self.words: list[str] = []
+        self.exceptions: list[BaseException] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and record.exc_info[1] is not None:
-            self.with_trace.append(record.exc_info[1])
-        self.words.append(f"{record.getMessage()} {getattr(record, 'error', '')}")
+            self.exceptions.append(record.exc_info[1])
+        self.messages.append(f"{record.getMessage()} {getattr(record, 'error', '')}")
 
 
-def run(scene: Scene, *, atomic: bool, trouble: Trouble | None = None) -> Report:
+def run(scenario: Scenario, *, atomic: bool, fault: InjectedFault | None = None) -> Report:
     """Carry out a scene; what is wrong is in the report."""
-    report = Report(trouble)
-    loop = Loop()
+    report = Report(fault)
+    loop = InlineLoop()
     unheard: list[str] = []
     loop.set_exception_handler(lambda _, context: unheard.append(_described(context)))
     folder = Path(tempfile.mkdtemp(prefix="errors-everywhere-"))
@@ -74,18 +74,18 @@ def run(scene: Scene, *, atomic: bool, trouble: Trouble | None = None) -> Report
     gc.disable()
     try:
         asyncio.set_event_loop(loop)
-        with _logged() as told:
-            loop.run_until_complete(_carried_out(scene, folder, atomic, report, told))
+        with _recording_log() as told:
+            loop.run_until_complete(_run_scenario(scenario, folder, atomic, report, told))
     except Exception as error:  # noqa: BLE001 - of the run itself, and no less of a breach
         where = traceback.extract_tb(error.__traceback__)[-1]
-        report.breaches.append(f"the run broke: {error!r} at {where.filename}:{where.lineno}")
+        report.violations.append(f"the run broke: {error!r} at {where.filename}:{where.lineno}")
     finally:
         asyncio.set_event_loop(None)
         loop.close()
         shutil.rmtree(folder, ignore_errors=True)
         if collecting:
             gc.enable()
-    report.breaches += unheard
+    report.violations += unheard
     return report
 
 
@@ -94,8 +94,8 @@ def _described(context: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _logged() -> Iterator[_Told]:
-    logger, told = logging.getLogger("longshore"), _Told()
+def _recording_log() -> Iterator[_LogRecorder]:
+    logger, told = logging.getLogger("longshore"), _LogRecorder()
     before = logger.level, logger.propagate
     logger.setLevel(logging.WARNING)
     logger.propagate = False
@@ -108,84 +108,89 @@ def _logged() -> Iterator[_Told]:
         logger.propagate = before[1]
 
 
-async def _carried_out(
-    scene: Scene, folder: Path, atomic: bool, report: Report, told: _Told
+async def _run_scenario(
+    scenario: Scenario, folder: Path, atomic: bool, report: Report, log: _LogRecorder
 ) -> None:
-    play = Play(folder, atomic=atomic, trouble=report.trouble, leading=scene.leading)
+    play = ErrorHarness(folder, atomic=atomic, fault=report.fault, leading=scenario.leading)
     await play.prepare()
-    await scene.prepare(play)
-    play.begin_shift()
+    await scenario.prepare(play)
+    play.start_worker()
     try:
-        await scene.act(play)
-        await play.others.submit(a_task(CANARY), request_id=CANARY)
-        await play.until_job(CANARY)
-        await play.until_rest()
+        await scenario.run(play)
+        await play.clean.submit(make_task(CANARY), request_id=CANARY)
+        await play.wait_for_jobs(CANARY)
+        await play.wait_until_idle()
     except Stuck as error:
-        report.breaches.append(f"stuck: {error}")
-    await _ended(play, report)
-    report.calls = play.wire.calls
+        report.violations.append(f"stuck: {error}")
+    await _stop_worker(play, report)
+    report.calls = play.injector.calls
     report.ends = await _ends(play)
-    report.breaches += [str(found) for found in audit(evidence_of(play.raw, settled=True))]
-    _judge_children(play, report)
-    if report.trouble is not None:
-        _judge(play, report, told)
-    elif play.broke or play.heard or set(told.with_trace) - set(play.meant):
-        report.breaches.append(f"without any trouble: {play.broke} {told.with_trace}")
-    await play.leave()
+    report.violations += [str(found) for found in audit(read_snapshot(play.raw, settled=True))]
+    _check_children(play, report)
+    if report.fault is not None:
+        _check_fault(play, report, log)
+    elif (
+        play.worker_errors or play.caller_errors or set(log.exceptions) - set(play.expected_errors)
+    ):
+        report.violations.append(f"without any trouble: {play.worker_errors} {log.exceptions}")
+    await play.close()
 
 
-async def _ended(play: Play, report: Report) -> None:
+async def _stop_worker(harness: ErrorHarness, report: Report) -> None:
     try:
         async with asyncio.timeout(60):
-            await play.end_shift()
+            await harness.stop_worker()
     except TimeoutError:
-        report.breaches.append("stuck: the worker does not stop")
+        report.violations.append("stuck: the worker does not stop")
 
 
-async def _ends(play: Play) -> dict[str, End]:
-    documents = Documents(play.raw.blobs)
-    page = await play.raw.ledger.list_tasks(TENANT, limit=_ALL)
+async def _ends(harness: ErrorHarness) -> dict[str, TaskEnd]:
+    documents = DocumentStore(harness.raw.blobs)
+    page = await harness.raw.ledger.list_tasks(TENANT, limit=_ALL)
     return {
-        row.id: End(row.spec.job_id, row.state, await documents.load(row.result))
+        row.id: TaskEnd(row.spec.job_id, row.state, await documents.load(row.result))
         for row in page.items
     }
 
 
-def _judge_children(play: Play, report: Report) -> None:
-    for key in play.children.alive:
-        report.breaches.append(f"the child of {key!r} is alive")
-    for child in play.children.children:
-        if not child.closed and (report.trouble is None or report.trouble.kind.passing):
-            report.breaches.append(f"the child of {child.order.key!r} was not closed")
+def _check_children(harness: ErrorHarness, report: Report) -> None:
+    for key in harness.children.alive:
+        report.violations.append(f"the child of {key!r} is alive")
+    for child in harness.children.children:
+        if not child.closed and (report.fault is None or report.fault.kind.transient):
+            report.violations.append(f"the child of {child.spec.key!r} was not closed")
 
 
-def _judge(play: Play, report: Report, told: _Told) -> None:
-    trouble, raised = report.trouble, play.wire.raised
+def _check_fault(harness: ErrorHarness, report: Report, log: _LogRecorder) -> None:
+    trouble, raised = report.fault, harness.injector.raised
     assert trouble is not None
     if raised is None:
-        report.breaches.append("the call was never made: runs are not alike")
+        report.violations.append("the call was never made: runs are not alike")
         return
     method, kind = trouble.site.method, trouble.kind
-    for error in play.broke:
+    for error in harness.worker_errors:
         allowed = method in _AT_THE_START | _AT_THE_END and error is raised
         if not allowed:
-            report.breaches.append(f"the worker ended by {error!r}")
-    if kind.unforeseen and not _was_told(raised, play, told):
-        report.breaches.append("nobody was told of it")
-    for error in told.with_trace:
+            report.violations.append(f"the worker ended by {error!r}")
+    if kind.unexpected and not _was_reported(raised, harness, log):
+        report.violations.append("nobody was told of it")
+    for error in log.exceptions:
         if not isinstance(error, LongshoreError) and raised not in _chain(error):
-            report.breaches.append(f"a service broke: {error!r}")
+            report.violations.append(f"a service broke: {error!r}")
 
 
-def _was_told(raised: Exception, play: Play, told: _Told) -> bool:
-    if any(raised in _chain(error) for error in (*play.heard, *play.broke, *told.with_trace)):
+def _was_reported(raised: Exception, harness: ErrorHarness, log: _LogRecorder) -> bool:
+    if any(
+        raised in _chain(error)
+        for error in (*harness.caller_errors, *harness.worker_errors, *log.exceptions)
+    ):
         return True
     # For one of ours the words are enough; of anything else the trace is wanted. Only of a channel
     # to people nothing but the name is told: what its library says may hold a secret.
-    assert play.wire.trouble is not None
-    if play.wire.trouble.site.method == "alerts.send":
-        return any(type(raised).__name__ in word for word in told.words)
-    return isinstance(raised, BackendRejected) and any(str(raised) in word for word in told.words)
+    assert harness.injector.fault is not None
+    if harness.injector.fault.site.method == "alerts.send":
+        return any(type(raised).__name__ in word for word in log.messages)
+    return isinstance(raised, BackendRejected) and any(str(raised) in word for word in log.messages)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -194,7 +199,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def differences(expected: dict[str, End], report: Report, kind: Kind) -> list[str]:
+def differences(expected: dict[str, TaskEnd], report: Report, kind: ErrorKind) -> list[str]:
     """What is other than without the error, and may not be."""
     ends = report.ends
     other = {
@@ -204,7 +209,7 @@ def differences(expected: dict[str, End], report: Report, kind: Kind) -> list[st
     }
     if not other:
         return []
-    if kind.passing:
+    if kind.transient:
         return [f"{task_id}: {was} became {now}" for task_id, (was, now) in other.items()]
     found = [task_id for task_id, pair in other.items() if None in pair]
     failed = [

@@ -1,8 +1,8 @@
 """Where services call ports: every such place, found in the source, and which one a call came from.
 
-A place is an expression such as ``self._backend.ledger.task``: a method of a port on something that
-holds that port. What holds one is found by annotations (``ledger: Ledger``) and by assignments from
-what is known already (``bus = self._backend.bus``), by the last name of the expression.
+A place is an expression such as ``self._backend.ledger.get_task``: a method of a port on something
+that holds that port. What holds one is found by annotations (``ledger: Ledger``) and by assignments
+from what is known already (``bus = self._backend.bus``), by the last name of the expression.
 """
 
 import ast
@@ -16,34 +16,34 @@ from types import FrameType
 from typing import Any
 
 import longshore.services
-from longshore.ports.accounts import Accounts
 from longshore.ports.alerts import Alerts
+from longshore.ports.api_keys import Keys
 from longshore.ports.backend import Backend
 from longshore.ports.blobs import BlobStore
+from longshore.ports.budgets import Budgets
 from longshore.ports.definitions import Definitions
 from longshore.ports.events import EventBus, EventLog
-from longshore.ports.keys import Keys
 from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputLog
-from longshore.ports.presence import Presence
-from longshore.ports.queue import TaskQueue
-from longshore.ports.queues import Queues
+from longshore.ports.queue_controls import QueueControls
 from longshore.ports.runner import Runner, RunningAttempt
+from longshore.ports.task_queue import TaskQueue
+from longshore.ports.worker_registry import WorkerRegistry
 
 # Not the clock: its contract has no errors, and whoever cannot tell the time cannot go on.
 PORTS: dict[str, type] = {
     "ledger": Ledger,
     "queue": TaskQueue,
-    "queues": Queues,
+    "queue_controls": QueueControls,
     "events": EventLog,
     "bus": EventBus,
     "output": OutputLog,
     "blobs": BlobStore,
     "definitions": Definitions,
     "keys": Keys,
-    "accounts": Accounts,
+    "budgets": Budgets,
     "alerts": Alerts,
-    "presence": Presence,
+    "worker_registry": WorkerRegistry,
     "runner": Runner,
     "child": RunningAttempt,
 }
@@ -76,16 +76,16 @@ def methods_of(port: str) -> dict[str, Any]:
 @cache
 def all_sites() -> frozenset[Site]:
     """Every place in every service."""
-    return frozenset(site for sites in _by_file().values() for site, _ in sites)
+    return frozenset(site for sites in _sites_by_file().values() for site, _ in sites)
 
 
 @cache
-def _by_file() -> dict[str, list[tuple[Site, range]]]:
+def _sites_by_file() -> dict[str, list[tuple[Site, range]]]:
     """The places in each file, with the lines of the statement that each is in."""
     trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(SERVICES.rglob("*.py"))}
     everywhere = _fields(Backend)
     for tree in trees.values():
-        everywhere |= _annotated(tree, in_classes=True)
+        everywhere |= _annotated_names(tree, in_classes=True)
     return {
         str(path): list(_sites_in(path, tree, everywhere))
         for path, tree in trees.items()
@@ -107,7 +107,7 @@ def _port_in(annotation: ast.expr) -> str | None:
     return next((_BY_CLASS[name] for name in names if name in _BY_CLASS), None)
 
 
-def _annotated(tree: ast.AST, *, in_classes: bool) -> dict[str, str]:
+def _annotated_names(tree: ast.AST, *, in_classes: bool) -> dict[str, str]:
     """Names that are said to hold a port; fields of classes hold it wherever they are read."""
     found: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -129,9 +129,9 @@ def _last_name(node: ast.expr) -> str:
 def _sites_in(
     path: Path, tree: ast.Module, everywhere: dict[str, str]
 ) -> Iterator[tuple[Site, range]]:
-    holders = everywhere | _annotated(tree, in_classes=False)
+    holders = everywhere | _annotated_names(tree, in_classes=False)
     for _ in range(2):  # one assignment may stand before the one that it follows from
-        holders |= _assigned(tree, holders)
+        holders |= _assigned_names(tree, holders)
     file = str(path.relative_to(SERVICES))
     for statement, node in _attributes(tree):
         port = holders.get(_last_name(node.value))
@@ -140,7 +140,7 @@ def _sites_in(
             yield Site(file, node.end_lineno or node.lineno, f"{port}.{node.attr}"), lines
 
 
-def _assigned(tree: ast.Module, holders: dict[str, str]) -> dict[str, str]:
+def _assigned_names(tree: ast.Module, holders: dict[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Assign):
@@ -173,7 +173,7 @@ def _attributes(tree: ast.Module) -> Iterator[tuple[ast.AST, ast.Attribute]]:
         waiting += [(statement, child) for child in ast.iter_child_nodes(node)]
 
 
-Way = tuple[str, ...]
+CallPath = tuple[str, ...]
 """Where a call came from: each service's line on the way to it, the outermost first."""
 
 
@@ -181,9 +181,9 @@ class UnknownSite(LookupError):
     """A call that came from nowhere in the list: the list is not whole."""
 
 
-def way_of(frame: FrameType | None, method: str) -> tuple[Site, Way] | None:
+def call_path_of(frame: FrameType | None, method: str) -> tuple[Site, CallPath] | None:
     """The place of a call that is just made, and how it was come to; None: not by a service."""
-    files = _by_file()
+    files = _sites_by_file()
     site: Site | None = None
     way: list[str] = []
     while frame is not None:

@@ -10,38 +10,48 @@ import pytest
 
 from longshore import errors
 from longshore.errors import LongshoreError
-from tests.errors_everywhere.kinds import Kind, kinds_of, named_in_contract
-from tests.errors_everywhere.matrix import Depth, calm, cases, reached, settings, summed_up, tried
-from tests.errors_everywhere.scenes import SCENES, Scene
+from tests.errors_everywhere.kinds import ErrorKind, errors_in_contract, kinds_of
+from tests.errors_everywhere.matrix import (
+    Depth,
+    baseline,
+    reached_sites,
+    run_trial,
+    scenario_variants,
+    summarise,
+    trials,
+)
+from tests.errors_everywhere.scenarios import SCENARIOS, Scenario
 from tests.errors_everywhere.sites import PORTS, all_sites, methods_of
 
 KINDS = sorted({kind for site in all_sites() for kind in kinds_of(site.method)})
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_an_error_at_any_call_ends_no_worker_and_costs_at_most_the_one_task(kind: Kind) -> None:
-    chosen = [case for case in cases(Depth.SITES) if case.trouble.kind == kind]
+def test_an_error_at_any_call_ends_no_worker_and_costs_at_most_the_one_task(
+    kind: ErrorKind,
+) -> None:
+    chosen = [case for case in trials(Depth.SITES) if case.fault.kind == kind]
 
-    summary = summed_up((case, tried(case)) for case in chosen)
+    summary = summarise((case, run_trial(case)) for case in chosen)
 
     assert summary.runs == summary.errors[str(kind)] > 0
     assert not summary.failures, "\n".join(summary.failures)
 
 
 def test_the_scenes_come_to_every_place_where_a_service_calls_a_port() -> None:
-    assert not all_sites() - reached()
+    assert not all_sites() - reached_sites()
 
 
 def test_every_place_is_tried_with_every_error_of_its_contract() -> None:
     wanted = {(site, kind) for site in all_sites() for kind in kinds_of(site.method)}
-    assert {(case.trouble.site, case.trouble.kind) for case in cases(Depth.SITES)} == wanted
+    assert {(case.fault.site, case.fault.kind) for case in trials(Depth.SITES)} == wanted
 
 
-@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
-def test_a_scene_is_the_same_each_time(scene: Scene) -> None:
-    first = calm(scene, atomic=False)
-    calm.cache_clear()
-    second = calm(scene, atomic=False)
+@pytest.mark.parametrize("scene", SCENARIOS, ids=lambda scene: scene.name)
+def test_a_scene_is_the_same_each_time(scene: Scenario) -> None:
+    first = baseline(scene, atomic=False)
+    baseline.cache_clear()
+    second = baseline(scene, atomic=False)
 
     assert first.ends == second.ends
     assert first.calls == second.calls
@@ -55,10 +65,10 @@ def test_every_error_that_a_contract_names_is_one_that_is_raised_here() -> None:
     }
     for port in PORTS:
         for method in methods_of(port):
-            for name in named_in_contract(port, method):
+            for name in errors_in_contract(port, method):
                 assert name in known
-                assert Kind(name).error()
+                assert ErrorKind(name).error()
 
 
 def test_scenes_are_played_on_ledgers_of_both_kinds() -> None:
-    assert {atomic for _, atomic in settings()} == {False, True}
+    assert {atomic for _, atomic in scenario_variants()} == {False, True}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from longshore.interfaces.cli.main import main
-from tests.interfaces.doors import Answer, Cli
-from tests.interfaces.served import serving
+from tests.interfaces.command_line import Cli, CommandResult
+from tests.interfaces.server_thread import run_server
 
 At = Callable[[Path], tuple[str, ...]]
 
@@ -20,15 +20,15 @@ def cli(tmp_path: Path) -> Cli:
 
 
 @pytest.fixture
-def inside(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Answer]]:
+def inside(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., CommandResult]]:
     """The same command line without a process of its own: for many questions to one store."""
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
 
-    def run(*arguments: str) -> Answer:
+    def run(*arguments: str) -> CommandResult:
         code = main(arguments)
         shown = capfd.readouterr()
-        return Answer(code=code, out=shown.out, err=shown.err)
+        return CommandResult(code=code, out=shown.out, err=shown.err)
 
     yield run
     root.handlers, root.level = handlers, level
@@ -44,7 +44,7 @@ def at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Itera
             if request.param == "folder":
                 return ("--data-dir", str(folder))
             if folder not in servers:
-                served = stack.enter_context(serving(folder))
+                served = stack.enter_context(run_server(folder))
                 monkeypatch.setenv("LONGSHORE_API_KEY", served.key)
                 servers[folder] = served.url
             return ("--server", servers[folder])

@@ -7,20 +7,20 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from longshore.core import commands as c
-from longshore.core.failures import ErrorCategory, Failure
 from longshore.core.ids import job_id_of, task_id_of
-from longshore.core.limits import RECEIVE_LIMIT
-from longshore.core.rows import TaskRow
-from longshore.ports.output import OutputEntry, Stream
-from longshore.ports.queue import Outgoing
+from longshore.core.maximums import RECEIVE_LIMIT
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.failures import ErrorCategory, Failure
+from longshore.core.tasks.rows import TaskRow
+from longshore.ports.output import OutputChunk, Stream
+from longshore.ports.task_queue import OutgoingMessage
 from longshore.settings import load_settings
-from longshore.wiring import Services, wired
+from longshore.wiring.services import Services, open_services
 
-AnswerT = TypeVar("AnswerT")
+ResultT = TypeVar("AnswerT")
 TENANT = "default"
-AT_ONCE = timedelta(0)
-LASTS = timedelta(minutes=1)
+NO_TIME = timedelta(0)
+LEASE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
 PRINTED = (
     (Stream.STDOUT, b"connecting\n"),
@@ -30,18 +30,18 @@ PRINTED = (
 
 @asynccontextmanager
 async def services_in(folder: Path) -> AsyncIterator[Services]:
-    async with wired(load_settings({"data_dir": folder}, environ={})) as services:
+    async with open_services(load_settings({"data_dir": folder}, environ={})) as services:
         yield services
 
 
-def look(folder: Path, ask: Callable[[Services], Awaitable[AnswerT]]) -> AnswerT:
+def query_services(folder: Path, query: Callable[[Services], Awaitable[ResultT]]) -> ResultT:
     """What the store answers, asked here: quicker than another process."""
 
-    async def asked() -> AnswerT:
+    async def run() -> ResultT:
         async with services_in(folder) as services:
-            return await ask(services)
+            return await query(services)
 
-    return asyncio.run(asked())
+    return asyncio.run(run())
 
 
 def id_of(key: str, request_id: str) -> str:
@@ -50,9 +50,9 @@ def id_of(key: str, request_id: str) -> str:
 
 def rounds_of(folder: Path, *ids: str) -> list[int]:
     async def ask(services: Services) -> list[int]:
-        return [row.round for row in await services.backend.ledger.tasks(ids)]
+        return [row.round for row in await services.backend.ledger.get_tasks(ids)]
 
-    return look(folder, ask)
+    return query_services(folder, ask)
 
 
 def a_task(key: str, **fields: Any) -> dict[str, Any]:
@@ -62,29 +62,29 @@ def a_task(key: str, **fields: Any) -> dict[str, Any]:
 async def fail(services: Services, task_id: str, category: ErrorCategory, message: str) -> TaskRow:
     """One attempt of a pending task that fails."""
     transitions = services.transitions
-    claim = c.Claim(worker_id="harbour-1", process_id=1, lasts=LASTS)
-    claimed = await transitions.task(task_id, claim)
+    claim = c.Claim(worker_id="harbour-1", process_id=1, lease_duration=LEASE)
+    claimed = await transitions.apply_to_task(task_id, claim)
     failed = c.AttemptFailed(
         fence=claimed.fence,
         failure=Failure(category=category, message=message, exit_code=9),
-        roll=0.0,
+        jitter=0.0,
         duration=SECOND,
         last_output=len(PRINTED),
     )
     now = services.backend.clock.now()
     entries = [
-        OutputEntry(attempt=claimed.attempt, sequence=number, at=now, stream=stream, data=data)
+        OutputChunk(attempt=claimed.attempt, sequence=number, at=now, stream=stream, data=data)
         for number, (stream, data) in enumerate(PRINTED, start=1)
     ]
     await services.backend.output.append(task_id, entries)
-    return await transitions.task(task_id, failed)
+    return await transitions.apply_to_task(task_id, failed)
 
 
-async def bury(services: Services, queue: str, *bodies: str) -> None:
+async def dead_letter_messages(services: Services, queue: str, *bodies: str) -> None:
     """Put messages into the queue's dead-letter store, as receiving them too often does."""
-    await services.backend.queue.send([Outgoing(queue=queue, body=body) for body in bodies])
+    await services.backend.queue.send([OutgoingMessage(queue=queue, body=body) for body in bodies])
     for _ in range(RECEIVE_LIMIT + 1):
-        await services.backend.queue.receive([queue], limit=100, hidden_for=AT_ONCE, wait=AT_ONCE)
+        await services.backend.queue.receive([queue], limit=100, hidden_for=NO_TIME, wait=NO_TIME)
 
 
 async def _fill(services: Services) -> None:
@@ -97,20 +97,20 @@ async def _fill(services: Services) -> None:
     await fail(services, id_of("merge", "report"), auth, "no entry")
     await fail(services, id_of("read", "letters"), ErrorCategory.VALIDATION, "no such mailbox")
     for _ in range(2):
-        await _due(services, id_of("send", "letters"))
+        await _wait_until_due(services, id_of("send", "letters"))
         await fail(services, id_of("send", "letters"), ErrorCategory.NETWORK, "connection reset")
-    await bury(services, "odd", "password=hunter2 is no json")
+    await dead_letter_messages(services, "odd", "password=hunter2 is no json")
 
 
-async def _due(services: Services, task_id: str) -> None:
+async def _wait_until_due(services: Services, task_id: str) -> None:
     """Wait until a task's pause is over; with no roll it is next to nothing."""
-    row = await services.backend.ledger.task(task_id)
+    row = await services.backend.ledger.get_task(task_id)
     assert row is not None
     while row.due_at is not None and services.backend.clock.now() < row.due_at:
         await services.backend.clock.sleep(row.due_at - services.backend.clock.now())
 
 
-def filled(folder: Path) -> Path:
+def fill_folder(folder: Path) -> Path:
     """A folder in which three tasks failed (merge, then read, then send) and a message died."""
-    look(folder, _fill)
+    query_services(folder, _fill)
     return folder

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from longshore.errors import ConfigurationError
-from longshore.interfaces.cli.app_modules import check_app
-from longshore.interfaces.cli.exits import ExitCode
-from tests.interfaces.doors import Answer, Cli
+from longshore.interfaces.cli.app_modules import check_app_modules
+from longshore.interfaces.cli.exit_codes import ExitCode
+from tests.interfaces.command_line import Cli, CommandResult
 
-Inside = Callable[..., Answer]
+Inside = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_a_module_is_found_in_the_folder_or_among_what_is_installed(tmp_path: Pa
     (tmp_path / "shop_of_a_test" / "tasks.py").write_text("raise SystemExit(1)")
     path = list(sys.path)
 
-    check_app(("shop_of_a_test.tasks", "json.decoder"), tmp_path)
+    check_app_modules(("shop_of_a_test.tasks", "json.decoder"), tmp_path)
 
     assert sys.path == path
 
@@ -51,12 +51,12 @@ def test_a_module_that_is_not_there_is_named(tmp_path: Path, module: str, proble
     (tmp_path / "broken_in_a_test" / "__init__.py").write_text("1 / 0")
 
     with pytest.raises(ConfigurationError, match=problem):
-        check_app((module,), tmp_path)
+        check_app_modules((module,), tmp_path)
 
 
 def test_every_module_that_is_not_there_is_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        check_app(("nowhere_1", "json", "nowhere_2"), tmp_path)
+        check_app_modules(("nowhere_1", "json", "nowhere_2"), tmp_path)
 
     assert len(caught.value.problems) == 2
 

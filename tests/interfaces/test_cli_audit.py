@@ -10,12 +10,12 @@ from typing import Any
 import apsw
 import pytest
 
-from longshore.interfaces.cli import auditing
-from longshore.interfaces.cli.auditing import LAWS
-from longshore.interfaces.cli.exits import ExitCode
-from tests.interfaces.doors import Answer, Cli, stop
+from longshore.interfaces.cli.exit_codes import ExitCode
+from longshore.interfaces.cli.operations import history_audit
+from longshore.interfaces.cli.operations.history_audit import INVARIANT_TEXTS
+from tests.interfaces.command_line import Cli, CommandResult, send_signal
 
-Inside = Callable[..., Answer]
+Inside = Callable[..., CommandResult]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(used: Path, tmp_path: Path) -> Path:
-    shutil.copytree(used, tmp_path / "copy", ignore=shutil.ignore_patterns("bells", "workers"))
+    shutil.copytree(used, tmp_path / "copy", ignore=shutil.ignore_patterns("wakeups", "workers"))
     return tmp_path / "copy"
 
 
@@ -67,8 +67,8 @@ def test_damage_fails_and_says_where_it_is_what_it_is_and_what_to_do(
     assert "nothing was changed" in answer.out
     assert found[0] == "5"
     assert found[1].startswith("job-")
-    (advice,) = [line for line in lines if line.startswith(f"5 {LAWS[5].name}")]
-    assert advice.endswith(LAWS[5].advice)
+    (advice,) = [line for line in lines if line.startswith(f"5 {INVARIANT_TEXTS[5].name}")]
+    assert advice.endswith(INVARIANT_TEXTS[5].advice)
 
 
 def test_a_program_gets_every_finding_with_its_number(inside: Inside, folder: Path) -> None:
@@ -78,10 +78,10 @@ def test_a_program_gets_every_finding_with_its_number(inside: Inside, folder: Pa
 
     audit = answer.json["audit"]
     assert (answer.code, answer.json["ok"]) == (ExitCode.FAILED, False)
-    assert (audit["jobs"], audit["tasks"], audit["found"]) == (1, 2, {"8": 1})
+    assert (audit["jobs"], audit["tasks"], audit["counts"]) == (1, 2, {"8": 1})
     (finding,) = audit["findings"]
     assert finding["invariant"] == 8
-    assert finding["name"] == LAWS[8].name
+    assert finding["name"] == INVARIANT_TEXTS[8].name
     assert finding["subject"].endswith("_a")
     assert "its outcome says 1" in finding["text"]
 
@@ -89,7 +89,7 @@ def test_a_program_gets_every_finding_with_its_number(inside: Inside, folder: Pa
 def test_of_many_findings_the_first_are_shown_and_the_others_counted(
     inside: Inside, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auditing, "_SHOWN", 3)
+    monkeypatch.setattr(history_audit, "_SHOWN", 3)
     damage(folder, "UPDATE tasks SET queue = 'x', version = 99, tenant = 'y'")
 
     answer = inside("doctor", "--audit", "--data-dir", str(folder))
@@ -118,12 +118,12 @@ def test_a_place_where_nothing_has_happened_has_no_history(inside: Inside, tmp_p
 def test_a_store_of_an_older_version_is_not_audited_before_it_was_used(
     inside: Inside, folder: Path
 ) -> None:
-    damage(folder, "PRAGMA user_version = 1")
+    damage(folder, "PRAGMA user_version = 0")
 
     answer = inside("doctor", "--audit", "-o", "json", "--data-dir", str(folder))
 
-    marks = {check["name"]: check["mark"] for check in answer.json["checks"]}
-    assert (marks["schema"], marks["history"], answer.json["audit"]) == ("warn", "warn", None)
+    statuses = {check["name"]: check["status"] for check in answer.json["checks"]}
+    assert (statuses["schema"], statuses["history"], answer.json["audit"]) == ("warn", "warn", None)
 
 
 def test_what_cannot_be_read_in_the_middle_fails(inside: Inside, folder: Path) -> None:
@@ -137,7 +137,7 @@ def test_what_cannot_be_read_in_the_middle_fails(inside: Inside, folder: Path) -
 
 def test_an_audit_is_right_while_a_worker_is_at_work(cli: Cli, inside: Inside) -> None:
     place = str(cli.folder / ".longshore")
-    go = cli.pipe("go")
+    go = cli.make_fifo("go")
     argv = ["sh", "-c", f"echo begun; cat {go}"]
     file = cli.folder / "job.json"
     file.write_text(
@@ -147,7 +147,7 @@ def test_an_audit_is_right_while_a_worker_is_at_work(cli: Cli, inside: Inside) -
         assert cli("submit", str(file)).code == 0
         with go.open("w"):  # opens when the task reads from it
             answer = inside("doctor", "--audit", "-o", "json", "--data-dir", place)
-        stop(worker, signal.SIGTERM)
+        send_signal(worker, signal.SIGTERM)
 
     assert answer.code == 0
     assert answer.json["audit"]["findings"] == []

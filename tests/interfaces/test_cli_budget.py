@@ -8,18 +8,23 @@ from typing import Any
 
 import pytest
 
-from longshore.core.budgets import Scope
+from longshore.core.budgets import BudgetScope, BudgetUnit
 from longshore.core.ids import job_id_of, task_id_of
-from longshore.core.rows import TaskRow
-from longshore.interfaces.cli.exits import ExitCode
-from longshore.wiring import Services
+from longshore.core.tasks.rows import TaskRow
+from longshore.interfaces.cli.exit_codes import ExitCode
+from longshore.wiring.services import Services
+from tests.interfaces.command_line import TIMEOUT_S, Cli, CommandResult
 from tests.interfaces.conftest import At
-from tests.interfaces.dead_store import look
-from tests.interfaces.doors import PATIENCE_S, Answer, Cli
-from tests.interfaces.parking import USED_UP, park, writer, written_by
+from tests.interfaces.dead_store import query_services
+from tests.interfaces.parked_agents import USED_UP, park, writer_definition, writer_task
 
-Inside = Callable[..., Answer]
+Inside = Callable[..., CommandResult]
 TODAY = {"LONGSHORE_AGENT_USD_PER_DAY": "10", "LONGSHORE_AGENT_TOKENS_PER_DAY": "1000"}
+
+_TOKENS_USED: dict[str, Any] = {
+    "unit": BudgetUnit.TOKENS,
+    "reason": "1,100 of 1,000 tokens are used",
+}
 
 
 @pytest.fixture
@@ -39,8 +44,8 @@ def submit(cli: Cli, ask: Inside) -> Callable[..., str]:
     def run(*keys: str, of_job: Any = None, of_each: Any = None) -> str:
         file = cli.folder / "job.json"
         document = {
-            "tasks": [written_by(key) for key in keys],
-            "definitions": [writer(**({"budget": of_each} if of_each else {}))],
+            "tasks": [writer_task(key) for key in keys],
+            "definitions": [writer_definition(**({"budget": of_each} if of_each else {}))],
             "budget": of_job,
         }
         file.write_text(json.dumps(document))
@@ -55,7 +60,7 @@ def _park(folder: Path, job_id: str, key: str, **how: Any) -> None:
     async def parked(services: Services) -> TaskRow:
         return await park(services, task_id_of(job_id, key), **how)
 
-    look(folder, parked)
+    query_services(folder, parked)
 
 
 def test_a_parked_task_is_shown_with_its_reason_and_goes_on_when_more_is_allowed(
@@ -127,7 +132,7 @@ def test_more_for_a_job_lets_its_tasks_go_on(
 ) -> None:
     job_id = submit("a", "b", of_job={"tokens": 1_000})
     for key in ("a", "b"):
-        _park(folder, job_id, key, scope=Scope.JOB, reason="1,100 of 1,000 tokens are used")
+        _park(folder, job_id, key, scope=BudgetScope.JOB, **_TOKENS_USED)
 
     why = ask("why", f"{job_id}_a").out
     added = ask("budget", "add", job_id, "--tokens", "5000")
@@ -142,7 +147,7 @@ def test_who_adds_to_a_task_that_rests_for_its_job_is_told_so(
     folder: Path, ask: Inside, submit: Callable[..., str]
 ) -> None:
     job_id = submit("a", of_job={"usd": 0.15}, of_each={"usd": 3})
-    _park(folder, job_id, "a", scope=Scope.JOB, reason="budget of the job: it is spent")
+    _park(folder, job_id, "a", scope=BudgetScope.JOB, reason="budget of the job: it is spent")
 
     added = ask("budget", "add", f"{job_id}_a", "--usd", "1")
 
@@ -214,17 +219,16 @@ def test_a_day_is_shown_and_lengthened_where_it_has_a_limit(
         monkeypatch.setenv(name, text)
     here = ("--data-dir", str(folder))
     file = cli.folder / "job.json"
-    file.write_text(json.dumps({"tasks": [written_by("a")], "definitions": [writer()]}))
+    file.write_text(json.dumps({"tasks": [writer_task("a")], "definitions": [writer_definition()]}))
     job_id = inside("submit", str(file), "-o", "json", *here).json["jobId"]
-    tomorrow = look(folder, _tomorrow)
-    reason = "1,100 of 1,000 tokens are used"
-    _park(folder, job_id, "a", scope=Scope.DAY, reason=reason, until=tomorrow)
+    tomorrow = query_services(folder, _tomorrow)
+    _park(folder, job_id, "a", scope=BudgetScope.DAY, until=tomorrow, **_TOKENS_USED)
 
     why = inside("why", f"{job_id}_a", *here).out
     added = inside("budget", "add", "today", "--usd", "2.5", "--tokens", "500", *here)
     shown = inside("budget", "show", "today", "-o", "json", *here).json
 
-    assert "and by itself at" in why
+    assert "or by itself at" in why
     assert "→ longshore budget add today --tokens 100000" in why
     assert added.out.startswith("today: $2.50, 500 tokens more\n")
     assert shown["limit"] == {"usd": 12.5, "tokens": 1_500, "minutes": None}
@@ -260,7 +264,7 @@ def test_what_jobs_and_tasks_cost_has_a_column_only_where_something_did(
 
 def test_who_waits_is_told_that_a_task_is_parked_and_where_to_ask(folder: Path, cli: Cli) -> None:
     file = cli.folder / "job.json"
-    file.write_text(json.dumps({"tasks": [written_by("a")], "definitions": [writer()]}))
+    file.write_text(json.dumps({"tasks": [writer_task("a")], "definitions": [writer_definition()]}))
     assert cli("queues", "pause", "default").code == 0  # so that the test alone begins it
     with cli.start("submit", str(file), "--request-id", "r1", "--wait") as waiting:
         assert waiting.stderr is not None
@@ -273,7 +277,7 @@ def test_who_waits_is_told_that_a_task_is_parked_and_where_to_ask(folder: Path, 
         words = told.split()
         why = cli(*words[words.index("longshore") + 1 :])
         assert cli("cancel", job_id_of("default", "r1")).code == 0
-        waiting.communicate(timeout=PATIENCE_S)
+        waiting.communicate(timeout=TIMEOUT_S)
 
     assert told.startswith(f"a: parked ({USED_UP}): longshore why ")
     assert "longshore budget add" in why.out

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from longshore.errors import UsageError
-from longshore.interfaces.cli.dead_view import moment_of
-from longshore.interfaces.cli.exits import ExitCode
+from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.main import COMMANDS
+from longshore.interfaces.cli.operations.dead_letters import parse_since
+from tests.interfaces.command_line import Cli, CommandResult
 from tests.interfaces.conftest import At
-from tests.interfaces.dead_store import filled, id_of
-from tests.interfaces.doors import Answer, Cli
+from tests.interfaces.dead_store import fill_folder, id_of
 
-Inside = Callable[..., Answer]
+Inside = Callable[..., CommandResult]
 SEND, READ, MERGE = id_of("send", "letters"), id_of("read", "letters"), id_of("merge", "report")
 LETTERS = SEND.partition("_")[0]
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -23,7 +23,7 @@ NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return filled(tmp_path_factory.mktemp("store") / ".longshore")
+    return fill_folder(tmp_path_factory.mktemp("store") / ".longshore")
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def _message(ask: Inside) -> str:
     return str(letter["id"])
 
 
-def _keys(answer: Answer) -> list[str]:
+def _keys(answer: CommandResult) -> list[str]:
     """The tasks that are listed, by key, and "message" for a message."""
     return [letter["taskId"] or letter["kind"] for letter in answer.json["deadLetters"]]
 
@@ -106,7 +106,7 @@ def test_nothing_that_fits_is_no_error(ask: Inside) -> None:
 
 
 def test_another_tenant_sees_no_task(store: Path, inside: Inside) -> None:
-    def ask(*arguments: str) -> Answer:
+    def ask(*arguments: str) -> CommandResult:
         return inside("dead", *arguments, "--data-dir", str(store))
 
     answer = ask("list", "--tenant", "other", "-o", "json")
@@ -277,13 +277,13 @@ def test_the_options_of_all_commands_may_stand_anywhere(
 
 
 def test_a_time_is_so_long_ago_or_a_date() -> None:
-    assert moment_of("90m", NOW) == NOW - timedelta(minutes=90)
-    assert moment_of("7d", NOW) == NOW - timedelta(days=7)
-    assert moment_of("2026-01-31T10:30:00Z", NOW) == NOW - timedelta(minutes=90)
-    assert moment_of("2026-01-31", NOW) == datetime(2026, 1, 31).astimezone()
+    assert parse_since("90m", NOW) == NOW - timedelta(minutes=90)
+    assert parse_since("7d", NOW) == NOW - timedelta(days=7)
+    assert parse_since("2026-01-31T10:30:00Z", NOW) == NOW - timedelta(minutes=90)
+    assert parse_since("2026-01-31", NOW) == datetime(2026, 1, 31).astimezone()
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1h", "2026-13-01", "9999999999999d"])
 def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match="write 2h"):
-        moment_of(text, NOW)
+        parse_since(text, NOW)

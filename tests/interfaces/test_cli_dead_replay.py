@@ -7,15 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core.failures import ErrorCategory
-from longshore.core.states import JobState, TaskState
-from longshore.interfaces.cli.exits import ExitCode
-from longshore.wiring import Services
+from longshore.core.tasks.failures import ErrorCategory
+from longshore.core.tasks.states import JobState, TaskState
+from longshore.interfaces.cli.exit_codes import ExitCode
+from longshore.wiring.services import Services
+from tests.interfaces.command_line import Cli, CommandResult
 from tests.interfaces.conftest import At
-from tests.interfaces.dead_store import TENANT, a_task, bury, fail, filled, id_of, look, rounds_of
-from tests.interfaces.doors import Answer, Cli
+from tests.interfaces.dead_store import (
+    TENANT,
+    a_task,
+    dead_letter_messages,
+    fail,
+    fill_folder,
+    id_of,
+    query_services,
+    rounds_of,
+)
 
-Inside = Callable[..., Answer]
+Inside = Callable[..., CommandResult]
 SEND, READ, MERGE = id_of("send", "letters"), id_of("read", "letters"), id_of("merge", "report")
 LETTERS = SEND.partition("_")[0]
 UNTOUCHED = [1, 1, 1]
@@ -23,7 +32,7 @@ UNTOUCHED = [1, 1, 1]
 
 @pytest.fixture
 def store(cli: Cli) -> Path:
-    return filled(cli.folder / ".longshore")
+    return fill_folder(cli.folder / ".longshore")
 
 
 @pytest.fixture
@@ -104,7 +113,7 @@ def test_one_that_a_filter_finds_is_replayed_without_a_question(
 ) -> None:
     answer = ask("replay", "--category", "auth", "-o", "json")
 
-    assert answer.json == {"replayed": [{"requestId": MERGE, "round": 2}], "movedOn": []}
+    assert answer.json == {"replayed": [{"requestId": MERGE, "round": 2}], "skipped": []}
     assert rounds() == [1, 1, 2]
 
 
@@ -151,7 +160,7 @@ def test_what_dies_after_the_count_is_not_replayed_with_it(
 
     with cli.terminal("dead", "replay", "--all") as terminal:
         terminal.read_until("[y/N]")
-        look(store, dies)
+        query_services(store, dies)
         terminal.press("yes\n")
         assert terminal.wait() == 0
 
@@ -167,7 +176,7 @@ def test_what_another_has_replayed_meanwhile_is_told_and_no_failure(
 
     with cli.terminal("dead", "replay", "--all") as terminal:
         terminal.read_until("[y/N]")
-        look(store, replays)
+        query_services(store, replays)
         terminal.press("y\n")
         assert terminal.wait() == 0
 
@@ -197,7 +206,7 @@ def test_nothing_to_replay_is_no_error(ask: Inside) -> None:
     message = ask("replay", "--all")
 
     assert (nothing.code, nothing.out, nothing.err) == (0, "", "no dead letters\n")
-    assert (in_json.code, in_json.json) == (0, {"replayed": [], "movedOn": []})
+    assert (in_json.code, in_json.json) == (0, {"replayed": [], "skipped": []})
     assert message.code == 0
     assert message.err.startswith("1 message left alone")
 
@@ -251,7 +260,7 @@ def test_a_message_is_discarded_and_an_event_of_its_queue_tells_of_it(
     assert (answer.code, answer.out) == (0, f"discarded {message}\n")
     assert again.code == ExitCode.NOT_FOUND
     assert ask("list", "--queue", "odd").err == "no dead letters\n"
-    assert look(store, reasons) == [f"discarded by {getpass.getuser()}: not JSON"]
+    assert query_services(store, reasons) == [f"discarded by {getpass.getuser()}: not JSON"]
 
 
 def test_a_task_cannot_be_discarded_nor_what_is_named_with_it(ask: Inside, rounds: Rounds) -> None:
@@ -281,7 +290,7 @@ def test_a_task_whose_cause_is_mended_completes_in_its_new_round(cli: Cli) -> No
     }
     cli("submit", "-", stdin=json.dumps(job))
     cli("worker", "--burst")
-    broken = cli.only_state()
+    broken = cli.only_job_state()
     mended.touch()
 
     replayed = cli("dead", "replay", "--all")
@@ -293,8 +302,8 @@ def test_a_task_whose_cause_is_mended_completes_in_its_new_round(cli: Cli) -> No
 
     assert broken is JobState.FAILED
     assert replayed.code == 0
-    assert cli.only_state() is JobState.COMPLETED
-    assert look(cli.folder / ".longshore", states) == {TaskState.COMPLETED}
+    assert cli.only_job_state() is JobState.COMPLETED
+    assert query_services(cli.folder / ".longshore", states) == {TaskState.COMPLETED}
 
 
 def test_a_worker_lets_a_dead_message_end_its_task(cli: Cli, inside: Inside) -> None:
@@ -303,9 +312,9 @@ def test_a_worker_lets_a_dead_message_end_its_task(cli: Cli, inside: Inside) -> 
 
     async def wear_out(services: Services) -> None:
         await services.producer.submit(TENANT, "worn", {"tasks": [a_task("a")]})
-        await bury(services, "default")
+        await dead_letter_messages(services, "default")
 
-    look(store, wear_out)
+    query_services(store, wear_out)
     (before,) = inside("dead", "list", *place).json["deadLetters"]
     worker = cli("worker", "--burst")
     after = inside("dead", "show", id_of("a", "worn"), *place).json

@@ -10,9 +10,9 @@ import pytest
 
 from longshore.core.events import types as e
 from longshore.core.events.event import Event
-from longshore.interfaces.cli.demo.verdict import verdict_of
-from longshore.interfaces.cli.exits import ExitCode
-from tests.interfaces.doors import PATIENCE_S, Cli, stop
+from longshore.interfaces.cli.demo.report import report_of
+from longshore.interfaces.cli.exit_codes import ExitCode
+from tests.interfaces.command_line import TIMEOUT_S, Cli, send_signal
 
 NOON = datetime(2030, 1, 7, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -74,8 +74,8 @@ def test_a_signal_before_the_workers_are_there_leaves_nothing_either(cli: Cli) -
 
     with cli.start("demo", "--data-dir", str(kept)) as demo:
         demo.stdout.readline()
-        stop(demo, signal.SIGTERM)
-        code = demo.wait(PATIENCE_S)
+        send_signal(demo, signal.SIGTERM)
+        code = demo.wait(TIMEOUT_S)
 
     assert code == ExitCode.INTERRUPTED
     assert kept.is_dir()
@@ -115,7 +115,7 @@ def _completed(key: str, sequence: int, second: int) -> Event:
     return _event(key, sequence, second, body)
 
 
-STORY = [
+EVENTS = [
     _started("a", 1, 0, "w1"),
     _completed("a", 2, 1),
     _started("b", 1, 2, "w1"),
@@ -126,7 +126,7 @@ KILLED_AT = NOON + 3 * SECOND
 
 
 def test_a_good_story_has_a_good_verdict() -> None:
-    verdict = verdict_of(STORY, total=2, victim="w1", killed_at=KILLED_AT)
+    verdict = report_of(EVENTS, total=2, killed_worker_id="w1", killed_at=KILLED_AT)
 
     assert verdict.good
     assert (verdict.completed, verdict.recovery) == (2, 2 * SECOND)
@@ -135,26 +135,26 @@ def test_a_good_story_has_a_good_verdict() -> None:
 @pytest.mark.parametrize(
     ("events", "total", "wrong"),
     [
-        (STORY, 3, "lost"),
-        (STORY[:4], 2, "lost"),
-        ([*STORY, _completed("a", 3, 7)], 2, "doubled"),
-        ([replace(STORY[0], sequence=2), *STORY[1:]], 2, "gaps"),
+        (EVENTS, 3, "lost"),
+        (EVENTS[:4], 2, "lost"),
+        ([*EVENTS, _completed("a", 3, 7)], 2, "completed_twice"),
+        ([replace(EVENTS[0], sequence=2), *EVENTS[1:]], 2, "gaps"),
     ],
 )
 def test_the_verdict_names_what_went_wrong(events: list[Event], total: int, wrong: str) -> None:
-    verdict = verdict_of(events, total=total, victim="w1", killed_at=KILLED_AT)
+    verdict = report_of(events, total=total, killed_worker_id="w1", killed_at=KILLED_AT)
 
     assert not verdict.good
     assert getattr(verdict, wrong) == 1
 
 
 def test_nobody_taking_over_is_no_recovery() -> None:
-    events = [event for event in STORY if "w2" not in repr(event)]
+    events = [event for event in EVENTS if "w2" not in repr(event)]
 
-    verdict = verdict_of(events, total=2, victim="w1", killed_at=KILLED_AT)
+    verdict = report_of(events, total=2, killed_worker_id="w1", killed_at=KILLED_AT)
 
     assert (verdict.recovery, verdict.good) == (None, False)
 
 
 def test_a_story_without_its_kill_proves_nothing() -> None:
-    assert not verdict_of(STORY, total=2, victim="", killed_at=None).good
+    assert not report_of(EVENTS, total=2, killed_worker_id="", killed_at=None).good

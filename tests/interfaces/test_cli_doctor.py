@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from longshore.adapters.sqlite.opening import migrations
-from longshore.interfaces.cli.exits import ExitCode
-from tests.interfaces.doors import Answer, Cli, stop
+from longshore.adapters.sqlite.store_file import migrations
+from longshore.interfaces.cli.exit_codes import ExitCode
+from tests.interfaces.command_line import Cli, CommandResult, send_signal
 
-Inside = Callable[..., Answer]
+Inside = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def checks(cli: Cli, inside: Inside) -> Callable[[], dict[str, Any]]:
 
     def run() -> dict[str, Any]:
         answer = inside("doctor", "-o", "json", "--data-dir", str(cli.folder / ".longshore"))
-        found = {check["name"]: check["mark"] for check in answer.json["checks"]}
+        found = {check["name"]: check["status"] for check in answer.json["checks"]}
         # Nobody has given credentials for agents here; it has a test of its own.
         assert found.pop("agents") == "warn"
         assert answer.json["ok"] is ("fail" not in found.values())
@@ -47,9 +47,9 @@ def test_it_says_whether_agents_can_be_run(
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-of-nobody")
     given = of_agents()
 
-    assert without["mark"] == "warn"
+    assert without["status"] == "warn"
     assert "ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN" in without["remedy"]
-    assert given["mark"] == "ok"
+    assert given["status"] == "ok"
     assert "ANTHROPIC_API_KEY" in given["detail"]
     assert "sk-ant" not in json.dumps(given)
 
@@ -73,7 +73,7 @@ def test_a_store_that_was_used_is_checked_through(cli: Cli) -> None:
     assert answer.code == 0
     assert rows["schema"].split() == ["schema", "ok", str(migrations()[-1][0])]
     assert "quick check passed" in rows["integrity"]
-    assert {"workers", "bells", "queues"} <= set(rows)
+    assert {"workers", "wakeups", "queues"} <= set(rows)
 
 
 def test_work_without_a_worker_is_a_warning(
@@ -93,13 +93,13 @@ def test_a_worker_at_work_is_seen_and_one_that_was_killed_too(
         worker.stdout.readline()
         while (alive := checks())["workers"] != "ok":
             continue  # it says that it serves a moment before it is there
-        stop(worker, signal.SIGKILL)
+        send_signal(worker, signal.SIGKILL)
     # It is present until its keeper has gone too.
-    while "ok" in ((dead := checks())["workers"], dead["bells"]):
+    while "ok" in ((dead := checks())["workers"], dead["wakeups"]):
         continue
 
-    assert (alive["workers"], alive["bells"]) == ("ok", "ok")
-    assert (dead["workers"], dead["bells"]) == ("warn", "warn")
+    assert (alive["workers"], alive["wakeups"]) == ("ok", "ok")
+    assert (dead["workers"], dead["wakeups"]) == ("warn", "warn")
 
 
 def test_a_damaged_store_fails_and_is_not_touched(

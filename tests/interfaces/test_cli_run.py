@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from longshore.adapters.process.presence import FilePresence
-from longshore.core.states import JobState
-from longshore.interfaces.cli.exits import ExitCode
+from longshore.core.tasks.states import JobState
+from longshore.execution.host.registry import FileWorkerRegistry
+from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.services.dispatcher import CONSUMER
-from tests.interfaces.doors import LONGSHORE, PATIENCE_S, SCRIPT, Cli, is_alive, stop
+from tests.interfaces.command_line import LONGSHORE, SCRIPT, TIMEOUT_S, Cli, is_alive, send_signal
 
 
 def test_both_streams_and_the_exit_code_are_the_commands_own(cli: Cli) -> None:
@@ -21,7 +21,7 @@ def test_both_streams_and_the_exit_code_are_the_commands_own(cli: Cli) -> None:
         cwd=cli.folder,
         env=cli.environment,
         capture_output=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
 
@@ -36,7 +36,7 @@ def test_the_command_runs_where_the_user_is_and_its_bytes_are_not_touched(cli: C
         cwd=cli.folder,
         env=cli.environment,
         capture_output=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
 
@@ -49,7 +49,7 @@ def test_the_command_runs_where_the_user_is_and_its_bytes_are_not_touched(cli: C
     [
         (("--", "sh", "-c", "kill -9 $$"), 128 + signal.SIGKILL, "SIGKILL"),
         (("--timeout", "300ms", "--", "sleep", "60"), ExitCode.TIMED_OUT, "--timeout"),
-        (("--", "no-such-command"), ExitCode.NO_COMMAND, "PATH"),
+        (("--", "no-such-command"), ExitCode.COMMAND_NOT_FOUND, "PATH"),
         (("--", "./plain.txt"), ExitCode.NOT_EXECUTABLE, "executed"),
     ],
 )
@@ -66,12 +66,12 @@ def test_an_end_without_an_exit_code_is_told_as_shells_do(
 
 
 def test_output_appears_while_the_command_runs(cli: Cli) -> None:
-    gate = cli.pipe("gate")
+    gate = cli.make_fifo("gate")
 
     with cli.start("run", "--", "sh", "-c", f"echo first; read line < {gate}; echo $line") as run:
         first = run.stdout.readline()
         gate.write_text("second\n")
-        rest, _ = run.communicate(timeout=PATIENCE_S)
+        rest, _ = run.communicate(timeout=TIMEOUT_S)
 
     assert (first, rest, run.returncode) == ("first\n", "second\n", 0)
 
@@ -99,7 +99,7 @@ def test_another_command_under_the_same_request_id_is_refused(cli: Cli) -> None:
 
     assert answer.code == ExitCode.REFUSED
     assert "--request-id" in answer.err
-    assert cli.only_state() is JobState.COMPLETED
+    assert cli.only_job_state() is JobState.COMPLETED
 
 
 def test_attempts_are_tried_until_one_succeeds(cli: Cli) -> None:
@@ -113,29 +113,29 @@ def test_attempts_are_tried_until_one_succeeds(cli: Cli) -> None:
 
 
 def test_a_run_whose_process_was_killed_is_taken_over_by_the_same_request(cli: Cli) -> None:
-    told = cli.pipe("told")
+    told = cli.make_fifo("told")
     script = f"test -e begun && exec echo done; touch begun; echo $$ > {told}; exec sleep 600"
     command = ("run", "--request-id", "long", "--attempts", "2", "--", "sh", "-c", script)
     with cli.start(*command) as first:
         child = int(told.read_text())
-        stop(first, signal.SIGKILL)
+        send_signal(first, signal.SIGKILL)
 
     answer = cli(*command)
 
     assert (answer.code, answer.out) == (0, "done\n")
     assert not is_alive(child)
-    assert cli.only_state() is JobState.COMPLETED
+    assert cli.only_job_state() is JobState.COMPLETED
 
 
 def test_the_job_has_ended_when_the_run_has_also_if_nobody_dispatches(cli: Cli) -> None:
-    with closing(FilePresence(cli.folder / ".longshore")) as presence:
+    with closing(FileWorkerRegistry(cli.folder / ".longshore")) as presence:
         # Whoever has this role does it for all; here it is somebody who does nothing.
-        assert presence.leads(CONSUMER)
+        assert presence.acquire_role(CONSUMER)
 
         answer = cli("run", "--", "true")
 
     assert answer.code == 0
-    assert cli.only_state() is JobState.COMPLETED
+    assert cli.only_job_state() is JobState.COMPLETED
 
 
 def test_each_run_has_a_queue_of_its_own(cli: Cli) -> None:
@@ -159,7 +159,7 @@ def test_ctrl_c_cancels_the_command_and_its_record_says_so(cli: Cli) -> None:
     assert code == ExitCode.INTERRUPTED
     assert "cancelling" in terminal.text
     assert not is_alive(child)
-    assert cli.only_state() is JobState.CANCELLED
+    assert cli.only_job_state() is JobState.CANCELLED
 
 
 def test_a_second_ctrl_c_kills_a_command_that_does_not_want_to_end(cli: Cli) -> None:
@@ -176,28 +176,28 @@ def test_a_second_ctrl_c_kills_a_command_that_does_not_want_to_end(cli: Cli) -> 
     # Left alone it would have had its grace of five seconds.
     assert time.monotonic() - began < 4
     assert code == ExitCode.INTERRUPTED
-    assert cli.only_state() is JobState.CANCELLED
+    assert cli.only_job_state() is JobState.CANCELLED
 
 
 def test_a_termination_signal_cancels_too(cli: Cli) -> None:
     with cli.start("run", "--", "sh", "-c", "echo ready; exec sleep 600") as run:
         run.stdout.readline()
-        stop(run, signal.SIGTERM)
-        code = run.wait(PATIENCE_S)
+        send_signal(run, signal.SIGTERM)
+        code = run.wait(TIMEOUT_S)
 
     assert code == 128 + signal.SIGTERM
-    assert cli.only_state() is JobState.CANCELLED
+    assert cli.only_job_state() is JobState.CANCELLED
 
 
 def test_a_command_whose_reader_has_gone_is_cancelled(cli: Cli) -> None:
     with cli.start("run", "--", "yes") as run:
         run.stdout.readline()
         run.stdout.close()
-        code = run.wait(PATIENCE_S)
+        code = run.wait(TIMEOUT_S)
         said = run.stderr.read()
 
     assert (code, said) == (ExitCode.BROKEN_PIPE, "")
-    assert cli.only_state() is JobState.CANCELLED
+    assert cli.only_job_state() is JobState.CANCELLED
 
 
 def test_the_memory_backend_runs_a_command_and_keeps_nothing(cli: Cli) -> None:
@@ -215,7 +215,7 @@ def test_a_slow_reader_does_not_cost_the_lease(cli: Cli) -> None:
         "LONGSHORE_WORKER_KILL_GRACE": "100ms",
         "LONGSHORE_WORKER_SKEW_MARGIN": "100ms",
     }
-    ready = cli.pipe("ready")
+    ready = cli.make_fifo("ready")
     script = f"seq 100000; sleep 2; echo go > {ready}; echo last"
     with subprocess.Popen(
         [*LONGSHORE, "run", "--", "sh", "-c", script],
@@ -225,7 +225,7 @@ def test_a_slow_reader_does_not_cost_the_lease(cli: Cli) -> None:
         text=True,
     ) as run:
         ready.read_text()
-        out, _ = run.communicate(timeout=PATIENCE_S)
+        out, _ = run.communicate(timeout=TIMEOUT_S)
 
     assert run.returncode == 0
     assert out.splitlines() == [*(str(number) for number in range(1, 100001)), "last"]

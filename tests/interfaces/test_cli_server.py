@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from longshore.core.keys import Scope
-from longshore.interfaces.cli.exits import ExitCode
-from longshore.wiring import Services
-from tests.interfaces.cutting import cutting
-from tests.interfaces.dead_store import look
-from tests.interfaces.doors import Answer, Cli
-from tests.interfaces.served import Served, serving
+from longshore.core.api_keys import ApiScope
+from longshore.interfaces.cli.exit_codes import ExitCode
+from longshore.wiring.services import Services
+from tests.interfaces.command_line import Cli, CommandResult
+from tests.interfaces.dead_store import query_services
+from tests.interfaces.lossy_proxy import lossy_proxy
+from tests.interfaces.server_thread import ServerAddress, run_server
 from tests.interfaces.test_cli_up import up
 
-Inside = Callable[..., Answer]
+Inside = Callable[..., CommandResult]
 HELLO = {"tasks": [{"taskId": "a", "name": "command", "input": {"argv": ["echo", "hello"]}}]}
 LINES = 400
 CHATTY = f"i=0; while [ $i -lt {LINES} ]; do echo line $i; i=$((i+1)); done"
@@ -30,8 +30,8 @@ def store(cli: Cli) -> Path:
 
 
 @pytest.fixture
-def server(store: Path) -> Iterator[Served]:
-    with serving(store) as served:
+def server(store: Path) -> Iterator[ServerAddress]:
+    with run_server(store) as served:
         yield served
 
 
@@ -45,7 +45,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def with_key(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def with_key(server: ServerAddress, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LONGSHORE_API_KEY", server.key)
 
 
@@ -56,7 +56,7 @@ def _job_file(folder: Path, document: Any = HELLO) -> str:
 
 
 def test_a_server_and_its_key_are_remembered_for_their_owner_alone(
-    cli: Cli, home: Path, server: Served
+    cli: Cli, home: Path, server: ServerAddress
 ) -> None:
     added = cli("contexts", "add", "prod", "--server", server.url, stdin=f"{server.key}\n")
     listed = cli("contexts", "list", "-o", "json")
@@ -67,13 +67,15 @@ def test_a_server_and_its_key_are_remembered_for_their_owner_alone(
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert server.key not in added.out + added.err + listed.out
     assert listed.json["contexts"] == [
-        {"name": "prod", "url": server.url, "hasKey": True, "inUse": True}
+        {"name": "prod", "url": server.url, "hasKey": True, "current": True}
     ]
     assert asked.code == 0
     assert [job.id for job in cli.jobs()] == [asked.json["jobId"]]
 
 
-def test_a_context_is_chosen_left_and_forgotten(cli: Cli, home: Path, server: Served) -> None:
+def test_a_context_is_chosen_left_and_forgotten(
+    cli: Cli, home: Path, server: ServerAddress
+) -> None:
     cli("contexts", "add", "prod", "--server", server.url, stdin=server.key)
 
     left = cli("contexts", "use", "--none")
@@ -89,7 +91,7 @@ def test_a_context_is_chosen_left_and_forgotten(cli: Cli, home: Path, server: Se
 
 
 def test_a_server_that_does_not_know_the_key_is_not_remembered(
-    cli: Cli, home: Path, server: Served
+    cli: Cli, home: Path, server: ServerAddress
 ) -> None:
     answer = cli("contexts", "add", "prod", "--server", server.url, stdin="ls_wrong\n")
 
@@ -100,7 +102,7 @@ def test_a_server_that_does_not_know_the_key_is_not_remembered(
 
 
 def test_contexts_that_others_can_read_are_not_believed(
-    cli: Cli, home: Path, server: Served
+    cli: Cli, home: Path, server: ServerAddress
 ) -> None:
     cli("contexts", "add", "prod", "--server", server.url, stdin=server.key)
     file = home / ".config" / "longshore" / "contexts.json"
@@ -126,18 +128,18 @@ def test_a_file_that_holds_no_contexts_is_said_to_be_so(cli: Cli, home: Path, te
 
 
 def test_a_wrong_key_and_one_that_allows_too_little_are_told_apart(
-    inside: Inside, server: Served, store: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+    inside: Inside, server: ServerAddress, store: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def reader(services: Services) -> str:
-        _, text = await services.access.create(
-            "default", name="bob", scopes=(Scope.READ,), by="tests"
+        _, text = await services.api_keys.create(
+            "default", name="bob", scopes=(ApiScope.READ,), by="tests"
         )
         return text
 
     file = _job_file(home)
     monkeypatch.setenv("LONGSHORE_API_KEY", "ls_wrong")
     wrong = inside("jobs", "--server", server.url)
-    monkeypatch.setenv("LONGSHORE_API_KEY", look(store, reader))
+    monkeypatch.setenv("LONGSHORE_API_KEY", query_services(store, reader))
     may = inside("jobs", "--server", server.url)
     may_not = inside("submit", file, "--server", server.url)
 
@@ -180,7 +182,7 @@ def test_a_key_is_not_sent_to_what_is_no_safe_address(
 
 
 def test_this_machines_own_key_is_found_by_itself_and_sent_to_this_machine_alone(
-    cli: Cli, store: Path, server: Served
+    cli: Cli, store: Path, server: ServerAddress
 ) -> None:
     (store / "api-key").write_text(f"{server.key}\n")
     (store / "api-key").chmod(0o600)
@@ -201,7 +203,9 @@ def test_two_places_at_once_are_refused(inside: Inside, home: Path) -> None:
 
 
 @pytest.mark.usefixtures("with_key")
-def test_a_server_knows_the_tenant_by_the_key(inside: Inside, server: Served, home: Path) -> None:
+def test_a_server_knows_the_tenant_by_the_key(
+    inside: Inside, server: ServerAddress, home: Path
+) -> None:
     answer = inside("jobs", "--server", server.url, "--tenant", "other")
 
     assert answer.code == ExitCode.USAGE
@@ -210,7 +214,7 @@ def test_a_server_knows_the_tenant_by_the_key(inside: Inside, server: Served, ho
 
 @pytest.mark.usefixtures("with_key")
 def test_a_bad_file_changes_nothing_at_the_server(
-    inside: Inside, server: Served, home: Path, store: Path
+    inside: Inside, server: ServerAddress, home: Path, store: Path
 ) -> None:
     definition = {"name": "own", "runner": "command", "options": {"argv": ["true"]}}
     bad = {"definitions": [definition], "tasks": [{"taskId": "a", "name": "nobody-knows"}]}
@@ -222,14 +226,14 @@ def test_a_bad_file_changes_nothing_at_the_server(
 
     assert answer.code == ExitCode.USAGE
     assert "no definition is called 'nobody-knows'" in answer.err
-    assert look(store, definitions) == []
+    assert query_services(store, definitions) == []
 
 
 @pytest.mark.usefixtures("with_key")
 def test_a_job_whose_acceptance_was_lost_on_the_way_is_accepted_once(
-    inside: Inside, cli: Cli, server: Served, home: Path
+    inside: Inside, cli: Cli, server: ServerAddress, home: Path
 ) -> None:
-    with cutting(server.url, after=(10,), marked=b"POST") as url:
+    with lossy_proxy(server.url, cut_after=(10,), request_prefix=b"POST") as url:
         answer = inside("submit", _job_file(home), "--server", url, "-o", "json")
 
     assert answer.code == 0, answer.err
@@ -238,11 +242,11 @@ def test_a_job_whose_acceptance_was_lost_on_the_way_is_accepted_once(
 
 @pytest.mark.usefixtures("with_key")
 def test_a_wish_whose_answer_was_lost_is_said_to_be_unknown(
-    inside: Inside, server: Served, home: Path
+    inside: Inside, server: ServerAddress, home: Path
 ) -> None:
     job = inside("submit", _job_file(home), "--server", server.url, "-o", "json").json["jobId"]
 
-    with cutting(server.url, after=(10,), marked=b"POST") as url:
+    with lossy_proxy(server.url, cut_after=(10,), request_prefix=b"POST") as url:
         answer = inside("cancel", job, "--server", url)
 
     assert answer.code == ExitCode.BACKEND
@@ -253,14 +257,14 @@ def test_a_wish_whose_answer_was_lost_is_said_to_be_unknown(
 @pytest.mark.usefixtures("with_key")
 @pytest.mark.parametrize("whole", [False, True], ids=["task", "job"])
 def test_output_that_is_cut_off_on_the_way_is_whole_and_comes_once(
-    inside: Inside, cli: Cli, server: Served, home: Path, whole: bool
+    inside: Inside, cli: Cli, server: ServerAddress, home: Path, whole: bool
 ) -> None:
     task = {"taskId": "a", "name": "command", "input": {"argv": ["sh", "-c", CHATTY]}}
     file = _job_file(home, {"tasks": [task]})
     job = inside("submit", file, "--server", server.url, "-o", "json").json["jobId"]
     assert cli("worker", "--burst").code == 0
 
-    with cutting(server.url, after=(20_000, 300), marked=b"GET /v1/jobs") as url:
+    with lossy_proxy(server.url, cut_after=(20_000, 300), request_prefix=b"GET /v1/jobs") as url:
         answer = inside("logs", job if whole else f"{job}_a", "-f", "--server", url)
 
     assert answer.code == 0, answer.err

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from longshore import errors
-from longshore.errors import LongshoreError, TaskFailed
-from longshore.interfaces.cli.exits import ExitCode, code_of, wants_json
+from longshore.errors import LongshoreError, TaskFailedError
+from longshore.interfaces.cli.exit_codes import ExitCode, exit_code_of, wants_json
 from longshore.interfaces.cli.main import COMMANDS, main
-from tests.interfaces.doors import LONGSHORE, SCRIPT, Cli
+from tests.interfaces.command_line import LONGSHORE, SCRIPT, Cli
 
 HEAVY = ("typer", "rich", "pydantic", "apsw", "asyncio", "msgspec", "yaml")
 
@@ -203,9 +203,9 @@ def _leaves(kind: type[LongshoreError]) -> Iterator[type[LongshoreError]]:
 
 @pytest.mark.parametrize("kind", list(_leaves(LongshoreError)))
 def test_every_error_has_its_exit_code(kind: type[LongshoreError]) -> None:
-    code = code_of(kind.__new__(kind))
+    code = exit_code_of(kind.__new__(kind))
 
-    if issubclass(kind, TaskFailed):
+    if issubclass(kind, TaskFailedError):
         assert code is ExitCode.FAILED
     else:
         assert code in (ExitCode.USAGE, ExitCode.NOT_FOUND, ExitCode.REFUSED, ExitCode.BACKEND)
@@ -246,7 +246,7 @@ def test_without_verbose_nothing_is_logged(cli: Cli) -> None:
 def test_a_secret_in_a_log_record_is_masked() -> None:
     code = (
         "import logging; from longshore.interfaces.cli import log_records;"
-        "log_records.set_up(level=logging.INFO, style='{}');"
+        "log_records.configure_logging(level=logging.INFO, style='{}');"
         "logging.getLogger('longshore.x').info("
         "'call.failed', extra={{'error': 'password=hunter2 \"quoted\"'}})"
     )

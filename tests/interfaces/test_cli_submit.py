@@ -7,12 +7,12 @@ from contextlib import closing
 
 import pytest
 
-from longshore.adapters.process.presence import FilePresence
-from longshore.core.states import JobState
-from longshore.interfaces.cli.exits import ExitCode
-from tests.interfaces.doors import PATIENCE_S, Answer, Cli, stop
+from longshore.core.tasks.states import JobState
+from longshore.execution.host.registry import FileWorkerRegistry
+from longshore.interfaces.cli.exit_codes import ExitCode
+from tests.interfaces.command_line import TIMEOUT_S, Cli, CommandResult, send_signal
 
-Inside = Callable[..., Answer]
+Inside = Callable[..., CommandResult]
 DIAMOND = """
 name: diamond
 definitions:
@@ -36,10 +36,10 @@ def _write(cli: Cli, text: str) -> str:
 
 
 @pytest.fixture
-def submit(cli: Cli, inside: Inside) -> Callable[..., Answer]:
+def submit(cli: Cli, inside: Inside) -> Callable[..., CommandResult]:
     """Submits a text as a file."""
 
-    def run(text: str, *arguments: str) -> Answer:
+    def run(text: str, *arguments: str) -> CommandResult:
         place = ("--data-dir", str(cli.folder / ".longshore"))
         return inside("submit", _write(cli, text), *arguments, *place)
 
@@ -78,7 +78,7 @@ def test_a_terminal_shows_how_far_the_job_is(cli: Cli) -> None:
     assert "4/4" in terminal.text
 
 
-def test_without_waiting_the_job_is_only_accepted(submit: Callable[..., Answer]) -> None:
+def test_without_waiting_the_job_is_only_accepted(submit: Callable[..., CommandResult]) -> None:
     answer = submit(DIAMOND, "-o", "json", "--request-id", "d")
 
     assert answer.code == 0
@@ -88,7 +88,7 @@ def test_without_waiting_the_job_is_only_accepted(submit: Callable[..., Answer])
 
 
 def test_a_fresh_request_id_is_printed_and_the_same_one_gives_the_same_job(
-    submit: Callable[..., Answer],
+    submit: Callable[..., CommandResult],
 ) -> None:
     first = submit(DIAMOND, "-o", "json").json
 
@@ -99,7 +99,9 @@ def test_a_fresh_request_id_is_printed_and_the_same_one_gives_the_same_job(
     assert submit(DIAMOND, "-o", "json").json["jobId"] != first["jobId"]
 
 
-def test_another_job_under_the_same_request_id_is_refused(submit: Callable[..., Answer]) -> None:
+def test_another_job_under_the_same_request_id_is_refused(
+    submit: Callable[..., CommandResult],
+) -> None:
     submit(DIAMOND, "--request-id", "d")
 
     answer = submit("{tasks: [{taskId: a, name: command}]}", "--request-id", "d")
@@ -108,7 +110,7 @@ def test_another_job_under_the_same_request_id_is_refused(submit: Callable[..., 
 
 
 def test_every_problem_of_a_file_is_listed_with_its_path_and_nothing_is_stored(
-    cli: Cli, submit: Callable[..., Answer]
+    cli: Cli, submit: Callable[..., CommandResult]
 ) -> None:
     text = """
     definitions:
@@ -134,7 +136,7 @@ def test_every_problem_of_a_file_is_listed_with_its_path_and_nothing_is_stored(
 
 
 def test_a_definition_that_nobody_knows_is_found_before_anything_is_stored(
-    cli: Cli, submit: Callable[..., Answer], inside: Inside
+    cli: Cli, submit: Callable[..., CommandResult], inside: Inside
 ) -> None:
     text = """
     definitions: [{name: known, runner: command}]
@@ -159,7 +161,7 @@ def test_a_definition_that_nobody_knows_is_found_before_anything_is_stored(
     ],
 )
 def test_a_file_that_cannot_be_understood_says_where(
-    submit: Callable[..., Answer], text: str, said: str
+    submit: Callable[..., CommandResult], text: str, said: str
 ) -> None:
     answer = submit(text)
 
@@ -175,7 +177,7 @@ def test_a_file_that_is_not_there_is_named(inside: Inside) -> None:
 
 
 def test_a_date_in_yaml_is_a_time_like_any_other(
-    cli: Cli, submit: Callable[..., Answer], inside: Inside
+    cli: Cli, submit: Callable[..., CommandResult], inside: Inside
 ) -> None:
     text = """
     tasks:
@@ -201,60 +203,60 @@ def test_who_waits_is_told_that_a_result_has_to_be_approved_and_how(cli: Cli) ->
         words = told.split()
         approved = cli(*words[words.index("longshore") + 1 :])
 
-        code = waiting.wait(PATIENCE_S)
+        code = waiting.wait(TIMEOUT_S)
 
     assert (approved.code, code) == (ExitCode.OK, ExitCode.OK)
-    assert cli.only_state() is JobState.COMPLETED
+    assert cli.only_job_state() is JobState.COMPLETED
 
 
 def test_interrupting_the_waiting_leaves_the_job_to_the_next_worker(cli: Cli) -> None:
     (cli.folder / "longshore.toml").write_text('worker.drain_grace = "1h"\n')
-    begun = cli.pipe("begun")
+    begun = cli.make_fifo("begun")
     script = f"test -e again && exec true; touch again; echo > {begun}; exec sleep 600"
     task = {"taskId": "a", "name": "command", "input": {"argv": ["sh", "-c", script]}}
     task["input"]["cwd"] = str(cli.folder)
     with cli.start("submit", _write(cli, json.dumps({"tasks": [task]})), "--wait") as waiting:
         begun.read_text()
-        stop(waiting, signal.SIGINT)
+        send_signal(waiting, signal.SIGINT)
         while "once more" not in waiting.stderr.readline():
             continue
         # The attempt has an hour of grace; a second signal does not wait for it.
-        stop(waiting, signal.SIGINT)
-        code = waiting.wait(PATIENCE_S)
+        send_signal(waiting, signal.SIGINT)
+        code = waiting.wait(TIMEOUT_S)
         told = waiting.stderr.read()
-    left = cli.only_state()
+    left = cli.only_job_state()
 
     cli("worker", "--burst")
 
     assert (code, left) == (ExitCode.INTERRUPTED, JobState.RUNNING)
     assert "stays accepted" in told
-    assert cli.only_state() is JobState.COMPLETED
+    assert cli.only_job_state() is JobState.COMPLETED
 
 
 def test_whoever_waits_leaves_the_work_to_a_worker_that_is_there(cli: Cli) -> None:
     """It may be set up for what a client is not, such as an agent's credentials."""
     with (
-        closing(FilePresence(cli.folder / ".longshore")) as presence,
+        closing(FileWorkerRegistry(cli.folder / ".longshore")) as presence,
         cli.start("worker") as worker,
     ):
-        while not (there := presence.present()):
+        while not (there := presence.live_workers()):
             continue
         answer = cli("submit", _write(cli, DIAMOND), "--wait", "--request-id", "d")
         (job,) = cli.jobs()
         told = json.loads(cli("events", job.id, "--all", "-o", "json").out)
-        stop(worker, signal.SIGTERM)
+        send_signal(worker, signal.SIGTERM)
 
     ran = {one["properties"].get("workerId") for one in told} - {None}
     assert (answer.code, ran) == (0, set(there))
 
 
 def test_whoever_waits_works_if_the_worker_that_was_there_is_gone(cli: Cli) -> None:
-    with closing(FilePresence(cli.folder / ".longshore")) as presence:
-        presence.appear("somebody", ("default",))
+    with closing(FileWorkerRegistry(cli.folder / ".longshore")) as presence:
+        presence.register("somebody", ("default",))
         with cli.start("submit", _write(cli, DIAMOND), "--wait", "--request-id", "d") as waiting:
             while not cli.jobs():
                 continue
-            presence.leave("somebody")
-            assert waiting.wait(PATIENCE_S) == 0
+            presence.deregister("somebody")
+            assert waiting.wait(TIMEOUT_S) == 0
 
-    assert cli.only_state() is JobState.COMPLETED
+    assert cli.only_job_state() is JobState.COMPLETED

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from longshore.interfaces.cli.exits import ExitCode
-from tests.interfaces.doors import PATIENCE_S, Answer, Cli, Terminal, stop
+from longshore.interfaces.cli.exit_codes import ExitCode
+from tests.interfaces.command_line import TIMEOUT_S, Cli, CommandResult, Terminal, send_signal
 
-Inside = Callable[..., Answer]
+Inside = Callable[..., CommandResult]
 
 
 def hang_up(terminal: Terminal) -> None:
@@ -72,8 +72,8 @@ def test_a_supervisor_logs_to_a_file_what_its_workers_say(cli: Cli) -> None:
 def test_a_worker_alone_logs_to_a_file_too(cli: Cli) -> None:
     with cli.start("worker", "--log-file", "work.log", "--log-format", "text", "-vv") as worker:
         worker.stdout.readline()
-        stop(worker, signal.SIGTERM)
-        code = worker.wait(PATIENCE_S)
+        send_signal(worker, signal.SIGTERM)
+        code = worker.wait(TIMEOUT_S)
         said = worker.stderr.read()
 
     assert code == 0
@@ -89,8 +89,8 @@ def test_a_worker_alone_logs_to_a_file_too(cli: Cli) -> None:
         (("--processes", "2", "--recycle-at", "noon"), "'noon' is not a time of day"),
         (("--log-format", "xml"), "log_format: "),
         (("--log-file", "/nowhere/at/all.log"), "log_file: '/nowhere/at/all.log' cannot be"),
-        (("--lifeline", "2"), "'--lifeline': Input should be greater"),
-        (("--lifeline", "999"), "--lifeline 999 is not a line to a supervisor"),
+        (("--supervisor-fd", "2"), "'--supervisor-fd': Input should be greater"),
+        (("--supervisor-fd", "999"), "--supervisor-fd 999 is not a line to a supervisor"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_begins(
@@ -138,7 +138,7 @@ def test_a_hang_up_by_hand_brings_fresh_workers(cli: Cli) -> None:
 
         os.kill(terminal.process.pid, signal.SIGHUP)
 
-        terminal.read_until("reason=asked")
+        terminal.read_until("reason=requested")
         terminal.read_until("code=0")
         assert terminal.text.count("worker.started") == 2
         os.kill(terminal.process.pid, signal.SIGTERM)
@@ -152,8 +152,8 @@ def test_a_terminal_that_is_closed_ends_everything(cli: Cli) -> None:
 
         hang_up(terminal)
 
-        terminal.process.wait(PATIENCE_S)
+        terminal.process.wait(TIMEOUT_S)
     log = (cli.folder / "work.log").read_text()
     assert '"reason": "stop"' in log
-    assert '"reason": "asked"' not in log
+    assert '"reason": "requested"' not in log
     assert log.count("worker.ended") == 1

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from longshore.core import commands as c
-from longshore.core.agents import happenings as h
-from longshore.core.agents.happenings import TodoState, Tokens, ToolOutcome
-from longshore.core.agents.trace import FILE, StepTrace, trace_document
-from longshore.core.blob_keys import attempt_file
-from longshore.core.definition import Definition, RunnerKind
+from longshore.core.agents import events as h
+from longshore.core.agents.events import TodoState, TokenCounts, ToolOutcome
+from longshore.core.agents.trace import TRACE_FILE, StepTrace, trace_document
+from longshore.core.blob_keys import attempt_file_key
+from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.ids import job_id_of
-from longshore.interfaces.cli.exits import ExitCode
-from longshore.wiring import Services
+from longshore.core.tasks import commands as c
+from longshore.interfaces.cli.exit_codes import ExitCode
+from longshore.wiring.services import Services
+from tests.interfaces.command_line import Cli, CommandResult
 from tests.interfaces.conftest import At
-from tests.interfaces.dead_store import LASTS, SECOND, TENANT, id_of, look
-from tests.interfaces.doors import Answer, Cli
+from tests.interfaces.dead_store import LEASE, SECOND, TENANT, id_of, query_services
 
-Inside = Callable[..., Answer]
+Inside = Callable[..., CommandResult]
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
 
 
@@ -30,46 +30,59 @@ def at(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)
 
 
-def a_step(name: str, *told: h.Happening, **how: Any) -> dict[str, Any]:
+def a_step(name: str, *events: h.AgentEvent, **how: Any) -> dict[str, Any]:
     trace = StepTrace(name, at=NOON, **how)
-    for happening in told:
-        trace.take(happening)
+    for happening in events:
+        trace.apply(happening)
     return trace.document(at(99))
 
 
 LOOK = a_step(
     "look",
-    h.Began(at=at(0.5), session_id="49412a8d-274b", model="claude-opus-5-5"),
-    h.Said(at=at(1.6), turn_id="m1", text="First [bold]I look[/bold].", tokens=Tokens(input=1200)),
-    h.Counted(at=at(1.7), model=None, tokens=Tokens(input=1200, output=80), cost_usd=0.0123),
-    h.ToolCalled(at=at(1.8), tool_id="t1", name="Bash", input={"command": "ls -la"}, turn_id="m1"),
-    h.ToolBegan(at=at(1.8), tool_id="t1", name="Bash"),
-    h.ToolEnded(at=at(3.1), tool_id="t1", outcome=ToolOutcome.OK, duration_ms=1300),
-    h.ToolCalled(at=at(3.2), tool_id="t2", name="Agent", input={"description": "Count"}),
-    h.SubagentBegan(at=at(3.3), agent_id="a1", kind="Explore", tool_id="t2"),
-    h.Said(at=at(3.4), turn_id="m2", parent="t2", text="I count."),
-    h.ToolCalled(at=at(3.5), tool_id="t3", name="Read", input={"file_path": "a.md"}, parent="t2"),
-    h.ToolEnded(at=at(3.6), tool_id="t3", outcome=ToolOutcome.FAILED, output="No such file"),
-    h.ToolEnded(at=at(3.9), tool_id="t2", outcome=ToolOutcome.OK, duration_ms=700),
-    h.Denied(at=at(4), tool_id="t4", name="Write"),
-    h.Retried(at=at(4.5), attempt=1, limit=2, delay_ms=581, status=529, error="overloaded"),
-    h.FellBack(at=at(5), model="opus", to_model="sonnet", why="overloaded"),
-    h.RateLimited(at=at(5.1), status="rejected", window="five_hour", resets_at=at(60)),
-    h.TodoKnown(at=at(2), todo_id="1", subject="Look around"),
-    h.TodoMoved(at=at(3), todo_id="1", state=TodoState.IN_PROGRESS),
-    h.TodoMoved(at=at(5.5), todo_id="1", state=TodoState.COMPLETED),
-    h.Counted(
-        at=at(6), model=None, tokens=Tokens(input=300, cache_read=13_500, output=20), cost_usd=0.01
+    h.SessionStarted(at=at(0.5), session_id="49412a8d-274b", model="claude-opus-5-5"),
+    h.AnswerReceived(
+        at=at(1.6), turn_id="m1", text="First [bold]I look[/bold].", tokens=TokenCounts(input=1200)
     ),
-    h.Resulted(at=at(7), completed=True, reason="completed"),
-    h.Finished(at=at(7)),
+    h.UsageCounted(
+        at=at(1.7), model=None, tokens=TokenCounts(input=1200, output=80), cost_usd=0.0123
+    ),
+    h.ToolRequested(
+        at=at(1.8), tool_id="t1", name="Bash", input={"command": "ls -la"}, turn_id="m1"
+    ),
+    h.ToolStarted(at=at(1.8), tool_id="t1", name="Bash"),
+    h.ToolFinished(at=at(3.1), tool_id="t1", outcome=ToolOutcome.OK, duration_ms=1300),
+    h.ToolRequested(at=at(3.2), tool_id="t2", name="Agent", input={"description": "Count"}),
+    h.SubagentStarted(at=at(3.3), agent_id="a1", kind="Explore", tool_id="t2"),
+    h.AnswerReceived(at=at(3.4), turn_id="m2", parent="t2", text="I count."),
+    h.ToolRequested(
+        at=at(3.5), tool_id="t3", name="Read", input={"file_path": "a.md"}, parent="t2"
+    ),
+    h.ToolFinished(at=at(3.6), tool_id="t3", outcome=ToolOutcome.FAILED, output="No such file"),
+    h.ToolFinished(at=at(3.9), tool_id="t2", outcome=ToolOutcome.OK, duration_ms=700),
+    h.ToolDenied(at=at(4), tool_id="t4", name="Write"),
+    h.ApiRetried(at=at(4.5), attempt=1, limit=2, delay_ms=581, status=529, error="overloaded"),
+    h.ModelFallback(at=at(5), model="opus", to_model="sonnet", reason="overloaded"),
+    h.RateLimited(at=at(5.1), status="rejected", window="five_hour", resets_at=at(60)),
+    h.TodoSeen(at=at(2), todo_id="1", subject="Look around"),
+    h.TodoUpdated(at=at(3), todo_id="1", state=TodoState.IN_PROGRESS),
+    h.TodoUpdated(at=at(5.5), todo_id="1", state=TodoState.COMPLETED),
+    h.UsageCounted(
+        at=at(6),
+        model=None,
+        tokens=TokenCounts(input=300, cache_read=13_500, output=20),
+        cost_usd=0.01,
+    ),
+    h.QueryFinished(at=at(7), completed=True, reason="completed"),
+    h.StepFinished(at=at(7)),
 )
 WRITE = {
     **a_step(
         "write",
-        h.Said(at=at(1), turn_id="m1", text="API Error: 500", error="server_error"),
-        h.Resulted(at=at(2), completed=False, reason="api_error", status=500, error="it broke"),
-        h.Finished(at=at(62)),
+        h.AnswerReceived(at=at(1), turn_id="m1", text="API Error: 500", error="server_error"),
+        h.QueryFinished(
+            at=at(2), completed=False, reason="api_error", status=500, error="it broke"
+        ),
+        h.StepFinished(at=at(62)),
         resumed=True,
         session_id="s2",
     ),
@@ -135,25 +148,25 @@ async def _fill(services: Services) -> None:
 
 async def _run(services: Services, task_id: str, left: Any, *, ends: bool) -> None:
     """One attempt, as a worker would record it, and the trace that it left."""
-    claim = c.Claim(worker_id="harbour-1", process_id=1, lasts=LASTS)
-    claimed = await services.transitions.task(task_id, claim)
+    claim = c.Claim(worker_id="harbour-1", process_id=1, lease_duration=LEASE)
+    claimed = await services.transitions.apply_to_task(task_id, claim)
     if left is not None:
         data = left if isinstance(left, str) else json.dumps(left)
-        await services.backend.blobs.put(attempt_file(task_id, 1, FILE), data.encode())
+        await services.backend.blobs.put(attempt_file_key(task_id, 1, TRACE_FILE), data.encode())
     if ends:
         completed = c.Complete(fence=claimed.fence, result=None, duration=SECOND)
-        await services.transitions.task(task_id, completed)
+        await services.transitions.apply_to_task(task_id, completed)
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with jobs whose tasks left traces of all kinds, filled without any child process."""
     folder = tmp_path_factory.mktemp("store") / ".longshore"
-    look(folder, _fill)
+    query_services(folder, _fill)
     return folder
 
 
-def named(text: str) -> str:
+def entity_id(text: str) -> str:
     """The id of a job, or of a task of one: ``one_review``."""
     job, _, key = text.partition("_")
     return job_id_of(TENANT, job) + (f"_{key}" if key else "")
@@ -161,13 +174,13 @@ def named(text: str) -> str:
 
 @pytest.fixture
 def ask(store: Path, inside: Inside, at: At) -> Inside:
-    return lambda text, *more: inside("trace", named(text), *more, *at(store))
+    return lambda text, *more: inside("trace", entity_id(text), *more, *at(store))
 
 
 @pytest.fixture
 def ask_here(store: Path, inside: Inside) -> Inside:
     """Without a server, whose start takes longer than the answer."""
-    return lambda text, *more: inside("trace", named(text), *more, "--data-dir", str(store))
+    return lambda text, *more: inside("trace", entity_id(text), *more, "--data-dir", str(store))
 
 
 def test_the_one_agent_task_of_a_job_is_shown_as_a_timeline(ask: Inside) -> None:
@@ -175,7 +188,7 @@ def test_the_one_agent_task_of_a_job_is_shown_as_a_timeline(ask: Inside) -> None
 
     lines = answer.out.splitlines()
     assert answer.code == ExitCode.OK, answer.err
-    assert lines[0] == f"{named('one_review')}  completed  attempt 1 of 1"
+    assert lines[0] == f"{entity_id('one_review')}  completed  attempt 1 of 1"
     for wanted in (
         r"look  completed",
         r"model +sonnet",
@@ -214,7 +227,7 @@ def test_a_task_is_shown_as_its_job_is(ask_here: Inside) -> None:
 def test_a_trace_as_json_is_all_that_is_kept(ask: Inside) -> None:
     answer = ask("one", "-o", "json")
 
-    task = {"requestId": named("one_review"), "attempt": 1}
+    task = {"requestId": entity_id("one_review"), "attempt": 1}
     assert answer.json == {**task, **GOOD}
 
 
@@ -271,7 +284,7 @@ def test_a_server_without_a_trace_gives_the_same_reason(ask: Inside) -> None:
 
 
 def test_a_narrow_terminal_folds_what_was_said_and_keeps_the_figures(store: Path, cli: Cli) -> None:
-    arguments = ("trace", named("one"), "--data-dir", str(store))
+    arguments = ("trace", entity_id("one"), "--data-dir", str(store))
     with cli.terminal(*arguments, env={"COLUMNS": "80"}) as terminal:
         assert terminal.wait() == ExitCode.OK
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.interfaces.doors import PATIENCE_S, Cli
+from tests.interfaces.command_line import TIMEOUT_S, Cli
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = re.compile(r"longshore is up at (http://\S+)")
@@ -35,7 +35,7 @@ def up(cli: Cli, *options: str) -> Iterator[Up]:
             assert found, process.communicate()
             key = (cli.folder / ".longshore" / "api-key").read_text().strip()
             with httpx.Client(
-                base_url=found[1], headers={"x-api-key": key}, timeout=PATIENCE_S
+                base_url=found[1], headers={"x-api-key": key}, timeout=TIMEOUT_S
             ) as client:
                 yield process, client
         finally:
@@ -63,7 +63,7 @@ def test_a_job_that_is_submitted_is_done_and_ctrl_c_ends_in_good_order(cli: Cli)
 
         process.send_signal(signal.SIGINT)
 
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(TIMEOUT_S) == 0
     assert stat.S_IMODE((cli.folder / ".longshore" / "api-key").stat().st_mode) == 0o600
 
 
@@ -72,7 +72,7 @@ def test_what_runs_may_finish_when_it_is_stopped(cli: Cli) -> None:
         job_id = client.post("/v1/jobs", json=SLOW).json()["jobId"]
         begun(client, job_id)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(TIMEOUT_S) == 0
 
     (job,) = cli.jobs()
     assert job.state.value == "completed"
@@ -141,11 +141,11 @@ def logged(process: subprocess.Popen[str], event: str) -> dict[str, Any]:
     raise AssertionError(event)
 
 
-def feed(cli: Cli, said: str) -> None:
+def feed(cli: Cli, printed: str) -> None:
     """A definition in a file; its tasks print this."""
     folder = cli.folder / "definitions"
     folder.mkdir(exist_ok=True)
-    definition = {"name": "feed", "runner": "command", "options": {"argv": ["echo", said]}}
+    definition = {"name": "feed", "runner": "command", "options": {"argv": ["echo", printed]}}
     (folder / "feed.json").write_text(json.dumps(definition))
 
 
@@ -186,7 +186,7 @@ def test_a_broken_file_is_on_the_screen_and_everything_else_goes_on(cli: Cli) ->
         assert "\x1b" not in shown
         assert version_of(client) == (1, ["one"])
         (cli.folder / "longshore.yaml").write_text("definitions: {a: {runner: command}}\n")
-        assert logged(process, "definition_file.mended")["file"] == "longshore.yaml"
+        assert logged(process, "definition_file.fixed")["file"] == "longshore.yaml"
         assert logged(process, "definition.applied")["definition"] == "a"
 
 
@@ -227,7 +227,7 @@ def test_who_stores_another_version_by_the_api_is_overruled_only_by_a_changed_fi
         feed(cli, "another")
         assert logged(process, "definition.applied")["version"] == 3
         (cli.folder / "definitions" / "feed.json").unlink()
-        assert logged(process, "definition.left_as_it_is")["definition"] == "feed"
+        assert logged(process, "definition.file_removed")["definition"] == "feed"
         assert version_of(client) == (3, ["another"])
 
 
@@ -243,7 +243,7 @@ def test_two_that_watch_one_folder_store_a_change_once(cli: Cli) -> None:
         beside.unlink()
         for process in (first, second):
             # By now each has done what it does when it sees a change.
-            logged(process, "definition_file.mended")
+            logged(process, "definition_file.fixed")
         assert version_of(client) == (2, ["another"])
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from longshore.core.states import JobState, TaskState
-from longshore.ports.output import START
-from longshore.services.crew import until_nothing_is_left
+from longshore.core.tasks.states import JobState, TaskState
+from longshore.ports.output import OUTPUT_START
+from longshore.services.worker_group import wait_until_idle
 from longshore.settings import load_settings
-from longshore.wiring import wired
-from tests.interfaces.doors import PATIENCE_S, Answer, Cli, is_alive, stop
+from longshore.wiring.services import open_services
+from tests.interfaces.command_line import TIMEOUT_S, Cli, CommandResult, is_alive, send_signal
 
-Inside = Callable[..., Answer]
+Inside = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_burst_waits_for_another_attempt(cli: Cli, submit: Callable[..., str])
     answer = cli("worker", "--burst")
 
     assert answer.code == 0
-    assert cli.only_state() is JobState.COMPLETED
+    assert cli.only_job_state() is JobState.COMPLETED
 
 
 def test_what_waits_for_a_dispatcher_is_something_left(
@@ -79,15 +79,17 @@ def test_what_waits_for_a_dispatcher_is_something_left(
     settings = load_settings({"data_dir": cli.folder / ".longshore"}, environ={})
 
     async def story() -> TaskState:
-        async with wired(settings) as services:
+        async with open_services(settings) as services:
             worker = services.worker()
             working = asyncio.ensure_future(worker.run())
             ledger, output = services.backend.ledger, services.backend.output
-            while not (await ledger.task(f"{job_id}_a")).state.terminal:
-                await output.wait(f"{job_id}_a", after=START, wait=timedelta(milliseconds=20))
+            while not (await ledger.get_task(f"{job_id}_a")).state.terminal:
+                await output.wait_for_output(
+                    f"{job_id}_a", after=OUTPUT_START, timeout=timedelta(milliseconds=20)
+                )
             worker.stop()
             await working
-            left = until_nothing_is_left(
+            left = wait_until_idle(
                 services.backend,
                 services.dispatcher,
                 tenant="default",
@@ -96,7 +98,7 @@ def test_what_waits_for_a_dispatcher_is_something_left(
             )
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(left, 0.3)
-            return (await ledger.task(f"{job_id}_b")).state
+            return (await ledger.get_task(f"{job_id}_b")).state
 
     assert asyncio.run(story()) is TaskState.PENDING
 
@@ -115,18 +117,18 @@ def test_the_first_line_says_what_is_served(cli: Cli) -> None:
 def test_a_signal_lets_what_runs_finish(
     cli: Cli, submit: Callable[..., str], inside: Inside
 ) -> None:
-    begun, gate = cli.pipe("begun"), cli.pipe("gate")
+    begun, gate = cli.make_fifo("begun"), cli.make_fifo("gate")
     job_id = submit(
         _shell("first", f"echo > {begun}; read line < {gate}"),
         _shell("second", "true", dependsOn=["first"]),
     )
     with cli.start("worker") as worker:
         begun.read_text()
-        stop(worker, signal.SIGTERM)
+        send_signal(worker, signal.SIGTERM)
         while "stopping when 1 task" not in worker.stderr.readline():
             continue
         gate.write_text("go\n")
-        code = worker.wait(PATIENCE_S)
+        code = worker.wait(TIMEOUT_S)
 
     assert code == 0
     assert _events(cli, inside, f"{job_id}_first")[-1] == "Task Completed"
@@ -136,15 +138,15 @@ def test_a_signal_lets_what_runs_finish(
 def test_a_second_signal_gives_back_at_once_what_runs(
     cli: Cli, submit: Callable[..., str], inside: Inside
 ) -> None:
-    told = cli.pipe("told")
+    told = cli.make_fifo("told")
     job_id = submit(_shell("deaf", f"trap '' TERM; echo $$ > {told}; sleep 600"))
     with cli.start("worker") as worker:
         child = int(told.read_text())
-        stop(worker, signal.SIGINT)
+        send_signal(worker, signal.SIGINT)
         while "stopping when 1 task" not in worker.stderr.readline():
             continue
-        stop(worker, signal.SIGINT)
-        code = worker.wait(PATIENCE_S)
+        send_signal(worker, signal.SIGINT)
+        code = worker.wait(TIMEOUT_S)
 
     assert code == 128 + signal.SIGINT
     assert not is_alive(child)
@@ -158,8 +160,8 @@ def test_a_second_signal_gives_back_at_once_what_runs(
 def test_an_idle_worker_stops_at_once(cli: Cli) -> None:
     with cli.start("worker") as worker:
         worker.stdout.readline()
-        stop(worker, signal.SIGTERM)
-        code = worker.wait(PATIENCE_S)
+        send_signal(worker, signal.SIGTERM)
+        code = worker.wait(TIMEOUT_S)
 
     assert code == 0
     assert list((cli.folder / ".longshore" / "workers").glob("*.lock")) == []

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from longshore.interfaces.definition_documents import read_definition, request_document
 from longshore.interfaces.definition_files import (
     FILE_LIMIT,
     FILE_LIMIT_BYTES,
@@ -14,7 +13,9 @@ from longshore.interfaces.definition_files import (
     read_folder,
     read_paths,
 )
-from longshore.services.definition_sync import Reading
+from longshore.services.definition_reader import read_definition
+from longshore.services.definitions_sync import FolderContents
+from longshore.services.documents import definition_request
 
 ROOT = Path(__file__).parents[2]
 GOOD = "name: good\nrunner: command\n"
@@ -32,11 +33,11 @@ def put(path: Path, content: str | bytes) -> None:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def names(reading: Reading) -> list[str]:
-    return sorted(one.definition.name for one in reading.documents)
+def names(reading: FolderContents) -> list[str]:
+    return sorted(one.definition.name for one in reading.definitions)
 
 
-def told(reading: Reading) -> list[str]:
+def problem_texts(reading: FolderContents) -> list[str]:
     return [str(problem) for problem in reading.problems]
 
 
@@ -63,7 +64,7 @@ def test_definitions_are_read_from_every_place_and_in_every_form(tmp_path: Path)
         "f": "definitions/UPPER.YAML",
     }
     for one in documents:
-        assert read_definition(request_document(one.definition)) == one.definition
+        assert read_definition(definition_request(one.definition)) == one.definition
 
 
 @pytest.mark.parametrize("text", [None, "", "# later\n", "definitions:\n", "definitions: {}"])
@@ -71,11 +72,13 @@ def test_a_folder_may_say_nothing(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         put(tmp_path / "longshore.yaml", text)
 
-    assert read_folder(tmp_path) == Reading((), ())
+    assert read_folder(tmp_path) == FolderContents((), ())
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
-    assert told(read_folder(tmp_path / "no")) == [f"{tmp_path}/no: there is no such folder"]
+    assert problem_texts(read_folder(tmp_path / "no")) == [
+        f"{tmp_path}/no: there is no such folder"
+    ]
 
 
 def test_aliases_and_merged_fields_are_understood(tmp_path: Path) -> None:
@@ -89,8 +92,8 @@ def test_aliases_and_merged_fields_are_understood(tmp_path: Path) -> None:
 
     reading = read_folder(tmp_path)
 
-    assert told(reading) == []
-    a, b, c = (one.definition for one in reading.documents)
+    assert problem_texts(reading) == []
+    a, b, c = (one.definition for one in reading.definitions)
     assert [one.timeout and one.timeout.seconds for one in (a, b, c)] == [5, 9, 5]
     assert [one.retry and one.retry.max_attempts for one in (a, b, c)] == [7, 7, 7]
     assert c.queue == "q"
@@ -162,7 +165,7 @@ def test_a_broken_file_is_told_with_its_place_and_costs_only_itself(
     reading = read_folder(tmp_path)
 
     assert names(reading) == ["good"]
-    (problem,) = told(reading)
+    (problem,) = problem_texts(reading)
     assert problem.startswith("definitions/broken.yaml")
     assert expected in problem
 
@@ -182,7 +185,7 @@ def test_a_broken_file_is_told_with_its_place_and_costs_only_itself(
 def test_likewise_a_json_file(tmp_path: Path, content: str, expected: str) -> None:
     put(tmp_path / "definitions/broken.json", content)
 
-    (problem,) = told(read_folder(tmp_path))
+    (problem,) = problem_texts(read_folder(tmp_path))
 
     assert problem.startswith("definitions/broken.json")
     assert expected in problem
@@ -194,7 +197,7 @@ def test_longshore_yaml_has_definitions_and_nothing_else(tmp_path: Path) -> None
     reading = read_folder(tmp_path)
 
     assert names(reading) == []
-    assert told(reading) == [
+    assert problem_texts(reading) == [
         "longshore.yaml, line 1: name: unknown here; expected 'definitions' alone",
         "longshore.yaml, line 2: runner: unknown here; expected 'definitions' alone",
     ]
@@ -203,7 +206,7 @@ def test_longshore_yaml_has_definitions_and_nothing_else(tmp_path: Path) -> None
 def test_a_file_with_many_problems_tells_some_and_how_many_there_are(tmp_path: Path) -> None:
     write(tmp_path, a="".join(f"x{number}: 1\n" for number in range(1_000)))
 
-    problems = told(read_folder(tmp_path))
+    problems = problem_texts(read_folder(tmp_path))
 
     assert len(problems) == PROBLEM_LIMIT + 1
     assert problems[-1] == "definitions/a.yaml: and 982 more of such problems"
@@ -216,7 +219,7 @@ def test_a_name_in_two_files_counts_in_neither_and_both_are_told(tmp_path: Path)
     reading = read_folder(tmp_path)
 
     assert names(reading) == ["good"]
-    assert told(reading) == [
+    assert problem_texts(reading) == [
         "longshore.yaml: 'feed' is defined in definitions/a.yaml too, and none of them counts;"
         " keep one",
         "definitions/a.yaml: 'feed' is defined in longshore.yaml too, and none of them counts;"
@@ -233,7 +236,7 @@ def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
     reading = read_folder(tmp_path)
 
     assert names(reading) == ["good", "just"]
-    assert told(reading) == [
+    assert problem_texts(reading) == [
         "definitions/huge.yaml: it has 104,857,600 bytes, more than 262,144; divide it, or move it"
         " out of the folder"
     ]
@@ -249,7 +252,7 @@ def test_a_folder_of_too_many_files_is_not_read(tmp_path: Path, count: int) -> N
     reading = read_folder(tmp_path)
 
     assert names(reading) == ["own"]
-    (problem,) = told(reading)
+    (problem,) = problem_texts(reading)
     assert problem.startswith("definitions/: it has more than 1,000 files")
 
 
@@ -257,7 +260,7 @@ def test_a_folder_of_too_many_bytes_is_not_read(tmp_path: Path) -> None:
     fit = FOLDER_LIMIT_BYTES // FILE_LIMIT_BYTES
     write(tmp_path, **{f"f{number}": b"#" * FILE_LIMIT_BYTES for number in range(fit)}, g=GOOD)
 
-    (problem,) = told(read_folder(tmp_path))
+    (problem,) = problem_texts(read_folder(tmp_path))
 
     assert problem.startswith("definitions/: its files have 1,048,603 bytes, more than 1,048,576")
 
@@ -309,19 +312,19 @@ def test_files_and_folders_that_somebody_names_are_read_together(tmp_path: Path)
 
     assert names(read_paths([place["shop"], place["one.yml"]])) == ["good", "one", "own"]
     assert names(read_paths([place["shop"] / "longshore.yaml", place["more"]])) == ["a", "b", "own"]
-    assert read_paths([place["shop"] / "definitions"]).documents[0].definition.name == "good"
+    assert read_paths([place["shop"] / "definitions"]).definitions[0].definition.name == "good"
     reading = read_paths([place["bad.yml"], place["no.yml"], place["more"]])
     assert names(reading) == ["a", "b"]
-    assert told(reading) == [
+    assert problem_texts(reading) == [
         f"{place['bad.yml']}, line 2: runner: expected one of command, python, agent, not 'steam'",
         f"{place['no.yml']}: there is no such file",
     ]
     twice = read_paths([place["one.yml"], place["shop"], place["shop"] / "definitions/good.yaml"])
-    assert (names(twice), told(twice)) == (["good", "one", "own"], [])
+    assert (names(twice), problem_texts(twice)) == (["good", "one", "own"], [])
 
 
 def test_the_example_is_read_without_a_problem() -> None:
     reading = read_folder(ROOT / "examples" / "shop")
 
-    assert told(reading) == []
+    assert problem_texts(reading) == []
     assert names(reading) == ["import-feed", "mail-customers", "mail-staff", "price-list"]

@@ -8,38 +8,38 @@ import pytest
 
 from longshore.interfaces import definition_files
 from longshore.interfaces.definition_files import FolderWatch
-from longshore.services.definition_sync import Reading
-from tests.interfaces.test_definition_files import GOOD, names, put, told, write
+from longshore.services.definitions_sync import FolderContents
+from tests.interfaces.test_definition_files import GOOD, names, problem_texts, put, write
 
 BAD = "name: bad\nrunner: steam\n"
 
 
-class Watch:
+class WatchedFolder:
     """A folder that is watched, after its first reading."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.watch = FolderWatch(folder)
         self.watch.read()
-        self.looks(2)
+        self.poll(2)
 
-    def looks(self, times: int = 1) -> Reading:
-        return [self.watch.look() for _ in range(times)][-1]
+    def poll(self, times: int = 1) -> FolderContents:
+        return [self.watch.poll() for _ in range(times)][-1]
 
 
-def described(reading: Reading) -> dict[str, str]:
-    return {one.definition.name: one.definition.description for one in reading.documents}
+def described(reading: FolderContents) -> dict[str, str]:
+    return {one.definition.name: one.definition.description for one in reading.definitions}
 
 
 def test_a_change_counts_when_it_has_stood_still_for_a_look(tmp_path: Path) -> None:
     write(tmp_path, a=f"{GOOD}description: before\n")
-    watch = Watch(tmp_path)
+    watch = WatchedFolder(tmp_path)
 
     write(tmp_path, a=f"{GOOD}description: af")  # valid, but only half of it
-    assert described(watch.looks()) == {"good": "before"}
+    assert described(watch.poll()) == {"good": "before"}
     write(tmp_path, a=f"{GOOD}description: afterwards\n", b="name: b\nrunner: python\n")
-    assert described(watch.looks()) == {"good": "before"}
-    assert described(watch.looks()) == {"good": "afterwards", "b": ""}
+    assert described(watch.poll()) == {"good": "before"}
+    assert described(watch.poll()) == {"good": "afterwards", "b": ""}
 
 
 def test_what_was_half_written_at_the_first_reading_is_read_again(
@@ -52,67 +52,67 @@ def test_what_was_half_written_at_the_first_reading_is_read_again(
     assert described(watch.read()) == {"good": "abc"}
     write(tmp_path, a=f"{GOOD}description: xyz\n")
 
-    watch.look()
+    watch.poll()
 
-    assert described(watch.look()) == {"good": "xyz"}
+    assert described(watch.poll()) == {"good": "xyz"}
 
 
 def test_a_file_that_is_saved_by_renaming_is_never_gone(tmp_path: Path) -> None:
     write(tmp_path, a=f"{GOOD}description: before\n")
-    watch = Watch(tmp_path)
+    watch = WatchedFolder(tmp_path)
 
     put(tmp_path / "new", f"{GOOD}description: after\n")
     (tmp_path / "definitions/a.yaml").unlink()
-    assert described(watch.looks()) == {"good": "before"}
+    assert described(watch.poll()) == {"good": "before"}
     (tmp_path / "new").rename(tmp_path / "definitions/a.yaml")
-    assert described(watch.looks()) == {"good": "before"}
-    assert described(watch.looks()) == {"good": "after"}
+    assert described(watch.poll()) == {"good": "before"}
+    assert described(watch.poll()) == {"good": "after"}
 
 
 def test_a_file_that_stays_away_is_gone(tmp_path: Path) -> None:
     put(tmp_path / "longshore.yaml", "definitions: {own: {runner: command}}")
     write(tmp_path, a=GOOD)
-    watch = Watch(tmp_path)
+    watch = WatchedFolder(tmp_path)
 
     (tmp_path / "definitions/a.yaml").unlink()
-    assert names(watch.looks()) == ["good", "own"]
-    assert names(watch.looks()) == ["own"]
+    assert names(watch.poll()) == ["good", "own"]
+    assert names(watch.poll()) == ["own"]
     (tmp_path / "definitions").rmdir()
     (tmp_path / "longshore.yaml").unlink()
-    assert watch.looks(2) == Reading((), ())
+    assert watch.poll(2) == FolderContents((), ())
 
 
 def test_a_file_that_breaks_is_told_until_it_is_mended(tmp_path: Path) -> None:
     write(tmp_path, a=GOOD)
-    watch = Watch(tmp_path)
+    watch = WatchedFolder(tmp_path)
 
     write(tmp_path, a=BAD)
-    reading = watch.looks(2)
+    reading = watch.poll(2)
     assert (names(reading), len(reading.problems)) == ([], 1)
-    assert watch.looks() == reading
+    assert watch.poll() == reading
     write(tmp_path, a=f"{GOOD}# mended")
-    assert names(watch.looks(2)) == ["good"]
-    assert told(watch.looks()) == []
+    assert names(watch.poll(2)) == ["good"]
+    assert problem_texts(watch.poll()) == []
 
 
 def test_a_folder_that_cannot_be_listed_for_a_while_has_lost_nothing(tmp_path: Path) -> None:
     write(tmp_path, a=GOOD)
-    watch = Watch(tmp_path)
+    watch = WatchedFolder(tmp_path)
 
     (tmp_path / "definitions").rename(tmp_path / "moved")
     (tmp_path / "definitions").symlink_to("definitions")
-    reading = watch.looks(3)
+    reading = watch.poll(3)
     assert (names(reading), len(reading.problems)) == (["good"], 1)
     (tmp_path / "definitions").unlink()
     (tmp_path / "moved").rename(tmp_path / "definitions")
-    assert (names(watch.looks()), told(watch.looks())) == (["good"], [])
+    assert (names(watch.poll()), problem_texts(watch.poll())) == (["good"], [])
 
 
 def test_a_file_that_changes_while_it_is_read_is_left_to_the_next_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, a=f"{GOOD}description: before\n")
-    watch = Watch(tmp_path)
+    watch = WatchedFolder(tmp_path)
     path, fstat, calls = tmp_path / "definitions/a.yaml", os.fstat, []
     words = iter(["afterwards", "later still"])
 
@@ -123,10 +123,10 @@ def test_a_file_that_changes_while_it_is_read_is_left_to_the_next_look(
         return fstat(descriptor)
 
     put(path, f"{GOOD}description: meanwhile\n")
-    watch.looks()
+    watch.poll()
     monkeypatch.setattr(definition_files.os, "fstat", somebody_writes)
-    assert described(watch.looks()) == {"good": "before"}
-    assert described(watch.looks(2)) == {"good": "afterwards"}
+    assert described(watch.poll()) == {"good": "before"}
+    assert described(watch.poll(2)) == {"good": "afterwards"}
     calls.clear()
-    (problem,) = told(FolderWatch(tmp_path).read())
+    (problem,) = problem_texts(FolderWatch(tmp_path).read())
     assert "it is being written just now; it is read again at the next look" in problem

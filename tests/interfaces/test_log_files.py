@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from longshore.errors import ConfigurationError
-from longshore.interfaces.cli.log_files import Journal, log_to_file, numbered
+from longshore.interfaces.cli.log_files import WorkerLog, log_to_file, with_worker_number
 from longshore.settings import Settings
 
 logger = logging.getLogger("longshore.test")
@@ -39,7 +39,7 @@ def test_records_go_to_the_file_as_json_unless_text_is_asked_for(tmp_path: Path)
 
 def test_a_full_file_is_put_aside_and_the_oldest_is_dropped(tmp_path: Path) -> None:
     log_to_file(Settings(log_file_bytes=1024, log_file_count=2), tmp_path / "a.log")
-    journal = Journal()
+    journal = WorkerLog()
 
     for number in range(50):
         journal.write(1, f"line {number:02} " + "x" * 90)
@@ -57,7 +57,7 @@ def test_a_file_that_cannot_be_written_is_a_wrong_setting(tmp_path: Path) -> Non
 
 def test_lines_of_workers_and_own_records_stand_in_one_file(tmp_path: Path) -> None:
     log_to_file(Settings(), tmp_path / "a.log")
-    journal = Journal()
+    journal = WorkerLog()
 
     logger.info("worker.started", extra={"worker": 2})
     journal.write(2, '{"event": "lease.lost"}')
@@ -80,4 +80,4 @@ def test_lines_of_workers_and_own_records_stand_in_one_file(tmp_path: Path) -> N
     ],
 )
 def test_a_line_gets_its_number_and_json_stays_json(line: str, expected: str) -> None:
-    assert numbered(3, line) == expected
+    assert with_worker_number(3, line) == expected

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 import longshore
-from longshore.core.submission import read_job
+from longshore.core.jobs.submission import read_job
 from longshore.errors import UsageError
 from longshore.interfaces.python.calls import Call, CallGraph
-from longshore.interfaces.python.submitting import prepared
+from longshore.interfaces.python.submission import prepare_job
 from tests.interfaces.python_tasks import anything, count, fetch, total
 
 
 def document_of(*calls: Call[Any]) -> dict[str, Any]:
-    document = CallGraph.of(calls).document()
+    document = CallGraph.from_calls(calls).document()
     read_job(document, limit=10_000)
     return document
 
@@ -75,10 +75,10 @@ def test_keys_are_the_same_each_time() -> None:
 
 def test_a_key_can_be_given_and_others_step_aside() -> None:
     calls = [
-        fetch.of("a").using(key="fetch-1"),
+        fetch.of("a").with_options(key="fetch-1"),
         fetch.of("b"),
         fetch.of("c"),
-        count.of([]).using(key="total"),
+        count.of([]).with_options(key="total"),
         total.of({}),
     ]
 
@@ -86,10 +86,10 @@ def test_a_key_can_be_given_and_others_step_aside() -> None:
 
 
 def test_a_key_that_is_given_twice_is_refused() -> None:
-    calls = [fetch.of("a").using(key="x"), fetch.of("b").using(key="x")]
+    calls = [fetch.of("a").with_options(key="x"), fetch.of("b").with_options(key="x")]
 
     with pytest.raises(UsageError, match="2 tasks of the job have the key 'x'"):
-        CallGraph.of(calls)
+        CallGraph.from_calls(calls)
 
 
 def test_a_name_that_no_key_may_have_is_made_to_fit() -> None:
@@ -105,17 +105,17 @@ def test_a_name_that_no_key_may_have_is_made_to_fit() -> None:
 def test_a_call_can_wait_for_another_without_its_result() -> None:
     load = fetch.of("a")
 
-    *_, last = document_of(count.of(load).using(after=[load, fetch.of("b")]))["tasks"]
+    *_, last = document_of(count.of(load).with_options(after=[load, fetch.of("b")]))["tasks"]
 
     assert last["dependsOn"] == ["fetch-1", "fetch-2"]
 
 
 def test_wishes_of_a_call_go_into_its_task() -> None:
     moment = datetime(2030, 1, 31, 12, tzinfo=UTC)
-    call = fetch.of("a").using(queue="slow", priority="low", max_attempts=1, delay="5m")
+    call = fetch.of("a").with_options(queue="slow", priority="low", max_attempts=1, delay="5m")
 
     (task,) = document_of(call)["tasks"]
-    (timed,) = document_of(fetch.of("a").using(run_at=moment))["tasks"]
+    (timed,) = document_of(fetch.of("a").with_options(run_at=moment))["tasks"]
 
     assert {name: task[name] for name in ("queue", "priority", "maxAttempts", "delay")} == {
         "queue": "slow",
@@ -127,12 +127,12 @@ def test_wishes_of_a_call_go_into_its_task() -> None:
 
 
 def test_a_call_stays_as_it_is_when_another_is_made_from_it() -> None:
-    call = fetch.of("a").using(queue="slow")
+    call = fetch.of("a").with_options(queue="slow")
 
-    other = call.using(key="x")
+    other = call.with_options(key="x")
 
-    assert (call.wishes.key, call.wishes.queue) == (None, "slow")
-    assert (other.wishes.key, other.wishes.queue) == ("x", "slow")
+    assert (call.options.key, call.options.queue) == (None, "slow")
+    assert (other.options.key, other.options.queue) == ("x", "slow")
     assert call != other
 
 
@@ -152,13 +152,13 @@ def test_wishes_that_cannot_be_meant_are_refused_where_they_are_made(
     wishes: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(UsageError, match=told):
-        fetch.of("a").using(**wishes)
+        fetch.of("a").with_options(**wishes)
 
 
 @pytest.mark.parametrize("work", [5, "fetch", fetch, [5], []])
 def test_what_is_no_call_cannot_be_submitted(work: Any) -> None:
     with pytest.raises(UsageError, match=r"expected a call|no task to submit"):
-        prepared(work, {})
+        prepare_job(work, {})
 
 
 def test_a_call_shows_what_it_would_do() -> None:
@@ -177,8 +177,8 @@ def test_a_chain_of_thousands_of_calls_is_an_ordinary_job() -> None:
 
 
 def test_options_of_a_job_are_for_tasks_that_do_not_say_it_themselves() -> None:
-    pages = fetch.of("a").using(queue="own")
-    ready = prepared(count.of(pages), {"queue": "all", "priority": "high", "name": "night"})
+    pages = fetch.of("a").with_options(queue="own")
+    ready = prepare_job(count.of(pages), {"queue": "all", "priority": "high", "name": "night"})
 
     first, second = ready.document["tasks"]
 
@@ -188,8 +188,8 @@ def test_options_of_a_job_are_for_tasks_that_do_not_say_it_themselves() -> None:
 
 
 def test_a_job_begins_late_with_its_roots() -> None:
-    timed = fetch.of("b").using(delay=1)
-    ready = prepared(total.of({"a": fetch.of("a"), "b": timed}), {"delay": timedelta(minutes=1)})
+    timed = fetch.of("b").with_options(delay=1)
+    ready = prepare_job(total.of({"a": fetch.of("a"), "b": timed}), {"delay": timedelta(minutes=1)})
 
     first, second, last = ready.document["tasks"]
 
@@ -200,30 +200,30 @@ def test_a_job_begins_late_with_its_roots() -> None:
 def test_a_document_is_sent_as_it_is_but_for_the_options() -> None:
     document = {"name": "mine", "tasks": [{"taskId": "a", "name": "command"}, "broken"]}
 
-    ready = prepared(document, {"priority": "low"})
+    ready = prepare_job(document, {"priority": "low"})
 
     assert ready.document == {
         "name": "mine",
         "tasks": [{"taskId": "a", "name": "command", "priority": "low"}, "broken"],
     }
-    assert prepared({"tasks": None}, {"name": "x"}).document == {"tasks": None, "name": "x"}
+    assert prepare_job({"tasks": None}, {"name": "x"}).document == {"tasks": None, "name": "x"}
     assert document["tasks"][0] == {"taskId": "a", "name": "command"}
 
 
 def test_an_unknown_option_is_told() -> None:
     with pytest.raises(UsageError, match=r"no option is called 'prio'; there are name, queue"):
-        prepared(fetch.of("a"), {"prio": "low"})
+        prepare_job(fetch.of("a"), {"prio": "low"})
 
 
 def test_two_functions_with_one_name_are_refused() -> None:
     twin = longshore.task(name=fetch.name, queue="other")(count.__wrapped__)
-    twin.definition = lambda: fetch.definition(run_here=True)
+    twin.definition = lambda: fetch.definition(in_process=True)
 
     with pytest.raises(UsageError, match="two task functions are named"):
-        prepared([fetch.of("a"), twin.of([])], {})
+        prepare_job([fetch.of("a"), twin.of([])], {})
 
 
 def test_every_definition_that_a_job_needs_goes_with_it_once() -> None:
-    ready = prepared(total.of({"a": fetch.of("a"), "b": fetch.of("b")}), {})
+    ready = prepare_job(total.of({"a": fetch.of("a"), "b": fetch.of("b")}), {})
 
     assert [definition.name for definition in ready.definitions] == [fetch.name, total.name]

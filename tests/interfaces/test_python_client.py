@@ -11,19 +11,19 @@ import pytest
 
 import longshore
 from longshore.core.ids import job_id_of
-from longshore.core.rows import TaskRow
-from longshore.core.states import JobState, Priority, TaskState
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import JobState, Priority, TaskState
 from longshore.errors import (
     AlreadyExists,
     BackendUnavailable,
     ConfigurationError,
     InvalidJob,
     NotFound,
-    TaskCancelled,
+    TaskCancelledError,
     UsageError,
 )
 from longshore.settings import load_settings
-from longshore.wiring import wired
+from longshore.wiring.services import open_services
 from tests.interfaces.python_tasks import count, fetch
 
 COMMAND = {"tasks": [{"taskId": "a", "name": "command", "input": {"argv": ["true"]}}]}
@@ -44,15 +44,15 @@ def stored(folder: Path, *task_ids: str) -> list[TaskRow]:
     """The rows, read as another process would."""
 
     async def read() -> list[TaskRow]:
-        async with wired(load_settings({"data_dir": folder})) as services:
-            return await services.backend.ledger.tasks(task_ids)
+        async with open_services(load_settings({"data_dir": folder})) as services:
+            return await services.backend.ledger.get_tasks(task_ids)
 
     return asyncio.run(read())
 
 
 def versions(folder: Path, name: str) -> int:
     async def read() -> int:
-        async with wired(load_settings({"data_dir": folder})) as services:
+        async with open_services(load_settings({"data_dir": folder})) as services:
             found = await services.backend.definitions.get("default", name)
             return found.version if found else 0
 
@@ -120,7 +120,7 @@ def test_options_of_a_submit_go_into_the_tasks(client: longshore.Client, folder:
 
 
 def test_a_job_that_cannot_be_accepted_stores_nothing(folder: Path) -> None:
-    settings = {"limits.max_tasks_per_job": 2}
+    settings = {"sizes.max_tasks_per_job": 2}
     calls = [fetch.of(str(number)) for number in range(3)]
 
     with (
@@ -245,11 +245,11 @@ def test_the_folder_is_that_of_the_command_line_unless_another_is_named(
     with longshore.Client() as client:
         job = client.submit(fetch.of("a"))
         job.cancel()
-        with pytest.raises(TaskCancelled) as cancelled:
+        with pytest.raises(TaskCancelledError) as cancelled:
             job.result()
 
     assert (tmp_path / ".longshore" / "longshore.db").exists()
-    assert cancelled.value.see == f"longshore logs {job.id}_fetch"
+    assert cancelled.value.inspect_command == f"longshore logs {job.id}_fetch"
 
 
 def test_the_asynchronous_client_does_the_same(folder: Path) -> None:

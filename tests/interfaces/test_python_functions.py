@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import longshore
-from longshore.core.backoff import RetryPolicy
-from longshore.core.child_limits import Isolation, Limits
-from longshore.core.definition import Definition, RunnerKind
-from longshore.core.failures import ErrorCategory, category_of
-from longshore.core.states import Priority
-from longshore.errors import InvalidInput, TaskCancelled, TaskFailed, UsageError
+from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.definitions.resources import Isolation, ResourceLimits
+from longshore.core.tasks.backoff import RetryPolicy
+from longshore.core.tasks.failures import ErrorCategory, category_of
+from longshore.core.tasks.states import Priority
+from longshore.errors import InvalidInput, TaskCancelledError, TaskFailedError, UsageError
 from tests.interfaces import python_tasks
 from tests.interfaces.python_tasks import Page, Total, anything, count, fetch, total, visit
 
@@ -63,14 +63,14 @@ def test_options_are_those_of_the_definition() -> None:
         retry={"base": "2s", "cap": 60},
         retry_on_timeout=True,
         isolation="spawn",
-        limits={"cpu": "1m", "memory_bytes": 2**30, "open_files": 100},
+        resources={"cpu": "1m", "memory_bytes": 2**30, "open_files": 100},
         requires_review=True,
         description="Sorts.",
     )
     def sort(items: list[int]) -> list[int]:
         return sorted(items)
 
-    definition = sort.definition(run_here=True)
+    definition = sort.definition(in_process=True)
 
     assert definition == Definition(
         name="sorting",
@@ -82,7 +82,7 @@ def test_options_are_those_of_the_definition() -> None:
         retry=RetryPolicy(max_attempts=7, base=timedelta(seconds=2), cap=timedelta(minutes=1)),
         retry_on_timeout=True,
         isolation=Isolation.SPAWN,
-        limits=Limits(cpu=timedelta(minutes=1), memory_bytes=2**30, open_files=100),
+        resources=ResourceLimits(cpu=timedelta(minutes=1), memory_bytes=2**30, open_files=100),
         requires_review=True,
         description="Sorts.",
     )
@@ -91,19 +91,21 @@ def test_options_are_those_of_the_definition() -> None:
 def test_an_option_that_is_none_is_as_if_it_were_not_given() -> None:
     task = longshore.task(timeout=None, retry=None, name=None)(fetch.__wrapped__)
 
-    assert task.definition(run_here=True).timeout is None
+    assert task.definition(in_process=True).timeout is None
     assert task.name == "tests-interfaces-python_tasks-fetch"
 
 
 def test_policies_may_be_given_as_they_are() -> None:
     task = longshore.task(
-        retry=RetryPolicy(max_attempts=2), limits=Limits(open_files=50), priority=Priority.HIGH
+        retry=RetryPolicy(max_attempts=2),
+        resources=ResourceLimits(open_files=50),
+        priority=Priority.HIGH,
     )(fetch.__wrapped__)
 
-    definition = task.definition(run_here=True)
+    definition = task.definition(in_process=True)
 
     assert definition.retry == RetryPolicy(max_attempts=2)
-    assert definition.limits == Limits(open_files=50)
+    assert definition.resources == ResourceLimits(open_files=50)
     assert definition.priority is Priority.HIGH
 
 
@@ -119,9 +121,9 @@ def test_policies_may_be_given_as_they_are() -> None:
         ({"max_attempts": "3"}, "a whole number"),
         ({"retry": {"tries": 3}}, "some of max_attempts, base, cap"),
         ({"retry": 3}, "some of max_attempts, base, cap"),
-        ({"limits": {"memory_bytes": 1}}, "memory_bytes must be at least"),
+        ({"resources": {"memory_bytes": 1}}, "memory_bytes must be at least"),
         ({"isolation": "thread"}, "one of fork, pool, spawn"),
-        ({"isolation": "pool", "limits": {"open_files": 50}}, "isolation 'pool'"),
+        ({"isolation": "pool", "resources": {"open_files": 50}}, "isolation 'pool'"),
         ({"requires_review": 1}, "True or False"),
         ({"description": 5}, "expected text"),
         ({"retries": 3}, "no option is called 'retries'"),
@@ -246,8 +248,8 @@ def test_arguments_and_results_travel_as_json_and_come_back_as_they_were() -> No
         "tags": ["x", "y"],
         "weights": {"weight": 1.5},
     }
-    assert visit.result_from(written) == page
-    assert total.result_from(total.run_with({"sites": {"a": ["1"]}})) == Total(1, {"a": 1})
+    assert visit.load_result(written) == page
+    assert total.load_result(total.run_with({"sites": {"a": ["1"]}})) == Total(1, {"a": 1})
 
 
 def test_a_function_without_annotations_takes_and_gives_what_json_can_carry() -> None:
@@ -276,16 +278,16 @@ def test_a_result_that_was_not_promised_is_a_mistake_of_the_program() -> None:
         return "no list"
 
     with pytest.raises(TypeError, match=r"'fetch' promises list\[str\]: result: ") as refused:
-        fetch.run_with({"url": "a"}, instead=wrong)
+        fetch.run_with({"url": "a"}, replacement=wrong)
     with pytest.raises(TypeError, match="'anything' cannot be kept as JSON"):
-        anything.run_with({"value": 1}, instead=lambda value: object())
+        anything.run_with({"value": 1}, replacement=lambda value: object())
 
     assert category_of(refused.value) is ErrorCategory.PROGRAMMING
 
 
 def test_a_result_that_no_longer_fits_the_function_is_told() -> None:
     with pytest.raises(UsageError, match="what is kept is not what 'fetch' promises now"):
-        fetch.result_from(5)
+        fetch.load_result(5)
 
 
 def test_an_annotation_that_cannot_be_read_is_told_when_it_is_needed() -> None:
@@ -311,17 +313,17 @@ def test_a_type_without_a_form_in_json_is_told() -> None:
 def test_a_task_can_be_made_ready_before_a_process_forks() -> None:
     task = longshore.task(fetch.__wrapped__)
 
-    task.prepare()
+    task.prebuild()
 
-    assert "_shape" in vars(task)
+    assert "_signature" in vars(task)
 
 
 @pytest.mark.parametrize(
     "error",
     [
         InvalidInput("fetch", ["url: wrong"]),
-        TaskFailed("job-a_b", "network", "refused", "longshore logs job-a_b"),
-        TaskCancelled("job-a_b", "cancelled", "cancelled by user", "longshore logs job-a_b"),
+        TaskFailedError("job-a_b", "network", "refused", "longshore logs job-a_b"),
+        TaskCancelledError("job-a_b", "cancelled", "cancelled by user", "longshore logs job-a_b"),
     ],
 )
 def test_errors_say_all_they_know_and_survive_pickling(error: Exception) -> None:

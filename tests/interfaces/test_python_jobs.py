@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import longshore
-from longshore.core.states import JobState
-from longshore.errors import CommandRefused, NotFound, TaskCancelled, UsageError
+from longshore.core.tasks.states import JobState
+from longshore.errors import CommandRefused, NotFound, TaskCancelledError, UsageError
 from longshore.services.worker.worker import Worker
 from tests.interfaces.python_tasks import count, fetch, total
 
@@ -56,11 +56,11 @@ def test_a_cancelled_job_has_ended_without_a_result(client: longshore.Client) ->
 
     assert job.wait(timeout=5) is JobState.CANCELLED
     for ask in (job.result, job.results, lambda: job.result(pages), lambda: job.result("fetch")):
-        with pytest.raises(TaskCancelled, match="cancelled by user") as cancelled:
+        with pytest.raises(TaskCancelledError, match="cancelled by user") as cancelled:
             ask()
         assert cancelled.value.category == "cancelled"
-        assert f"longshore logs {job.id}_" in cancelled.value.see
-        assert "--data-dir" in cancelled.value.see
+        assert f"longshore logs {job.id}_" in cancelled.value.inspect_command
+        assert "--data-dir" in cancelled.value.inspect_command
     with pytest.raises(CommandRefused, match="the job is cancelled"):
         job.cancel()
 
@@ -73,7 +73,7 @@ def test_what_was_cancelled_can_be_resumed(client: longshore.Client) -> None:
 
     status = job.status()
     assert (status.state, status.round) == (JobState.RUNNING, 2)
-    with pytest.raises(CommandRefused, match="nothing failed"):
+    with pytest.raises(CommandRefused, match="nothing of it has failed or was cancelled"):
         job.resume()
     with pytest.raises(CommandRefused, match="only what failed or was cancelled"):
         job.resume("fetch")
@@ -142,7 +142,7 @@ def test_a_job_that_ends_in_several_tasks_has_no_one_result(client: longshore.Cl
 
 
 def test_a_key_is_known_by_its_call(client: longshore.Client) -> None:
-    pages = fetch.of("a").using(key="front")
+    pages = fetch.of("a").with_options(key="front")
 
     assert client.submit(count.of(pages)).key_of(pages) == "front"
 

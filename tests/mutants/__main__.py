@@ -14,7 +14,7 @@ from time import monotonic
 
 from tests.mutants.catalogue import FAULTS
 from tests.mutants.fault import Fault, Part
-from tests.mutants.trial import Copy, Outcome, Verdict, copy_of_the_sources
+from tests.mutants.trial import Copy, Outcome, TrialResult, copied_sources
 from tests.planting import NotPlanted
 
 
@@ -27,7 +27,7 @@ def main() -> int:
         if chosen.part in (None, fault.part) and chosen.only in (None, fault.name)
     ]
     with ExitStack() as stack:
-        copies = [stack.enter_context(copy_of_the_sources()) for _ in range(chosen.jobs)]
+        copies = [stack.enter_context(copied_sources()) for _ in range(chosen.jobs)]
         problem = _problem_of(faults, copies[0])
         if problem is not None:
             _say(problem)
@@ -62,13 +62,13 @@ def _problem_of(faults: Sequence[Fault], copy: Copy) -> str | None:
 
 def _try_all(faults: Sequence[Fault], copies: Sequence[Copy], *, why: bool) -> int:
     started = monotonic()
-    verdicts: Counter[Verdict] = Counter()
+    verdicts: Counter[TrialResult] = Counter()
     for outcome in _outcomes(faults, copies):
         verdicts[outcome.verdict] += 1
         _say(_line(outcome, why=why))
-    counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in Verdict)
+    counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in TrialResult)
     _say(f"{len(faults)} faults: {counts}, in {monotonic() - started:.0f} s")
-    return 0 if verdicts[Verdict.KILLED] == len(faults) else 1
+    return 0 if verdicts[TrialResult.KILLED] == len(faults) else 1
 
 
 def _outcomes(faults: Sequence[Fault], copies: Sequence[Copy]) -> Iterator[Outcome]:
@@ -91,9 +91,9 @@ def _outcomes(faults: Sequence[Fault], copies: Sequence[Copy]) -> Iterator[Outco
 def _line(outcome: Outcome, *, why: bool) -> str:
     fault = outcome.fault
     line = f"{outcome.verdict:9} {fault.part:12} {fault.name:45} {outcome.seconds:5.1f} s"
-    if outcome.verdict is Verdict.BROKEN:
+    if outcome.verdict is TrialResult.BROKEN:
         return f"{line}\n{outcome.output}"
-    if outcome.verdict is Verdict.SURVIVED:
+    if outcome.verdict is TrialResult.SURVIVED:
         return f"{line}  not seen by {fault.caught_by}"
     return f"{line}  {outcome.reason}" if why else line
 

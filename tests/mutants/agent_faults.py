@@ -7,21 +7,21 @@ from tests.planting import Argument, Condition, Drop, Replace, Text, Value
 
 _CRASHES = "agents/test_agent_crashes.py"
 _HELPERS = "agents/test_agent_helpers.py"
-_PLACES = "agents/test_agent_places.py"
+_WORKSPACES = "agents/test_agent_working_directory.py"
 _PROMPTS = "agents/test_agent_prompts.py"
 _REFUSALS = "agents/test_agent_refusals.py"
 _REVIEWS = "agents/test_agent_reviews.py"
 _SANDBOX = "agents/test_agent_sandbox.py"
 _SECRETS = "agents/test_agent_secrets.py"
-_SHAPES = "agents/test_agent_shapes.py"
+_SHAPES = "agents/test_agent_results.py"
 _TASKS = "agents/test_agent_tasks.py"
 _TRAPS = "agents/test_agent_traps.py"
-_TROUBLES = "agents/test_agent_troubles.py"
+_API_FAILURES = "agents/test_agent_failures.py"
 
 _KILLED_AT_FIVE_POINTS = (
     f"{_CRASHES}::test_a_child_killed_at_five_points_is_gone_on_with_and_nothing_is_asked_twice"
 )
-_KEPT_TO = (
+_PERMISSIONS = (
     f"{_SANDBOX}::test_a_sandbox_is_refused_where_there_is_none_and_kept_to_where_there_is_one"
 )
 _HELPED = (
@@ -36,208 +36,208 @@ _fault = partial(Fault, part=Part.AGENTS)
 AGENT_FAULTS = (
     _fault(
         name="a repository's own settings hold",
-        at="runners.agent.house:House.options",
+        at="execution.runners.agent.session:AgentSession.options",
         do=Argument("ClaudeAgentOptions()", "setting_sources", "['project', 'local']"),
-        caught_by=f"{_PLACES}::test_a_repository_is_worked_on_without_running_what_stands_in_it",
+        caught_by=f"{_WORKSPACES}::test_a_repository_is_worked_on_without_running_what_stands_in_it",
     ),
     _fault(
         name="files that a value names are opened",
-        at="runners.agent.house:House.options",
+        at="execution.runners.agent.session:AgentSession.options",
         do=Argument("ClaudeAgentOptions()", "verbatim_prompts", "False"),
         caught_by=_STAY_TEXT,
     ),
     _fault(
         name="every tool there is may be seen",
-        at="runners.agent.house:House.options",
+        at="execution.runners.agent.session:AgentSession.options",
         do=Argument("ClaudeAgentOptions()", "tools", "None"),
         caught_by=_AS_LISTED,
     ),
     _fault(
         name="who may use some of a tool may use all of it",
-        at="runners.agent.house:House.options",
+        at="execution.runners.agent.session:AgentSession.options",
         do=Replace("tools", "$1.tool_names"),
         caught_by=f"{_TASKS}::test_only_the_named_uses_of_a_tool_are_allowed_and_todos_are_traced",
     ),
     _fault(
         name="a sandbox that does not work is done without",
-        at="runners.agent.house:_SANDBOX",
+        at="execution.runners.agent.session:_SANDBOX",
         do=Value("'failIfUnavailable':", "False"),
-        caught_by=_KEPT_TO,
+        caught_by=_PERMISSIONS,
     ),
     _fault(
         name="who asks to leave the sandbox may",
-        at="runners.agent.house:_SANDBOX",
+        at="execution.runners.agent.session:_SANDBOX",
         do=Value("'allowUnsandboxedCommands':", "True"),
-        caught_by=_KEPT_TO,
+        caught_by=_PERMISSIONS,
     ),
     _fault(
         name="in a sandbox every command is allowed",
-        at="runners.agent.house:_SANDBOX",
+        at="execution.runners.agent.session:_SANDBOX",
         do=Value("'autoAllowBashIfSandboxed':", "True"),
-        caught_by=_KEPT_TO,
+        caught_by=_PERMISSIONS,
     ),
     _fault(
         name="a sandbox's sockets stand where their paths are too long",
-        at="runners.agent.house:House.__init__",
+        at="execution.runners.agent.session:AgentSession.__init__",
         do=Value("= _sandbox_folder()", "$3"),
-        caught_by=_KEPT_TO,
+        caught_by=_PERMISSIONS,
     ),
     _fault(
         name="nobody looks whether there is a sandbox",
-        at="runners.agent.house:check_can_begin",
+        at="execution.runners.agent.session:check_prerequisites",
         do=Drop("_check_sandbox()"),
-        caught_by=_KEPT_TO,
+        caught_by=_PERMISSIONS,
     ),
     _fault(
         name="the command line tries again as long as it likes",
-        at="runners.agent.house:House._environment",
+        at="execution.runners.agent.session:AgentSession._environment",
         do=Drop("'CLAUDE_CODE_MAX_RETRIES':"),
-        caught_by=f"{_TROUBLES}::test_what_passes_is_tried_again_and_a_rate_limit_costs_no_attempt",
+        caught_by=f"{_API_FAILURES}::test_what_passes_is_tried_again_and_a_rate_limit_costs_no_attempt",
     ),
     _fault(
         name="without retries there is no other model",
-        at="runners.agent.house:House._environment",
+        at="execution.runners.agent.session:AgentSession._environment",
         do=Value("= fallback_model", "0"),
         caught_by=_HELPED,
     ),
     _fault(
         name="an agent does not wait for those below it",
-        at="runners.agent.house:House._environment",
+        at="execution.runners.agent.session:AgentSession._environment",
         do=Drop("'CLAUDE_CODE_DISABLE_BACKGROUND_TASKS':"),
         caught_by=_HELPED,
     ),
     _fault(
         name="turns of those below count as the agent's",
-        at="runners.agent.house:House._after",
+        at="execution.runners.agent.session:AgentSession._after_response",
         do=Drop("is agent_id"),
         caught_by=_HELPED,
     ),
     _fault(
         name="servers of tools are not told of",
-        at="runners.agent.house:House.options",
+        at="execution.runners.agent.session:AgentSession.options",
         do=Argument("ClaudeAgentOptions()", "mcp_servers", None),
         caught_by=_HELPED,
     ),
     _fault(
         name="an agent has the home of whoever started the worker",
-        at="runners.agent.house:House._environment",
+        at="execution.runners.agent.session:AgentSession._environment",
         do=Drop("'HOME':"),
         caught_by=_AS_LISTED,
     ),
     _fault(
         name="an agent finds what is meant for its child",
-        at="runners.agent.house:House._environment",
+        at="execution.runners.agent.session:AgentSession._environment",
         do=Drop("comprehension startswith()"),
         caught_by=_AS_LISTED,
     ),
     _fault(
         name="who names the older list has none",
-        at="runners.agent.house:_wants_older_list",
-        do=Replace("in _OLDER_LIST", "not $2"),
+        at="execution.runners.agent.session:_uses_todo_write",
+        do=Replace("in _TODO_WRITE", "not $2"),
         caught_by=f"{_TRAPS}::test_the_older_kind_of_list_is_there_for_those_who_name_it",
     ),
     _fault(
         name="the memory of the child is not hidden",
-        at="runners.agent.house:House.__aenter__",
+        at="execution.runners.agent.session:AgentSession.__aenter__",
         do=Drop("hide_memory()"),
-        caught_by="agents/test_agent_house.py::"
+        caught_by="agents/test_agent_session.py::"
         "test_the_child_hides_its_memory_before_the_credential_is_used",
     ),
     _fault(
         name="an answer that is there is asked for again",
-        at="runners.agent.run:_Step.result",
-        do=Replace("answer _session", "None"),
+        at="execution.runners.agent.runner:_StepRun.result",
+        do=Replace("stored_answer _conversation", "None"),
         caught_by=_KILLED_AT_FIVE_POINTS,
     ),
     _fault(
         name="after a crash a conversation begins anew",
-        at="runners.agent.run:_Step._ask",
-        do=Replace("begun", "False"),
+        at="execution.runners.agent.runner:_StepRun._query_and_validate",
+        do=Replace("has_entries", "False"),
         caught_by=_KILLED_AT_FIVE_POINTS,
     ),
     _fault(
         name="after a crash everything is asked for once more",
-        at="runners.agent.run:_Step._prompt",
-        do=Drop("if asked"),
+        at="execution.runners.agent.runner:_StepRun._prompt",
+        do=Drop("if has_prompt"),
         caught_by=_KILLED_AT_FIVE_POINTS,
     ),
     _fault(
         name="a conversation that is lost fails the task",
-        at="runners.agent.run:_Step._ask",
-        do=Replace("session_gone", "$1.limit"),
+        at="execution.runners.agent.runner:_StepRun._query_and_validate",
+        do=Replace("is_session_missing", "$1.limit"),
         caught_by=f"{_TRAPS}::test_a_conversation_that_nobody_can_go_on_with_begins_anew",
     ),
     _fault(
         name="nobody is asked to put a result right",
-        at="runners.agent.run:_REPAIRS",
+        at="execution.runners.agent.runner:_MAX_REPAIRS",
         do=Value("=", "0"),
         caught_by=f"{_SHAPES}::test_who_hands_in_nothing_is_asked_once_to_put_it_right",
     ),
     _fault(
         name="feedback is not told",
-        at="runners.agent.run:_Step._prompt",
-        do=Argument("Request()", "feedback", "None"),
+        at="execution.runners.agent.runner:_StepRun._prompt",
+        do=Argument("PromptRequest()", "feedback", "None"),
         caught_by=f"{_REVIEWS}::test_feedback_goes_on_in_the_same_conversations_also_after_a_crash",
     ),
     _fault(
         name="anybody may do anything",
-        at="runners.agent.run:_checked_plan",
+        at="execution.runners.agent.runner:_checked_plan",
         do=Condition("permission_mode", False),
         caught_by=f"{_REFUSALS}::test_what_is_wrong_with_a_task_is_told_before_the_model_is_asked",
     ),
     _fault(
         name="a repository is fetched before a credential is looked for",
-        at="runners.agent.run:_checked_plan",
-        do=Drop("check_can_begin()"),
+        at="execution.runners.agent.runner:_checked_plan",
+        do=Drop("check_prerequisites()"),
         caught_by=f"{_REFUSALS}::"
         "test_without_credentials_a_task_fails_at_once_and_says_what_to_set",
     ),
     _fault(
         name="what stands in a value is looked up",
-        at="core.agents.prompts:filled",
-        do=Argument("sub()", 1, "_PLACE.sub(value, $0)"),
+        at="core.agents.prompts:fill_template",
+        do=Argument("sub()", 1, "_PLACEHOLDER.sub(value, $0)"),
         caught_by=_STAY_TEXT,
     ),
     _fault(
         name="a value can end its section",
-        at="core.agents.prompts:_shown",
+        at="core.agents.prompts:_escape_value",
         do=Replace("sub()", "$2"),
         caught_by=_STAY_TEXT,
     ),
     _fault(
         name="any result is good enough",
-        at="runners.agent.results:Shape.take",
+        at="execution.runners.agent.result_validation:ResultValidator.validate",
         do=Condition("is_valid()", True),
         caught_by=f"{_SHAPES}::test_a_result_that_came_dressed_up_is_taken_as_it_was_meant",
     ),
     _fault(
         name="a tool runs unseen if its hook fails",
-        at="runners.agent.observing:Observer.hooks",
+        at="execution.runners.agent.tracing:StepTracer.hooks",
         do=Text("block", "continue"),
         caught_by=f"{_TRAPS}::test_a_tool_that_nobody_could_see_begin_does_not_run",
     ),
     _fault(
         name="a refused credential is shown again and again",
-        at="runners.agent.relaying:_FINAL",
+        at="execution.runners.agent.proxy:_FINAL_STATUSES",
         do=Argument("frozenset()", 0, "{403}"),
         caught_by=f"{_TRAPS}::"
         "test_a_refused_credential_is_shown_once_however_often_others_are_tried_again",
     ),
     _fault(
         name="what the API says of a credential is passed on",
-        at="runners.agent.relaying:Relay._pass_back",
+        at="execution.runners.agent.proxy:UpstreamProxy._return_response",
         do=Argument("write()", 0, "$1"),
         caught_by=_NOWHERE,
     ),
     _fault(
         name="an answer is counted each time that it is looked at",
-        at="runners.agent.exchanges:Exchange.settle",
+        at="execution.runners.agent.accounting:ModelCall.settle",
         do=Drop("if _settled"),
         caught_by=_KILLED_AT_FIVE_POINTS,
     ),
     _fault(
         name="an agent's files stay when its work is done",
-        at="runners.agent.places:Place.remove",
+        at="execution.runners.agent.working_directory:WorkingDirectory.remove",
         do=Drop("rmtree()"),
         caught_by=f"{_TASKS}::test_a_plain_answer_is_the_result",
     ),

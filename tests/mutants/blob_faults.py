@@ -16,8 +16,10 @@ BLOB_FAULTS = (
         name="the row before the file",
         at="adapters.sqlite.blobs:SqliteBlobStore.put",
         do=(
-            Drop("_on_disk() keep"),
-            Replace("return name", ("size = $1\nawait _on_disk(key, draft.keep)\nreturn size")),
+            Drop("_write_to_disk() persist"),
+            Replace(
+                "return name", ("size = $1\nawait _write_to_disk(key, draft.persist)\nreturn size")
+            ),
         ),
         caught_by=f"{_FOUR}::test_many_writers_and_readers_never_meet_in_one_blob",
     ),
@@ -35,7 +37,7 @@ BLOB_FAULTS = (
     ),
     _fault(
         name="a blob is never replaced",
-        at="adapters.sqlite.blobs:SqliteBlobStore._name.work",
+        at="adapters.sqlite.blobs:SqliteBlobStore._write_row.work",
         do=Text("OR REPLACE", "OR IGNORE"),
         caught_by=f"{_SQLITE}::test_a_second_put_replaces_the_first",
     ),
@@ -47,9 +49,9 @@ BLOB_FAULTS = (
     ),
     _fault(
         name="a file that is still named is removed",
-        at="adapters.sqlite.blobs:SqliteBlobStore._name",
+        at="adapters.sqlite.blobs:SqliteBlobStore._write_row",
         do=After("_remove()", "self._remove(file)"),
-        caught_by=f"{_SQLITE}::test_a_large_body_goes_in_and_out_in_pieces",
+        caught_by=f"{_SQLITE}::test_a_large_body_is_written_and_read_in_chunks",
     ),
     _fault(
         name="a reader does not look again for a file that was replaced",
@@ -60,24 +62,24 @@ BLOB_FAULTS = (
     _fault(
         name="the last piece is dropped",
         at="adapters.sqlite.blobs:SqliteBlobStore.stream",
-        do=Condition("to_thread()", "len($0) == _PIECE_BYTES"),
+        do=Condition("to_thread()", "len($0) == _CHUNK_BYTES"),
         caught_by=f"{_SQLITE}::test_a_second_put_replaces_the_first",
     ),
     _fault(
         name="a key is not looked at before a put",
         at="adapters.sqlite.blobs:SqliteBlobStore.put",
-        do=Drop("checked_key()"),
+        do=Drop("validate_key()"),
         caught_by=f"{_SQLITE}::test_a_key_that_is_none_is_refused",
     ),
     _fault(
         name="a page of keys begins with the last of the one before",
-        at="adapters.sqlite.blobs:SqliteBlobStore.keys",
+        at="adapters.sqlite.blobs:SqliteBlobStore.list_keys",
         do=Text("> ?3 ORDER", ">= ?3 ORDER"),
         caught_by=f"{_SQLITE}::test_the_pages_of_keys_give_each_once",
     ),
     _fault(
         name="an underscore stands for any sign",
-        at="adapters.sqlite.blobs:SqliteBlobStore.keys",
+        at="adapters.sqlite.blobs:SqliteBlobStore.list_keys",
         do=Text(">= ?1 AND key < ?2", "LIKE ?1 || '%' AND ?2 IS NOT NULL"),
         caught_by=f"{_SQLITE}::test_keys_are_listed_by_how_they_begin",
     ),
@@ -90,13 +92,13 @@ BLOB_FAULTS = (
     _fault(
         name="the old bytes in memory are gone before the new ones are there",
         at="adapters.memory.blobs:MemoryBlobStore.put",
-        do=After("checked_key()", "self._blobs[key] = b''"),
+        do=After("validate_key()", "self._blobs[key] = b''"),
         caught_by=f"{_MEMORY}::test_a_stream_that_breaks_off_leaves_the_old_bytes",
     ),
     _fault(
         name="a reader in memory changes over to the new bytes",
         at="adapters.memory.blobs:MemoryBlobStore.stream",
-        do=Replace("[] _PIECE_BYTES", "self._blobs[key][$2]"),
+        do=Replace("[] _CHUNK_BYTES", "self._blobs[key][$2]"),
         caught_by=f"{_MEMORY}::test_a_reader_that_has_begun_sees_one_version_to_the_end",
     ),
 )

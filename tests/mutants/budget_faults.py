@@ -9,44 +9,44 @@ _CORE = "unit/core/test_budgets.py"
 _SHARED = "unit/core/test_budgets_shared.py"
 _PARKING = "unit/core/test_task_parking.py"
 _WORKER = "unit/services/test_worker_budgets.py"
-_TROUBLE = "unit/services/test_worker_budgets_trouble.py"
-_ACCOUNTING = "unit/services/test_accounting.py"
-_TASKS = "unit/services/test_budgeting.py"
-_JOBS = "unit/services/test_budgeting_jobs.py"
-_DAYS = "unit/services/test_budgeting_days.py"
+_FAILURES = "unit/services/test_worker_budgets_failures.py"
+_ACCOUNTING = "unit/services/test_budget_reservations.py"
+_TASKS = "unit/services/test_budgets.py"
+_JOBS = "unit/services/test_budgets_jobs.py"
+_DAYS = "unit/services/test_budgets_days.py"
 
 _fault = partial(Fault, part=Part.BUDGETS)
 
 BUDGET_FAULTS = (
     _fault(
         name="a budget of which nothing is left is not used up",
-        at="core.budgets:exhausted",
+        at="core.budgets:exhaustion",
         do=Operator(">= cost_usd", ">"),
         caught_by=f"{_CORE}::TestExhausted::"
         "test_a_budget_is_used_up_as_soon_as_nothing_is_left_of_a_part_of_it",
     ),
     _fault(
         name="what comes from a cache costs no tokens",
-        at="core.budgets:tokens_of",
+        at="core.budgets:total_tokens",
         do=Drop("cache_read_tokens"),
         caught_by=f"{_CORE}::TestExhausted::test_all_tokens_count_those_from_a_cache_too",
     ),
     _fault(
         name="a request adds each time that it comes",
-        at="core.budgets:allowed_more",
+        at="core.budgets:add_allowance",
         do=Drop("if requests"),
         caught_by=f"{_CORE}::TestAllowance::test_additions_add_up_and_each_request_counts_once",
     ),
     _fault(
         name="what others have reserved is there for everybody",
-        at="core.budgets:used_up",
-        do=Replace("taken", "$1.spent"),
+        at="core.budgets:shared_exhaustion",
+        do=Replace("spent_and_reserved", "$1.spent"),
         caught_by=f"{_CORE}::TestReserving::test_what_one_has_reserved_is_gone_for_the_others",
     ),
     _fault(
         name="who asks for several at once is granted each",
         at="core.budgets:reserve",
-        do=Argument("Holding()", "reserved", "Usage()"),
+        do=Argument("Reservation()", "reserved", "Usage()"),
         caught_by=f"{_CORE}::TestReserving::"
         "test_who_asks_for_several_at_once_is_not_granted_more_than_there_is",
     ),
@@ -54,135 +54,135 @@ BUDGET_FAULTS = (
         name="an attempt that is over may go on spending",
         at="core.budgets:reserve",
         do=Drop("if Usage()"),
-        caught_by=f"{_TROUBLE}::"
+        caught_by=f"{_FAILURES}::"
         "test_an_attempt_that_others_have_ended_spends_nothing_more_and_says_nothing",
     ),
     _fault(
         name="what an attempt that is over had told is forgotten",
-        at="core.budgets:_without",
-        do=Argument("replace()", "closed", None),
+        at="core.budgets:_without_reservation",
+        do=Argument("replace()", "closed_usage", None),
         caught_by=f"{_SHARED}::test_however_many_spend_at_once_and_die_each_answer_is_counted_once",
     ),
     _fault(
         name="the day begins where the clock stands",
-        at="core.budgets:day_account",
+        at="core.budgets:day_budget_name",
         do=Replace("astimezone()", "at"),
         caught_by=f"{_CORE}::TestNames::test_each_job_and_each_day_has_an_account",
     ),
     _fault(
         name="what was allowed more before it was parked rests for ever",
-        at="core.task.parking:park",
+        at="core.tasks.parking:park",
         do=Condition("scope", False),
         caught_by=f"{_WORKER}::"
         "test_more_that_is_allowed_in_the_moment_in_which_a_task_is_parked_is_not_lost",
     ),
     _fault(
         name="a day goes on before it is over",
-        at="core.task.parking:unpark",
+        at="core.tasks.parking:unpark",
         do=Drop("< to_tick()"),
         caught_by=f"{_PARKING}::TestUnpark::"
         "test_what_goes_on_by_itself_does_so_when_its_time_has_come_and_not_before",
     ),
     _fault(
         name="what earlier attempts have spent does not count",
-        at="services.worker.purse:Purse._used_up",
+        at="services.worker.budget_check:BudgetCheck._check_own",
         do=Drop("usage"),
         caught_by=f"{_WORKER}::test_what_earlier_attempts_have_spent_counts_for_the_task",
     ),
     _fault(
         name="a step pays for those before it",
-        at="services.worker.purse:Purse._used_up",
-        do=Drop("[] _steps"),
+        at="services.worker.budget_check:BudgetCheck._check_own",
+        do=Drop("[] _step_starts"),
         caught_by=f"{_WORKER}::test_a_step_has_a_budget_of_its_own",
     ),
     _fault(
         name="questions on their way cost nothing",
-        at="services.worker.purse:Purse.admits",
-        do=Drop("= _asked"),
+        at="services.worker.budget_check:BudgetCheck._decide",
+        do=Drop("= _pending"),
         caught_by=f"{_WORKER}::test_several_questions_at_once_are_all_counted",
     ),
     _fault(
         name="an answer is settled in every account of the attempt",
-        at="services.worker.purse:Purse.settle",
-        do=Condition("asked", "$2.setdefault($1, NOTHING)"),
+        at="services.worker.budget_check:BudgetCheck.settle",
+        do=Condition("pending", "$2.setdefault($1, NOTHING)"),
         caught_by=f"{_WORKER}::"
         "test_an_attempt_that_spans_midnight_spends_in_two_days_and_is_counted_once",
     ),
     _fault(
         name="nobody looks whether the job was allowed more",
-        at="services.worker.purse:Purse._reserve_of_job",
-        do=Drop("_look_at_job()"),
+        at="services.worker.budget_check:BudgetCheck._reserve_from_job",
+        do=Drop("_refresh_job()"),
         caught_by=f"{_WORKER}::test_more_for_the_job_is_heard_of_before_a_task_is_parked",
     ),
     _fault(
         name="what an attempt has reserved outlives it",
-        at="services.worker.purse:Purse.close",
+        at="services.worker.budget_check:BudgetCheck.close",
         do=Drop("close()"),
-        caught_by=f"{_TROUBLE}::test_what_is_drained_is_released_and_what_it_had_reserved_is_free",
+        caught_by=f"{_FAILURES}::test_what_is_drained_is_released_and_what_it_had_reserved_is_free",
     ),
     _fault(
         name="more is spent before it is written down what was",
-        at="services.worker.purse:Purse._write_down",
-        do=Condition("ends", False),
-        caught_by=f"{_TROUBLE}::test_nothing_more_is_spent_before_it_is_written_down_what_was",
+        at="services.worker.budget_check:BudgetCheck._record_spend",
+        do=Condition("stopping", False),
+        caught_by=f"{_FAILURES}::test_nothing_more_is_spent_before_it_is_written_down_what_was",
     ),
     _fault(
         name="a conflict is taken for done",
-        at="services.accounting:Accounting.change",
+        at="services.budgets:BudgetReservations.change",
         do=Drop("continue"),
         caught_by=f"{_ACCOUNTING}::test_of_many_at_once_each_counts_and_none_twice",
     ),
     _fault(
         name="the dead keep what they had reserved",
-        at="services.accounting:Accounting.reserve",
-        do=Condition("_let_the_dead_go()", False),
+        at="services.budgets:BudgetReservations.reserve",
+        do=Condition("_close_leaked()", False),
         caught_by=f"{_ACCOUNTING}::test_what_the_dead_had_reserved_keeps_nobody_from_it",
     ),
     _fault(
         name="what the dead had reserved keeps those who rest from going on",
-        at="services.accounting:Accounting.used_up",
-        do=Condition("_let_the_dead_go()", False),
+        at="services.budgets:BudgetReservations.exhaustion",
+        do=Condition("_close_leaked()", False),
         caught_by=f"{_DAYS}::test_what_the_dead_had_reserved_lets_another_go_on",
     ),
     _fault(
         name="the living are taken for dead",
-        at="services.accounting:Accounting._let_the_dead_go",
-        do=Value("= not in", "account.holdings"),
+        at="services.budgets:BudgetReservations._close_leaked",
+        do=Value("= not in", "list(reservations)"),
         caught_by=f"{_ACCOUNTING}::test_the_living_are_left_alone_and_who_is_refused_has_nothing",
     ),
     _fault(
         name="the next attempt of a task keeps what the first had",
-        at="services.accounting:Accounting._let_the_dead_go",
+        at="services.budgets:BudgetReservations._close_leaked",
         do=Replace("attempt row", "1"),
         caught_by=f"{_ACCOUNTING}::test_what_the_next_attempt_of_a_task_holds_is_not_the_deads",
     ),
     _fault(
         name="an addition whose answer was lost is refused",
-        at="services.budgeting:Budgeting.add_to_task",
+        at="services.budgets:BudgetOperations.add_to_task_budget",
         do=Drop("if allowance", nth=2),
         caught_by=f"{_TASKS}::test_an_addition_whose_answer_was_lost_counts_once",
     ),
     _fault(
         name="of the parked tasks only the first page goes on",
-        at="services.budgeting:Budgeting._parked",
+        at="services.budgets:BudgetOperations._iter_parked",
         do=Replace("if cursor", "return"),
         caught_by=f"{_JOBS}::test_more_than_a_page_of_tasks_goes_on",
     ),
     _fault(
         name="many that rest hide one that may go on",
-        at="services.budgeting:Budgeting._all_parked",
+        at="services.budgets:BudgetOperations._list_parked",
         do=Replace("*=", "break"),
         caught_by=f"{_DAYS}::test_many_that_rest_for_something_else_do_not_hide_one_that_may_go_on",
     ),
     _fault(
         name="what is added to the day lets nothing go on",
-        at="services.budgeting:Budgeting.add_to_day",
+        at="services.budgets:BudgetOperations.add_to_day_budget",
         do=Drop("_unpark()"),
         caught_by=f"{_DAYS}::test_its_tasks_that_lack_it_go_on_and_the_same_request_adds_once",
     ),
     _fault(
         name="all go on although only a little is left",
-        at="services.budgeting:Budgeting._unpark_one_each",
+        at="services.budgets:BudgetOperations._unpark_one_per_budget",
         do=Replace("setdefault()", "first[$2.spec.tenant, $2.id] = $2"),
         caught_by=f"{_DAYS}::test_of_a_shared_budget_of_which_something_is_left_again_one_goes_on",
     ),

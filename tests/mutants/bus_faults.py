@@ -45,7 +45,7 @@ BUS_FAULTS = (
     _fault(
         name="what was handed out counts as dealt with",
         at="adapters.sqlite.events:SqliteEventBus._next",
-        do=Before("Delivery()", "self._passed[asked] = receipt"),
+        do=Before("Delivery()", "self._skipped_to[asked] = receipt"),
         caught_by=f"{_SQLITE}::test_a_delivery_comes_again_until_it_is_acknowledged",
     ),
     _fault(
@@ -75,7 +75,7 @@ BUS_FAULTS = (
     _fault(
         name="a committed event rings no bell",
         at="adapters.sqlite.commit:Commit.__init__",
-        do=Argument("_add() event_values()", 2, "Topic.NUDGE"),
+        do=Argument("_add() event_values()", 2, "Topic.WAKEUP"),
         caught_by=f"{_SQLITE}::"
         "test_a_waiting_consumer_gets_an_event_as_soon_as_its_row_is_committed",
     ),
@@ -83,17 +83,17 @@ BUS_FAULTS = (
         name="one refused event holds up the rest",
         at="adapters.sqlite.events:SqliteEventBus.publish",
         do=Replace("append()", "return [$1]"),
-        caught_by=f"{_SQLITE}::test_an_event_that_is_not_accepted_is_named_and_holds_up_no_other",
+        caught_by=f"{_SQLITE}::test_an_event_that_is_not_accepted_is_returned_and_delays_no_other",
     ),
     _fault(
         name="an event between looking and waiting is missed",
-        at="adapters.sqlite.database:Database._rest",
-        do=Before("sleep()", ("await asyncio.sleep(0.001)\nheard.clear()")),
+        at="adapters.sqlite.database:Database._wait_for_wakeup",
+        do=Before("sleep()", ("await asyncio.sleep(0.001)\nwoken.clear()")),
         caught_by=f"{_SQLITE}::test_no_event_is_missed_between_looking_and_waiting",
     ),
     _fault(
         name="an event wakes no other process",
-        at="adapters.sqlite.bells:Bells._find_ropes",
+        at="adapters.sqlite.notifier:Notifier._refresh_peers",
         do=Replace("discard()", "names.clear()"),
         caught_by=f"{_FOUR}::test_a_waiting_consumer_gets_an_event_as_soon_as_it_is_recorded",
     ),
@@ -111,8 +111,8 @@ BUS_FAULTS = (
     ),
     _fault(
         name="an event between looking and waiting is missed in memory",
-        at="adapters.memory.waiting:Waiters.until",
-        do=Before("_change()", "await asyncio.sleep(0)"),
+        at="adapters.memory.waiters:Waiters.wait_until",
+        do=Before("_wait_for_change()", "await asyncio.sleep(0)"),
         caught_by=f"{_MEMORY}::test_no_event_is_missed_between_looking_and_waiting",
     ),
 )

@@ -1,6 +1,5 @@
 """Every planted fault there is."""
 
-from tests.mutants.account_faults import ACCOUNT_FAULTS
 from tests.mutants.agent_faults import AGENT_FAULTS
 from tests.mutants.artifact_faults import ARTIFACT_FAULTS
 from tests.mutants.blob_faults import BLOB_FAULTS
@@ -16,23 +15,24 @@ from tests.mutants.fault import Fault
 from tests.mutants.filter_faults import FILTER_FAULTS
 from tests.mutants.key_faults import KEY_FAULTS
 from tests.mutants.ledger_faults import LEDGER_FAULTS
+from tests.mutants.operator_command_faults import OPERATOR_COMMAND_FAULTS
 from tests.mutants.output_faults import OUTPUT_FAULTS
-from tests.mutants.overlooked_faults import OVERLOOKED_FAULTS
 from tests.mutants.pause_faults import PAUSE_FAULTS
-from tests.mutants.presence_faults import PRESENCE_FAULTS
 from tests.mutants.queue_faults import QUEUE_FAULTS
 from tests.mutants.review_faults import REVIEW_FAULTS
+from tests.mutants.shared_budget_faults import SHARED_BUDGET_FAULTS
 from tests.mutants.supervision_faults import SUPERVISION_FAULTS
+from tests.mutants.sweep_query_faults import SWEEP_QUERY_FAULTS
 from tests.mutants.sweeper_faults import SWEEPER_FAULTS
-from tests.mutants.turn_faults import TURN_FAULTS
-from tests.mutants.wish_faults import WISH_FAULTS
 from tests.mutants.worker_faults import WORKER_FAULTS
+from tests.mutants.worker_registry_faults import WORKER_REGISTRY_FAULTS
+from tests.mutants.write_lock_faults import WRITE_LOCK_FAULTS
 
 FAULTS: tuple[Fault, ...] = (
     *LEDGER_FAULTS,
     *FILTER_FAULTS,
-    *OVERLOOKED_FAULTS,
-    *TURN_FAULTS,
+    *SWEEP_QUERY_FAULTS,
+    *WRITE_LOCK_FAULTS,
     *QUEUE_FAULTS,
     *PAUSE_FAULTS,
     *EVENT_FAULTS,
@@ -42,17 +42,17 @@ FAULTS: tuple[Fault, ...] = (
     *DEFINITION_FAULTS,
     *DEFINITION_FILE_FAULTS,
     *KEY_FAULTS,
-    *ACCOUNT_FAULTS,
+    *SHARED_BUDGET_FAULTS,
     *BUDGET_FAULTS,
     *CLOCK_FAULTS,
     *SWEEPER_FAULTS,
     *DEAD_LETTER_FAULTS,
-    *WISH_FAULTS,
+    *OPERATOR_COMMAND_FAULTS,
     *REVIEW_FAULTS,
     *WORKER_FAULTS,
     *ARTIFACT_FAULTS,
     *SUPERVISION_FAULTS,
-    *PRESENCE_FAULTS,
+    *WORKER_REGISTRY_FAULTS,
     *CHILD_FAULTS,
     *AGENT_FAULTS,
 )

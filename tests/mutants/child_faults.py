@@ -9,14 +9,14 @@ from functools import partial
 from tests.mutants.fault import Fault, Part
 from tests.planting import Argument, Condition, Drop, Replace, Value
 
-_NASTY = "adapters/process/test_nasty_children.py"
-_STOPPING = "adapters/process/test_runner_stopping.py"
-_RUNNER = "adapters/process/test_runner.py"
-_REPORTS = "adapters/process/test_runner_reports.py"
-_ORDERS = "adapters/process/test_orders.py"
-_GUARDS = "adapters/process/test_guards.py"
-_OUTSIDERS = "adapters/process/test_outsiders.py"
-_PRESENCE = "adapters/process/test_presence_of_attempts.py"
+_NASTY = "execution/test_misbehaving_children.py"
+_STOPPING = "execution/test_runner_stopping.py"
+_RUNNER = "execution/test_runner.py"
+_REPORTS = "execution/test_runner_reports.py"
+_ATTEMPT_SPECS = "execution/test_attempt_specs.py"
+_REAPERS = "execution/test_reapers.py"
+_FOREIGN_PROCESSES = "execution/test_outsiders.py"
+_WORKER_REGISTRY = "execution/test_worker_registry_of_attempts.py"
 _SECRETS = "acceptance/test_secrets.py"
 
 _fault = partial(Fault, part=Part.CHILDREN)
@@ -24,157 +24,157 @@ _fault = partial(Fault, part=Part.CHILDREN)
 CHILD_FAULTS = (
     _fault(
         name="a guard adopts no orphans",
-        at="runners.keeper.guard:Guard.live",
-        do=Drop("adopt_orphans()"),
+        at="execution.forkserver.reaper:Reaper.run",
+        do=Drop("become_subreaper()"),
         caught_by=f"{_NASTY}::test_nobody_whom_it_leaves_behind_outlives_it",
     ),
     _fault(
         name="whoever is left behind lives on",
-        at="runners.keeper.guard:_Attempt._clear",
+        at="execution.forkserver.reaper:_ReapedAttempt._kill_descendants",
         do=Replace("descendants()", "()"),
         caught_by=f"{_NASTY}::test_nobody_whom_it_leaves_behind_outlives_it",
     ),
     _fault(
         name="a guard is deaf to the end of the keeper",
-        at="runners.keeper.guard:Guard.heard",
+        at="execution.forkserver.reaper:Reaper.receive_signal",
         do=Value("return True", "None"),
         caught_by=f"{_NASTY}::test_when_the_keeper_is_killed_nothing_of_its_attempts_is_left",
     ),
     _fault(
         name="a guard lets go of the worker's lock",
-        at="runners.keeper.guard:Guard.live",
-        do=Argument("close_all_but()", 0, "{$1, $2, $3}"),
-        caught_by=f"{_PRESENCE}::test_a_worker_is_not_gone_while_anything_of_its_attempt_lives",
+        at="execution.forkserver.reaper:Reaper.run",
+        do=Argument("close_other_fds()", 0, "{$1, $2, $3}"),
+        caught_by=f"{_WORKER_REGISTRY}::test_a_worker_is_not_gone_while_anything_of_its_attempt_lives",
     ),
     _fault(
         name="nobody looks at the memory of all together",
-        at="runners.keeper.guard:_Attempt._too_large",
+        at="execution.forkserver.reaper:_ReapedAttempt._exceeds_memory",
         do=Value("return _memory_bytes", "False"),
         caught_by=f"{_NASTY}::test_many_that_together_use_more_than_the_limit_are_out_of_memory",
     ),
     _fault(
         name="a request to end kills",
-        at="runners.keeper.guard:_Attempt._has_to_die",
+        at="execution.forkserver.reaper:_ReapedAttempt._kill_requested",
         do=(Drop("if"), Value("return bool()", "$1 is not None")),
         caught_by=f"{_STOPPING}::test_stopping_asks_the_whole_group_first",
     ),
     _fault(
         name="only the leader is asked to end",
-        at="runners.keeper.guard:_Attempt._signal_group",
+        at="execution.forkserver.reaper:_ReapedAttempt._signal_group",
         do=Replace("killpg", "os.kill"),
         caught_by=f"{_STOPPING}::test_stopping_asks_a_grandchild_that_its_parent_waits_for",
     ),
     _fault(
         name="the keeper adopts no orphans",
-        at="runners.keeper.keeper:Keeper.run",
-        do=Drop("adopt_orphans()"),
-        caught_by=f"{_GUARDS}::test_a_daemon_does_not_outlive_its_attempt_whose_guard_was_killed",
+        at="execution.forkserver.server:ForkServer.run",
+        do=Drop("become_subreaper()"),
+        caught_by=f"{_REAPERS}::test_a_daemon_does_not_outlive_its_attempt_whose_guard_was_killed",
     ),
     _fault(
         name="orphans of a killed guard live on",
-        at="runners.keeper.keeper:Keeper._lose",
+        at="execution.forkserver.server:ForkServer._handle_lost_reaper",
         do=Drop("_kill_orphans()"),
         caught_by=f"{_NASTY}::test_when_a_guard_is_killed_nothing_of_its_attempt_is_left",
     ),
     _fault(
         name="a member of the pool serves once",
-        at="runners.keeper.keeper:Keeper._start_in_pool",
+        at="execution.forkserver.server:ForkServer._start_in_pool",
         do=Condition("number", False),
         caught_by=f"{_NASTY}::test_members_of_the_pool_carry_out_one_task_after_another",
     ),
     _fault(
         name="a leader has no session of its own",
-        at="runners.keeper.leader:_stand_by",
+        at="execution.forkserver.child:_wait_for_start",
         do=Drop("setsid()"),
         caught_by=f"{_NASTY}::test_a_child_may_have_a_terminal",
     ),
     _fault(
         name="limits are not set",
-        at="runners.keeper.leader:_obey",
-        do=Drop("hold_to()"),
+        at="execution.forkserver.child:_run_spec",
+        do=Drop("apply_resource_limits()"),
         caught_by=f"{_NASTY}::test_a_file_beyond_its_size_is_not_written",
     ),
     _fault(
         name="a child begins anywhere",
-        at="runners.keeper.leader:accept",
+        at="execution.forkserver.child:receive_spec",
         do=Drop("chdir()"),
         caught_by=f"{_RUNNER}::"
         "test_a_child_sees_only_what_it_may_and_finds_its_input_in_a_private_file",
     ),
     _fault(
         name="only the first task of a member begins in its folder",
-        at="runners.keeper.leader:accept",
+        at="execution.forkserver.child:receive_spec",
         do=Replace(
             "chdir()", ("if '_begun' not in globals():\n    $0\nglobals()['_begun'] = True")
         ),
-        caught_by=f"{_ORDERS}::"
+        caught_by=f"{_ATTEMPT_SPECS}::"
         "test_a_task_of_the_pool_finds_its_own_surroundings_whatever_the_one_before_did",
     ),
     _fault(
         name="a task is believed to have left its variables alone",
-        at="runners.keeper.leader:accept",
+        at="execution.forkserver.child:receive_spec",
         do=Replace(
-            "_surround_with()",
-            ("_surround_with($1, globals().get('_last', $2))\nglobals()['_last'] = $1"),
+            "_apply_environment()",
+            ("_apply_environment($1, globals().get('_last', $2))\nglobals()['_last'] = $1"),
         ),
-        caught_by=f"{_ORDERS}::"
+        caught_by=f"{_ATTEMPT_SPECS}::"
         "test_a_task_of_the_pool_finds_its_own_surroundings_whatever_the_one_before_did",
     ),
     _fault(
         name="a member that left somebody behind stays",
-        at="runners.keeper.pool:serve",
-        do=Drop("not _left_somebody()"),
+        at="execution.forkserver.pool:run_pool_child",
+        do=Drop("not _has_descendants()"),
         caught_by=f"{_NASTY}::test_a_member_that_left_somebody_behind_is_used_no_more",
     ),
     _fault(
         name="a trace is printed with its secrets",
-        at="runners.work:_report",
+        at="execution.runners.executor:_report_error",
         do=Argument("write()", 0, "$1"),
         caught_by=f"{_SECRETS}::test_the_trace_that_the_runner_prints_shows_no_secret",
     ),
     _fault(
         name="anybody may read an order",
-        at="adapters.process.runner:_write_private",
+        at="execution.host.launcher:_write_private",
         do=Argument("open()", 2, "0o644"),
         caught_by=f"{_RUNNER}::"
         "test_a_child_sees_only_what_it_may_and_finds_its_input_in_a_private_file",
     ),
     _fault(
         name="what nobody has read yet is lost at the end",
-        at="adapters.process.attempt:ProcessAttempt._watch",
+        at="execution.host.attempt:ProcessAttempt._wait_for_exit",
         do=Replace("_drain()", ("for reading in self._reading:\n    reading.cancel()")),
         caught_by=f"{_REPORTS}::test_output_waits_for_a_slow_store_also_after_the_child_has_ended",
     ),
     _fault(
         name="whoever holds the pipes is waited for",
-        at="adapters.process.attempt:ProcessAttempt._drain",
+        at="execution.host.attempt:ProcessAttempt._drain",
         do=Argument("wait()", "timeout", "None"),
-        caught_by=f"{_OUTSIDERS}::test_an_attempt_ends_although_an_outsider_holds_its_pipes",
+        caught_by=f"{_FOREIGN_PROCESSES}::test_an_attempt_ends_although_an_outsider_holds_its_pipes",
     ),
     _fault(
         name="whoever prints after the end is listened to",
-        at="adapters.process.attempt:ProcessAttempt._read_stream",
+        at="execution.host.attempt:ProcessAttempt._read_stream",
         do=Replace("done()", "0"),
-        caught_by=f"{_OUTSIDERS}::"
+        caught_by=f"{_FOREIGN_PROCESSES}::"
         "test_an_outsider_that_prints_on_and_on_is_not_listened_to_for_ever",
     ),
     _fault(
         name="one that had to be killed is told to have ended by itself",
-        at="adapters.process.attempt:ProcessAttempt.stop",
+        at="execution.host.attempt:ProcessAttempt.stop",
         do=Drop("= SIGKILL"),
         caught_by=f"{_STOPPING}::test_one_that_ignores_the_request_is_killed_after_the_grace",
     ),
     _fault(
         name="one that ended without a word has a result",
-        at="adapters.process.attempt:ProcessAttempt.ending",
+        at="execution.host.attempt:ProcessAttempt.ending",
         do=Condition("runner", True),
         caught_by=f"{_RUNNER}::test_a_function_that_ends_without_a_word_has_crashed",
     ),
     _fault(
         name="what a heartbeat tells shows secrets",
-        at="adapters.process.said:_text",
+        at="execution.host.report_decoder:_excerpt",
         do=Replace("safe_excerpt()", "$1[:_NAME_CHARACTERS]"),
-        caught_by="adapters/process/test_said.py::"
+        caught_by="execution/test_report_decoder.py::"
         "test_a_secret_is_masked_in_all_that_heartbeats_tell",
     ),
 )

@@ -44,7 +44,7 @@ CLOCK_FAULTS = (
     _fault(
         name="a sleep holds up everybody",
         at="adapters.system.clock:SystemClock.sleep",
-        do=(Replace("await _LONGEST_NAP", "$1"), Replace("asyncio", "time", nth=2)),
+        do=(Replace("await _MAX_SLEEP", "$1"), Replace("asyncio", "time", nth=2)),
         caught_by=f"{_SYSTEM}::test_the_shorter_sleep_ends_first",
     ),
     _fault(

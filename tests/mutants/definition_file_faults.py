@@ -5,149 +5,149 @@ from functools import partial
 from tests.mutants.fault import Fault, Part
 from tests.planting import After, Before, Condition, Drop, Replace, Value
 
-_SYNC = "unit/services/test_definition_sync.py"
+_SYNC = "unit/services/test_definitions_sync.py"
 _FILES = "interfaces/test_definition_files.py"
 _WATCH = "interfaces/test_definition_watch.py"
-_SCHEMA = "interfaces/test_definition_schema.py"
+_SCHEMA = "unit/core/test_definition_schema.py"
 
 _fault = partial(Fault, part=Part.DEFINITIONS)
 
 DEFINITION_FILE_FAULTS = (
     _fault(
         name="a file that did not change overrules others after a restart",
-        at="services.definition_sync:DefinitionSync._follow",
-        do=Condition("_alike() marked", False),
+        at="services.definitions_sync:DefinitionSync._sync_file",
+        do=Condition("_same_content() marked", False),
         caught_by=f"{_SYNC}::test_a_file_that_did_not_change_does_not_overrule_what_others_stored",
     ),
     _fault(
         name="what did not change is stored again at every look",
-        at="services.definition_sync:DefinitionSync._follow",
-        do=Condition("_alike() said", False),
+        at="services.definitions_sync:DefinitionSync._sync_file",
+        do=Condition("_same_content() synced", False),
         caught_by=f"{_SYNC}::test_a_definition_without_a_file_stays_and_that_is_told_once",
     ),
     _fault(
         name="what a slow process stored too late stays",
-        at="services.definition_sync:DefinitionSync._follow",
+        at="services.definitions_sync:DefinitionSync._sync_file",
         do=Condition("or", True),
         caught_by=f"{_SYNC}::test_what_a_slow_process_stored_too_late_does_not_stay",
     ),
     _fault(
         name="the later of two processes overrules who came between",
-        at="services.definition_sync:DefinitionSync._follow",
+        at="services.definitions_sync:DefinitionSync._sync_file",
         do=Drop("!="),
         caught_by=f"{_SYNC}::test_the_later_of_two_processes_does_not_overrule_who_came_between",
     ),
     _fault(
         name="what is stored is not written down",
-        at="services.definition_sync:DefinitionSync._follow",
-        do=Drop("_mark()"),
+        at="services.definitions_sync:DefinitionSync._sync_file",
+        do=Drop("_record()"),
         caught_by=f"{_SYNC}::test_a_file_that_did_not_change_does_not_overrule_what_others_stored",
     ),
     _fault(
         name="folders share what they have stored",
-        at="services.definition_sync:_prefix",
-        do=Value("return MARKS", "f'{MARKS}{tenant}/'"),
+        at="services.definitions_sync:_prefix",
+        do=Value("return SYNC_RECORDS_PREFIX", "f'{MARKS}{tenant}/'"),
         caught_by=f"{_SYNC}::test_two_folders_that_say_different_things_do_not_take_turns",
     ),
     _fault(
         name="what left the folder is told while a file cannot be read",
-        at="services.definition_sync:DefinitionSync.watch",
+        at="services.definitions_sync:DefinitionSync.watch_folder",
         do=Condition("problems", True),
         caught_by=f"{_SYNC}::test_a_definition_without_a_file_stays_and_that_is_told_once",
     ),
     _fault(
         name="a definition goes with its file",
-        at="services.definition_sync:DefinitionSync._leave",
+        at="services.definitions_sync:DefinitionSync._forget_removed",
         do=After("delete()", "await self._backend.definitions.delete(tenant, known.name)"),
         caught_by=f"{_SYNC}::test_a_definition_without_a_file_stays_and_that_is_told_once",
     ),
     _fault(
         name="a problem is told at every look",
-        at="services.definition_sync:_tell",
+        at="services.definitions_sync:_log_problems",
         do=Condition("not in", True),
         caught_by=f"{_SYNC}::test_a_problem_is_told_once_and_so_is_that_it_is_over",
     ),
     _fault(
         name="a store out of reach ends the watch",
-        at="services.definition_sync:DefinitionSync.watch",
+        at="services.definitions_sync:DefinitionSync.watch_folder",
         do=Before("warning()", "raise"),
         caught_by=f"{_SYNC}::test_a_watch_goes_on_whatever_breaks",
     ),
     _fault(
         name="a change counts before it stands still",
-        at="interfaces.definition_files:FolderWatch.look",
+        at="interfaces.definition_files:FolderWatch.poll",
         do=Drop("== get()"),
         caught_by=f"{_WATCH}::test_a_change_counts_when_it_has_stood_still_for_a_look",
     ),
     _fault(
         name="what was half written at the start is never read again",
         at="interfaces.definition_files:FolderWatch.read",
-        do=Replace("_read_now()", "_content($1, $2, signatures[$2])"),
+        do=Replace("_read_file()", "_content($1, $2, signatures[$2])"),
         caught_by=f"{_WATCH}::test_what_was_half_written_at_the_first_reading_is_read_again",
     ),
     _fault(
         name="a file is gone while it is renamed",
-        at="interfaces.definition_files:FolderWatch.look",
-        do=Drop("keys() _before"),
+        at="interfaces.definition_files:FolderWatch.poll",
+        do=Drop("keys() _previous"),
         caught_by=f"{_WATCH}::test_a_file_that_is_saved_by_renaming_is_never_gone",
     ),
     _fault(
         name="a folder that cannot be listed has lost its files",
-        at="interfaces.definition_files:FolderWatch.look",
+        at="interfaces.definition_files:FolderWatch.poll",
         do=Condition("not", True),
         caught_by=f"{_WATCH}::test_a_folder_that_cannot_be_listed_for_a_while_has_lost_nothing",
     ),
     _fault(
         name="a file that changes while it is read counts",
-        at="interfaces.definition_files:_bytes_of",
+        at="interfaces.definition_files:_read_bytes",
         do=Drop("!= _signature()"),
         caught_by=f"{_WATCH}::test_a_file_that_changes_while_it_is_read_is_left_to_the_next_look",
     ),
     _fault(
         name="the first of two files that define a name wins",
-        at="interfaces.definition_files:_defined_twice",
+        at="interfaces.definition_files:_duplicate_problems",
         do=Value("for len()", "$1[1:]"),
         caught_by=f"{_FILES}::test_a_name_in_two_files_counts_in_neither_and_both_are_told",
     ),
     _fault(
         name="a pipe is waited for",
-        at="interfaces.definition_files:_text_of",
+        at="interfaces.definition_files:_read_text",
         do=Drop("O_NONBLOCK"),
         caught_by=f"{_FILES}::test_what_is_not_a_file_is_told_and_nobody_waits_for_it",
     ),
     _fault(
         name="what aliases stand for is not counted",
-        at="interfaces.definition_documents:_Values.of",
-        do=Drop("-= _left"),
+        at="interfaces.definition_files:_NodeConverter.convert",
+        do=Drop("-= _remaining"),
         caught_by=f"{_FILES}::test_a_broken_file_is_told_with_its_place_and_costs_only_itself",
     ),
     _fault(
         name="the second of two equal keys wins",
-        at="interfaces.definition_documents:_Values._mapping",
+        at="interfaces.definition_files:_NodeConverter._convert_mapping",
         do=Condition("in", False),
         caught_by=f"{_FILES}::test_a_broken_file_is_told_with_its_place_and_costs_only_itself",
     ),
     _fault(
         name="what stands beside the definitions is overlooked",
-        at="interfaces.definition_documents:_Reader.file",
+        at="services.definition_reader:_DefinitionReader.read_file",
         do=Condition("DEFINITIONS !=", False),
         caught_by=f"{_FILES}::test_longshore_yaml_has_definitions_and_nothing_else",
     ),
     _fault(
         name="the schema refuses what is null",
-        at="interfaces.definition_schema:_of_field",
+        at="core.definitions.schema:_field_schema",
         do=Condition("REQUIRED", "$1"),
         caught_by=f"{_SCHEMA}::test_what_is_right_passes_both",
     ),
     _fault(
         name="the schema does not know the least number",
-        at="interfaces.definition_schema:_whole",
+        at="core.definitions.schema:_integer_type",
         do=Drop("'minimum':"),
         caught_by=f"{_SCHEMA}::test_what_is_wrong_passes_neither",
     ),
     _fault(
         name="a number that is no JSON is taken",
-        at="interfaces.definition_schema:_check_json",
+        at="core.definitions.schema:_check_json",
         do=Condition("isfinite()", False),
         caught_by=f"{_FILES}::test_a_broken_file_is_told_with_its_place_and_costs_only_itself",
     ),

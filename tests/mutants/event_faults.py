@@ -16,7 +16,7 @@ EVENT_FAULTS = (
         at="adapters.sqlite.events:SqliteEventLog.record.work",
         do=Condition("!=", False),
         caught_by=f"{_SQLITE}::"
-        "test_another_event_in_the_same_place_is_refused_and_nothing_is_written",
+        "test_another_event_with_the_same_sequence_is_refused_and_nothing_is_written",
     ),
     _fault(
         name="the same event twice is refused",
@@ -28,13 +28,13 @@ EVENT_FAULTS = (
         name="an event's place does not know its tenant",
         at="adapters.sqlite.events:SqliteEventLog.record.work",
         do=Text("tenant = ?", "? IS NOT NULL"),
-        caught_by=f"{_SQLITE}::test_one_place_in_two_tenants_is_two_places",
+        caught_by=f"{_SQLITE}::test_one_sequence_in_two_tenants_is_two_events",
     ),
     _fault(
         name="the next place is read before the write",
         at="adapters.sqlite.events:SqliteEventLog.append.work",
         do=Replace("rows()", "self._database.point($2, $3)"),
-        caught_by=f"{_SQLITE}::test_many_who_append_at_once_get_a_place_each",
+        caught_by=f"{_SQLITE}::test_concurrent_appends_get_a_sequence_each",
     ),
     _fault(
         name="two tenants share the places of a queue",
@@ -74,31 +74,31 @@ EVENT_FAULTS = (
     ),
     _fault(
         name="a query reads every tenant",
-        at="adapters.sqlite.event_pages:_BEHIND",
+        at="adapters.sqlite.event_queries:_AFTER_POSITION",
         do=Text("tenant = :tenant", ":tenant IS NOT NULL"),
         caught_by=f"{_SQLITE}::test_events_of_another_tenant_are_not_seen",
     ),
     _fault(
         name="a page of a query begins with the last of the one before",
-        at="adapters.sqlite.event_pages:_BEHIND",
+        at="adapters.sqlite.event_queries:_AFTER_POSITION",
         do=Text("position >", "position >="),
         caught_by=f"{_SQLITE}::test_the_pages_of_a_query_give_each_event_once_and_end",
     ),
     _fault(
         name="a page of a query leaves one out",
         at="adapters.sqlite.events:SqliteEventLog.query",
-        do=Argument("cursor_to()", 1, "found[limit][0]"),
+        do=Argument("encode_cursor()", 1, "found[limit][0]"),
         caught_by=f"{_SQLITE}::test_the_pages_of_a_query_give_each_event_once_and_end",
     ),
     _fault(
         name="a job's events with those of a longer name",
-        at="adapters.sqlite.event_pages:_TASKS",
+        at="adapters.sqlite.event_queries:_TASKS",
         do=Text("|| '_' AND", "AND"),
         caught_by=f"{_SQLITE}::test_a_jobs_events_are_its_own_and_those_of_its_tasks",
     ),
     _fault(
         name="a query by the time of the event",
-        at="adapters.sqlite.event_pages:_PAGE",
+        at="adapters.sqlite.event_queries:_PAGE",
         do=Text("BY position", "BY at_ms"),
         caught_by=f"{_SQLITE}::test_events_come_in_the_order_in_which_they_were_recorded",
     ),
@@ -125,6 +125,6 @@ EVENT_FAULTS = (
         at="adapters.memory.store:MemoryStore.unrecorded",
         do=After("= fresh", "self.record([event])", nth=3),
         caught_by=f"{_MEMORY}::"
-        "test_another_event_in_the_same_place_is_refused_and_nothing_is_written",
+        "test_another_event_with_the_same_sequence_is_refused_and_nothing_is_written",
     ),
 )

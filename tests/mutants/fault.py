@@ -19,32 +19,32 @@ class Part(StrEnum):
 
     LEDGER = "ledger"
     QUEUE = "queue"
-    QUEUES = "queues"  # which of them are paused
+    QUEUE_CONTROLS = "queues"  # which of them are paused
     EVENTS = "events"
     BUS = "bus"
     OUTPUT = "output"
     BLOBS = "blobs"
     DEFINITIONS = "definitions"
     KEYS = "keys"
-    ACCOUNTS = "accounts"
+    SHARED_BUDGETS = "accounts"
     BUDGETS = "budgets"
     CLOCK = "clock"
     SWEEPER = "sweeper"
     DEAD_LETTERS = "dead letters"
-    WISHES = "wishes"  # to cancel, to resume, to add, to review
-    EXPLAINING = "explaining"
+    OPERATOR_COMMANDS = "wishes"  # to cancel, to resume, to add, to review
+    EXPLAIN = "explaining"
     WORKER = "worker"
     ARTIFACTS = "artifacts"
     SUPERVISION = "supervision"
-    PRESENCE = "presence"
+    WORKER_REGISTRY = "presence"
     CHILDREN = "children"
     AGENTS = "agents"
 
 
-IN_EACH_BACKEND = frozenset(
+BACKEND_PARTS = frozenset(
     {
         *(Part.LEDGER, Part.QUEUE, Part.EVENTS, Part.BUS, Part.OUTPUT),
-        *(Part.BLOBS, Part.DEFINITIONS, Part.KEYS, Part.QUEUES, Part.ACCOUNTS),
+        *(Part.BLOBS, Part.DEFINITIONS, Part.KEYS, Part.QUEUE_CONTROLS, Part.SHARED_BUDGETS),
     }
 )
 

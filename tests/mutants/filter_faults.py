@@ -33,7 +33,7 @@ FILTER_FAULTS = (
     _fault(
         name="an empty name is no name",
         at="adapters.sqlite.ledger:SqliteLedger.list_jobs",
-        do=Argument("_walk()", "named", "bool($1)"),
+        do=Argument("_walk()", "by_name", "bool($1)"),
         caught_by=f"{_SQLITE}::test_a_name_is_the_whole_name_letter_by_letter",
     ),
     _fault(

@@ -33,13 +33,13 @@ LEDGER_FAULTS = (
     ),
     _fault(
         name="its own change id is not recognised",
-        at="adapters.sqlite.commit:_is_own",
+        at="adapters.sqlite.commit:_is_own_change",
         do=Value("return bool()", "False"),
         caught_by=f"{_SQLITE}::test_the_same_change_again_is_success_and_writes_nothing_twice",
     ),
     _fault(
         name="a foreign change passes for its own",
-        at="adapters.sqlite.commit:_is_own",
+        at="adapters.sqlite.commit:_is_own_change",
         do=Drop("== change_id"),
         caught_by=f"{_SQLITE}::test_a_second_creation_is_a_conflict_and_the_first_stays",
     ),
@@ -49,7 +49,7 @@ LEDGER_FAULTS = (
         do=After(
             "reach()", ("connection.execute('COMMIT')\nconnection.execute('BEGIN IMMEDIATE')")
         ),
-        caught_by=f"{_FOUR}::test_nobody_sees_a_row_without_its_events_or_events_without_their_row",
+        caught_by=f"{_FOUR}::test_no_reader_sees_a_row_without_its_events_or_events_without_their_row",
     ),
     _fault(
         name="events of a job are forgotten",
@@ -60,31 +60,31 @@ LEDGER_FAULTS = (
     _fault(
         name="the ring is not committed with the row",
         at="adapters.sqlite.commit:Commit.__init__",
-        do=Drop("_add() _ring_values()"),
-        caught_by=f"{_SQLITE}::test_a_ring_is_on_the_queue_once_after_the_commit",
+        do=Drop("_add() _enqueue_values()"),
+        caught_by=f"{_SQLITE}::test_a_message_is_on_the_queue_once_after_the_commit",
     ),
     _fault(
         name="a ring for later is heard at once",
-        at="adapters.sqlite.commit:_ring_values",
+        at="adapters.sqlite.commit:_enqueue_values",
         do=Argument("to_us() at", 0, "now"),
-        caught_by=f"{_SQLITE}::test_a_ring_for_later_is_heard_at_its_time",
+        caught_by=f"{_SQLITE}::test_a_message_for_later_is_received_at_its_time",
     ),
     _fault(
         name="a refused change stays half written",
-        at="adapters.sqlite.writer:Writer._tried",
+        at="adapters.sqlite.writer:DatabaseWriter._run_in_group",
         do=Condition("total_changes()", False),
         caught_by=f"{_SQLITE}::test_one_conflict_and_nothing_of_all_changes_is_written",
     ),
     _fault(
         name="a refused change is not undone alone",
-        at="adapters.sqlite.writer:Writer._try_alone",
+        at="adapters.sqlite.writer:DatabaseWriter._run_in_savepoint",
         do=Drop("execute() 'ROLLBACK TO item'"),
         caught_by=f"{_SQLITE}::test_one_conflict_and_nothing_of_all_changes_is_written",
     ),
     _fault(
         name="answered before it is committed",
-        at="adapters.sqlite.writer:Writer._commit_groups",
-        do=Swap("_commit()", "_deliver()"),
+        at="adapters.sqlite.writer:DatabaseWriter._commit_groups",
+        do=Swap("_commit()", "_notify()"),
         caught_by="adapters/sqlite/test_writer.py::"
         "test_an_error_at_the_commit_makes_the_whole_group_unknown",
     ),
@@ -97,13 +97,13 @@ LEDGER_FAULTS = (
     _fault(
         name="what is remembered is believed whoever has written since",
         at="adapters.sqlite.ledger:SqliteLedger._read",
-        do=Drop("undisturbed"),
+        do=Drop("unchanged"),
         caught_by=f"{_SQLITE}::test_a_row_that_was_read_and_then_changed_by_another_is_read_afresh",
     ),
     _fault(
         name="what is remembered outlives a turn of somebody else",
         at="adapters.sqlite.ledger:SqliteLedger._read",
-        do=Drop("== spell"),
+        do=Drop("== exclusive_epoch"),
         caught_by="adapters/sqlite/test_known.py::"
         "test_a_row_that_another_wrote_is_read_after_a_turn_of_our_own",
     ),
@@ -115,13 +115,13 @@ LEDGER_FAULTS = (
     ),
     _fault(
         name="tasks of another tenant's job are listed",
-        at="adapters.sqlite.ledger:SqliteLedger._list_tasks_of",
+        at="adapters.sqlite.ledger:SqliteLedger._list_job_tasks",
         do=Text("AND tenant", "AND ?3"),
         caught_by=f"{_SQLITE}::test_tasks_of_another_tenant_are_not_listed",
     ),
     _fault(
         name="tasks of another tenant are found",
-        at="adapters.sqlite.ledger:SqliteLedger.find",
+        at="adapters.sqlite.ledger:SqliteLedger.find_ids",
         do=Drop("== tenant"),
         caught_by=f"{_SQLITE}::test_ids_of_another_tenant_are_not_found",
     ),
@@ -139,45 +139,45 @@ LEDGER_FAULTS = (
     ),
     _fault(
         name="a task that is due now is not unrung",
-        at="adapters.sqlite.ledger:SqliteLedger.unrung",
+        at="adapters.sqlite.ledger:SqliteLedger.unqueued_tasks",
         do=Text("WHERE due_us <=", "WHERE due_us <"),
-        caught_by=f"{_SQLITE}::test_a_task_is_unrung_from_the_moment_it_is_due",
+        caught_by=f"{_SQLITE}::test_a_task_is_unqueued_from_the_moment_it_is_due",
     ),
     _fault(
         name="a task that was just rung is unrung",
-        at="adapters.sqlite.ledger:SqliteLedger.unrung",
+        at="adapters.sqlite.ledger:SqliteLedger.unqueued_tasks",
         do=Text("< ? AND 2 *", "<= ? AND 2 *"),
-        caught_by=f"{_SQLITE}::test_a_task_is_unrung_only_if_it_was_rung_before",
+        caught_by=f"{_SQLITE}::test_a_task_is_unqueued_only_if_it_was_enqueued_before",
     ),
     _fault(
         name="a lease lives one tick too long",
-        at="adapters.sqlite.ledger:SqliteLedger.held",
+        at="adapters.sqlite.ledger:SqliteLedger.leased_tasks",
         do=Text("<= ? ORDER", "< ? ORDER"),
         caught_by=f"{_SQLITE}::test_a_lease_has_expired_at_its_end_and_not_before",
     ),
     _fault(
         name="held tasks come in any order",
-        at="adapters.sqlite.ledger:SqliteLedger.held",
-        do=Text("lease_us, id", "id"),
-        caught_by=f"{_SQLITE}::test_held_tasks_come_with_the_earliest_end_first",
+        at="adapters.sqlite.ledger:SqliteLedger.leased_tasks",
+        do=Text("lease_expires_us, id", "id"),
+        caught_by=f"{_SQLITE}::test_leased_tasks_come_with_the_earliest_end_first",
     ),
     _fault(
         name="a nudge between two waits is lost",
-        at="adapters.sqlite.ledger:SqliteLedger.nudged",
+        at="adapters.sqlite.ledger:SqliteLedger.wait_for_wake",
         do=Replace("setdefault()", "$2"),
-        caught_by=f"{_SQLITE}::test_a_nudge_between_two_waits_is_not_lost",
+        caught_by=f"{_SQLITE}::test_a_wake_between_two_waits_is_not_lost",
     ),
     _fault(
         name="a nudge is told again and again",
-        at="adapters.sqlite.ledger:SqliteLedger.nudged",
+        at="adapters.sqlite.ledger:SqliteLedger.wait_for_wake",
         do=Value("= []", "0"),
-        caught_by=f"{_SQLITE}::test_a_nudge_is_told_once",
+        caught_by=f"{_SQLITE}::test_a_wake_is_delivered_once",
     ),
     _fault(
         name="a commit wakes no other process",
-        at="adapters.sqlite.writer:Writer._wake_others",
-        do=Drop("ring_elsewhere()"),
-        caught_by=f"{_FOUR}::test_a_worker_is_nudged_when_its_task_is_to_be_cancelled",
+        at="adapters.sqlite.writer:DatabaseWriter._wake_others",
+        do=Drop("wake_others()"),
+        caught_by=f"{_FOUR}::test_a_worker_is_woken_when_its_task_is_to_be_cancelled",
     ),
     _fault(
         name="a version still to come may be changed in memory",
@@ -190,7 +190,7 @@ LEDGER_FAULTS = (
         at="adapters.memory.ledger:MemoryLedger.commit",
         do=Replace("changes", "fresh", nth=3),
         caught_by=f"{_MEMORY}::"
-        "test_a_change_whose_answer_was_lost_still_rings_when_it_is_committed_again",
+        "test_a_change_whose_answer_was_lost_still_enqueues_when_it_is_committed_again",
     ),
     _fault(
         name="rows are written one by one in memory",
@@ -200,7 +200,7 @@ LEDGER_FAULTS = (
     ),
     _fault(
         name="a lease lives one tick too long in memory",
-        at="adapters.memory.ledger:MemoryLedger.held",
+        at="adapters.memory.ledger:MemoryLedger.leased_tasks",
         do=Operator("<= expires_at", "<"),
         caught_by=f"{_MEMORY}::test_a_lease_has_expired_at_its_end_and_not_before",
     ),

@@ -28,13 +28,13 @@ OUTPUT_FAULTS = (
         name="reading begins with the entry already seen",
         at="adapters.sqlite.output:SqliteOutputLog.read",
         do=Text("sequence) >", "sequence) >="),
-        caught_by=f"{_SQLITE}::test_reading_goes_on_after_a_place",
+        caught_by=f"{_SQLITE}::test_reading_continues_after_a_position",
     ),
     _fault(
         name="a place is compared part by part",
         at="adapters.sqlite.output:SqliteOutputLog.read",
         do=Text("(attempt, sequence) > (?, ?)", "attempt >= ? AND sequence > ?"),
-        caught_by=f"{_SQLITE}::test_reading_goes_on_after_a_place",
+        caught_by=f"{_SQLITE}::test_reading_continues_after_a_position",
     ),
     _fault(
         name="output of every task",
@@ -45,31 +45,31 @@ OUTPUT_FAULTS = (
     _fault(
         name="a marker's end is dropped",
         at="adapters.sqlite.output:SqliteOutputLog.read",
-        do=Argument("OutputEntry()", "last", "None"),
+        do=Argument("OutputChunk()", "last", "None"),
         caught_by=f"{_SQLITE}::test_a_marker_stands_for_the_sequences_up_to_its_last",
     ),
     _fault(
         name="output rings no bell",
         at="adapters.sqlite.output:SqliteOutputLog.append",
         do=Argument("write()", "topics", "()"),
-        caught_by=f"{_SQLITE}::test_a_wait_ends_as_soon_as_something_is_after_the_place",
+        caught_by=f"{_SQLITE}::test_a_wait_ends_as_soon_as_something_is_after_the_position",
     ),
     _fault(
         name="what was seen ends a wait",
-        at="adapters.sqlite.output:SqliteOutputLog.wait.look",
+        at="adapters.sqlite.output:SqliteOutputLog.wait_for_output.look",
         do=Text("sequence) >", "sequence) >="),
-        caught_by=f"{_SQLITE}::test_nothing_new_after_the_place_ends_no_wait",
+        caught_by=f"{_SQLITE}::test_nothing_new_after_the_position_ends_no_wait",
     ),
     _fault(
         name="an earlier attempt ends a wait",
-        at="adapters.sqlite.output:SqliteOutputLog.wait.look",
+        at="adapters.sqlite.output:SqliteOutputLog.wait_for_output.look",
         do=Text("(attempt, sequence) > (?,", "(attempt > ? OR sequence >"),
-        caught_by=f"{_SQLITE}::test_nothing_new_after_the_place_ends_no_wait",
+        caught_by=f"{_SQLITE}::test_nothing_new_after_the_position_ends_no_wait",
     ),
     _fault(
         name="output between looking and waiting is missed",
-        at="adapters.sqlite.database:Database._rest",
-        do=Before("sleep()", ("await asyncio.sleep(0.001)\nheard.clear()")),
+        at="adapters.sqlite.database:Database._wait_for_wakeup",
+        do=Before("sleep()", ("await asyncio.sleep(0.001)\nwoken.clear()")),
         caught_by=f"{_SQLITE}::test_no_wake_up_is_lost_between_looking_and_waiting",
     ),
     _fault(
@@ -86,9 +86,9 @@ OUTPUT_FAULTS = (
     ),
     _fault(
         name="output wakes no other process",
-        at="adapters.sqlite.bells:Bells.ring_elsewhere",
+        at="adapters.sqlite.notifier:Notifier.wake_others",
         do=Drop("write()"),
-        caught_by=f"{_FOUR}::test_a_wait_ends_as_soon_as_something_is_after_the_place",
+        caught_by=f"{_FOUR}::test_a_wait_ends_as_soon_as_something_is_after_the_position",
     ),
     _fault(
         name="an entry is written over in memory",
@@ -104,7 +104,7 @@ OUTPUT_FAULTS = (
     ),
     _fault(
         name="what was seen ends a wait in memory",
-        at="adapters.memory.output:MemoryOutputLog.wait.look",
+        at="adapters.memory.output:MemoryOutputLog.wait_for_output.look",
         do=Operator("> after", ">="),
         caught_by=f"{_MEMORY}::test_without_a_wait_the_answer_comes_at_once",
     ),

@@ -5,101 +5,101 @@ from functools import partial
 from tests.mutants.fault import Fault, Part
 from tests.planting import Argument, Condition, Drop, Operator, Replace, Text, Value
 
-_SQLITE = "contract/test_sqlite.py::TestSqliteQueues"
-_MEMORY = "contract/test_memory.py::TestMemoryQueues"
+_SQLITE = "contract/test_sqlite.py::TestSqliteQueueControls"
+_MEMORY = "contract/test_memory.py::TestMemoryQueueControls"
 _KEPT = "adapters/sqlite/test_queues.py"
-_PAUSING = "unit/services/test_pausing.py"
+_PAUSING = "unit/services/test_pause.py"
 _WORKER = "unit/services/test_worker_pauses.py"
-_SQLITE_HOLDS = "contract/test_sqlite.py::TestSqliteHolds"
-_MEMORY_HOLDS = "contract/test_memory.py::TestMemoryHolds"
+_SQLITE_HOLDS = "contract/test_sqlite.py::TestSqliteQueueHolds"
+_MEMORY_HOLDS = "contract/test_memory.py::TestMemoryQueueHolds"
 _HOLDS = "unit/services/test_worker_holds.py"
 
-_fault = partial(Fault, part=Part.QUEUES)
+_fault = partial(Fault, part=Part.QUEUE_CONTROLS)
 
 HOLD_FAULTS = (
     _fault(
         name="a hold rings no bell",
-        at="adapters.sqlite.queues:SqliteQueues.hold",
+        at="adapters.sqlite.queue_controls:SqliteQueueControls.hold",
         do=Argument("write()", "topics", None),
-        caught_by=f"{_SQLITE_HOLDS}::test_who_waits_is_told_of_a_hold_and_of_its_end_by_itself",
+        caught_by=f"{_SQLITE_HOLDS}::test_a_waiter_is_notified_of_a_hold_and_of_its_expiry",
     ),
     _fault(
         name="a hold is waited for until it is on disk",
-        at="adapters.sqlite.queues:SqliteQueues.hold",
-        do=Argument("write()", "promised", None),
+        at="adapters.sqlite.queue_controls:SqliteQueueControls.hold",
+        do=Argument("write()", "durable", None),
         caught_by=f"{_KEPT}::test_nobody_waits_until_a_hold_is_on_disk",
     ),
     _fault(
         name="a shorter hold takes the place of a longer one",
-        at="adapters.sqlite.queues:_HOLD",
+        at="adapters.sqlite.queue_controls:_UPSERT_HOLD",
         do=Text("until_us < excluded.until_us OR until_us > ?", "? > 0"),
         caught_by=f"{_SQLITE_HOLDS}::test_of_two_holds_the_one_that_lasts_longer_counts",
     ),
     _fault(
         name="a hold of a clock that was ahead keeps others away",
-        at="adapters.sqlite.queues:_HOLD",
+        at="adapters.sqlite.queue_controls:_UPSERT_HOLD",
         do=Text("until_us > ?", "? < 0"),
         caught_by=f"{_SQLITE_HOLDS}::"
         "test_a_hold_of_a_clock_that_was_far_ahead_is_nothing_and_gives_way",
     ),
     _fault(
         name="a resume leaves the hold",
-        at="adapters.sqlite.queues:SqliteQueues.resume.work",
+        at="adapters.sqlite.queue_controls:SqliteQueueControls.resume.work",
         do=Text("held_queues WHERE name =", "held_queues WHERE name || '' <>"),
         caught_by=f"{_SQLITE_HOLDS}::test_to_resume_a_queue_ends_its_pause_and_its_hold",
     ),
     _fault(
         name="a shorter hold takes the place of a longer one in memory",
-        at="adapters.memory.queues:MemoryQueues.hold",
-        do=Replace("< left()", "True"),
+        at="adapters.memory.queue_controls:MemoryQueueControls.hold",
+        do=Replace("< remaining()", "True"),
         caught_by=f"{_MEMORY_HOLDS}::test_of_two_holds_the_one_that_lasts_longer_counts",
     ),
     _fault(
         name="nobody wakes up when a hold ends in memory",
-        at="adapters.memory.queues:MemoryQueues.paused_of",
-        do=Argument("until()", "next_change", None),
-        caught_by=f"{_MEMORY_HOLDS}::test_who_waits_is_told_of_a_hold_and_of_its_end_by_itself",
+        at="adapters.memory.queue_controls:MemoryQueueControls.paused_queues",
+        do=Argument("wait_until()", "next_change", None),
+        caught_by=f"{_MEMORY_HOLDS}::test_a_waiter_is_notified_of_a_hold_and_of_its_expiry",
     ),
     _fault(
         name="a resume leaves the hold in memory",
-        at="adapters.memory.queues:MemoryQueues.resume",
-        do=Replace("pop() _held", "self._held.get($1)"),
+        at="adapters.memory.queue_controls:MemoryQueueControls.resume",
+        do=Replace("pop() _hold_by_queue", "self._hold_by_queue.get($1)"),
         caught_by=f"{_MEMORY_HOLDS}::test_to_resume_a_queue_ends_its_pause_and_its_hold",
     ),
     _fault(
         name="a hold lasts one tick longer than it says",
-        at="ports.queues:PausedQueue.holds",
+        at="ports.queue_controls:QueuePause.is_active",
         do=Operator("< timedelta()", "<="),
         caught_by=f"{_MEMORY_HOLDS}::test_a_hold_is_over_at_its_moment_and_then_is_nothing",
     ),
     _fault(
         name="a hold lasts as long as anybody wants",
-        at="ports.queues:end_of_hold",
+        at="ports.queue_controls:capped_hold_end",
         do=Replace("min()", "$1"),
         caught_by=f"{_MEMORY_HOLDS}::test_no_hold_lasts_longer_than_the_longest",
     ),
     _fault(
         name="whatever is turned away holds its queue",
-        at="services.worker.holding:_asked_for",
+        at="services.worker.outcomes:_requested_hold",
         do=Drop("is not AGENT"),
         caught_by=f"{_HOLDS}::test_a_task_that_no_agent_does_holds_up_nobody",
     ),
     _fault(
         name="any trouble that names a time holds the queue",
-        at="services.worker.holding:_asked_for",
+        at="services.worker.outcomes:_requested_hold",
         do=Drop("is not category"),
         caught_by=f"{_HOLDS}::test_nothing_else_that_happens_to_an_agent_holds_its_queue",
     ),
     _fault(
         name="a queue is held for as long as the API wants",
-        at="services.worker.holding:hold_queue",
+        at="services.worker.outcomes:hold_queue",
         do=Replace("min()", "$1"),
         caught_by=f"{_HOLDS}::test_a_hold_lasts_no_longer_than_was_asked_for_nor_than_it_may",
     ),
     _fault(
         name="a hold that ends soon is not waited for",
-        at="services.crew:_busy",
-        do=Condition("holds()", True),
+        at="services.worker_group:_has_work",
+        do=Condition("is_active()", True),
         caught_by=f"{_HOLDS}::"
         "test_who_waits_for_the_end_of_all_work_waits_for_a_hold_that_ends_soon",
     ),
@@ -108,111 +108,111 @@ HOLD_FAULTS = (
 PAUSE_FAULTS = (
     _fault(
         name="a later pause takes the place of the first",
-        at="adapters.sqlite.queues:SqliteQueues.pause.work",
+        at="adapters.sqlite.queue_controls:SqliteQueueControls.pause.work",
         do=Text("DO NOTHING", "DO UPDATE SET paused_by = excluded.paused_by"),
         caught_by=f"{_SQLITE}::test_of_two_pauses_the_first_counts",
     ),
     _fault(
         name="a pause rings no bell",
-        at="adapters.sqlite.queues:SqliteQueues.pause",
+        at="adapters.sqlite.queue_controls:SqliteQueueControls.pause",
         do=Argument("write()", "topics", None),
-        caught_by=f"{_SQLITE}::test_who_waits_is_told_of_a_pause_and_of_its_end",
+        caught_by=f"{_SQLITE}::test_a_waiter_is_notified_of_a_pause_and_of_its_end",
     ),
     _fault(
         name="a resume rings no bell",
-        at="adapters.sqlite.queues:SqliteQueues.resume",
+        at="adapters.sqlite.queue_controls:SqliteQueueControls.resume",
         do=Argument("write()", "topics", None),
-        caught_by=f"{_SQLITE}::test_who_waits_is_told_of_a_pause_and_of_its_end",
+        caught_by=f"{_SQLITE}::test_a_waiter_is_notified_of_a_pause_and_of_its_end",
     ),
     _fault(
         name="a resume may be lost with the power",
-        at="adapters.sqlite.queues:SqliteQueues.resume",
-        do=Argument("write()", "promised", "False"),
+        at="adapters.sqlite.queue_controls:SqliteQueueControls.resume",
+        do=Argument("write()", "durable", "False"),
         caught_by=f"{_KEPT}::test_pauses_and_their_ends_are_promised",
     ),
     _fault(
         name="a resume ends every pause",
-        at="adapters.sqlite.queues:SqliteQueues.resume.work",
+        at="adapters.sqlite.queue_controls:SqliteQueueControls.resume.work",
         do=Text("paused_queues WHERE name = ?", "paused_queues WHERE ?1 = ?1"),
-        caught_by=f"{_SQLITE}::test_a_queue_is_resumed_and_the_pause_that_ended_is_told",
+        caught_by=f"{_SQLITE}::test_resume_returns_the_pause_that_ended",
     ),
     _fault(
         name="pauses are listed from the last to the first",
-        at="adapters.sqlite.queues:SqliteQueues.paused",
+        at="adapters.sqlite.queue_controls:SqliteQueueControls.list_pauses",
         do=Text("ORDER BY name", "ORDER BY name DESC"),
         caught_by=f"{_SQLITE}::test_pauses_are_listed_by_the_name_of_the_queue",
     ),
     _fault(
         name="the name of a paused queue is not taken at its word",
-        at="adapters.sqlite.queues:SqliteQueues._is_paused",
+        at="adapters.sqlite.queue_controls:SqliteQueueControls._is_paused",
         do=Text("WHERE name =", "WHERE name LIKE"),
         caught_by=f"{_SQLITE}::test_a_pause_is_of_one_queue_only",
     ),
     _fault(
         name="the end of a pause is not told",
-        at="adapters.sqlite.queues:SqliteQueues.paused_of.look",
+        at="adapters.sqlite.queue_controls:SqliteQueueControls.paused_queues.look",
         do=Condition("!=", "$2 is None or $1 - $2"),
-        caught_by=f"{_SQLITE}::test_who_waits_is_told_of_a_pause_and_of_its_end",
+        caught_by=f"{_SQLITE}::test_a_waiter_is_notified_of_a_pause_and_of_its_end",
     ),
     _fault(
         name="what is known already is told again and again",
-        at="adapters.sqlite.queues:SqliteQueues.paused_of.look",
+        at="adapters.sqlite.queue_controls:SqliteQueueControls.paused_queues.look",
         do=Value("return !=", "$1"),
-        caught_by=f"{_SQLITE}::test_who_waits_is_not_told_of_other_queues_or_of_nothing_new",
+        caught_by=f"{_SQLITE}::test_a_waiter_is_not_notified_of_other_queues_or_of_nothing_new",
     ),
     _fault(
         name="a later pause takes the place of the first in memory",
-        at="adapters.memory.queues:MemoryQueues.pause",
-        do=Replace("setdefault()", "held = self._paused[$1] = $2"),
+        at="adapters.memory.queue_controls:MemoryQueueControls.pause",
+        do=Replace("setdefault()", "held = self._pauses[$1] = $2"),
         caught_by=f"{_MEMORY}::test_of_two_pauses_the_first_counts",
     ),
     _fault(
         name="a pause wakes nobody in memory",
-        at="adapters.memory.queues:MemoryQueues.pause",
+        at="adapters.memory.queue_controls:MemoryQueueControls.pause",
         do=Drop("wake()"),
-        caught_by=f"{_MEMORY}::test_who_waits_is_told_of_a_pause_and_of_its_end",
+        caught_by=f"{_MEMORY}::test_a_waiter_is_notified_of_a_pause_and_of_its_end",
     ),
     _fault(
         name="a resume wakes nobody in memory",
-        at="adapters.memory.queues:MemoryQueues.resume",
+        at="adapters.memory.queue_controls:MemoryQueueControls.resume",
         do=Drop("wake()"),
-        caught_by=f"{_MEMORY}::test_who_waits_is_told_of_a_pause_and_of_its_end",
+        caught_by=f"{_MEMORY}::test_a_waiter_is_notified_of_a_pause_and_of_its_end",
     ),
     _fault(
         name="pauses are listed as they came in memory",
-        at="adapters.memory.queues:MemoryQueues.paused",
+        at="adapters.memory.queue_controls:MemoryQueueControls.list_pauses",
         do=Replace("name", "0"),
         caught_by=f"{_MEMORY}::test_pauses_are_listed_by_the_name_of_the_queue",
     ),
     *HOLD_FAULTS,
     _fault(
         name="a paused queue is asked for work",
-        at="services.worker.worker:Worker._served",
+        at="services.worker.worker:Worker._active_queues",
         do=Replace("tuple()", "self._policy.queues if paused is not self._policy.queues else ()"),
         caught_by=f"{_WORKER}::"
         "test_a_queue_that_is_paused_while_a_worker_waits_is_not_asked_until_it_is_resumed",
     ),
     _fault(
         name="what is not known to be paused is asked for work",
-        at="services.worker.worker:Worker._served",
+        at="services.worker.worker:Worker._active_queues",
         do=Value("= _paused", "$3 or frozenset()"),
         caught_by=f"{_WORKER}::test_a_worker_that_cannot_know_what_is_paused_begins_nothing",
     ),
     _fault(
         name="one paused queue of a worker stops all of them",
-        at="services.worker.worker:Worker._served",
+        at="services.worker.worker:Worker._active_queues",
         do=Replace("tuple()", "() if paused else self._policy.queues"),
         caught_by=f"{_WORKER}::test_other_queues_of_a_worker_are_served_meanwhile",
     ),
     _fault(
         name="a queue that is paused is waited for all the same",
-        at="services.worker.worker:Worker._listen_for_pauses",
-        do=Drop("set() _called_off"),
+        at="services.worker.worker:Worker._watch_pauses",
+        do=Drop("set() _receive_cancelled"),
         caught_by=f"{_WORKER}::test_other_queues_of_a_worker_are_served_meanwhile",
     ),
     _fault(
         name="a worker without any queue sleeps through the resume",
-        at="services.worker.worker:Worker._listen_for_pauses",
+        at="services.worker.worker:Worker._watch_pauses",
         do=Drop("set() _slot_freed"),
         caught_by=f"{_WORKER}::"
         "test_a_worker_that_starts_while_its_queue_is_paused_asks_for_nothing",
@@ -226,47 +226,47 @@ PAUSE_FAULTS = (
     ),
     _fault(
         name="a bug where pauses are kept makes a worker deaf to them",
-        at="services.worker.worker:Worker._listen_for_pauses",
+        at="services.worker.worker:Worker._watch_pauses",
         do=Replace("exception()", "raise"),
         caught_by=f"{_WORKER}::test_a_worker_that_cannot_know_what_is_paused_begins_nothing",
     ),
     _fault(
         name="a worker that waits for work does not hear that it is to stop",
         at="services.worker.worker:Worker.stop",
-        do=Drop("set() _called_off"),
+        do=Drop("set() _receive_cancelled"),
         caught_by=f"{_WORKER}::test_a_worker_that_waits_for_work_stops_at_once",
     ),
     _fault(
         name="a queue of any name is paused",
-        at="services.pausing:_check",
+        at="services.pause:_check_name",
         do=Condition("is_name()", False),
         caught_by=f"{_PAUSING}::test_what_no_queue_can_be_called_is_refused_and_changes_nothing",
     ),
     _fault(
         name="a reason of any length is kept",
-        at="services.pausing:Pausing.pause",
-        do=Condition("problem_of_remark()", "(problem := '')"),
+        at="services.pause:QueuePauser.pause_queue",
+        do=Condition("comment_problem()", "(problem := '')"),
         caught_by=f"{_PAUSING}::test_a_reason_that_cannot_be_kept_is_refused_and_changes_nothing",
     ),
     _fault(
         name="who resumed nothing is told to have done it",
-        at="services.pausing:Pausing.resume",
+        at="services.pause:QueuePauser.resume_queue",
         do=Condition(
             "is not",
-            ("($1 := ($1 or PausedQueue(name=name, by=by, reason=None, at=self._clock.now())))"),
+            ("($1 := ($1 or QueuePause(name=name, by=by, reason=None, at=self._clock.now())))"),
         ),
         caught_by=f"{_PAUSING}::test_who_resumed_a_queue_is_in_the_log",
     ),
     _fault(
         name="what runs is not waited for when its queue is paused",
-        at="services.crew:_busy",
+        at="services.worker_group:_has_work",
         do=Value("for PROCESSING", "((TaskState.PROCESSING, served), $2)"),
         caught_by=f"{_WORKER}::test_what_lies_on_a_paused_queue_is_not_waited_for_and_what_runs_is",
     ),
     _fault(
         name="what lies on a paused queue is waited for",
-        at="services.crew:_busy",
-        do=Value("for PROCESSING", "($1, (TaskState.PENDING, queues))"),
+        at="services.worker_group:_has_work",
+        do=Value("for PROCESSING", "($1, (TaskState.PENDING, queue_controls))"),
         caught_by=f"{_WORKER}::test_what_lies_on_a_paused_queue_is_not_waited_for_and_what_runs_is",
     ),
 )

@@ -5,263 +5,263 @@ from functools import partial
 from tests.mutants.fault import Fault, Part
 from tests.planting import Argument, Condition, Drop, Operator, Replace, Value
 
-_REVIEWING = "unit/services/test_reviewing.py"
-_TASKS = "unit/services/test_cancelling_tasks.py"
-_RULES = "unit/core/test_task_wishes.py::TestReview"
-_WHY = "unit/services/test_explaining.py"
-_SENTENCES = "unit/core/test_explaining.py"
-_JOBS = "unit/core/test_explaining_jobs.py"
-_CHAINS = "unit/core/test_chain.py"
+_REVIEWING = "unit/services/test_review.py"
+_TASKS = "unit/services/test_cancel_tasks.py"
+_RULES = "unit/core/test_task_operator.py::TestReview"
+_WHY = "unit/services/test_explain.py"
+_SENTENCES = "unit/core/test_explain.py"
+_JOBS = "unit/core/test_explain_jobs.py"
+_CHAINS = "unit/core/test_dependency_chain.py"
 
-_fault = partial(Fault, part=Part.WISHES)
-_untold = partial(Fault, part=Part.EXPLAINING)
+_fault = partial(Fault, part=Part.OPERATOR_COMMANDS)
+_untold = partial(Fault, part=Part.EXPLAIN)
 
 REVIEW_FAULTS = (
     _fault(
         name="another tenant's task is reviewed",
-        at="services.reviewing:Reviewing._row",
+        at="services.review:ReviewDecisions._row",
         do=Drop("!= tenant"),
         caught_by=f"{_REVIEWING}::test_another_tenant_s_task_is_not_there",
     ),
     _fault(
         name="what waits for an approval is left to the dispatcher",
-        at="services.reviewing:Reviewing.approve",
+        at="services.review:ReviewDecisions.approve",
         do=Drop("settle()"),
         caught_by=f"{_REVIEWING}::test_what_waited_for_an_approval_goes_on_at_once",
     ),
     _fault(
         name="one who decides twice is refused",
-        at="services.reviewing:Reviewing._made",
+        at="services.review:ReviewDecisions._already_decided",
         do=Value("return in", "False"),
         caught_by=f"{_REVIEWING}::test_a_decision_is_about_the_result_that_was_seen",
     ),
     _fault(
         name="one who decides twice and names no attempt is refused",
-        at="services.reviewing:Reviewing._made",
-        do=Condition("seen", False),
+        at="services.review:ReviewDecisions._already_decided",
+        do=Condition("attempt", False, nth=2),
         caught_by=f"{_REVIEWING}::test_one_who_asks_for_a_revision_twice_gets_one",
     ),
     _fault(
         name="a decision by somebody else, or with other words, is told as one's own",
-        at="services.reviewing:Reviewing._made",
+        at="services.review:ReviewDecisions._already_decided",
         do=Value("return replace()", "True"),
         caught_by=f"{_REVIEWING}::test_one_who_asks_for_a_revision_twice_gets_one",
     ),
     _fault(
         name="all decisions are about the first attempt",
-        at="services.reviewing:_decisions",
+        at="services.review:_decisions",
         do=Replace("attempt_number", "1"),
         caught_by=f"{_REVIEWING}::test_a_decision_is_about_the_result_that_was_seen",
     ),
     _fault(
         name="only the last decision counts as made",
-        at="services.reviewing:Reviewing._made",
+        at="services.review:ReviewDecisions._already_decided",
         do=Value("return in", "$1 in $2[-1:]"),
         caught_by=f"{_REVIEWING}::"
         "test_a_decision_whose_answer_was_lost_is_told_as_done_whatever_was_decided_since",
     ),
     _fault(
         name="a revision whose answer was lost is asked for again",
-        at="services.reviewing:Reviewing.request_revision",
+        at="services.review:ReviewDecisions.revise",
         do=Replace("ternary seen", "attempt"),
         caught_by=f"{_REVIEWING}::"
         "test_a_revision_whose_answer_was_lost_and_that_has_been_done_is_not_asked_for_again",
     ),
     _fault(
         name="what cannot be decided has to wait for the history",
-        at="services.reviewing:Reviewing._made",
+        at="services.review:ReviewDecisions._already_decided",
         do=Condition("state", False),
         caught_by="unit/services/test_late_history.py::"
         "test_what_was_not_decided_yet_is_refused_without_the_history",
     ),
     _fault(
         name="a newer result is approved unseen",
-        at="core.task.wishes:_not_reviewable",
+        at="core.tasks.operator:_not_reviewable",
         do=Condition("attempt", False),
         caught_by=f"{_RULES}::test_a_reviewer_decides_on_the_result_that_was_seen",
     ),
     _fault(
         name="blank feedback is taken",
-        at="core.remarks:problem_of_remark",
+        at="core.text.comments:comment_problem",
         do=Replace("strip()", "text"),
         caught_by=f"{_RULES}::test_feedback_that_says_nothing_or_too_much_is_refused",
     ),
     _fault(
         name="feedback that no store can keep is taken",
-        at="core.remarks:problem_of_remark",
+        at="core.text.comments:comment_problem",
         do=Replace("encode", "$1.strip"),
         caught_by=f"{_REVIEWING}::test_feedback_that_cannot_be_taken_changes_nothing",
     ),
     _fault(
         name="one revision too many is granted",
-        at="core.task.wishes:request_revision",
+        at="core.tasks.operator:request_revision",
         do=Operator(">= revision", ">"),
         caught_by=f"{_RULES}::test_the_last_revision_is_granted_and_the_next_is_not",
     ),
     _fault(
         name="another tenant's task is cancelled",
-        at="services.cancelling:Cancelling._task",
+        at="services.cancel:Canceller._task",
         do=Drop("!= tenant"),
         caught_by=f"{_TASKS}::test_nobody_cancels_or_resumes_what_is_another_tenant_s",
     ),
     _fault(
         name="a task is cancelled for a reason that no store can keep",
-        at="services.cancelling:Cancelling.cancel_task",
-        do=Drop("= _said()"),
+        at="services.cancel:Canceller.cancel_task",
+        do=Drop("= _checked_reason()"),
         caught_by=f"{_TASKS}::test_a_reason_that_cannot_be_kept_changes_nothing",
     ),
     _fault(
         name="a job is cancelled for a reason that no store can keep",
-        at="services.cancelling:Cancelling.cancel",
-        do=Drop("= _said()"),
+        at="services.cancel:Canceller.cancel_job",
+        do=Drop("= _checked_reason()"),
         caught_by=f"{_TASKS}::test_a_reason_that_cannot_be_kept_changes_nothing",
     ),
     _fault(
         name="another tenant's job is cancelled",
-        at="services.cancelling:Cancelling.cancel",
+        at="services.cancel:Canceller.cancel_job",
         do=Condition("_job()", False),
         caught_by=f"{_TASKS}::test_nobody_cancels_or_resumes_what_is_another_tenant_s",
     ),
     _fault(
         name="the job does not hear of a task that was cancelled",
-        at="services.cancelling:Cancelling.cancel_task",
+        at="services.cancel:Canceller.cancel_task",
         do=Drop("settle()"),
         caught_by=f"{_TASKS}::test_a_pending_task_ends_at_once_and_what_is_behind_it_is_blocked",
     ),
     _fault(
         name="a cancellation whose answer was lost takes back a resume",
-        at="services.cancelling:Cancelling.cancel_task",
+        at="services.cancel:Canceller.cancel_task",
         do=Argument("RequestCancel()", "round", None),
         caught_by=f"{_TASKS}::"
         "test_a_cancellation_whose_answer_was_lost_does_not_take_back_a_resume",
     ),
     _fault(
         name="one who cancels a task twice is refused",
-        at="services.cancelling:_under_way",
+        at="services.cancel:_in_progress",
         do=Drop("ours", nth=2),
         caught_by=f"{_TASKS}::test_one_who_cancels_twice_is_told_that_it_is_done",
     ),
     _fault(
         name="a cancellation that is under way is refused",
-        at="services.cancelling:_under_way",
+        at="services.cancel:_in_progress",
         do=Drop("is not state"),
         caught_by=f"{_TASKS}::test_one_that_is_being_cancelled_is_left_to_it",
     ),
     _fault(
         name="an outcome that was faster is told as cancelled",
-        at="services.cancelling:_under_way",
+        at="services.cancel:_in_progress",
         do=Value("return False", "True"),
         caught_by=f"{_TASKS}::test_an_outcome_that_was_faster_stands_and_the_answer_says_so",
     ),
     _fault(
         name="another tenant's job is resumed",
-        at="services.resuming:Resuming.resume",
+        at="services.resume:Resumer.resume",
         do=Condition("_job()", False),
         caught_by=f"{_TASKS}::test_nobody_cancels_or_resumes_what_is_another_tenant_s",
     ),
     _fault(
         name="a task of another job is resumed with this one",
-        at="services.resuming:Resuming.resume",
+        at="services.resume:Resumer.resume",
         do=Condition("split_task_id()", "split_task_id(task_id)"),
         caught_by=f"{_TASKS}::test_a_task_of_another_job_is_not_resumed_with_this_one",
     ),
     _untold(
         name="another tenant's task is explained",
-        at="services.explaining:Explaining._task",
+        at="services.explain:Explainer._explain_task",
         do=Drop("!= tenant"),
         caught_by=f"{_WHY}::test_another_tenant_s_tasks_and_jobs_are_not_there",
     ),
     _untold(
         name="another tenant's job is explained",
-        at="services.explaining:Explaining.explain",
+        at="services.explain:Explainer.why",
         do=Drop("!= tenant"),
         caught_by=f"{_WHY}::test_another_tenant_s_tasks_and_jobs_are_not_there",
     ),
     _untold(
         name="the whole graph is read for a task that waits for nobody",
-        at="services.explaining:Explaining._task",
+        at="services.explain:Explainer._explain_task",
         do=Replace("is not WAITING", "$1 is None"),
         caught_by=f"{_WHY}::test_a_task_that_is_not_waiting_is_explained_without_its_job_s_graph",
     ),
     _untold(
         name="what has failed of a job is not told",
-        at="services.explaining:Explaining._job",
+        at="services.explain:Explainer._explain_job",
         do=Condition("unfinished", False),
         caught_by=f"{_WHY}::test_a_job_under_way_tells_what_failed_and_what_it_waits_for",
     ),
     _untold(
         name="that there is more of a job is not told",
-        at="services.explaining:Explaining._job",
+        at="services.explain:Explainer._explain_job",
         do=Drop("is not cursor"),
         caught_by=f"{_WHY}::test_of_a_wide_job_a_few_tasks_are_told_and_that_there_are_more",
     ),
     _untold(
         name="a worker whose process is gone is not told",
-        at="services.explaining:Explaining._picture",
-        do=Argument("Picture()", "gone", None),
+        at="services.explain:Explainer._snapshot",
+        do=Argument("WhySnapshot()", "dead_workers", None),
         caught_by=f"{_WHY}::test_a_worker_that_falls_silent_and_one_whose_process_is_gone",
     ),
     _untold(
         name="the chain does not lead to the failure",
-        at="core.chain:_rank",
+        at="core.jobs.dependency_chain:_rank",
         do=Drop("if failed"),
         caught_by=f"{_CHAINS}::"
         "test_a_cancelled_task_is_the_end_of_the_chain_though_it_waited_itself",
     ),
     _untold(
         name="the chain does not lead to what is behind the failure",
-        at="core.chain:_rank",
+        at="core.jobs.dependency_chain:_rank",
         do=Drop("if blocked"),
         caught_by=f"{_CHAINS}::test_what_failed_is_followed_before_what_can_still_run",
     ),
     _untold(
         name="the chain goes on behind its root",
-        at="core.chain:_awaited",
+        at="core.jobs.dependency_chain:_awaited",
         do=Drop("if ended"),
         caught_by=f"{_CHAINS}::"
         "test_a_cancelled_task_is_the_end_of_the_chain_though_it_waited_itself",
     ),
     _untold(
         name="a long chain is told whole",
-        at="core.chain:chain_from",
+        at="core.jobs.dependency_chain:dependency_chain",
         do=Replace("max()", "0"),
         caught_by=f"{_WHY}::test_a_long_chain_is_told_short_and_read_little",
     ),
     _untold(
         name="what is behind a failure is told as if it could still run",
-        at="core.explaining:_behind",
-        do=Replace("get() _ENDED_BADLY", "''"),
+        at="core.explain:_waiting_reason",
+        do=Replace("get() _FAILED_STATES", "''"),
         caught_by=f"{_WHY}::test_behind_a_failure_the_failure_is_named_and_the_command_that_helps",
     ),
     _untold(
         name="a parent that has completed unheard is told as the end",
-        at="core.explaining:why_task",
+        at="core.explain:explain_task",
         do=Condition("COMPLETED", False),
         caught_by=f"{_WHY}::test_a_parent_whose_end_nobody_has_heard_of_yet",
     ),
     _untold(
         name="a task that is put off is told as due",
-        at="core.explaining:_pending",
+        at="core.explain:_pending",
         do=Operator("> due_at", "is"),
         caught_by=f"{_WHY}::test_a_task_for_later_and_one_that_is_tried_again",
     ),
     _untold(
         name="a worker elsewhere is told as gone",
-        at="core.explaining:_lost",
+        at="core.explain:_silent_worker",
         do=Drop("local"),
         caught_by=f"{_SENTENCES}::TestProcessing::"
         "test_a_worker_elsewhere_may_have_the_name_of_one_that_is_gone_here",
     ),
     _untold(
         name="a renewal that is a little late is told as silence",
-        at="core.explaining:_lost",
+        at="core.explain:_silent_worker",
         do=Drop("_LATE"),
         caught_by=f"{_SENTENCES}::TestProcessing::"
         "test_a_renewal_that_is_a_little_late_is_no_silence",
     ),
     _untold(
         name="one reason is told once for each task",
-        at="core.explaining:why_job",
+        at="core.explain:explain_job",
         do=Replace("fromkeys()", "list($1)"),
         caught_by=f"{_JOBS}::TestJobs::"
         "test_what_several_tasks_wait_for_alike_is_said_once_and_last",

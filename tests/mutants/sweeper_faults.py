@@ -16,28 +16,28 @@ _fault = partial(Fault, part=Part.SWEEPER)
 SWEEPER_FAULTS = (
     _fault(
         name="tasks of the dead go on before their children are killed",
-        at="services.sweeper:Sweeper._cleared",
-        do=Drop("clear()"),
+        at="services.sweeper:Sweeper._kill_leftovers",
+        do=Drop("reap()"),
         caught_by=f"{_SWEEPER}::"
         "test_the_leases_of_a_dead_worker_end_at_once_after_its_children_were_killed",
     ),
     _fault(
         name="whoever is not known here is dead",
-        at="services.sweeper:Sweeper.bury_the_dead",
-        do=Condition("in", "$1 not in self._presence.present()"),
+        at="services.sweeper:Sweeper.reap_dead_workers",
+        do=Condition("in", "$1 not in self._worker_registry.present()"),
         caught_by=f"{_SWEEPER}::"
         "test_the_leases_of_a_dead_worker_end_at_once_after_its_children_were_killed",
     ),
     _fault(
         name="a dead worker is forgotten before its leases are ended",
-        at="services.sweeper:Sweeper._cleared",
-        do=After("clear()", "self._presence.leave(worker_id)"),
+        at="services.sweeper:Sweeper._kill_leftovers",
+        do=After("reap()", "self._worker_registry.leave(worker_id)"),
         caught_by=f"{_SWEEPER}::"
         "test_a_dead_worker_is_kept_in_mind_until_its_leases_have_been_ended",
     ),
     _fault(
         name="of the tasks of the dead only the first are found",
-        at="services.sweeper:Sweeper._all_held",
+        at="services.sweeper:Sweeper._list_leased",
         do=Replace("*=", "break"),
         caught_by=f"{_TURNS}::"
         "test_a_dead_worker_is_buried_with_all_its_tasks_however_many_there_are",
@@ -51,14 +51,16 @@ SWEEPER_FAULTS = (
     ),
     _fault(
         name="a lease that was renewed meanwhile is ended",
-        at="services.sweeper:Sweeper._end",
-        do=Argument("LeaseEnded()", "holder_gone", "True"),
+        at="services.sweeper:Sweeper._end_lease",
+        do=Argument("LeaseEnded()", "holder_dead", "True"),
         caught_by=f"{_LEASES}::test_a_lease_that_is_renewed_while_the_sweeper_looks_stays",
     ),
     _fault(
         name="whoever holds the lease by now loses it",
-        at="services.sweeper:Sweeper._end",
-        do=Argument("LeaseEnded()", "fence", "(await self._backend.ledger.task($1.task_id)).fence"),
+        at="services.sweeper:Sweeper._end_lease",
+        do=Argument(
+            "LeaseEnded()", "fence", "(await self._backend.ledger.apply_to_task($1.task_id)).fence"
+        ),
         caught_by=f"{_LEASES}::"
         "test_a_task_of_a_dead_worker_that_another_takes_while_the_sweeper_looks_is_the_other_s",
     ),
@@ -77,14 +79,14 @@ SWEEPER_FAULTS = (
     ),
     _fault(
         name="two sweepers ring for one task",
-        at="services.sweeper:Sweeper._ring",
-        do=Drop("and rung_at"),
+        at="services.sweeper:Sweeper._enqueue",
+        do=Drop("and enqueued_at"),
         caught_by=f"{_SWEEPER}::test_two_sweepers_at_once_ring_for_a_task_once",
     ),
     _fault(
         name="what was just rung for is rung for again",
-        at="services.sweeper:Sweeper._ring_again",
-        do=Drop("ring_again_after"),
+        at="services.sweeper:Sweeper._enqueue_again",
+        do=Drop("reenqueue_after"),
         caught_by=f"{_SWEEPER}::test_a_task_that_was_due_and_not_taken_is_rung_again_after_a_while",
     ),
     _fault(
@@ -102,15 +104,15 @@ SWEEPER_FAULTS = (
     ),
     _fault(
         name="tasks that were not told of their parents wait for ever",
-        at="services.sweeper:Sweeper._send_on",
-        do=Drop("+= send_on()"),
+        at="services.sweeper:Sweeper._notify_waiting",
+        do=Drop("+= notify_waiting()"),
         caught_by=f"{_ENDS}::"
         "test_a_task_that_did_not_hear_of_its_parents_is_sent_on_by_what_its_job_knows",
     ),
     _fault(
         name="the end of a job is told by nobody",
-        at="services.sweeper:Sweeper._tell_ends",
-        do=Drop("+= tell_end()"),
+        at="services.sweeper:Sweeper._emit_job_ends",
+        do=Drop("+= emit_job_end()"),
         caught_by=f"{_ENDS}::test_a_finished_job_without_its_event_tells_it",
     ),
     _fault(
@@ -129,21 +131,21 @@ SWEEPER_FAULTS = (
     _fault(
         name="everybody sweeps all the time",
         at="services.sweeper:Sweeper.run",
-        do=Drop("leads()"),
+        do=Drop("acquire_role()"),
         caught_by=f"{_TURNS}::"
         "test_one_of_many_sweepers_sweeps_and_the_next_takes_over_at_once_when_it_ends",
     ),
     _fault(
         name="nobody stands in for a sweeper that stands still",
         at="services.sweeper:Sweeper.run",
-        do=Replace("_STANDS_IN", "1000", nth=1),
+        do=Replace("_STANDBY_FACTOR", "1000", nth=1),
         caught_by=f"{_TURNS}::"
         "test_if_the_one_whose_turn_it_is_stands_still_the_others_sweep_all_the_same",
     ),
     _fault(
         name="whoever stands in does so once",
         at="services.sweeper:Sweeper.run",
-        do=Replace("_STANDS_IN", "1000", nth=2),
+        do=Replace("_STANDBY_FACTOR", "1000", nth=2),
         caught_by=f"{_TURNS}::test_whoever_stands_in_does_so_again_and_again",
     ),
     _fault(
@@ -168,13 +170,7 @@ SWEEPER_FAULTS = (
     _fault(
         name="worn-out messages have no effect",
         at="services.sweeper:Sweeper._settle_dead_letters",
-        do=Value("= settle()", "type('Nothing', (), {'failed': 0, 'dropped': 0})"),
+        do=Value("= settle_messages()", "type('Nothing', (), {'failed': 0, 'dropped': 0})"),
         caught_by=f"{_TURNS}::test_a_message_that_was_worn_out_has_its_effect_in_a_sweep",
-    ),
-    _fault(
-        name="events that are not published stay so",
-        at="services.sweeper:Sweeper._publish_the_rest",
-        do=Drop("+= _publish()"),
-        caught_by=f"{_TURNS}::test_a_bus_that_does_not_read_the_log_has_what_it_missed_published",
     ),
 )

@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 from tests.mutants.catalogue import FAULTS
-from tests.mutants.fault import IN_EACH_BACKEND, Fault, Part
+from tests.mutants.fault import BACKEND_PARTS, Fault, Part
 
 _FEWEST = 6
 
@@ -37,7 +37,7 @@ def test_no_two_faults_have_one_name() -> None:
 def test_every_port_of_a_backend_has_faults_in_it(backend: str) -> None:
     parts = {fault.part for fault in FAULTS if fault.at.startswith(f"{backend}.")}
 
-    assert parts == IN_EACH_BACKEND
+    assert parts == BACKEND_PARTS
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)

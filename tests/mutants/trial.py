@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from time import monotonic
 
-from tests.mutants import contained
+from tests.mutants import subprocess_limit
 from tests.mutants.fault import ROOT, SOURCE, Fault
 
 _LIMIT_S = 180
@@ -28,7 +28,7 @@ _PASSED, _FAILED = 0, 1
 """How pytest ends when every test passed, and when one failed; it has other ways to end."""
 
 
-class Verdict(StrEnum):
+class TrialResult(StrEnum):
     """What became of a fault."""
 
     KILLED = "killed"
@@ -41,7 +41,7 @@ class Outcome:
     """How a trial ended."""
 
     fault: Fault
-    verdict: Verdict
+    verdict: TrialResult
     seconds: float
     output: str
 
@@ -53,7 +53,7 @@ class Outcome:
 
 
 @contextmanager
-def copy_of_the_sources() -> Iterator["Copy"]:
+def copied_sources() -> Iterator["Copy"]:
     """A copy of its own, as the sources are now; gone at the end."""
     with tempfile.TemporaryDirectory(prefix="longshore-mutants-") as folder:
         source = Path(folder).resolve() / "src"
@@ -67,9 +67,10 @@ def _interpreter_with(source: Path) -> Path:
     venv.create(folder, symlinks=True)
     places = {"base": str(folder), "platbase": str(folder)}
     packages = Path(sysconfig.get_path("purelib", "venv", vars=places))
-    # In this order. That the sources themselves are installed here does no harm: the file that says
-    # so is read only in an environment's own folder.
-    lines = f"{source}\n{sysconfig.get_path('purelib')}\n"
+    # In this order; the checkout is there for `verification`. That the sources themselves are
+    # installed here does no harm: the file that says so is read only in an environment's own
+    # folder.
+    lines = f"{source}\n{sysconfig.get_path('purelib')}\n{ROOT}\n"
     (packages / "longshore.pth").write_text(lines)
     programs = Path(sysconfig.get_path("scripts", "venv", vars=places))
     python = programs / "python"
@@ -94,10 +95,10 @@ class Copy:
         started = monotonic()
         with self._planted(fault):
             code, output = self._run_tests([fault.caught_by])
-        verdicts = {_PASSED: Verdict.SURVIVED, _FAILED: Verdict.KILLED}
+        verdicts = {_PASSED: TrialResult.SURVIVED, _FAILED: TrialResult.KILLED}
         return Outcome(
             fault=fault,
-            verdict=verdicts.get(code, Verdict.BROKEN),
+            verdict=verdicts.get(code, TrialResult.BROKEN),
             seconds=monotonic() - started,
             output=output,
         )
@@ -138,7 +139,14 @@ class Copy:
         # The rest must be as it is: where the shell finds things, where temporary files go.
         environment = os.environ | changed  # noqa: TID251
         ended = subprocess.run(
-            [sys.executable, "-m", contained.__name__, str(limit_s), self._python, *arguments],
+            [
+                sys.executable,
+                "-m",
+                subprocess_limit.__name__,
+                str(limit_s),
+                self._python,
+                *arguments,
+            ],
             cwd=ROOT,
             env=environment,
             capture_output=True,

@@ -20,40 +20,40 @@ _fault = partial(Fault, part=Part.WORKER)
 WORKER_FAULTS = (
     _fault(
         name="a lease is trusted for ever",
-        at="services.worker.attempt:Attempt._trust_ends",
+        at="services.worker.attempt:Attempt._wait_for_lease_end",
         do=Condition("elapsed()", "(left := timedelta(days=1))"),
         caught_by=f"{_LEASES}::"
         "test_a_worker_that_cannot_renew_kills_the_child_before_the_lease_ends",
     ),
     _fault(
         name="a lease is trusted up to its end",
-        at="services.worker.attempt:Attempt.renewed",
-        do=Replace("max()", "sent_at + self._tools.lease.lasts"),
+        at="services.worker.attempt:Attempt.apply_renewal",
+        do=Replace("max()", "sent_at + self._context.lease.lasts"),
         caught_by=f"{_LEASES}::"
         "test_a_worker_that_cannot_renew_kills_the_child_before_the_lease_ends",
     ),
     _fault(
         name="a renewal that succeeded is not believed",
-        at="services.worker.attempt:Attempt.renewed",
+        at="services.worker.attempt:Attempt.apply_renewal",
         do=Replace("max()", "$1"),
         caught_by=f"{_LEASES}::test_what_runs_is_renewed_and_its_message_kept_hidden",
     ),
     _fault(
         name="one who no longer trusts its lease reports all the same",
-        at="services.worker.outcomes:Outcomes.given_up",
+        at="services.worker.outcomes:Outcomes.stopped",
         do=Value("return None", "self.released('fenced')"),
         caught_by=f"{_LEASES}::"
         "test_a_worker_that_cannot_renew_kills_the_child_before_the_lease_ends",
     ),
     _fault(
         name="what is known of the row goes back",
-        at="services.worker.attempt:Attempt._know",
+        at="services.worker.attempt:Attempt._update_row",
         do=Condition("version", True),
         caught_by=f"{_LEASES}::test_what_is_known_of_the_row_never_goes_back",
     ),
     _fault(
         name="a renewal does not tell of the cancellation",
-        at="services.worker.attempt:Attempt.renewed",
+        at="services.worker.attempt:Attempt.apply_renewal",
         do=Drop("if cancel"),
         caught_by=f"{_LEASES}::"
         "test_a_cancellation_is_noticed_by_the_next_renewal_if_no_nudge_comes",
@@ -68,50 +68,53 @@ WORKER_FAULTS = (
     _fault(
         name="the outcome is told before the output is in the log",
         at="services.worker.attempt:Attempt._store_output",
-        do=Drop("_insistently()"),
+        do=Drop("_retry_unavailable()"),
         caught_by=f"{_OUTPUT}::"
         "test_a_log_that_is_down_for_a_while_holds_up_the_outcome_and_does_not_cost_it",
     ),
     _fault(
         name="an outage costs finished work",
-        at="services.worker.patience:insistently",
+        at="services.retry:pauses_within",
         do=Condition("elapsed()", False),
         caught_by=f"{_ATTEMPTS}::test_finished_work_survives_an_outage_of_the_store",
     ),
     _fault(
         name="a child that cannot be noted down lives on",
-        at="services.worker.attempt:Attempt._let_go",
+        at="services.worker.attempt:Attempt._close_child",
         do=Drop("stop()"),
         caught_by=f"{_ATTEMPTS}::test_a_child_that_cannot_be_noted_down_is_not_left_alive",
     ),
     _fault(
         name="a step is acknowledged before it is kept",
-        at="services.worker.attempt:Attempt._keep_step",
-        do=After("task_document()", "await child.step_kept(name)"),
+        at="services.worker.attempt:Attempt._store_checkpoint",
+        do=After("task_document_key()", "await child.confirm_step(name)"),
         caught_by=f"{_STEPS}::test_a_step_is_not_acknowledged_before_it_is_kept",
     ),
     _fault(
         name="a step forgets those before it",
-        at="services.worker.attempt:Attempt._keep_step",
+        at="services.worker.attempt:Attempt._store_checkpoint",
         do=Value("'previous':", "None"),
         caught_by=f"{_STEPS}::test_a_second_attempt_gets_the_steps_that_were_finished",
     ),
     _fault(
         name="no child to be had costs an attempt",
-        at="services.worker.attempt:Attempt._outcome_of",
-        do=Value("return _not_started()", "self._outcomes.failed_by(ErrorCategory.NETWORK, error)"),
+        at="services.worker.attempt:Attempt._run_child",
+        do=Value(
+            "return _release_unstarted()",
+            "self._outcomes.failed_with(ErrorCategory.NETWORK, error)",
+        ),
         caught_by=f"{_STARTS}::"
         "test_a_task_that_no_child_could_be_started_for_is_given_back_and_costs_no_attempt",
     ),
     _fault(
         name="a task that no child can be had for comes round and round",
-        at="services.worker.attempt:Attempt._not_started",
+        at="services.worker.attempt:Attempt._release_unstarted",
         do=Replace("pause_before_release()", "timedelta(0)"),
         caught_by=f"{_STARTS}::test_the_pause_before_it_is_given_back_doubles_up_to_a_limit",
     ),
     _fault(
         name="a released attempt counts for the pause that counted already",
-        at="services.worker.room:pause_before_release",
+        at="services.worker.agent_slots:pause_before_release",
         do=Replace("max()", "row.attempt - 1"),
         caught_by=f"{_STARTS}::test_what_counted_before_does_not_make_the_pause_longer",
     ),
@@ -129,20 +132,20 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="a free slot waits for the others",
-        at="services.worker.worker:Worker._done",
+        at="services.worker.worker:Worker._on_handled",
         do=Replace("set()", ("if not self._handling:\n    $0")),
         caught_by=f"{_MESSAGES}::test_a_slot_is_filled_again_as_soon_as_it_is_free",
     ),
     _fault(
         name="a broken renewal ends the renewing",
-        at="services.worker.worker:Worker._keep_leases",
+        at="services.worker.worker:Worker._renew_leases",
         do=Replace("exception()", "raise"),
         caught_by=f"{_LEASES}::test_a_bug_in_a_renewal_does_not_end_the_renewing",
     ),
     _fault(
         name="a failed renewal waits for its next turn",
-        at="services.worker.worker:Worker._keep_leases",
-        do=Condition("kept", True),
+        at="services.worker.worker:Worker._renew_leases",
+        do=Condition("renewed", True),
         caught_by=f"{_LEASES}::test_a_short_outage_costs_nothing",
     ),
     _fault(
@@ -155,7 +158,7 @@ WORKER_FAULTS = (
     _fault(
         name="a renewal is trusted from when its answer came",
         at="services.worker.attempt:Attempt.renew",
-        do=Argument("renewed()", 1, "self._tools.backend.clock.elapsed()"),
+        do=Argument("apply_renewal()", 1, "self._context.backend.clock.elapsed()"),
         caught_by=f"{_LEASES}::"
         "test_a_lease_is_trusted_from_when_it_was_asked_for_however_late_the_answer_comes",
     ),
@@ -188,14 +191,14 @@ WORKER_FAULTS = (
     _fault(
         name="what outlasts the grace is waited for",
         at="services.worker.worker:Worker._drain",
-        do=Drop("end_all()"),
+        do=Drop("release_all()"),
         caught_by=f"{_DRAINING}::"
         "test_what_outlasts_the_grace_is_released_at_once_and_costs_no_attempt",
     ),
     _fault(
         name="what is being claimed at the end is run to its end",
         at="services.worker.worker:Worker._run",
-        do=Drop("if _giving_back"),
+        do=Drop("if _releasing"),
         caught_by=f"{_DRAINING}::"
         "test_what_is_being_claimed_when_everything_is_given_back_is_given_back_too",
     ),
@@ -208,7 +211,7 @@ WORKER_FAULTS = (
     _fault(
         name="a nudge that comes with the claim is missed",
         at="services.worker.worker:Worker._claim_and_run",
-        do=Argument("_run()", "nudged", "False"),
+        do=Argument("_run()", "woken", "False"),
         caught_by=f"{_CANCELLATIONS}::test_a_cancellation_that_comes_with_the_claim_is_not_missed",
     ),
     _fault(
@@ -225,29 +228,29 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="the memory of one that died is not told",
-        at="services.worker.outcomes:Outcomes.failed_so",
+        at="services.worker.outcomes:Outcomes.child_failed",
         do=Drop("= replace()"),
-        caught_by="unit/services/test_worker_telling.py::"
+        caught_by="unit/services/test_worker_reports.py::"
         "test_how_much_memory_it_had_is_told_of_a_child_that_died",
     ),
     _fault(
         name="what a given back attempt has used is forgotten",
         at="services.worker.outcomes:Outcomes.released",
         do=Argument("Release()", "usage", None),
-        caught_by="unit/services/test_worker_telling.py::"
+        caught_by="unit/services/test_worker_reports.py::"
         "test_what_a_given_back_attempt_has_used_is_not_forgotten",
     ),
     _fault(
         name="of the steps only the last is given",
-        at="services.worker.orders:_checkpoints",
+        at="services.worker.attempt_specs:_checkpoints",
         do=Value("= 'previous'", "None"),
         caught_by=f"{_STEPS}::test_a_second_attempt_gets_the_steps_that_were_finished",
     ),
     _fault(
         name="a task runs by the newest version of its definition",
-        at="services.worker.orders:_definition",
+        at="services.worker.attempt_specs:_definition",
         do=Argument("get() definitions", "version", None),
-        caught_by="unit/services/test_worker_orders.py::"
+        caught_by="unit/services/test_worker_attempt_specs.py::"
         "test_a_task_runs_by_the_version_of_its_definition_that_was_there_when_it_was_submitted",
     ),
 )

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from tests.power.planted import FAULTS, Fault, found
+from tests.power.planted_faults import FAULTS, Fault, found
 
 
 @pytest.mark.parametrize("one", FAULTS, ids=lambda one: one.name)

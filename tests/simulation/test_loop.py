@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from longshore.testing.simulation.loop import Deadlock, Livelock, VirtualLoop
+from verification.simulation.loop import Deadlock, Livelock, VirtualLoop
 
 
-def played(work: Coroutine[Any, Any, Any]) -> Any:
+def run_virtual(work: Coroutine[Any, Any, Any]) -> Any:
     loop = VirtualLoop()
     try:
         return loop.run_until_complete(work)
@@ -25,7 +25,7 @@ def test_a_day_of_waiting_takes_no_time() -> None:
         return asyncio.get_running_loop().time()
 
     before = time.process_time()
-    assert played(wait()) == 86_400
+    assert run_virtual(wait()) == 86_400
     assert time.process_time() - before < 1  # of work, not of waiting
 
 
@@ -39,7 +39,7 @@ def test_those_who_wait_are_woken_in_the_order_of_their_moments() -> None:
     async def all_of_them() -> None:
         await asyncio.gather(sleeper("late", 3), sleeper("early", 1), sleeper("between", 2))
 
-    played(all_of_them())
+    run_virtual(all_of_them())
     assert woken == ["early", "between", "late"]
 
 
@@ -50,7 +50,7 @@ def test_a_timeout_ends_what_would_never_end() -> None:
                 await asyncio.Event().wait()
         return asyncio.get_running_loop().time()
 
-    assert played(impatient()) == 5
+    assert run_virtual(impatient()) == 5
 
 
 def test_when_everybody_waits_for_ever_it_says_so() -> None:
@@ -99,4 +99,4 @@ def test_what_a_task_has_set_is_seen_by_it_and_by_nobody_whom_it_wakes() -> None
         event = asyncio.Event()
         return await asyncio.gather(sleep(event), wake(event))
 
-    assert played(both()) == ["nothing", "something"]
+    assert run_virtual(both()) == ["nothing", "something"]

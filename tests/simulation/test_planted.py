@@ -4,9 +4,9 @@ import ast
 
 import pytest
 
-from tests.simulation.planted import BUGS, Bug, found_at
+from tests.simulation.planted_bugs import BUGS, Bug, found_at
 
-QUICKLY_FOUND = {
+QUICKLY_DETECTED = {
     "fence used twice": "invariant 2",
     "attempt number used twice after a resume": "invariant 2",
     "only the first of several dependents is told": "still waits for it",
@@ -29,9 +29,9 @@ def test_no_two_bugs_have_one_name() -> None:
     assert len({bug.name for bug in BUGS}) == len(BUGS)
 
 
-@pytest.mark.parametrize("name", QUICKLY_FOUND)
+@pytest.mark.parametrize("name", QUICKLY_DETECTED)
 def test_a_planted_bug_is_found(name: str) -> None:
     (bug,) = (bug for bug in BUGS if bug.name == name)
     runs, what = found_at(bug, 100)
     assert runs is not None, what
-    assert QUICKLY_FOUND[name] in what
+    assert QUICKLY_DETECTED[name] in what

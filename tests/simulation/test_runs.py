@@ -9,26 +9,20 @@ from random import Random
 import pytest
 
 from longshore.core.ids import job_id_of, task_id_of
-from longshore.core.rows import TaskRow
-from longshore.core.states import TaskState
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable
 from longshore.ports.backend import Backend
-from longshore.testing.simulation.campaign import ENOUGH_FOR_ALL_FAULTS, Tally, campaign
-from longshore.testing.simulation.deeds import Deed
-from longshore.testing.simulation.faults import (
-    AWS_ALONE,
-    Fault,
-    Faults,
-    Weather,
-    faults_in,
-)
-from longshore.testing.simulation.run import Scenario, run
-from longshore.testing.simulation.world import TENANT
-from tests.simulation.stage import ALL, a_process, calm, simulated
+from tests.simulation.harness import ALL_FAULTS, calm_simulation, make_process, simulated
+from verification.simulation.actions import ActionKind
+from verification.simulation.campaign import MIN_RUNS_FOR_ALL_FAULTS, Tally, run_campaign
+from verification.simulation.faults import AWS_ONLY, Fault, FaultProfile, Faults, faults_of
+from verification.simulation.run import Scenario, run
+from verification.simulation.simulation import TENANT
 
 SECOND = timedelta(seconds=1)
 DIGEST = (
-    "from longshore.testing.simulation.run import Scenario, run;"
+    "from verification.simulation.run import Scenario, run;"
     "print([run(Scenario(seed=seed)).digest for seed in (1, 2, 3)])"
 )
 
@@ -37,7 +31,7 @@ DIGEST = (
 def test_the_same_seed_gives_the_same_run(seed: int) -> None:
     first, second = run(Scenario(seed=seed)), run(Scenario(seed=seed))
     assert first.digest == second.digest
-    assert first.happened == second.happened
+    assert first.fault_counts == second.fault_counts
     assert first.virtual_seconds == second.virtual_seconds
 
 
@@ -61,15 +55,15 @@ def test_a_run_does_not_depend_on_the_process_that_makes_it() -> None:
 
 def test_without_faults_nothing_goes_wrong_and_nothing_is_tried_twice_for_it() -> None:
     for seed in range(5):
-        report = run(Scenario(seed=seed, without=ALL), keep_trace=True)
-        assert report.breaches == ()
-        assert report.happened.total() == 0
-        assert not any(entry.what in ("dies", "answer lost") for entry in report.trace)
+        report = run(Scenario(seed=seed, without=ALL_FAULTS), keep_trace=True)
+        assert report.violations == ()
+        assert report.fault_counts.total() == 0
+        assert not any(entry.action in ("dies", "answer lost") for entry in report.trace)
 
 
 def test_leaving_a_fault_out_leaves_the_chances_of_the_others_as_they_are() -> None:
     def chances(faults: Faults) -> list[bool]:
-        return [faults.happens(Fault.THROTTLE, Random(n)) for n in range(2_000)]
+        return [faults.occurs(Fault.THROTTLE, Random(n)) for n in range(2_000)]
 
     for seed in range(20):
         whole = Faults(Random(seed))
@@ -81,25 +75,25 @@ def test_leaving_a_fault_out_leaves_the_chances_of_the_others_as_they_are() -> N
 
 def test_only_the_chosen_acts_are_carried_out() -> None:
     whole = run(Scenario(seed=3))
-    some = run(Scenario(seed=3, acts=(0,)))
-    assert (whole.acts > 1, some.acts) == (True, 1)
+    some = run(Scenario(seed=3, actions=(0,)))
+    assert (whole.actions_run > 1, some.actions_run) == (True, 1)
 
 
 @simulated
 async def test_calls_of_a_dead_process_never_return_and_are_never_made() -> None:
-    world = calm()
-    process = a_process(world)
+    world = calm_simulation()
+    process = make_process(world)
     await process.services.backend.blobs.put("before", b"")
     process.die()
     putting = asyncio.ensure_future(process.services.backend.blobs.put("after", b""))
     await asyncio.sleep(1_000)
     assert not putting.done()
-    assert await world.backend.blobs.keys("") == ["before"]
+    assert await world.backend.blobs.list_keys("") == ["before"]
 
 
 @simulated
 async def test_a_process_stays_dead_when_one_of_its_calls_is_called_off() -> None:
-    process = a_process(calm())
+    process = make_process(calm_simulation())
     process.die()
     first, second = (
         asyncio.ensure_future(process.services.backend.blobs.put(key, b"")) for key in "ab"
@@ -113,8 +107,8 @@ async def test_a_process_stays_dead_when_one_of_its_calls_is_called_off() -> Non
 
 @simulated
 async def test_a_process_that_dies_does_not_run_its_finally_blocks() -> None:
-    world = calm()
-    process = a_process(world)
+    world = calm_simulation()
+    process = make_process(world)
     said: list[str] = []
 
     async def work() -> None:
@@ -124,7 +118,7 @@ async def test_a_process_that_dies_does_not_run_its_finally_blocks() -> None:
         finally:
             said.append("tidied up")
 
-    world.begin(work())
+    world.start_task(work())
     await asyncio.sleep(1)
     process.die()
     await asyncio.sleep(1_000)
@@ -133,8 +127,8 @@ async def test_a_process_that_dies_does_not_run_its_finally_blocks() -> None:
 
 @simulated
 async def test_a_machine_that_stands_still_does_nothing_until_it_goes_on() -> None:
-    world = calm()
-    process = a_process(world)
+    world = calm_simulation()
+    process = make_process(world)
     process.machine.pause(60)
     await process.services.backend.blobs.put("late", b"")
     assert world.time() >= 60
@@ -142,9 +136,9 @@ async def test_a_machine_that_stands_still_does_nothing_until_it_goes_on() -> No
 
 @simulated
 async def test_a_process_that_is_cut_off_hears_of_it() -> None:
-    world = calm()
-    process = a_process(world)
-    process.cut_off_until = 60
+    world = calm_simulation()
+    process = make_process(world)
+    process.disconnected_until = 60
     with pytest.raises(BackendUnavailable):
         await process.services.backend.blobs.put("a", b"")
     await asyncio.sleep(60)
@@ -153,54 +147,54 @@ async def test_a_process_that_is_cut_off_hears_of_it() -> None:
 
 @simulated
 async def test_a_row_can_be_read_late_only_by_whoever_heard_of_it_early() -> None:
-    world = calm()
-    hears, reads = a_process(world, "a"), a_process(world, "b")
+    world = calm_simulation()
+    hears, reads = make_process(world, "a"), make_process(world, "b")
     document = {"tasks": [{"taskId": "t", "name": "python"}]}
     await hears.services.producer.submit(TENANT, "r", document)
     task_id = task_id_of(job_id_of(TENANT, "r"), "t")
-    await hears.services.cancelling.cancel_task(TENANT, task_id, by="me")
-    world.faults.happens = lambda fault, _: fault is Fault.EVENT_EARLY  # type: ignore[method-assign]
+    await hears.services.canceller.cancel_task(TENANT, task_id, by="me")
+    world.faults.occurs = lambda fault, _: fault is Fault.EVENT_EARLY  # type: ignore[method-assign]
 
     async def hear_and_read(backend: Backend) -> list[TaskRow]:
         await backend.bus.receive("x", types=["Task Cancelled"], limit=1, wait=SECOND)
-        return await backend.ledger.tasks([task_id])
+        return await backend.ledger.get_tasks([task_id])
 
     (early,) = await asyncio.create_task(hear_and_read(hears.services.backend))
-    (others,) = await reads.services.backend.ledger.tasks([task_id])
+    (others,) = await reads.services.backend.ledger.get_tasks([task_id])
     assert (early.state, others.state) == (TaskState.PENDING, TaskState.CANCELLED)
 
 
 def test_a_fault_that_never_happens_makes_a_campaign_unclean() -> None:
-    tally = Tally(runs=ENOUGH_FOR_ALL_FAULTS)
-    tally.happened.update(dict.fromkeys(faults_in(tally.weather), 1))
-    del tally.happened[Fault.PAUSE]
-    assert tally.never == [Fault.PAUSE]
+    tally = Tally(runs=MIN_RUNS_FOR_ALL_FAULTS)
+    tally.fault_counts.update(dict.fromkeys(faults_of(tally.profile), 1))
+    del tally.fault_counts[Fault.PAUSE]
+    assert tally.missing_faults == [Fault.PAUSE]
     assert not tally.clean
-    tally.happened[Fault.PAUSE] = 1
+    tally.fault_counts[Fault.PAUSE] = 1
     assert tally.clean
 
 
 def test_what_only_aws_does_has_to_happen_there_and_nowhere_else() -> None:
-    elsewhere = set(faults_in(Weather.ANY))
-    tally = Tally(runs=ENOUGH_FOR_ALL_FAULTS, weather=Weather.AWS)
-    tally.happened.update(dict.fromkeys(elsewhere, 1))
-    assert set(tally.never) == AWS_ALONE
-    assert set(Fault) - elsewhere == AWS_ALONE
+    elsewhere = set(faults_of(FaultProfile.DEFAULT))
+    tally = Tally(runs=MIN_RUNS_FOR_ALL_FAULTS, profile=FaultProfile.AWS)
+    tally.fault_counts.update(dict.fromkeys(elsewhere, 1))
+    assert set(tally.missing_faults) == AWS_ONLY
+    assert set(Fault) - elsewhere == AWS_ONLY
 
 
 def test_an_act_that_is_never_carried_out_is_told() -> None:
-    tally = Tally(runs=ENOUGH_FOR_ALL_FAULTS)
-    tally.done.update({deed: 1 for deed in Deed if deed is not Deed.APPROVE})
-    assert tally.undone == [Deed.APPROVE]
-    tally.done[Deed.APPROVE] = 1
-    assert tally.undone == []
+    tally = Tally(runs=MIN_RUNS_FOR_ALL_FAULTS)
+    tally.action_counts.update({deed: 1 for deed in ActionKind if deed is not ActionKind.APPROVE})
+    assert tally.missing_actions == [ActionKind.APPROVE]
+    tally.action_counts[ActionKind.APPROVE] = 1
+    assert tally.missing_actions == []
 
 
 def test_several_processes_find_what_one_finds() -> None:
-    one, two = campaign(range(30), jobs=1), campaign(range(30), jobs=2)
+    one, two = run_campaign(range(30), jobs=1), run_campaign(range(30), jobs=2)
     assert one.runs == two.runs == 30
-    assert one.happened == two.happened
-    assert one.done == two.done
+    assert one.fault_counts == two.fault_counts
+    assert one.action_counts == two.action_counts
     assert one.virtual_seconds == pytest.approx(two.virtual_seconds)
-    assert one.twice == two.twice == 1
-    assert one.unequal == two.unequal == []
+    assert one.repeated == two.repeated == 1
+    assert one.nondeterministic_seeds == two.nondeterministic_seeds == []

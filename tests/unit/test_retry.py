@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from longshore.core.backoff import RetryPolicy
+from longshore.core.tasks.backoff import RetryPolicy
 from longshore.errors import Fail, Retry
 from longshore.retry import with_retry
 
@@ -47,7 +47,7 @@ def half() -> float:
 def test_a_failure_that_passes_is_not_seen_by_the_caller() -> None:
     flaky, naps = Flaky(TimeoutError(), ConnectionError()), Naps()
 
-    answer = with_retry(flaky.plain, sleep=naps.plain, roll=half)("a", 1)
+    answer = with_retry(flaky.plain, sleep=naps.plain, jitter=half)("a", 1)
 
     assert answer == "done"
     assert flaky.calls == [("a", 1)] * 3
@@ -57,7 +57,7 @@ def test_a_failure_that_passes_is_not_seen_by_the_caller() -> None:
 def test_an_async_function_is_awaited_and_repeated() -> None:
     flaky, naps = Flaky(TimeoutError(), ConnectionError()), Naps()
 
-    answer = asyncio.run(with_retry(flaky.awaited, sleep=naps.awaited, roll=half)("a"))
+    answer = asyncio.run(with_retry(flaky.awaited, sleep=naps.awaited, jitter=half)("a"))
 
     assert answer == "done"
     assert flaky.calls == [("a",)] * 3
@@ -118,7 +118,7 @@ def test_the_policy_says_how_often_and_how_long() -> None:
     policy = RetryPolicy(max_attempts=4, base=timedelta(seconds=10), cap=timedelta(seconds=20))
     flaky, naps = Flaky(*[TimeoutError()] * 3), Naps()
 
-    with_retry(flaky.plain, policy=policy, sleep=naps.plain, roll=half)()
+    with_retry(flaky.plain, policy=policy, sleep=naps.plain, jitter=half)()
 
     assert naps.seconds == [5.0, 10.0, 10.0]
 
@@ -149,7 +149,7 @@ def test_the_usual_chance_stays_within_the_window() -> None:
 def test_the_server_is_given_the_time_it_asked_for() -> None:
     flaky, naps = Flaky(Retry("busy", after=timedelta(minutes=2))), Naps()
 
-    with_retry(flaky.plain, sleep=naps.plain, roll=lambda: 0.0)()
+    with_retry(flaky.plain, sleep=naps.plain, jitter=lambda: 0.0)()
 
     assert naps.seconds == [120.0]
 

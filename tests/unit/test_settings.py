@@ -10,21 +10,21 @@ from pydantic import SecretStr, ValidationError
 
 from longshore.errors import ConfigurationError
 from longshore.settings import (
+    ENVIRONMENT_ALIASES,
     FIELDS,
-    FOREIGN_NAMES,
     Settings,
     WorkerSettings,
     child_environment,
     variable_of,
 )
-from longshore.settings.sections import text_of
+from longshore.settings.model import format_value
 from tests.factories import SECOND
-from tests.unit.settings_given import loaded, row
+from tests.unit.settings_loading import load_settings_for_test, row
 
 
-def refused(folder: Path, **given: Any) -> list[str]:
+def refused(folder: Path, **settings: Any) -> list[str]:
     with pytest.raises(ConfigurationError) as caught:
-        loaded(folder, **given)
+        load_settings_for_test(folder, **settings)
     return list(caught.value.problems)
 
 
@@ -38,7 +38,7 @@ def test_an_unknown_variable_is_named_with_a_suggestion(tmp_path: Path) -> None:
 
 
 def test_a_variable_that_marks_an_attempt_is_not_taken_for_a_setting(tmp_path: Path) -> None:
-    found = loaded(tmp_path, LONGSHORE_ATTEMPT="job-x_a/1")
+    found = load_settings_for_test(tmp_path, LONGSHORE_ATTEMPT="job-x_a/1")
 
     assert found.settings == Settings()
 
@@ -145,14 +145,14 @@ def test_contradictions_of_several_sections_are_told_together(tmp_path: Path) ->
 
 
 def test_settings_just_inside_their_bounds_are_accepted(tmp_path: Path) -> None:
-    settings = loaded(
+    settings = load_settings_for_test(
         tmp_path,
         LONGSHORE_WORKER_RENEW_EVERY="29999ms",
         LONGSHORE_WORKER_KILL_GRACE="13s",
         LONGSHORE_RETRY_BASE="30s",
     ).settings
 
-    assert settings.worker.lease == 45 * SECOND
+    assert settings.worker.lease_duration == 45 * SECOND
 
 
 def test_a_bound_that_is_crossed_inside_a_section_is_also_refused_in_code() -> None:
@@ -187,7 +187,9 @@ def test_a_task_gets_only_what_is_allowed_and_the_trace() -> None:
 def test_the_list_of_passed_variables_can_be_set_and_the_trace_is_passed_all_the_same(
     tmp_path: Path,
 ) -> None:
-    settings = loaded(tmp_path, LONGSHORE_WORKER_PASS_ENVIRONMENT="PATH,MY_OWN").settings
+    settings = load_settings_for_test(
+        tmp_path, LONGSHORE_WORKER_PASS_ENVIRONMENT="PATH,MY_OWN"
+    ).settings
 
     passed = child_environment(settings, {"MY_OWN": "1", "HOME": "/root", "TRACEPARENT": "t"})
 
@@ -230,7 +232,7 @@ def test_no_home_folder_for_a_path_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_a_secret_is_written_masked() -> None:
-    assert "hunter2" not in text_of(SecretStr("hunter2"))
+    assert "hunter2" not in format_value(SecretStr("hunter2"))
 
 
 @pytest.mark.parametrize("name", FIELDS)
@@ -243,9 +245,9 @@ def test_every_setting_has_one_line_that_describes_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_value_as_it_is_shown_can_be_given_back(tmp_path: Path, name: str) -> None:
-    shown = row(loaded(tmp_path), name).value
+    shown = row(load_settings_for_test(tmp_path), name).value
 
-    again = loaded(tmp_path, **{variable_of(name): shown})
+    again = load_settings_for_test(tmp_path, **{variable_of(name): shown})
 
     assert again.settings == Settings()
     assert again.origins[name] == f"{variable_of(name)} in the environment"
@@ -256,7 +258,7 @@ def test_no_two_settings_share_a_variable() -> None:
 
 
 def test_every_foreign_name_stands_for_a_setting() -> None:
-    assert {name for name, _ in FOREIGN_NAMES.values()} <= set(FIELDS)
+    assert {name for name, _ in ENVIRONMENT_ALIASES.values()} <= set(FIELDS)
 
 
 def test_importing_settings_brings_no_other_heavy_library() -> None:
@@ -280,4 +282,4 @@ def test_importing_settings_brings_no_other_heavy_library() -> None:
     ],
 )
 def test_workers_dispatch_and_sweep_unless_functions_do(given: dict[str, Any], alone: bool) -> None:
-    assert Settings(**given).works_alone is alone
+    assert Settings(**given).workers_dispatch is alone

@@ -22,6 +22,6 @@ MIB = 2**20
 def test_agents_have_the_room_that_is_set_or_half_of_the_machine(
     ceiling: int, machine: int | None, at_once: int | None
 ) -> None:
-    settings = AgentSettings(memory_each=ByteSize(300 * MIB), memory_ceiling=ByteSize(ceiling))
+    settings = AgentSettings(memory_per_agent=ByteSize(300 * MIB), memory_ceiling=ByteSize(ceiling))
 
-    assert settings.at_once(machine) == at_once
+    assert settings.max_concurrent(machine) == at_once

@@ -10,7 +10,7 @@ from longshore.core.health import HealthPolicy
 from longshore.errors import ConfigurationError
 from longshore.settings import Settings, describe
 from tests.factories import SECOND
-from tests.unit.settings_given import loaded, row
+from tests.unit.settings_loading import load_settings_for_test, row
 
 TOKEN = "xoxb-not-for-anybody"
 SLACK_HOOK = "https://hooks.slack.com/services/T0/B0/not-for-anybody"
@@ -18,13 +18,13 @@ HOOK = "https://alerts.example/not-for-anybody"
 SECRET = "not-for-anybody-" + "x" * 32
 
 
-def given(**settings: str) -> dict[str, str]:
+def load_alert_settings(**settings: str) -> dict[str, str]:
     return {f"LONGSHORE_{name.upper()}": value for name, value in settings.items()}
 
 
 def refused(folder: Path, **environ: str) -> list[str]:
     with pytest.raises(ConfigurationError) as caught:
-        loaded(folder, **given(**environ))
+        load_settings_for_test(folder, **load_alert_settings(**environ))
     shown = "".join(traceback.format_exception(caught.value))
     assert "not-for-anybody" not in shown
     return list(caught.value.problems)
@@ -57,12 +57,17 @@ def test_the_defaults_are_those_of_the_policy_and_nobody_is_alerted() -> None:
 def test_health_is_checked_unless_this_is_dev_or_somebody_says_otherwise(
     tmp_path: Path, environ: dict[str, str], checks: bool
 ) -> None:
-    assert loaded(tmp_path, **given(**environ)).settings.checks_health is checks
+    assert (
+        load_settings_for_test(tmp_path, **load_alert_settings(**environ)).settings.checks_health
+        is checks
+    )
 
 
 @pytest.mark.parametrize(("written", "checks"), [("true", True), ("false", False)])
 def test_it_can_be_a_truth_value_in_the_file(tmp_path: Path, written: str, checks: bool) -> None:
-    found = loaded(tmp_path, file=f"environment = 'prod'\n[health]\nenabled = {written}\n")
+    found = load_settings_for_test(
+        tmp_path, file=f"environment = 'prod'\n[health]\nenabled = {written}\n"
+    )
 
     assert found.settings.checks_health is checks
     assert row(found, "health.enabled").value == written
@@ -71,13 +76,13 @@ def test_it_can_be_a_truth_value_in_the_file(tmp_path: Path, written: str, check
 @pytest.mark.parametrize("file", ["[health]\nenabled = 1", "[health]\nenabled = 'maybe'"])
 def test_anything_else_is_no_answer(tmp_path: Path, file: str) -> None:
     with pytest.raises(ConfigurationError, match=r"health\.enabled"):
-        loaded(tmp_path, file=file)
+        load_settings_for_test(tmp_path, file=file)
 
 
 def test_all_ways_of_alerting_can_be_set(tmp_path: Path) -> None:
-    alerts = loaded(
+    alerts = load_settings_for_test(
         tmp_path,
-        **given(
+        **load_alert_settings(
             alerts_slack_token=TOKEN,
             alerts_slack_channel="#ops",
             alerts_webhook_url="http://alertbot:8080/hook",
@@ -92,9 +97,9 @@ def test_all_ways_of_alerting_can_be_set(tmp_path: Path) -> None:
 
 
 def test_no_secret_is_shown(tmp_path: Path) -> None:
-    found = loaded(
+    found = load_settings_for_test(
         tmp_path,
-        **given(
+        **load_alert_settings(
             alerts_slack_webhook=SLACK_HOOK,
             alerts_webhook_url=HOOK,
             alerts_webhook_secrets=f"{SECRET},{SECRET}",
@@ -147,7 +152,9 @@ def test_what_contradicts_each_other_is_refused_with_both_names(
 
 
 def test_what_only_a_check_would_mind_is_no_problem_where_there_is_none(tmp_path: Path) -> None:
-    found = loaded(tmp_path, **given(health_every="20s", health_healthy_within="20s"))
+    found = load_settings_for_test(
+        tmp_path, **load_alert_settings(health_every="20s", health_healthy_within="20s")
+    )
 
     assert not found.settings.checks_health
 
@@ -191,7 +198,7 @@ def test_what_cannot_be_used_is_refused_and_a_secret_is_not_quoted(
 )
 def test_a_secret_of_the_wrong_kind_is_not_quoted_either(tmp_path: Path, file: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        loaded(tmp_path, file=f"[alerts]\n{file}\n")
+        load_settings_for_test(tmp_path, file=f"[alerts]\n{file}\n")
 
     shown = "".join(traceback.format_exception(caught.value))
     assert "not-for-anybody" not in shown

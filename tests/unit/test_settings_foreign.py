@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from longshore.aws import heartbeat_interval_sec
-from longshore.settings.foreign import FOREIGN_NAMES
-from tests.unit.settings_given import loaded, row
+from longshore.settings.aliases import ENVIRONMENT_ALIASES
+from tests.unit.settings_loading import load_settings_for_test, row
 from tests.unit.test_settings import refused
 
 TOKEN = "xoxb-1234567890-abcdefghij"
 HOOK = "https://hooks.slack.com/services/T0/B0/abcdefgh"
 URL = "https://sqs.eu-west-1.amazonaws.com/123456789012"
 # Beside what says nothing by itself.
-GIVEN = {
+FOREIGN_VARIABLES = {
     "ALERT_CHANNEL": ("C012345", "C012345"),
     "APP_NAME": ("shop", "shop"),
     "ANTHROPIC_API_KEY": (TOKEN, "**********"),
@@ -39,21 +39,23 @@ GIVEN = {
     "VISIBILITY_EXTENSION_INTERVAL": ("10000", "10s"),
     "WAIT_TIME_SECONDS": ("5", "5s"),
 }
-BESIDE = {
+OTHER_VARIABLES = {
     "ALERT_CHANNEL": {"SLACK_BOT_TOKEN": TOKEN},
     "SLACK_BOT_TOKEN": {"LONGSHORE_ALERTS_SLACK_CHANNEL": "C012345"},
     "SQS_QUEUE_URL": {"LONGSHORE_BACKEND": "aws"},
 }
 
 
-@pytest.mark.parametrize("variable", FOREIGN_NAMES)
+@pytest.mark.parametrize("variable", ENVIRONMENT_ALIASES)
 def test_a_name_of_another_system_is_understood_in_its_unit_and_named_as_the_origin(
     tmp_path: Path, variable: str
 ) -> None:
-    text, shown = GIVEN[variable]
-    name, _ = FOREIGN_NAMES[variable]
+    text, shown = FOREIGN_VARIABLES[variable]
+    name, _ = ENVIRONMENT_ALIASES[variable]
 
-    found = loaded(tmp_path, **{variable: text}, **BESIDE.get(variable, {}))
+    found = load_settings_for_test(
+        tmp_path, **{variable: text}, **OTHER_VARIABLES.get(variable, {})
+    )
 
     assert row(found, name).value == shown
     assert row(found, name).origin == f"{variable} in the environment"
@@ -68,7 +70,10 @@ def test_a_name_of_another_system_is_understood_in_its_unit_and_named_as_the_ori
     ],
 )
 def test_what_says_nothing_by_itself_is_passed_over(tmp_path: Path, given: dict[str, str]) -> None:
-    assert loaded(tmp_path, **given).settings == loaded(tmp_path).settings
+    assert (
+        load_settings_for_test(tmp_path, **given).settings
+        == load_settings_for_test(tmp_path).settings
+    )
 
 
 def test_a_bot_that_is_complete_goes_before_a_webhook_and_our_own_webhook_before_both(
@@ -76,8 +81,10 @@ def test_a_bot_that_is_complete_goes_before_a_webhook_and_our_own_webhook_before
 ) -> None:
     theirs = {"SLACK_BOT_TOKEN": TOKEN, "ALERT_CHANNEL": "C0", "SLACK_WEBHOOK_URL": HOOK}
 
-    bot = loaded(tmp_path, **theirs).settings.alerts
-    ours = loaded(tmp_path, **theirs, file=f'[alerts]\nslack_webhook = "{HOOK}"').settings.alerts
+    bot = load_settings_for_test(tmp_path, **theirs).settings.alerts
+    ours = load_settings_for_test(
+        tmp_path, **theirs, file=f'[alerts]\nslack_webhook = "{HOOK}"'
+    ).settings.alerts
 
     assert (bot.slack_channel, bot.slack_webhook) == ("C0", None)
     assert (ours.slack_channel, ours.slack_token) == (None, None)
@@ -85,7 +92,7 @@ def test_a_bot_that_is_complete_goes_before_a_webhook_and_our_own_webhook_before
 
 @pytest.mark.parametrize("name", ["agents", "longshore-prod-agents-low", "agents/"])
 def test_a_queue_is_told_from_its_address(tmp_path: Path, name: str) -> None:
-    found = loaded(tmp_path, LONGSHORE_BACKEND="AWS", SQS_QUEUE_URL=f"{URL}/{name}")
+    found = load_settings_for_test(tmp_path, LONGSHORE_BACKEND="AWS", SQS_QUEUE_URL=f"{URL}/{name}")
 
     assert found.settings.worker.queues == ("agents",)
 
@@ -112,7 +119,9 @@ def test_a_stage_that_could_be_taken_for_anothers_or_not_be_named_is_refused_on_
 
     assert problem.startswith(f"environment ({stage}) ")
     assert "no '-': `prod-eu` is `prodeu`" in problem
-    assert loaded(tmp_path, LONGSHORE_ENVIRONMENT=stage).settings.environment == stage
+    assert (
+        load_settings_for_test(tmp_path, LONGSHORE_ENVIRONMENT=stage).settings.environment == stage
+    )
 
 
 def test_a_queue_whose_name_is_too_long_for_sqs_is_refused_on_aws(tmp_path: Path) -> None:

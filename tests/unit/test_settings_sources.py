@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from longshore.core.backoff import RetryPolicy
-from longshore.core.lease import LeasePolicy
+from longshore.core.tasks.backoff import RetryPolicy
+from longshore.core.tasks.lease import LeasePolicy
 from longshore.settings import Settings, describe, load_settings
 from tests.factories import SECOND
-from tests.unit.settings_given import loaded, row
+from tests.unit.settings_loading import load_settings_for_test, row
 
 
 def test_without_anything_given_all_are_defaults(tmp_path: Path) -> None:
-    found = loaded(tmp_path)
+    found = load_settings_for_test(tmp_path)
 
     assert found.settings == Settings()
     assert {row.origin for row in describe(found)} == {"default"}
@@ -24,7 +24,7 @@ def test_without_anything_given_all_are_defaults(tmp_path: Path) -> None:
 def test_the_defaults_are_those_of_the_policies() -> None:
     settings = Settings()
 
-    assert settings.worker.lease == LeasePolicy().lasts == 45 * SECOND
+    assert settings.worker.lease_duration == LeasePolicy().duration == 45 * SECOND
     assert settings.retry.max_attempts == RetryPolicy().max_attempts
 
 
@@ -93,26 +93,28 @@ FILE = "[worker]\nconcurrency = 4\n"
 def test_the_nearest_word_counts_and_its_origin_is_shown(
     tmp_path: Path, given: dict[str, Any], value: str, origin: str
 ) -> None:
-    found = row(loaded(tmp_path, **given), "worker.concurrency")
+    found = row(load_settings_for_test(tmp_path, **given), "worker.concurrency")
 
     assert (found.value, found.origin) == (value, origin)
     assert found.variable == "LONGSHORE_WORKER_CONCURRENCY"
 
 
 def test_a_flag_that_is_none_was_not_given(tmp_path: Path) -> None:
-    found = loaded(tmp_path, flags={"worker.concurrency": None}, file=FILE)
+    found = load_settings_for_test(tmp_path, flags={"worker.concurrency": None}, file=FILE)
 
     assert found.settings.worker.concurrency == 4
 
 
 def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
-    found = loaded(tmp_path, LONGSHORE_APP="", TENANT_ID="", LONGSHORE_CONFIG="", LONGSHORE_TYPO="")
+    found = load_settings_for_test(
+        tmp_path, LONGSHORE_APP="", TENANT_ID="", LONGSHORE_CONFIG="", LONGSHORE_TYPO=""
+    )
 
     assert found.settings == Settings()
 
 
 def test_every_kind_of_value_is_read_from_the_environment(tmp_path: Path) -> None:
-    settings = loaded(
+    settings = load_settings_for_test(
         tmp_path,
         LONGSHORE_DATA_DIR="/srv/longshore",
         LONGSHORE_BACKEND="MEMORY",
@@ -120,7 +122,7 @@ def test_every_kind_of_value_is_read_from_the_environment(tmp_path: Path) -> Non
         LONGSHORE_WORKER_QUEUES="default, slow",
         LONGSHORE_WORKER_TASK_TIMEOUT="300",
         LONGSHORE_WORKER_KEEP_WORK_DIRS="yes",
-        LONGSHORE_LIMITS_INPUT_BYTES="10MiB",
+        LONGSHORE_SIZES_INPUT_BYTES="10MiB",
     ).settings
 
     assert settings.data_dir == Path("/srv/longshore")
@@ -128,11 +130,11 @@ def test_every_kind_of_value_is_read_from_the_environment(tmp_path: Path) -> Non
     assert settings.worker.queues == ("default", "slow")
     assert settings.worker.task_timeout == 300 * SECOND
     assert settings.worker.keep_work_dirs is True
-    assert settings.limits.input_bytes == 10 * 2**20
+    assert settings.sizes.input_bytes == 10 * 2**20
 
 
 def test_every_kind_of_value_is_read_from_the_file(tmp_path: Path) -> None:
-    settings = loaded(
+    settings = load_settings_for_test(
         tmp_path,
         file="""
             data_dir = "data"
@@ -140,7 +142,7 @@ def test_every_kind_of_value_is_read_from_the_file(tmp_path: Path) -> None:
             queues = ["default", "slow"]
             task_timeout = "1h30m"
             drain_grace = 2.5
-            [limits]
+            [sizes]
             input_bytes = 2048
             result_bytes = "1KiB"
         """,
@@ -149,8 +151,8 @@ def test_every_kind_of_value_is_read_from_the_file(tmp_path: Path) -> None:
     assert settings.data_dir == Path("data")
     assert settings.worker.queues == ("default", "slow")
     assert settings.worker.task_timeout == timedelta(hours=1, minutes=30)
-    assert settings.worker.stops_within == 7.5 * SECOND
-    assert settings.limits.input_bytes == 2048
+    assert settings.worker.stop_timeout == 7.5 * SECOND
+    assert settings.sizes.input_bytes == 2048
 
 
 def test_the_home_folder_is_understood_in_the_file(
@@ -158,7 +160,7 @@ def test_the_home_folder_is_understood_in_the_file(
 ) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
 
-    settings = loaded(tmp_path, file='data_dir = "~/longshore"').settings
+    settings = load_settings_for_test(tmp_path, file='data_dir = "~/longshore"').settings
 
     assert settings.data_dir == Path("/home/somebody/longshore")
 
@@ -166,7 +168,9 @@ def test_the_home_folder_is_understood_in_the_file(
 def test_another_file_can_be_named(tmp_path: Path) -> None:
     (tmp_path / "other.toml").write_text(FILE)
 
-    found = loaded(tmp_path, file="this file is not even read", LONGSHORE_CONFIG="other.toml")
+    found = load_settings_for_test(
+        tmp_path, file="this file is not even read", LONGSHORE_CONFIG="other.toml"
+    )
 
     assert row(found, "worker.concurrency").origin == "other.toml"
 
@@ -188,6 +192,6 @@ def test_another_file_can_be_named(tmp_path: Path) -> None:
 def test_a_name_of_another_system_keeps_its_unit_there(
     tmp_path: Path, variable: str, text: str, name: str, value: str
 ) -> None:
-    found = row(loaded(tmp_path, **{variable: text}), name)
+    found = row(load_settings_for_test(tmp_path, **{variable: text}), name)
 
     assert (found.value, found.origin) == (value, f"{variable} in the environment")

@@ -8,12 +8,12 @@ import pytest
 from longshore.core.supervision import SupervisionPolicy
 from longshore.errors import ConfigurationError
 from longshore.settings import Settings, WorkerSettings
-from tests.unit.settings_given import loaded, row
+from tests.unit.settings_loading import load_settings_for_test, row
 
 
 def refusal(folder: Path, **environ: str) -> str:
     with pytest.raises(ConfigurationError) as caught:
-        loaded(folder, **environ)
+        load_settings_for_test(folder, **environ)
     (problem,) = caught.value.problems
     return problem
 
@@ -40,7 +40,7 @@ def test_the_defaults_are_those_of_the_policy() -> None:
 def test_a_time_of_day_is_read_and_shown_as_people_write_it(
     tmp_path: Path, text: str, expected: time | None
 ) -> None:
-    found = loaded(tmp_path, LONGSHORE_SUPERVISOR_RECYCLE_AT=text)
+    found = load_settings_for_test(tmp_path, LONGSHORE_SUPERVISOR_RECYCLE_AT=text)
 
     assert found.settings.supervisor.recycle_at == expected
     assert row(found, "supervisor.recycle_at").value == text
@@ -54,24 +54,26 @@ def test_what_is_no_time_of_day_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_time_of_day_can_be_one_of_toml_and_nothing_else(tmp_path: Path) -> None:
-    found = loaded(tmp_path, file="[supervisor]\nrecycle_at = 03:30:00\n")
+    found = load_settings_for_test(tmp_path, file="[supervisor]\nrecycle_at = 03:30:00\n")
 
     assert found.settings.supervisor.recycle_at == time(3, 30)
     with pytest.raises(ConfigurationError, match=r"12600 is not a time of day: write it like"):
-        loaded(tmp_path, file="[supervisor]\nrecycle_at = 12600\n")
+        load_settings_for_test(tmp_path, file="[supervisor]\nrecycle_at = 12600\n")
 
 
 def test_the_log_file_may_be_below_the_home_folder_or_none(tmp_path: Path) -> None:
-    below_home = loaded(tmp_path, LONGSHORE_LOG_FILE="~/x.log").settings.log_file
-    none = loaded(tmp_path, LONGSHORE_LOG_FILE="none", file="log_file = 'a.log'").settings.log_file
+    below_home = load_settings_for_test(tmp_path, LONGSHORE_LOG_FILE="~/x.log").settings.log_file
+    none = load_settings_for_test(
+        tmp_path, LONGSHORE_LOG_FILE="none", file="log_file = 'a.log'"
+    ).settings.log_file
 
     assert below_home == Path("~/x.log").expanduser()
     assert none is None
 
 
 def test_modules_of_an_app_are_read_like_other_lists(tmp_path: Path) -> None:
-    from_environment = loaded(tmp_path, LONGSHORE_WORKER_APP="shop.tasks, mail")
-    from_file = loaded(tmp_path, file="[worker]\napp = ['shop.tasks', 'mail']")
+    from_environment = load_settings_for_test(tmp_path, LONGSHORE_WORKER_APP="shop.tasks, mail")
+    from_file = load_settings_for_test(tmp_path, file="[worker]\napp = ['shop.tasks', 'mail']")
 
     assert from_environment.settings.worker.app == ("shop.tasks", "mail")
     assert from_file.settings.worker.app == ("shop.tasks", "mail")
@@ -86,21 +88,21 @@ def test_what_cannot_be_the_name_of_a_module_is_refused(tmp_path: Path, name: st
 
 
 def test_no_variable_at_all_can_be_passed_on_by_name(tmp_path: Path) -> None:
-    found = loaded(tmp_path, LONGSHORE_WORKER_PASS_ENVIRONMENT="none")
+    found = load_settings_for_test(tmp_path, LONGSHORE_WORKER_PASS_ENVIRONMENT="none")
 
     assert found.settings.worker.pass_environment == ()
     assert row(found, "worker.pass_environment").value == "none"
 
 
 def test_a_supervisor_waits_longer_than_a_worker_may_take_to_stop() -> None:
-    assert SupervisionPolicy().kill_after > WorkerSettings().stops_within
+    assert SupervisionPolicy().kill_after > WorkerSettings().stop_timeout
 
 
 def test_on_aws_a_stop_may_last_as_long_as_a_poll_that_is_out(tmp_path: Path) -> None:
     given = {"LONGSHORE_WORKER_DRAIN_GRACE": "0s", "LONGSHORE_WORKER_POLL_WAIT": "20s"}
 
-    here = loaded(tmp_path, **given).settings
-    on_aws = loaded(tmp_path, **given, LONGSHORE_BACKEND="aws").settings
+    here = load_settings_for_test(tmp_path, **given).settings
+    on_aws = load_settings_for_test(tmp_path, **given, LONGSHORE_BACKEND="aws").settings
 
-    assert here.stops_within == here.worker.kill_grace
-    assert on_aws.stops_within == on_aws.worker.poll_wait
+    assert here.stop_timeout == here.worker.kill_grace
+    assert on_aws.stop_timeout == on_aws.worker.poll_wait

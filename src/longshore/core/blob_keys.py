@@ -9,7 +9,7 @@ from longshore.errors import UsageError
 KEY_LIMIT_BYTES = 1024
 
 
-def checked_key(key: str) -> str:
+def validate_key(key: str) -> str:
     """The key, if it is one: relative, without ``.``, ``..`` or empty parts, printable, not long.
 
     Raises:
@@ -32,7 +32,7 @@ def checked_key(key: str) -> str:
 _HASH_CHARACTERS = 16
 
 
-def submitted_document(job_id: str, body_hash: str, name: str) -> str:
+def submitted_document_key(job_id: str, body_hash: str, name: str) -> str:
     """Where a document that came with a submit is kept.
 
     By the submit's content: of two clients that use one request id for two bodies at once, the
@@ -41,21 +41,23 @@ def submitted_document(job_id: str, body_hash: str, name: str) -> str:
     return f"jobs/{job_id}/submitted-{body_hash[:_HASH_CHARACTERS]}/{name}.json"
 
 
-def task_document(job_id: str, key: str, name: str) -> str:
+def task_document_key(job_id: str, key: str, name: str) -> str:
     """Where a document of one task is kept; ``name`` tells attempts apart where there are many."""
     return f"jobs/{job_id}/tasks/{key}/{name}.json"
 
 
-def session_part(job_id: str, key: str, *, attempt: int = 0, number: int | None = None) -> str:
+def conversation_part_key(
+    job_id: str, key: str, *, attempt: int = 0, number: int | None = None
+) -> str:
     """Where a part of a task's conversations is kept; without a number, what all begin with.
 
     In the order of their names they are in the order in which they came.
     """
-    folder = f"jobs/{job_id}/tasks/{key}/sessions/"
+    folder = f"jobs/{job_id}/tasks/{key}/conversations/"
     return folder if number is None else f"{folder}{attempt:09d}-{number:09d}.json"
 
 
-def attempt_file(task_id: str, attempt: int, name: str) -> str:
+def attempt_file_key(task_id: str, attempt: int, name: str) -> str:
     """Where a file that an attempt left is kept; without a name, what all of its files begin with.
 
     ``name`` is a path below the attempt's folder: bring yours through ``safe_name``.
@@ -64,7 +66,7 @@ def attempt_file(task_id: str, attempt: int, name: str) -> str:
 
 
 _NAME_LIMIT_BYTES = 600  # the longest task id fits before it
-_MARK_BYTES = 4
+_DIGEST_BYTES = 4
 
 
 def safe_name(path: str) -> str:
@@ -78,7 +80,7 @@ def safe_name(path: str) -> str:
     name = "/".join("_" if part == ".." else _visible(part) for part in parts) or "_"
     if name == plain and len(name.encode()) <= _NAME_LIMIT_BYTES:
         return name
-    digest = hashlib.blake2b(path.encode(errors="surrogatepass"), digest_size=_MARK_BYTES)
+    digest = hashlib.blake2b(path.encode(errors="surrogatepass"), digest_size=_DIGEST_BYTES)
     mark = f"~{digest.hexdigest()}"
     return name.encode()[: _NAME_LIMIT_BYTES - len(mark)].decode(errors="ignore") + mark
 

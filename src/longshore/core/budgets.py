@@ -1,14 +1,14 @@
-"""Budgets: how much may be spent on a step, a task, a job or in a tenant's day, and what has been.
+"""Budgets: how much a step, a task, a job or a tenant's day may spend, and how much was spent.
 
-What one task spends alone stands in its own row. What several spend from together, a job's budget
-or a day's, is an ``Account``: an attempt reserves in it before it asks a model anything, and
-settles when the answer is there. A reservation is granted as long as anything is left, so that
-nobody is kept from the last of it; many at once can therefore go over a budget by one answer each,
-and by no more, because what one has reserved is gone for the others.
+What one task spends alone is in its own row. What several tasks spend together, a job's budget or
+a day's, is a ``SharedBudget``: an attempt reserves an amount in it before it calls a model, and
+settles the amount when the response has arrived. A reservation is granted while anything is left.
+Concurrent attempts can therefore exceed a budget by one response each and by no more, because a
+reserved amount is not available to others.
 
-An account knows of each attempt that has anything open in it what *all* its answers came to, not
-what the last one did: told twice it is counted once, and what is told under an attempt that others
-have closed changes nothing.
+A shared budget stores, for each attempt with an open reservation, the total of all its responses
+and not only the last one: a report that arrives twice counts once, and a report of an attempt
+whose reservation was closed changes nothing.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from longshore.core.events.types import Usage
-from longshore.core.valuing import row, value
+from longshore.core.records import row, value
 
 _DAY = timedelta(days=1)
 _CENT = 0.01
 _Number = TypeVar("_Number", int, float)
 
 
-class Scope(StrEnum):
+class BudgetScope(StrEnum):
     """What a budget is for."""
 
     STEP = "step"
@@ -36,15 +36,21 @@ class Scope(StrEnum):
     DAY = "day"
 
 
-RESERVED = " or reserved"
-"""How a reason ends if not all of it is spent."""
-OWN_SCOPES = frozenset({Scope.STEP, Scope.TASK})
-"""Of one task alone; what is added to the task is added to both."""
+TASK_SCOPES = frozenset({BudgetScope.STEP, BudgetScope.TASK})
+"""Scopes of one task alone; an addition to the task's budget raises both."""
+
+
+class BudgetUnit(StrEnum):
+    """What a budget is counted in."""
+
+    USD = "usd"
+    TOKENS = "tokens"
+    MINUTES = "minutes"
 
 
 @value
 class Budget:
-    """What may be spent, or is added to it; None: that is not limited, or nothing is added."""
+    """An amount per unit: a limit, or an addition to one. None: unlimited, or nothing is added."""
 
     usd: float | None = None
     tokens: int | None = None
@@ -55,55 +61,55 @@ class Budget:
 
     def __str__(self) -> str:
         parts = (
-            None if self.usd is None else _dollars(self.usd),
+            None if self.usd is None else _format_usd(self.usd),
             None if self.tokens is None else f"{self.tokens:,} tokens",
             None if self.minutes is None else f"{self.minutes:,g} minutes",
         )
         return ", ".join(part for part in parts if part) or "nothing"
 
-    def with_more(self, more: Budget) -> Budget:
-        """What may be spent when more is allowed; what is not limited stays so."""
+    def raised_by(self, amount: Budget) -> Budget:
+        """Returns the limit raised by ``amount``; an unlimited unit stays unlimited."""
         return Budget(
-            usd=None if self.usd is None else self.usd + (more.usd or 0.0),
-            tokens=None if self.tokens is None else self.tokens + (more.tokens or 0),
-            minutes=None if self.minutes is None else self.minutes + (more.minutes or 0.0),
+            usd=None if self.usd is None else self.usd + (amount.usd or 0.0),
+            tokens=None if self.tokens is None else self.tokens + (amount.tokens or 0),
+            minutes=None if self.minutes is None else self.minutes + (amount.minutes or 0.0),
         )
 
     def __add__(self, other: Budget) -> Budget:
-        """Two additions as one."""
+        """Returns the sum of two additions."""
         return Budget(
             usd=_sum(self.usd, other.usd),
             tokens=_sum(self.tokens, other.tokens),
             minutes=_sum(self.minutes, other.minutes),
         )
 
-    def unlimited_of(self, more: Budget) -> list[str]:
-        """What is to be added and is not limited, so that adding to it would mean nothing."""
+    def unlimited_units(self, amount: Budget) -> list[str]:
+        """Returns the units of ``amount`` that this budget does not limit."""
         pairs = (
-            ("dollars", self.usd, more.usd),
-            ("tokens", self.tokens, more.tokens),
-            ("minutes", self.minutes, more.minutes),
+            ("dollars", self.usd, amount.usd),
+            ("tokens", self.tokens, amount.tokens),
+            ("minutes", self.minutes, amount.minutes),
         )
         return [name for name, limit, added in pairs if limit is None and added is not None]
 
 
 NO_BUDGET = Budget()
-MOST = 1_000_000_000
+MAX_AMOUNT = 1_000_000_000
 _EXPECTED = "expected dollars, or an object with some of usd, tokens and minutes, each above 0"
 
 
 def read_budget(document: Any) -> Budget:
-    """The budget that a document names: dollars, or ``{usd, tokens, minutes}``.
+    """Returns the budget in a document: dollars, or ``{usd, tokens, minutes}``.
 
     Raises:
-        ValueError: it names none.
+        ValueError: the document is not a budget.
     """
     if type(document) in (int, float):
         document = {"usd": document}
-    if not isinstance(document, Mapping) or not document or document.keys() - _KINDS.keys():
+    if not isinstance(document, Mapping) or not document or document.keys() - _AMOUNT_TYPES.keys():
         raise ValueError(_EXPECTED)
     for name, amount in document.items():
-        if type(amount) not in _KINDS[name] or not 0 < amount <= MOST:
+        if type(amount) not in _AMOUNT_TYPES[name] or not 0 < amount <= MAX_AMOUNT:
             message = f"{name}: {_EXPECTED}"
             raise ValueError(message)
     usd, minutes = document.get("usd"), document.get("minutes")
@@ -114,200 +120,222 @@ def read_budget(document: Any) -> Budget:
     )
 
 
-_KINDS: dict[str, tuple[type, ...]] = {
+_AMOUNT_TYPES: dict[str, tuple[type, ...]] = {
     "usd": (int, float),
     "tokens": (int,),
     "minutes": (int, float),
 }
-_REMEMBERED = 16
+_REMEMBERED_REQUESTS = 16
 
 
 @value
 class Allowance:
-    """What operators have added to a budget, and by which requests, so that none counts twice."""
+    """What operators added to a budget, and by which requests, so that no request counts twice."""
 
     added: Budget
-    requests: tuple[str, ...]  # the last of them
+    requests: tuple[str, ...]  # the most recent ones
 
 
-def allowed_more(allowance: Allowance | None, more: Budget, request_id: str) -> Allowance | None:
-    """What is allowed with an addition to it; None: that request has added already."""
+def add_allowance(allowance: Allowance | None, amount: Budget, request_id: str) -> Allowance | None:
+    """Returns the allowance with an addition; None if this request was already counted."""
     if allowance is None:
-        return Allowance(added=more, requests=(request_id,))
+        return Allowance(added=amount, requests=(request_id,))
     if request_id in allowance.requests:
         return None
-    requests = (*allowance.requests, request_id)[-_REMEMBERED:]
-    return Allowance(added=allowance.added + more, requests=requests)
+    requests = (*allowance.requests, request_id)[-_REMEMBERED_REQUESTS:]
+    return Allowance(added=allowance.added + amount, requests=requests)
 
 
-def raised(budget: Budget, allowance: Allowance | None) -> Budget:
-    """A budget with what operators have added to it."""
-    return budget if allowance is None else budget.with_more(allowance.added)
+def with_allowance(budget: Budget, allowance: Allowance | None) -> Budget:
+    """Returns a budget raised by what operators added to it."""
+    return budget if allowance is None else budget.raised_by(allowance.added)
 
 
-def _sum(one: _Number | None, other: _Number | None) -> _Number | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one + other
+def _sum(first: _Number | None, second: _Number | None) -> _Number | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second
 
 
-def _dollars(amount: float) -> str:
-    """Two digits; four of what they would not show."""
+def _format_usd(amount: float) -> str:
+    """Two decimals, or four for amounts below a cent."""
     return f"${amount:,.2f}" if amount >= _CENT else f"${amount:.4f}"
 
 
-def tokens_of(usage: Usage) -> int:
-    """All that were read and written, those from a cache too."""
+def total_tokens(usage: Usage) -> int:
+    """Returns all tokens read and written, including those read from a cache."""
     return usage.input_tokens + usage.output_tokens + usage.cache_read_tokens
 
 
-def exhausted(budget: Budget, spent: Usage) -> str | None:
-    """What of a budget is used up, in words; None: something is left of everything."""
+@value
+class Exhausted:
+    """A budget of which nothing is left."""
+
+    unit: BudgetUnit
+    used: float  # in the unit
+    limit: float
+    reserved: bool = False  # part of ``used`` is only reserved, for responses on their way
+
+    def __str__(self) -> str:
+        if self.unit is BudgetUnit.USD:
+            text = f"{_format_usd(self.used)} of {_format_usd(self.limit)} is spent"
+        elif self.unit is BudgetUnit.TOKENS:
+            text = f"{self.used:,} of {self.limit:,} tokens are used"
+        else:
+            text = f"{self.used:,.1f} of {self.limit:,g} minutes are used"
+        return f"{text} or reserved" if self.reserved else text
+
+
+def exhaustion(budget: Budget, spent: Usage) -> Exhausted | None:
+    """Returns the first unit of a budget that is used up; None if something is left of each."""
     if budget.usd is not None and spent.cost_usd >= budget.usd:
-        return f"{_dollars(spent.cost_usd)} of {_dollars(budget.usd)} is spent"
-    if budget.tokens is not None and tokens_of(spent) >= budget.tokens:
-        return f"{tokens_of(spent):,} of {budget.tokens:,} tokens are used"
+        return Exhausted(unit=BudgetUnit.USD, used=spent.cost_usd, limit=budget.usd)
+    if budget.tokens is not None and total_tokens(spent) >= budget.tokens:
+        return Exhausted(unit=BudgetUnit.TOKENS, used=total_tokens(spent), limit=budget.tokens)
     if budget.minutes is not None and spent.seconds >= budget.minutes * 60:
-        return f"{spent.seconds / 60:,.1f} of {budget.minutes:,g} minutes are used"
+        return Exhausted(unit=BudgetUnit.MINUTES, used=spent.seconds / 60, limit=budget.minutes)
     return None
 
 
 @value
-class Holding:
-    """What one attempt has open in an account."""
+class Reservation:
+    """What one attempt has open in a shared budget."""
 
     task_id: str
     attempt: int
-    spent: Usage  # by all its answers so far that are this account's
-    reserved: Usage  # for those that have not come
+    spent: Usage  # by its responses so far that count against this budget
+    reserved: Usage  # for responses that have not arrived
 
 
 @row
-class Account:
-    """What several tasks spend from together."""
+class SharedBudget:
+    """A budget that several tasks spend from."""
 
     tenant: str
     name: str
-    version: int = 0  # 0: it is not stored yet
+    version: int = 0  # 0: not stored yet
     change_id: str = ""  # of the commit that made this version
-    allowance: Allowance | None = None  # what operators have added to what is allowed without
-    closed: Usage = Usage()  # by attempts that are over
-    holdings: tuple[Holding, ...] = ()
+    allowance: Allowance | None = None  # what operators added
+    closed_usage: Usage = Usage()  # of attempts that have ended
+    reservations: tuple[Reservation, ...] = ()
 
     @property
     def spent(self) -> Usage:
-        """By everybody."""
-        return sum((one.spent for one in self.holdings), self.closed)
+        """By all attempts."""
+        return sum((item.spent for item in self.reservations), self.closed_usage)
 
     @property
-    def taken(self) -> Usage:
-        """What is spent, and what is reserved."""
-        return sum((one.reserved for one in self.holdings), self.spent)
+    def spent_and_reserved(self) -> Usage:
+        """What is spent and what is reserved, in sum."""
+        return sum((item.reserved for item in self.reservations), self.spent)
 
 
-class Stale(Exception):
-    """Somebody else has closed what this attempt had in the account: it is over."""
+class StaleReservation(Exception):
+    """Another process has closed this attempt's reservation: the attempt has ended."""
 
 
-def job_account(job_id: str) -> str:
-    """The name of a job's account."""
+def job_budget_name(job_id: str) -> str:
+    """Returns the name of a job's shared budget."""
     return f"job/{job_id}"
 
 
-def day_account(at: datetime) -> str:
-    """The name of the account of a day, which begins at midnight UTC."""
+def day_budget_name(at: datetime) -> str:
+    """Returns the name of a day's shared budget; a day begins at midnight UTC."""
     return f"day/{at.astimezone(UTC):%Y-%m-%d}"
 
 
-def day_after(at: datetime) -> datetime:
-    """When the next day begins."""
+def next_day_start(at: datetime) -> datetime:
+    """Returns the moment at which the next day begins."""
     midnight = at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return midnight + _DAY
 
 
 def reserve(
-    account: Account,
+    shared: SharedBudget,
     limit: Budget,
     *,
     task_id: str,
     attempt: int,
     spent: Usage,
     reserved: Usage,
-    wanted: Usage,
-) -> Account | str:
-    """The account with what an attempt wants to spend reserved in it; or why there is none left.
+    requested: Usage,
+) -> SharedBudget | Exhausted:
+    """Returns the budget with the requested amount reserved, or what of it is used up.
 
     Args:
-        limit: What may be spent, without what operators have added.
-        spent: By all answers of this attempt that are this account's; nothing, if this is the
-            first time that it comes here.
-        reserved: For answers of this attempt that are on their way: who asks for several at once
-            does not go over a budget by each of them.
-        wanted: What is asked for now.
+        limit: What may be spent, without what operators added.
+        spent: By all responses of this attempt that count against this budget; nothing at the
+            attempt's first request.
+        reserved: For responses of this attempt that are on their way, so that concurrent requests
+            of one attempt do not each exceed the budget.
+        requested: What is requested now.
 
     Raises:
-        Stale: the attempt was here, and somebody has closed what it had.
+        StaleReservation: the attempt had a reservation, and another process has closed it.
     """
-    held = _holding(account, task_id, attempt)
-    if held is None and (spent != Usage() or _later(account, task_id, attempt)):
-        raise Stale
-    # An earlier attempt of the task is over, whoever has forgotten to say so.
-    for one in account.holdings:
-        if one.task_id == task_id and one.attempt < attempt:
-            account = _without(account, one, one.spent)
-    others = tuple(one for one in account.holdings if one != held)
-    own = Holding(task_id=task_id, attempt=attempt, spent=spent, reserved=reserved)
-    account = replace(account, holdings=(*others, own))
-    if (why := used_up(account, limit)) is not None:
-        return why
-    return replace(account, holdings=(*others, replace(own, reserved=reserved + wanted)))
+    own = _find_reservation(shared, task_id, attempt)
+    if own is None and (spent != Usage() or _has_later_attempt(shared, task_id, attempt)):
+        raise StaleReservation
+    # An earlier attempt of the task has ended, even if its reservation was not closed.
+    for reservation in shared.reservations:
+        if reservation.task_id == task_id and reservation.attempt < attempt:
+            shared = _without_reservation(shared, reservation, reservation.spent)
+    others = tuple(reservation for reservation in shared.reservations if reservation != own)
+    own = Reservation(task_id=task_id, attempt=attempt, spent=spent, reserved=reserved)
+    shared = replace(shared, reservations=(*others, own))
+    if (exhausted := shared_exhaustion(shared, limit)) is not None:
+        return exhausted
+    return replace(shared, reservations=(*others, replace(own, reserved=reserved + requested)))
 
 
-def used_up(account: Account, limit: Budget) -> str | None:
-    """What of a shared budget is spent, or reserved for answers that are on their way."""
-    whole = raised(limit, account.allowance)
-    if (why := exhausted(whole, account.spent)) is not None:
-        return why
-    why = exhausted(whole, account.taken)
-    return None if why is None else f"{why}{RESERVED}"
+def shared_exhaustion(shared: SharedBudget, limit: Budget) -> Exhausted | None:
+    """Returns what of a shared budget is spent or reserved completely; None if anything is left."""
+    whole = with_allowance(limit, shared.allowance)
+    if (exhausted := exhaustion(whole, shared.spent)) is not None:
+        return exhausted
+    exhausted = exhaustion(whole, shared.spent_and_reserved)
+    return None if exhausted is None else replace(exhausted, reserved=True)
 
 
 def settle(
-    account: Account, *, task_id: str, attempt: int, spent: Usage, reserved: Usage
-) -> Account | None:
-    """The account as an answer has left it; None: nothing changes, or it is not this attempt's."""
-    held = _holding(account, task_id, attempt)
-    if held is None or (held.spent, held.reserved) == (spent, reserved):
+    shared: SharedBudget, *, task_id: str, attempt: int, spent: Usage, reserved: Usage
+) -> SharedBudget | None:
+    """Returns the budget after a response; None if nothing changes or the attempt has no part."""
+    own = _find_reservation(shared, task_id, attempt)
+    if own is None or (own.spent, own.reserved) == (spent, reserved):
         return None
-    now = replace(held, spent=spent, reserved=reserved)
-    return replace(account, holdings=tuple(now if one is held else one for one in account.holdings))
+    settled = replace(own, spent=spent, reserved=reserved)
+    reservations = tuple(settled if item is own else item for item in shared.reservations)
+    return replace(shared, reservations=reservations)
 
 
 def close(
-    account: Account, *, task_id: str, attempt: int, spent: Usage | None = None
-) -> Account | None:
-    """The account without what an attempt that is over had open; None: it had nothing.
+    shared: SharedBudget, *, task_id: str, attempt: int, spent: Usage | None = None
+) -> SharedBudget | None:
+    """Returns the budget without the reservation of an ended attempt; None if it had none.
 
     Args:
-        spent: By all its answers; None: as far as it had told.
+        spent: By all its responses; None: what it last reported.
     """
-    held = _holding(account, task_id, attempt)
-    if held is None:
+    own = _find_reservation(shared, task_id, attempt)
+    if own is None:
         return None
-    return _without(account, held, held.spent if spent is None else spent)
+    return _without_reservation(shared, own, own.spent if spent is None else spent)
 
 
-def _without(account: Account, held: Holding, spent: Usage) -> Account:
-    left = tuple(one for one in account.holdings if one is not held)
-    return replace(account, closed=account.closed + spent, holdings=left)
+def _without_reservation(
+    shared: SharedBudget, reservation: Reservation, spent: Usage
+) -> SharedBudget:
+    left = tuple(item for item in shared.reservations if item is not reservation)
+    return replace(shared, closed_usage=shared.closed_usage + spent, reservations=left)
 
 
-def _holding(account: Account, task_id: str, attempt: int) -> Holding | None:
-    for one in account.holdings:
-        if (one.task_id, one.attempt) == (task_id, attempt):
-            return one
+def _find_reservation(shared: SharedBudget, task_id: str, attempt: int) -> Reservation | None:
+    for reservation in shared.reservations:
+        if (reservation.task_id, reservation.attempt) == (task_id, attempt):
+            return reservation
     return None
 
 
-def _later(account: Account, task_id: str, attempt: int) -> bool:
-    return any(one.task_id == task_id and one.attempt > attempt for one in account.holdings)
+def _has_later_attempt(shared: SharedBudget, task_id: str, attempt: int) -> bool:
+    return any(item.task_id == task_id and item.attempt > attempt for item in shared.reservations)

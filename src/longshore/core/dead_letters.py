@@ -10,18 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from longshore.core import commands as c
-from longshore.core import task as tasks
-from longshore.core.changes import Refusal
-from longshore.core.failures import ErrorCategory, Failure
-from longshore.core.messages import Malformed, task_named_in
-from longshore.core.rows import TaskRow
-from longshore.core.states import TaskState
+from longshore.core.messages import MalformedMessage, parse_message
+from longshore.core.tasks import commands as c
+from longshore.core.tasks import task as tasks
+from longshore.core.tasks.changes import Refusal
+from longshore.core.tasks.failures import ErrorCategory, Failure
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import TaskState
 
-SOURCE = "dlq"
+DLQ_SOURCE = "dlq"
 """What the events of a task that a dead message made fail say of who ended it."""
 
-_MESSAGE = "msg-"
+_MESSAGE_PREFIX = "msg-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,53 +31,53 @@ class DeadMessage:
     id: str
     queue: str
     body: str
-    receives: int
+    receive_count: int
     sent_at: datetime
 
     @property
-    def task_id(self) -> str | Malformed:
+    def task_id(self) -> str | MalformedMessage:
         """The task that it asks to look at, or why it names none."""
-        return task_named_in(self.body)
+        return parse_message(self.body)
 
 
 @dataclass(frozen=True, slots=True)
-class Stays:
+class KeepMessage:
     """The message leads nowhere: it is kept until a person has looked at it."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Goes:
+class DropMessage:
     """Nothing is lost with the message: what its row says is all there is to say."""
 
 
-Fate = Stays | Goes | tasks.TaskChange
+Disposition = KeepMessage | DropMessage | tasks.TaskChange
 
 
-def fate_of(
+def disposition_of(
     message: DeadMessage, row: TaskRow | None, *, now: datetime, margin: timedelta, change_id: str
-) -> Fate:
+) -> Disposition:
     """What becomes of a dead message whose task has this row: for the third, the task's failure.
 
     A task that is finished or in good hands is left alone. So is one that was rung for after this
     message was sent: another message speaks for it, and perhaps in another round.
     """
     named = message.task_id
-    if isinstance(named, Malformed):
-        return Stays(named.reason)
+    if isinstance(named, MalformedMessage):
+        return KeepMessage(named.reason)
     if row is None:
-        return Stays(f"there is no task {named!r}")
-    if row.rung_at is not None and row.rung_at > message.sent_at + margin:
-        return Goes()
-    failure = Failure(category=ErrorCategory.CRASH, message=_worn_out(message))
-    command = c.FailTask(failure=failure, source=SOURCE, margin=margin)
+        return KeepMessage(f"there is no task {named!r}")
+    if row.enqueued_at is not None and row.enqueued_at > message.sent_at + margin:
+        return DropMessage()
+    failure = Failure(category=ErrorCategory.CRASH, message=_too_many_receives(message))
+    command = c.FailTask(failure=failure, source=DLQ_SOURCE, margin=margin)
     change = tasks.apply(row, command, now=now, change_id=change_id)
-    return Goes() if isinstance(change, Refusal) else change
+    return DropMessage() if isinstance(change, Refusal) else change
 
 
-def _worn_out(message: DeadMessage) -> str:
-    return f"its message was received {message.receives} times, and nobody said how it ended"
+def _too_many_receives(message: DeadMessage) -> str:
+    return f"its message was received {message.receive_count} times, and nobody said how it ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class DeadLetter:
         return known if self.replayable else "message"
 
 
-def of_task(row: TaskRow) -> DeadLetter | None:
+def dead_letter_of_task(row: TaskRow) -> DeadLetter | None:
     """The task as a dead letter; None if it is none."""
     if row.state is not TaskState.FAILED:
         return None
@@ -118,20 +118,20 @@ def of_task(row: TaskRow) -> DeadLetter | None:
     )
 
 
-def of_message(
+def dead_letter_of_message(
     message: DeadMessage, row: TaskRow | None, *, now: datetime, margin: timedelta
 ) -> DeadLetter | None:
     """The message as a dead letter; None if it is a mere leftover."""
-    fate = fate_of(message, row, now=now, margin=margin, change_id="")
+    fate = disposition_of(message, row, now=now, margin=margin, change_id="")
     match fate:
-        case Goes():
+        case DropMessage():
             return None
-        case Stays(reason):
+        case KeepMessage(reason):
             shown = reason
         case _:
-            shown = f"{_worn_out(message)}; the next sweep of a worker ends its task"
+            shown = f"{_too_many_receives(message)}; the next sweep of a worker ends its task"
     return DeadLetter(
-        id=f"{_MESSAGE}{message.id}",
+        id=f"{_MESSAGE_PREFIX}{message.id}",
         at=message.sent_at,
         queue=message.queue,
         reason=shown,
@@ -140,13 +140,15 @@ def of_message(
     )
 
 
-def message_named(letter_id: str) -> str | None:
+def message_id_of(letter_id: str) -> str | None:
     """The message that a dead letter's id means; None: it means a task."""
-    return letter_id.removeprefix(_MESSAGE) if letter_id.startswith(_MESSAGE) else None
+    return (
+        letter_id.removeprefix(_MESSAGE_PREFIX) if letter_id.startswith(_MESSAGE_PREFIX) else None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadFilter:
+class DeadLetterFilter:
     """Which dead letters are meant; what is None does not matter."""
 
     queue: str | None = None
@@ -154,13 +156,13 @@ class DeadFilter:
     category: ErrorCategory | None = None
     job_id: str | None = None
     since: datetime | None = None  # not those from before
-    ownerless: bool = True  # messages that lead to no task too, which are no tenant's
+    include_orphans: bool = True  # messages that lead to no task too, which are no tenant's
 
-    def fits(self, letter: DeadLetter) -> bool:
+    def matches(self, letter: DeadLetter) -> bool:
         """Whether the letter is meant: one that says nothing of a thing asked for is not."""
         spec = letter.row.spec if letter.row else None
         return (
-            (self.ownerless or spec is not None)
+            (self.include_orphans or spec is not None)
             and self.queue in (None, letter.queue)
             and self.category in (None, letter.category)
             and (self.since is None or letter.at >= self.since)

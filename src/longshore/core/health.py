@@ -1,9 +1,8 @@
-"""Health: how a task that is running now looks from the outside.
+"""Health of running tasks, derived from their rows.
 
-A worker that dies says nothing, so the only signs are the age of the run and
-the age of its last event. A run that is too long outranks silence: a task that
-beats its heart for ever is stuck too, and more heartbeats must not hide it.
-Waiting and reviewed tasks are never asked about: they are not stuck.
+A worker that dies reports nothing, so the only signs are the age of the attempt and the age of its
+last event. An attempt that is too long outranks silence: a task that sends heartbeats for ever is
+stuck too. Tasks that wait or are in review have no health: they are not stuck.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from longshore.core.events.types import (
     TaskHeartbeat,
     TaskProcessingStarted,
 )
-from longshore.core.rows import TaskRow
-from longshore.core.states import TaskState
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import TaskState
 
-_NOTHING = timedelta(0)
+_ZERO = timedelta(0)
 
 
 class Health(StrEnum):
-    """What the scheduled check says about one running task."""
+    """The health of one running task."""
 
     HEALTHY = "healthy"
     WARNING = "warning"
@@ -37,13 +36,13 @@ class Health(StrEnum):
 
     @property
     def urgent(self) -> bool:
-        """Whether a person should look now."""
+        """Whether an operator should look now."""
         return self in (Health.CRITICAL, Health.OVERTIME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthPolicy:
-    """How long a run, and a silence within it, may last."""
+    """How long an attempt, and a silence within it, may last."""
 
     longest_run: timedelta = timedelta(hours=1)
     healthy_within: timedelta = timedelta(minutes=5)
@@ -63,8 +62,8 @@ class HealthPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HealthLimits:
-    """What a definition says of its own tasks; None: as it is for all others."""
+class HealthThresholds:
+    """A definition's own thresholds; None: the default applies."""
 
     longest_run: timedelta | None = None
     healthy_within: timedelta | None = None
@@ -72,7 +71,7 @@ class HealthLimits:
 
     def __post_init__(self) -> None:
         for name in ("longest_run", "healthy_within", "warning_within"):
-            if (value := getattr(self, name)) is not None and value <= _NOTHING:
+            if (value := getattr(self, name)) is not None and value <= _ZERO:
                 message = f"{name} must be longer than zero, not {value!r}"
                 raise ValueError(message)
         if (
@@ -83,17 +82,17 @@ class HealthLimits:
             message = "warning_within must be no shorter than healthy_within"
             raise ValueError(message)
 
-    def within(self, usual: HealthPolicy) -> HealthPolicy:
-        """The policy for tasks of this definition."""
+    def applied_to(self, default: HealthPolicy) -> HealthPolicy:
+        """Returns the policy for tasks of this definition."""
         if self.warning_within is None:
-            # More patience at first must not be cut short by what holds for others.
-            healthy = self.healthy_within or usual.healthy_within
-            warning = max(healthy, usual.warning_within)
+            # A longer first threshold must not exceed the default of the second.
+            healthy = self.healthy_within or default.healthy_within
+            warning = max(healthy, default.warning_within)
         else:
             warning = self.warning_within
-            healthy = self.healthy_within or min(warning, usual.healthy_within)
+            healthy = self.healthy_within or min(warning, default.healthy_within)
         return HealthPolicy(
-            longest_run=self.longest_run or usual.longest_run,
+            longest_run=self.longest_run or default.longest_run,
             healthy_within=healthy,
             warning_within=warning,
         )
@@ -102,10 +101,10 @@ class HealthLimits:
 def health_of(
     started_at: datetime, last_seen: datetime, *, now: datetime, policy: HealthPolicy
 ) -> Health:
-    """The task's health at ``now``. A run that is too long outranks silence."""
+    """Returns the task's health at ``now``. An attempt that is too long outranks silence."""
     if now - started_at > policy.longest_run:
         return Health.OVERTIME
-    # Another machine's clock may be ahead of ours: a negative silence is no silence.
+    # Another machine's clock may be ahead: a negative silence counts as none.
     silence = now - last_seen
     if silence <= policy.healthy_within:
         return Health.HEALTHY
@@ -114,7 +113,7 @@ def health_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedTask:
-    """One running task as a check found it."""
+    """One running task in a check."""
 
     task_id: str
     attempt: int
@@ -127,7 +126,7 @@ class CheckedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthReport:
-    """Everything that a tenant has running at one moment, each task once, the worst first."""
+    """All running tasks of a tenant at one moment, the worst first."""
 
     tenant: str
     at: datetime
@@ -135,7 +134,7 @@ class HealthReport:
 
     @property
     def summary(self) -> HealthSummary:
-        """How many tasks are in which health."""
+        """Returns the number of tasks by health."""
         counts = Counter(task.health for task in self.tasks)
         return HealthSummary(
             total_processing=len(self.tasks),
@@ -146,7 +145,7 @@ class HealthReport:
         )
 
     def event(self) -> TaskHealthCheck:
-        """The report as history keeps it."""
+        """Returns the report as an event."""
         tasks = tuple(
             TaskHealth(
                 task_id=task.task_id,
@@ -161,8 +160,8 @@ class HealthReport:
         return TaskHealthCheck(summary=self.summary, tasks=tasks)
 
 
-def checked(row: TaskRow, *, now: datetime, policy: HealthPolicy) -> CheckedTask | None:
-    """How the task looks at ``now``; None if it is not processing."""
+def check_task(row: TaskRow, *, now: datetime, policy: HealthPolicy) -> CheckedTask | None:
+    """Returns the task's health at ``now``; None if it is not processing."""
     if row.state is not TaskState.PROCESSING or row.lease is None or row.started_at is None:
         return None
     last_seen = row.last_event_at or row.started_at
@@ -170,9 +169,9 @@ def checked(row: TaskRow, *, now: datetime, policy: HealthPolicy) -> CheckedTask
         task_id=row.id,
         attempt=row.attempt,
         health=health_of(row.started_at, last_seen, now=now, policy=policy),
-        elapsed=max(now - row.started_at, _NOTHING),
-        silence=max(now - last_seen, _NOTHING),
-        # A task that is processing tells of nothing else, so nobody has to read its history.
+        elapsed=max(now - row.started_at, _ZERO),
+        silence=max(now - last_seen, _ZERO),
+        # A processing task emits only these events, so its history need not be read.
         last_event_type=(TaskHeartbeat if row.lease.heartbeats else TaskProcessingStarted).TYPE,
         worker_id=row.lease.worker_id,
     )
@@ -185,10 +184,10 @@ def report_of(
     now: datetime,
     policy_of: Callable[[TaskRow], HealthPolicy],
 ) -> HealthReport:
-    """What is running of these rows; those of other tenants, and a row's second copy, are not."""
+    """Returns the report of a tenant; rows of other tenants and duplicates are ignored."""
     mine = {row.id: row for row in rows if row.spec.tenant == tenant}
-    found = [checked(row, now=now, policy=policy_of(row)) for row in mine.values()]
-    tasks = sorted((task for task in found if task is not None), key=_worst_first)
+    checks = [check_task(row, now=now, policy=policy_of(row)) for row in mine.values()]
+    tasks = sorted((task for task in checks if task is not None), key=_worst_first)
     return HealthReport(tenant=tenant, at=now, tasks=tuple(tasks))
 
 

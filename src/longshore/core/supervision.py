@@ -1,17 +1,17 @@
 """Supervision: when a worker process is started, recycled, hurried, killed or given up.
 
-A place is one of the processes that shall run; workers come and go in it, each with a serial number
-of its own. Whoever acts reports what happened and carries out what ``decide`` says. Everything
-comes in as an argument, so that any history of deaths can be played through without a process.
+A slot is one of the processes that should run. Successive workers run in a slot, each with its own
+serial number. The caller reports what happened and carries out what ``decide`` returns. Everything
+is an argument, so that any sequence of deaths can be tested without a process.
 
-- A worker that ended by itself is followed by another after a delay, so that a fault that is there
-  at each start does not eat the machine. Too many in a row that lived only shortly: it will not get
-  better by itself, and everything ends, with a word on why.
-- Recycling is draining: the old worker takes no more work, and the next one begins at that moment,
-  while the old one may finish what it has. One place at a time, and only while every other is
-  served: never more than one worker too many, and never two too few.
-- A worker that outgrows its memory soon after each start is no better than one that dies then: it
-  counts as such, or it would be recycled without end.
+- A worker that ended by itself is replaced after a delay, so that an error at each start does not
+  consume the machine. After too many short-lived workers in a row, supervision gives up and says
+  why.
+- Recycling is draining: the old worker accepts no more work, its successor starts at that moment,
+  and the old worker finishes its tasks. One slot at a time, and only while all other slots are
+  served: there is at most one worker more or less than configured.
+- A worker that exceeds its memory soon after each start counts as short-lived; otherwise it would
+  be recycled for ever.
 """
 
 from __future__ import annotations
@@ -24,37 +24,39 @@ from enum import IntEnum, StrEnum
 _ZERO, _DAY = timedelta(0), timedelta(days=1)
 
 
-class Reason(StrEnum):
-    """Why a worker is asked to end."""
+class WorkerStopReason(StrEnum):
+    """Why a worker is drained."""
 
-    STOP = "stop"  # all of them are
-    MEMORY = "memory"  # it has grown too large
-    DAILY = "daily"  # the time of day has come
-    ASKED = "asked"  # somebody wants fresh ones
+    STOP = "stop"  # all workers stop
+    MEMORY = "memory"  # it uses too much memory
+    DAILY = "daily"  # the daily recycling
+    REQUESTED = "requested"  # an operator requested it
 
 
-class _Haste(IntEnum):
-    """How urgently everything is to end, by how often that was asked for."""
+class _ShutdownLevel(IntEnum):
+    """How urgent a shutdown is, by how often it was requested."""
 
     NONE = 0
     DRAIN = 1
-    AT_ONCE = 2
+    STOP_NOW = 2
     KILL = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisionPolicy:
-    """What worker processes are held to."""
+    """Limits and delays of worker processes."""
 
     processes: int = 1
     restart_delay: timedelta = timedelta(seconds=5)
-    restart_limit: int = 10  # so many short lives of restarted workers in a row are the last
-    short_life: timedelta = timedelta(seconds=10)  # a life shorter than this is a short one
+    restart_limit: int = 10  # this many short-lived workers in a row: give up
+    short_life: timedelta = timedelta(seconds=10)  # a worker that ran for less is short-lived
     memory_ceiling_bytes: int = 2**30  # 0: none
     recycle_at: time | None = None  # local time of day; None: never
-    kill_after: timedelta = timedelta(seconds=45)  # from asking; longer than a drain may take
-    hurry: timedelta = timedelta(seconds=5)  # the same, once nothing is waited for any more
-    until_done: bool = False  # a worker that ends well has nothing left to do, and stays ended
+    kill_after: timedelta = timedelta(
+        seconds=45
+    )  # after a drain was requested; longer than a drain may take
+    urgent_kill_after: timedelta = timedelta(seconds=5)  # after a stop without grace was requested
+    until_done: bool = False  # a worker that exits with 0 is not replaced
 
     def __post_init__(self) -> None:
         for name in ("processes", "restart_limit"):
@@ -64,53 +66,53 @@ class SupervisionPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """Start a worker for a place; it is known by its serial number from now on."""
+class StartWorker:
+    """Start a worker in a slot, with this serial number."""
 
-    place: int
+    slot: int
     serial: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drain:
-    """Ask a worker to take no more work and to end when it has finished."""
+class DrainWorker:
+    """Ask a worker to accept no more work and to exit when it has finished."""
 
     serial: int
-    reason: Reason
+    reason: WorkerStopReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hurry:
-    """Ask a worker a second time: it gives back what it runs, and ends."""
-
-    serial: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kill:
-    """Kill a worker: it was asked, and has not ended in time."""
+class StopWorkerNow:
+    """Ask a worker a second time: it releases its tasks and exits."""
 
     serial: int
 
 
-Decision = Start | Drain | Hurry | Kill
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillWorker:
+    """Kill a worker that has not exited in time."""
+
+    serial: int
+
+
+SupervisionAction = StartWorker | DrainWorker | StopWorkerNow | KillWorker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenUp:
-    """Why there is no point in going on."""
+class SupervisionFailure:
+    """Why supervision gives up."""
 
-    place: int
+    slot: int
     restarts: int
     serial: int  # of the last worker
-    code: int | None  # what it ended with; None: it has not ended yet
-    memory: bool  # whether it was its memory and not its end
+    code: int | None  # its exit code; None: it is still running
+    out_of_memory: bool  # it used too much memory
 
 
 @dataclass(slots=True, kw_only=True)
-class _Place:
+class _Slot:
     number: int
-    due: timedelta | None  # when to start a worker; None: one is there, or none is wanted
+    due: timedelta | None  # when to start a worker; None: one runs, or none is needed
     starts: int = 0
     short_lives: int = 0  # of restarted workers, in a row
     done: bool = False
@@ -119,114 +121,118 @@ class _Place:
 @dataclass(slots=True, kw_only=True)
 class _Worker:
     serial: int
-    place: _Place
+    slot: _Slot
     started_at: timedelta
     restarted: bool
     serving: bool = False
-    asked: Reason | None = None
-    asked_at: timedelta = _ZERO
-    hurried_at: timedelta | None = None
+    stop_reason: WorkerStopReason | None = None
+    stop_requested_at: timedelta = _ZERO
+    urgent_at: timedelta | None = None
     killed: bool = False
-    followed: bool = False  # what comes after it in its place has been decided
+    succession_decided: bool = False  # whether its successor was decided
 
 
 class Supervision:
-    """The places, the workers in them, and what to do next. Moments are times elapsed."""
+    """The slots, their workers and the next actions. Times are elapsed times."""
 
     def __init__(self, policy: SupervisionPolicy, *, now: timedelta, local: datetime) -> None:
         self._policy = policy
-        self._places = [_Place(number=n + 1, due=now) for n in range(policy.processes)]
+        self._slots = [_Slot(number=n + 1, due=now) for n in range(policy.processes)]
         self._workers: dict[int, _Worker] = {}
-        self._unwanted: dict[int, Reason] = {}  # serials of those to be recycled, the first first
+        self._to_recycle: dict[
+            int, WorkerStopReason
+        ] = {}  # serials of workers to recycle, in order
         self._recycled_until = local.replace(tzinfo=None)
         self._serial = 0
-        self._haste = _Haste.NONE
-        self.given_up: GivenUp | None = None
+        self._level = _ShutdownLevel.NONE
+        self.failure: SupervisionFailure | None = None
 
     @property
     def stopping(self) -> bool:
-        """Whether everything is to end."""
-        return self._haste > _Haste.NONE
+        """Whether all workers are to stop."""
+        return self._level > _ShutdownLevel.NONE
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing left to wait for."""
-        return not self._workers and (self.stopping or all(p.done for p in self._places))
+        """Whether no worker is left."""
+        return not self._workers and (self.stopping or all(p.done for p in self._slots))
 
-    def serving(self, serial: int) -> None:
-        """A worker says that it takes work."""
+    def worker_serving(self, serial: int) -> None:
+        """A worker has started to accept work."""
         self._workers[serial].serving = True
 
-    def draining(self, serial: int, *, now: timedelta) -> None:
-        """A worker says that it takes no more work."""
+    def worker_draining(self, serial: int, *, now: timedelta) -> None:
+        """A worker accepts no more work."""
         worker = self._workers[serial]
-        # One that somebody else has asked to end is followed when it has ended, like any other.
-        if worker.asked is not None and not worker.followed:
-            self._follow(worker, None, now)
+        # A worker that drains for another reason is replaced when it has exited.
+        if worker.stop_reason is not None and not worker.succession_decided:
+            self._decide_succession(worker, None, now)
 
-    def ended(self, serial: int, code: int, *, now: timedelta) -> None:
-        """A worker's process is there no more."""
+    def worker_ended(self, serial: int, code: int, *, now: timedelta) -> None:
+        """A worker's process has exited."""
         worker = self._workers.pop(serial)
-        self._unwanted.pop(serial, None)
-        if not worker.followed:
-            self._follow(worker, code, now)
+        self._to_recycle.pop(serial, None)
+        if not worker.succession_decided:
+            self._decide_succession(worker, code, now)
 
-    def measured(self, serial: int, memory_bytes: int) -> None:
-        """A worker's process has so much memory now."""
+    def memory_measured(self, serial: int, memory_bytes: int) -> None:
+        """Record how much memory a worker's process uses."""
         if 0 < self._policy.memory_ceiling_bytes < memory_bytes:
-            self._unwanted[serial] = Reason.MEMORY
+            self._to_recycle[serial] = WorkerStopReason.MEMORY
 
-    def recycle(self, reason: Reason = Reason.ASKED) -> None:
-        """All workers that there are now are to be replaced, one after the other."""
+    def recycle(self, reason: WorkerStopReason = WorkerStopReason.REQUESTED) -> None:
+        """Replace all current workers, one after the other."""
         for serial in self._workers:
-            self._unwanted.setdefault(serial, reason)
+            self._to_recycle.setdefault(serial, reason)
 
     def stop(self) -> None:
-        """Everything is to end: by draining; asked again, at once; a third time, by killing."""
-        self._haste = _Haste(min(self._haste + 1, _Haste.KILL))
+        """Stop all workers: by draining; the second call at once; the third by killing."""
+        self._level = _ShutdownLevel(min(self._level + 1, _ShutdownLevel.KILL))
 
-    def decide(self, *, now: timedelta, local: datetime) -> list[Decision]:
-        """What is to be done now. Each thing is said once; the caller does it.
+    def decide(self, *, now: timedelta, local: datetime) -> list[SupervisionAction]:
+        """Returns the actions that are due, each once; the caller carries them out.
 
         Args:
-            local: The same moment as the clock on the wall shows it.
+            local: The current local time.
         """
         if self._daily_due(local.replace(tzinfo=None)):
-            self.recycle(Reason.DAILY)
+            self.recycle(WorkerStopReason.DAILY)
         if self.stopping:
-            ways = (self._drains(now), self._hurries(now))
+            ways = (self._drains(now), self._urgent_stops(now))
         else:
-            ways = (self._starts(now), self._recycling(now))
+            ways = (self._starts(now), self._recycles(now))
         return [*(decision for way in ways for decision in way), *self._kills(now)]
 
-    def due_in(self, now: timedelta) -> timedelta | None:
-        """Time until ``decide`` will have something to say if nothing happens; None: no idea.
+    def time_until_due(self, now: timedelta) -> timedelta | None:
+        """Returns the time until ``decide`` has an action if nothing happens; None: unknown.
 
-        The time of day is not looked at: whoever reads the clock on the wall looks now and then.
+        The daily recycling is not considered: the caller calls ``decide`` regularly.
         """
-        moments = [self._killed_at(w) for w in self._workers.values() if w.asked and not w.killed]
+        moments = [
+            self._kill_at(w) for w in self._workers.values() if w.stop_reason and not w.killed
+        ]
         if not self.stopping:
-            moments += [place.due for place in self._places if place.due is not None]
-            if self._unwanted:
+            moments += [place.due for place in self._slots if place.due is not None]
+            if self._to_recycle:
                 moments += [
                     worker.started_at + self._policy.short_life
                     for worker in self._workers.values()
-                    if not self._steady(worker, now)
+                    if not self._is_steady(worker, now)
                 ]
         return max(min(moments) - now, _ZERO) if moments else None
 
-    def _follow(self, worker: _Worker, code: int | None, now: timedelta) -> None:
-        """Decide what comes after a worker that has ended or takes no more work."""
-        worker.followed = True
+    def _decide_succession(self, worker: _Worker, code: int | None, now: timedelta) -> None:
+        """Decide the successor of a worker that has exited or accepts no more work."""
+        worker.succession_decided = True
         if self.stopping:
             return
-        by_itself, place = worker.asked is None, worker.place
+        by_itself, place = worker.stop_reason is None, worker.slot
         if by_itself and code == 0 and self._policy.until_done:
             place.done = True
             return
-        lived = (now if by_itself else worker.asked_at) - worker.started_at
+        lived = (now if by_itself else worker.stop_requested_at) - worker.started_at
         short = lived < self._policy.short_life
-        fault = by_itself or worker.asked is Reason.MEMORY
+        fault = by_itself or worker.stop_reason is WorkerStopReason.MEMORY
         if not short:
             place.short_lives = 0
         elif fault and worker.restarted:
@@ -237,19 +243,19 @@ class Supervision:
         place.due = now + (self._policy.restart_delay if by_itself or (fault and short) else _ZERO)
 
     def _give_up(self, worker: _Worker, code: int | None) -> None:
-        self.given_up = GivenUp(
-            place=worker.place.number,
-            restarts=worker.place.short_lives,
+        self.failure = SupervisionFailure(
+            slot=worker.slot.number,
+            restarts=worker.slot.short_lives,
             serial=worker.serial,
             code=code,
-            memory=worker.asked is Reason.MEMORY,
+            out_of_memory=worker.stop_reason is WorkerStopReason.MEMORY,
         )
         self.stop()
 
     def _daily_due(self, local: datetime) -> bool:
-        """Whether the time of day has come since it last had, also if nobody looked then.
+        """Whether the daily recycling is due, also if its time was missed.
 
-        By the date: an hour that the clock on the wall shows twice, or never, makes no difference.
+        By date, so that an hour that occurs twice or never makes no difference.
         """
         if self._policy.recycle_at is None:
             return False
@@ -260,56 +266,59 @@ class Supervision:
         self._recycled_until = max(latest, self._recycled_until)
         return due
 
-    def _starts(self, now: timedelta) -> Iterator[Decision]:
-        for place in self._places:
+    def _starts(self, now: timedelta) -> Iterator[SupervisionAction]:
+        for place in self._slots:
             if place.due is not None and place.due <= now:
                 self._serial += 1
                 self._workers[self._serial] = _Worker(
-                    serial=self._serial, place=place, started_at=now, restarted=place.starts > 0
+                    serial=self._serial, slot=place, started_at=now, restarted=place.starts > 0
                 )
                 place.due = None
                 place.starts += 1
-                yield Start(place=place.number, serial=self._serial)
+                yield StartWorker(slot=place.number, serial=self._serial)
 
-    def _recycling(self, now: timedelta) -> Iterator[Decision]:
-        # Nobody is asked twice: the one that was asked before has ended by then.
-        at_rest = not any(place.due is not None for place in self._places) and all(
-            worker.asked is None and self._steady(worker, now) for worker in self._workers.values()
+    def _recycles(self, now: timedelta) -> Iterator[SupervisionAction]:
+        # No worker is asked twice: the one that was asked before has exited by then.
+        at_rest = not any(place.due is not None for place in self._slots) and all(
+            worker.stop_reason is None and self._is_steady(worker, now)
+            for worker in self._workers.values()
         )
-        if at_rest and self._unwanted:
-            serial = next(iter(self._unwanted))
-            yield self._asked(self._workers[serial], self._unwanted.pop(serial), now)
+        if at_rest and self._to_recycle:
+            serial = next(iter(self._to_recycle))
+            yield self._request_stop(self._workers[serial], self._to_recycle.pop(serial), now)
 
-    def _steady(self, worker: _Worker, now: timedelta) -> bool:
-        """Whether it does its work. One that has been there for long need not say so."""
+    def _is_steady(self, worker: _Worker, now: timedelta) -> bool:
+        """Whether the slot is served. A worker that has run for long enough counts as serving."""
         return worker.serving or now - worker.started_at >= self._policy.short_life
 
-    def _asked(self, worker: _Worker, reason: Reason, now: timedelta) -> Drain:
-        worker.asked, worker.asked_at = reason, now
-        return Drain(serial=worker.serial, reason=reason)
+    def _request_stop(
+        self, worker: _Worker, reason: WorkerStopReason, now: timedelta
+    ) -> DrainWorker:
+        worker.stop_reason, worker.stop_requested_at = reason, now
+        return DrainWorker(serial=worker.serial, reason=reason)
 
-    def _drains(self, now: timedelta) -> Iterator[Decision]:
-        # Not those that drain already: to be asked twice means to give up at once.
+    def _drains(self, now: timedelta) -> Iterator[SupervisionAction]:
+        # Not workers that drain already: a second request means to stop at once.
         for worker in self._workers.values():
-            if worker.asked is None:
-                yield self._asked(worker, Reason.STOP, now)
+            if worker.stop_reason is None:
+                yield self._request_stop(worker, WorkerStopReason.STOP, now)
 
-    def _hurries(self, now: timedelta) -> Iterator[Decision]:
+    def _urgent_stops(self, now: timedelta) -> Iterator[SupervisionAction]:
         for worker in self._workers.values():
-            if self._haste >= _Haste.AT_ONCE and worker.hurried_at is None:
-                worker.hurried_at = now
-                yield Hurry(serial=worker.serial)
+            if self._level >= _ShutdownLevel.STOP_NOW and worker.urgent_at is None:
+                worker.urgent_at = now
+                yield StopWorkerNow(serial=worker.serial)
 
-    def _kills(self, now: timedelta) -> Iterator[Decision]:
+    def _kills(self, now: timedelta) -> Iterator[SupervisionAction]:
         for worker in self._workers.values():
-            overdue = self._haste is _Haste.KILL or now >= self._killed_at(worker)
-            if worker.asked is not None and not worker.killed and overdue:
+            overdue = self._level is _ShutdownLevel.KILL or now >= self._kill_at(worker)
+            if worker.stop_reason is not None and not worker.killed and overdue:
                 worker.killed = True
-                yield Kill(serial=worker.serial)
+                yield KillWorker(serial=worker.serial)
 
-    def _killed_at(self, worker: _Worker) -> timedelta:
-        """When a worker that was asked is killed if it has not ended by then."""
-        latest = worker.asked_at + self._policy.kill_after
-        if worker.hurried_at is None:
+    def _kill_at(self, worker: _Worker) -> timedelta:
+        """Returns when a draining worker is killed."""
+        latest = worker.stop_requested_at + self._policy.kill_after
+        if worker.urgent_at is None:
             return latest
-        return min(latest, worker.hurried_at + self._policy.hurry)
+        return min(latest, worker.urgent_at + self._policy.urgent_kill_after)

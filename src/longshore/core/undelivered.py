@@ -15,10 +15,17 @@ from datetime import datetime
 from typing import Any
 
 from longshore.core.blob_keys import safe_name
-from longshore.core.events.kinds import expected, inside, mapping, moment_of, ms_of, text
+from longshore.core.events.wire_values import (
+    expected_error,
+    from_ms,
+    nested_error,
+    read_object,
+    read_text,
+    to_ms,
+)
 from longshore.errors import UsageError
 
-FOLDER = "undelivered/"
+KEY_PREFIX = "undelivered/"
 """What the keys of all that is kept begin with."""
 
 _FILE = ".json"
@@ -27,7 +34,7 @@ _UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Undelivered:
+class UndeliveredEvent:
     """A message that holds an event which was not delivered, as it came."""
 
     message_id: str
@@ -39,21 +46,21 @@ class Undelivered:
     @property
     def id(self) -> str:
         """By which it is kept; in the order of time."""
-        return f"{ms_of(self.sent_at):015d}-{safe_name(self.message_id.replace('/', '_'))}"
+        return f"{to_ms(self.sent_at):015d}-{safe_name(self.message_id.replace('/', '_'))}"
 
     @property
     def key(self) -> str:
         """Where it is kept."""
-        return f"{FOLDER}{self.id}{_FILE}"
+        return f"{KEY_PREFIX}{self.id}{_FILE}"
 
-    def facts(self) -> Facts:
+    def facts(self) -> UndeliveredFacts:
         """What can be told of the event, as far as it can be read."""
         envelope = _object(self.body)
         detail = _mapping(envelope.get("detail"))
         kind, name = detail.get("entityType"), detail.get("entityId")
-        return Facts(
-            event_type=_said(detail.get("eventType")),
-            detail_type=_said(envelope.get("detail-type")),
+        return UndeliveredFacts(
+            event_type=_text_or_unknown(detail.get("eventType")),
+            detail_type=_text_or_unknown(envelope.get("detail-type")),
             entity=f"{kind}#{name}" if isinstance(name, str) and name else _UNKNOWN,
             tenant=detail["tenantId"] if isinstance(detail.get("tenantId"), str) else None,
             at=_moment(detail.get("timestamp")) or self.sent_at,
@@ -61,7 +68,7 @@ class Undelivered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class UndeliveredFacts:
     """What an undelivered event is about; ``unknown`` where it does not say."""
 
     event_type: str
@@ -77,67 +84,67 @@ class UndeliveredNotice:
 
     tenant: str
     at: datetime
-    events: tuple[Undelivered, ...]
+    events: tuple[UndeliveredEvent, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class UndeliveredRecord:
     """An undelivered event, and who was told of it."""
 
-    letter: Undelivered
-    told: frozenset[str] = frozenset()  # names of channels
+    event: UndeliveredEvent
+    notified: frozenset[str] = frozenset()  # names of channels
 
 
-def id_in(key: str) -> str:
+def id_of_key(key: str) -> str:
     """The id of what is kept under this key."""
-    return key.removeprefix(FOLDER).removesuffix(_FILE)
+    return key.removeprefix(KEY_PREFIX).removesuffix(_FILE)
 
 
-def key_of(letter_id: str) -> str:
-    """The inverse of ``id_in``."""
-    return f"{FOLDER}{letter_id}{_FILE}"
+def key_of_id(letter_id: str) -> str:
+    """The inverse of ``id_of_key``."""
+    return f"{KEY_PREFIX}{letter_id}{_FILE}"
 
 
-def kept_to_json(kept: Kept) -> bytes:
+def record_to_json(record: UndeliveredRecord) -> bytes:
     """As it is kept."""
-    letter = kept.letter
+    letter = record.event
     document = {
         "format": _FORMAT,
         "messageId": letter.message_id,
-        "sentAt": ms_of(letter.sent_at),
+        "sentAt": to_ms(letter.sent_at),
         "source": letter.source,
         "reason": letter.reason,
-        "told": sorted(kept.told),
+        "notified": sorted(record.notified),
         "body": letter.body,
     }
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def kept_from_json(data: bytes) -> Kept:
-    """The inverse of ``kept_to_json``.
+def record_from_json(data: bytes) -> UndeliveredRecord:
+    """The inverse of ``record_to_json``.
 
     Raises:
         UsageError: it is not what that wrote.
     """
     try:
-        document = mapping(json.loads(data))
+        document = read_object(json.loads(data))
         if document.get("format") != _FORMAT:
-            raise expected(f"format {_FORMAT}")
-        return Kept(
-            letter=Undelivered(
-                message_id=text(document.get("messageId")),
-                sent_at=moment_of(document.get("sentAt")),
-                body=text(document.get("body")),
-                source=text(document.get("source")),
-                reason=text(document.get("reason")),
+            raise expected_error(f"format {_FORMAT}")
+        return UndeliveredRecord(
+            event=UndeliveredEvent(
+                message_id=read_text(document.get("messageId")),
+                sent_at=from_ms(document.get("sentAt")),
+                body=read_text(document.get("body")),
+                source=read_text(document.get("source")),
+                reason=read_text(document.get("reason")),
             ),
-            told=frozenset(text(name) for name in document.get("told") or ()),
+            notified=frozenset(read_text(name) for name in document.get("notified") or ()),
         )
     except (ValueError, TypeError, RecursionError) as error:
         message = "an undelivered event: expected JSON"
         raise UsageError(message) from error
     except UsageError as wrong:
-        raise inside("an undelivered event", wrong) from None
+        raise nested_error("an undelivered event", wrong) from None
 
 
 def _object(body: str) -> Mapping[str, Any]:
@@ -151,12 +158,12 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _said(value: Any) -> str:
+def _text_or_unknown(value: Any) -> str:
     return value if isinstance(value, str) and value else _UNKNOWN
 
 
 def _moment(value: Any) -> datetime | None:
     try:
-        return moment_of(value)
+        return from_ms(value)
     except UsageError:
         return None

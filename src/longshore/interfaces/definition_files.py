@@ -11,33 +11,35 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from longshore.core.dag import Problem
-from longshore.core.definition import Definition
-from longshore.interfaces.definition_documents import (
-    Unreadable,
-    from_json,
-    from_yaml,
-    read_file_document,
-)
-from longshore.interfaces.definition_schema import DEFINITIONS
-from longshore.services.definition_sync import FileProblem, FromFile, Reading
+import yaml
+
+from longshore.core.definitions.definition import Definition
+from longshore.core.definitions.schema import DEFINITIONS
+from longshore.core.jobs.dag import Problem
+from longshore.services.definition_reader import read_file_document
+from longshore.services.definitions_sync import FileDefinition, FileProblem, FolderContents
 
 LONGSHORE_YAML: Final = "longshore.yaml"
 FILE_LIMIT: Final = 1_000
 FILE_LIMIT_BYTES: Final = 256 * 1024
 FOLDER_LIMIT_BYTES: Final = 1024 * 1024  # YAML is read at about 100 KB a second
 PROBLEM_LIMIT: Final = 20
+VALUE_LIMIT: Final = 50_000
+DEPTH_LIMIT: Final = 100
 
+_LINE_DEPTH = 3  # definitions, a definition, its field: no problem is nested deeper
+_YAML_TAG_PREFIX = "tag:yaml.org,2002:"
 _SUFFIXES = (".yaml", ".yml", ".json")
-_REASONS = {
+_READ_ERRORS = {
     errno.ELOOP: "its symbolic links lead in a circle; put the file itself there",
     errno.ENOENT: "it is a symbolic link to nothing; mend it or remove it",
     errno.EACCES: "it may not be read by this user; see its permissions",
@@ -47,7 +49,15 @@ Signature = tuple[int, ...]
 """Changes whenever a file does: times, inode and size, or the error that there is instead."""
 
 
-class BeingWritten(Unreadable):
+class UnreadableDocument(Exception):
+    """A text, or its file, says nothing that could be understood; why, and in which line."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        self.line = line
+        super().__init__(message)
+
+
+class FileChangedWhileRead(UnreadableDocument):
     """A file changed while it was read."""
 
     def __init__(self) -> None:
@@ -55,7 +65,7 @@ class BeingWritten(Unreadable):
 
 
 @dataclass(frozen=True, slots=True)
-class _Content:
+class _FileContent:
     """What one file says."""
 
     definitions: tuple[Definition, ...] = ()
@@ -63,27 +73,27 @@ class _Content:
     signature: Signature | None = None  # None: it may have been half written, and is read again
 
 
-def read_folder(folder: Path) -> Reading:
+def read_folder(folder: Path) -> FolderContents:
     """What a folder says now: its definitions, and what is wrong with its files."""
     return FolderWatch(folder).read()
 
 
-def read_paths(paths: Iterable[Path]) -> Reading:
+def read_paths(paths: Iterable[Path]) -> FolderContents:
     """Likewise of files and folders that somebody names, all together.
 
     A folder may also be one like ``definitions/``, which has the files in it.
     """
-    files: dict[str, _Content] = {}
+    files: dict[str, _FileContent] = {}
     problems: list[FileProblem] = []
     for path in paths:
         if not path.is_dir():
-            files[str(path)] = _read_now(path, str(path))
+            files[str(path)] = _read_file(path, str(path))
             continue
         whole = any(os.path.lexists(path / name) for name in (LONGSHORE_YAML, DEFINITIONS))
-        found, wrong = _listed(path, DEFINITIONS if whole else "")
+        found, wrong = _list_files(path, DEFINITIONS if whole else "")
         problems += wrong
-        files |= {str(path / one): _read_now(path / one, str(path / one)) for one in found}
-    return _together(files, problems)
+        files |= {str(path / one): _read_file(path / one, str(path / one)) for one in found}
+    return _combine(files, problems)
 
 
 class FolderWatch:
@@ -91,88 +101,92 @@ class FolderWatch:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._before: dict[str, Signature] = {}
-        self._files: dict[str, _Content] = {}
+        self._previous: dict[str, Signature] = {}
+        self._files: dict[str, _FileContent] = {}
 
-    def read(self) -> Reading:
+    def read(self) -> FolderContents:
         """Everything as it is now; what was being written is read again by the looks."""
-        signatures, problems = _listed(self._folder, DEFINITIONS)
-        self._files = {file: _read_now(self._folder / file, file) for file in signatures}
-        return _together(self._files, problems)
+        signatures, problems = _list_files(self._folder, DEFINITIONS)
+        self._files = {file: _read_file(self._folder / file, file) for file in signatures}
+        return _combine(self._files, problems)
 
-    def look(self) -> Reading:
+    def poll(self) -> FolderContents:
         """Likewise, but a file that changes counts as it was until it stands still."""
-        signatures, problems = _listed(self._folder, DEFINITIONS)
+        signatures, problems = _list_files(self._folder, DEFINITIONS)
         for file, signature in signatures.items():
             known = self._files.get(file)
             changed = known is None or known.signature != signature
-            if changed and self._before.get(file) == signature:
-                with contextlib.suppress(BeingWritten):
-                    self._files[file] = _content(self._folder / file, file, signature)
+            if changed and self._previous.get(file) == signature:
+                with contextlib.suppress(FileChangedWhileRead):
+                    self._files[file] = _parse_file(self._folder / file, file, signature)
         if not problems:
             # Gone for a moment is how some editors save.
-            there = signatures.keys() | self._before.keys()
+            there = signatures.keys() | self._previous.keys()
             self._files = {file: one for file, one in self._files.items() if file in there}
-        self._before = signatures
-        return _together(self._files, problems)
+        self._previous = signatures
+        return _combine(self._files, problems)
 
 
-def _listed(folder: Path, inner: str) -> tuple[dict[str, Signature], list[FileProblem]]:
+def _list_files(folder: Path, subfolder: str) -> tuple[dict[str, Signature], list[FileProblem]]:
     """Every file that counts, and what is wrong with the folder as a whole."""
     own = _signatures(folder, [LONGSHORE_YAML])
-    below = f"{inner}/" if inner else ""
+    below = f"{subfolder}/" if subfolder else ""
     found: dict[str, Signature] = {}
     try:
-        found = _signatures(folder, (f"{below}{name}" for name in _names_in(folder / inner)))
-        problem = _too_much(found) if folder.is_dir() else "there is no such folder"
+        found = _signatures(
+            folder, (f"{below}{name}" for name in _definition_file_names(folder / subfolder))
+        )
+        problem = _size_problem(found) if folder.is_dir() else "there is no such folder"
     except OSError as error:
-        problem = _reason(error)
+        problem = _read_error_text(error)
     if problem is None:
         return {**own, **found}, []
     place = below if below and folder.is_dir() else str(folder)
     return own, [FileProblem(file=place, message=problem)]
 
 
-def _read_now(path: Path, file: str) -> _Content:
+def _read_file(path: Path, file: str) -> _FileContent:
     try:
-        return _content(path, file, None)
-    except BeingWritten as error:
-        return _unreadable(file, error, None)
+        return _parse_file(path, file, None)
+    except FileChangedWhileRead as error:
+        return _unreadable_content(file, error, None)
 
 
-def _content(path: Path, file: str, signature: Signature | None) -> _Content:
+def _parse_file(path: Path, file: str, signature: Signature | None) -> _FileContent:
     """What a file says, which is told of as ``file``."""
     try:
-        text = _text_of(path)
-        value, lines = from_json(text) if path.suffix.lower() == ".json" else from_yaml(text)
-    except BeingWritten:
+        text = _read_text(path)
+        value, lines = parse_json(text) if path.suffix.lower() == ".json" else parse_yaml(text)
+    except FileChangedWhileRead:
         raise
-    except Unreadable as error:
-        return _unreadable(file, error, signature)
+    except UnreadableDocument as error:
+        return _unreadable_content(file, error, signature)
     alone = path.name != LONGSHORE_YAML
     if value is None and not alone:
-        return _Content(signature=signature)
-    definitions, found = read_file_document(value, alone=alone)
-    problems = [_placed(file, one, lines) for one in found[:PROBLEM_LIMIT]]
+        return _FileContent(signature=signature)
+    definitions, found = read_file_document(value, allow_single=alone)
+    problems = [_locate_problem(file, one, lines) for one in found[:PROBLEM_LIMIT]]
     if (more := len(found) - len(problems)) > 0:
         problems.append(FileProblem(file=file, message=f"and {more:,} more of such problems"))
-    return _Content(tuple(definitions), tuple(problems), signature)
+    return _FileContent(tuple(definitions), tuple(problems), signature)
 
 
-def _together(files: Mapping[str, _Content], of_folder: Iterable[FileProblem]) -> Reading:
-    problems = [*of_folder, *(one for read in files.values() for one in read.problems)]
-    problems += _defined_twice(files)
+def _combine(
+    files: Mapping[str, _FileContent], folder_problems: Iterable[FileProblem]
+) -> FolderContents:
+    problems = [*folder_problems, *(one for read in files.values() for one in read.problems)]
+    problems += _duplicate_problems(files)
     broken = {one.file for one in problems}
     documents = (
-        FromFile(definition=definition, file=file)
+        FileDefinition(definition=definition, file=file)
         for file, read in files.items()
         for definition in read.definitions
         if file not in broken
     )
-    return Reading(tuple(documents), tuple(problems))
+    return FolderContents(tuple(documents), tuple(problems))
 
 
-def _defined_twice(files: Mapping[str, _Content]) -> Iterator[FileProblem]:
+def _duplicate_problems(files: Mapping[str, _FileContent]) -> Iterator[FileProblem]:
     users: dict[str, list[str]] = defaultdict(list)
     for file, read in files.items():
         for name in sorted({definition.name for definition in read.definitions}):
@@ -184,7 +198,7 @@ def _defined_twice(files: Mapping[str, _Content]) -> Iterator[FileProblem]:
             yield FileProblem(file=file, message=message)
 
 
-def _names_in(folder: Path) -> list[str]:
+def _definition_file_names(folder: Path) -> list[str]:
     """Names of the files in it that are ours to read; not many more than may be there."""
     found: list[str] = []
     try:
@@ -219,7 +233,7 @@ def _signature(now: os.stat_result) -> Signature:
     return (now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino, now.st_dev)
 
 
-def _too_much(files: Mapping[str, Signature]) -> str | None:
+def _size_problem(files: Mapping[str, Signature]) -> str | None:
     if len(files) > FILE_LIMIT:
         return (
             f"it has more than {FILE_LIMIT:,} files, and none of them is read;"
@@ -235,26 +249,26 @@ def _too_much(files: Mapping[str, Signature]) -> str | None:
     return None
 
 
-def _reason(error: OSError) -> str:
-    known = _REASONS.get(error.errno or 0)
+def _read_error_text(error: OSError) -> str:
+    known = _READ_ERRORS.get(error.errno or 0)
     return known or f"it cannot be read: {error.strerror}"
 
 
-def _text_of(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         # A pipe must not make us wait for somebody who writes into it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError as error:
         if not os.path.lexists(path):
             message = "there is no such file"
-            raise Unreadable(message) from error
-        raise Unreadable(_reason(error)) from error
+            raise UnreadableDocument(message) from error
+        raise UnreadableDocument(_read_error_text(error)) from error
     except OSError as error:
-        raise Unreadable(_reason(error)) from error
+        raise UnreadableDocument(_read_error_text(error)) from error
     try:
-        data = _bytes_of(descriptor)
+        data = _read_bytes(descriptor)
     except OSError as error:
-        raise Unreadable(_reason(error)) from error
+        raise UnreadableDocument(_read_error_text(error)) from error
     finally:
         os.close(descriptor)
     try:
@@ -262,36 +276,167 @@ def _text_of(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         message = f"it is not UTF-8 text (a byte is {data[error.start]:#x}); save it as UTF-8"
-        raise Unreadable(message, line) from error
+        raise UnreadableDocument(message, line) from error
 
 
-def _bytes_of(descriptor: int) -> bytes:
+def _read_bytes(descriptor: int) -> bytes:
     before = os.fstat(descriptor)
     if not stat.S_ISREG(before.st_mode):
         message = "it is not a file; call it otherwise, or move it out of the folder"
-        raise Unreadable(message)
+        raise UnreadableDocument(message)
     if before.st_size > FILE_LIMIT_BYTES:
         message = (
             f"it has {before.st_size:,} bytes, more than {FILE_LIMIT_BYTES:,}; divide it, or"
             " move it out of the folder"
         )
-        raise Unreadable(message)
+        raise UnreadableDocument(message)
     data = b""
     while piece := os.read(descriptor, FILE_LIMIT_BYTES + 1 - len(data)):
         data += piece
     if _signature(os.fstat(descriptor)) != _signature(before) or len(data) != before.st_size:
-        raise BeingWritten
+        raise FileChangedWhileRead
     return data
 
 
-def _unreadable(file: str, error: Unreadable, signature: Signature | None) -> _Content:
+def _unreadable_content(
+    file: str, error: UnreadableDocument, signature: Signature | None
+) -> _FileContent:
     problem = FileProblem(file=file, message=str(error), line=error.line)
-    return _Content(problems=(problem,), signature=signature)
+    return _FileContent(problems=(problem,), signature=signature)
 
 
-def _placed(file: str, problem: Problem, lines: Mapping[str, int]) -> FileProblem:
+def _locate_problem(file: str, problem: Problem, lines: Mapping[str, int]) -> FileProblem:
     """The problem with the line of what it speaks of, or of the nearest around it."""
     path = problem.path
     while path and path not in lines:
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
     return FileProblem(file=file, message=problem.message, path=problem.path, line=lines.get(path))
+
+
+def parse_json(text: str) -> tuple[Any, dict[str, int]]:
+    """What a JSON text says; its lines are known only where it is no JSON.
+
+    Raises:
+        Unreadable: it cannot be understood, or says a thing twice.
+    """
+
+    def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in made:
+                message = f"{name[:64]!r} is there twice in one object; keep one"
+                raise UnreadableDocument(message)
+            made[name] = value
+        return made
+
+    try:
+        return json.loads(text, object_pairs_hook=unique_object), {}
+    except json.JSONDecodeError as error:
+        message = f"it is not JSON: {error.msg} in column {error.colno}"
+        raise UnreadableDocument(message, error.lineno) from error
+    except (ValueError, RecursionError) as error:
+        message = f"it cannot be understood: {error}"
+        raise UnreadableDocument(message) from error
+
+
+class _DefinitionLoader(yaml.SafeLoader):
+    """YAML without its dates: in JSON, which is what a definition is made of, a time is a text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - the library declares it so
+        letter: [(tag, pattern) for tag, pattern in found if not tag.endswith(":timestamp")]
+        for letter, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def parse_yaml(text: str) -> tuple[Any, dict[str, int]]:
+    """What a YAML text says as plain JSON values, and by their paths the lines of what is outside.
+
+    Raises:
+        Unreadable: it cannot be understood, says a thing twice, or is more than its size.
+    """
+    try:
+        # Written in Python: the one in C ends the process when a file is nested deeply enough.
+        loader = _DefinitionLoader(text)
+        node = loader.get_single_node()
+        values = _NodeConverter(loader)
+        return (None if node is None else values.convert(node, "", 0)), values.lines
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        said = ", ".join(part for part in (error.context, error.problem) if part)
+        column = f" in column {mark.column + 1}" if mark else ""
+        line = mark.line + 1 if mark else None
+        raise UnreadableDocument(f"it is not YAML: {said}{column}", line) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise UnreadableDocument(f"it is not YAML: {error.reason}", line) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UnreadableDocument(f"it cannot be understood: {error}") from error
+
+
+class _NodeConverter:
+    """Makes plain values from the nodes of a YAML document, counting what aliases repeat."""
+
+    def __init__(self, loader: _DefinitionLoader) -> None:
+        self.lines: dict[str, int] = {}
+        self._loader = loader
+        self._remaining = VALUE_LIMIT
+
+    def convert(self, node: yaml.Node, path: str, depth: int) -> Any:
+        line = node.start_mark.line + 1
+        self._remaining -= 1
+        if self._remaining < 0:
+            message = (
+                f"it has more than {VALUE_LIMIT:,} values, counted with what its aliases (*)"
+                " stand for; divide it, or write less of it"
+            )
+            raise UnreadableDocument(message, line)
+        if depth > DEPTH_LIMIT:
+            message = (
+                f"it is nested in more than {DEPTH_LIMIT} levels; an alias (*) may be in itself"
+            )
+            raise UnreadableDocument(message, line)
+        if depth <= _LINE_DEPTH:
+            self.lines.setdefault(path, line)
+        match node:
+            case yaml.MappingNode(tag=tag) if tag == f"{_YAML_TAG_PREFIX}map":
+                return self._convert_mapping(node, path, depth)
+            case yaml.SequenceNode(tag=tag) if tag == f"{_YAML_TAG_PREFIX}seq":
+                return [
+                    self.convert(one, f"{path}[{index}]", depth + 1)
+                    for index, one in enumerate(node.value)
+                ]
+            case yaml.ScalarNode():
+                value = self._loader.construct_object(node)
+                if value is None or isinstance(value, str | int | float):
+                    return value
+        shown = node.tag.removeprefix(_YAML_TAG_PREFIX)[:64]
+        raise UnreadableDocument(
+            f"it has a value of the kind {shown!r}, which JSON does not know", line
+        )
+
+    def _convert_mapping(self, node: yaml.MappingNode, path: str, depth: int) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        merged: list[yaml.Node] = []
+        for key, value in node.value:
+            if key.tag == f"{_YAML_TAG_PREFIX}merge":
+                merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
+                continue
+            plain = isinstance(key, yaml.ScalarNode)
+            name = self._loader.construct_object(key) if plain else None
+            line = key.start_mark.line + 1
+            if not isinstance(name, str):
+                shown = f"{key.value[:64]!r}; put it in quotes" if plain else "a list or an object"
+                message = f"expected text before a colon, not {shown}"
+                raise UnreadableDocument(message, line)
+            if name in made:
+                raise UnreadableDocument(f"{name[:64]!r} is there twice; keep one", line)
+            made[name] = self.convert(
+                value, f"{path}.{name[:64]}" if path else name[:64], depth + 1
+            )
+        for source in merged:
+            found = self.convert(source, path, depth + 1)
+            if not isinstance(found, dict):
+                message = "expected fields, or a list of such, after '<<'"
+                raise UnreadableDocument(message, source.start_mark.line + 1)
+            made = {**found, **made}
+        return made

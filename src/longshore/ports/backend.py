@@ -6,16 +6,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from longshore.ports.accounts import Accounts
+from longshore.ports.api_keys import Keys
 from longshore.ports.blobs import BlobStore
+from longshore.ports.budgets import Budgets
 from longshore.ports.clock import Clock
 from longshore.ports.definitions import Definitions
 from longshore.ports.events import EventBus, EventLog
-from longshore.ports.keys import Keys
 from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputLog
-from longshore.ports.queue import TaskQueue
-from longshore.ports.queues import Queues
+from longshore.ports.queue_controls import QueueControls
+from longshore.ports.task_queue import TaskQueue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,15 +26,15 @@ class Backend:
     clock: Clock
     ledger: Ledger
     queue: TaskQueue
-    queues: Queues
+    queue_controls: QueueControls
     events: EventLog
     bus: EventBus
     output: OutputLog
     blobs: BlobStore
     definitions: Definitions
     keys: Keys
-    accounts: Accounts
+    budgets: Budgets
     close: Callable[[], Awaitable[None]]
     # Where each look is paid for: how far the pause between two of them may grow while nothing
     # comes. None: looking costs nothing.
-    idle_look: timedelta | None = None
+    idle_poll_limit: timedelta | None = None

@@ -43,10 +43,10 @@ class BlobStore(Protocol):
         """Remove; whether it was there."""
         ...
 
-    async def keys(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
+    async def list_keys(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
         """Keys that begin with ``prefix``, in order, those after ``after``."""
         ...
 
-    async def url(self, key: str, *, lasts: timedelta) -> str | None:
+    async def url(self, key: str, *, expires_in: timedelta) -> str | None:
         """An address at which anybody may read the blob for a while; None where there is none."""
         ...

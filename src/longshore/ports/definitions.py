@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from longshore.core.definition import Definition
+from longshore.core.definitions.definition import Definition
 
 
 class Definitions(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from longshore.core.events.event import Context, Event
+from longshore.core.events.event import Event, EventContext
 from longshore.core.events.types import EventBody
 from longshore.ports.pages import Page
 
@@ -34,7 +34,7 @@ class EventLog(Protocol):
         app: str,
         entity_id: str,
         body: EventBody,
-        context: Context,
+        context: EventContext,
         now: datetime,
     ) -> Event:
         """Write an event of an entity that has no row, as the next in its sequence."""

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from longshore.core.changes import Change, Effect
-from longshore.core.error_categories import ErrorCategory
-from longshore.core.rows import JobRow, TaskRow
-from longshore.core.states import JobState, TaskState
+from longshore.core.tasks.changes import Change, Effect
+from longshore.core.tasks.error_categories import ErrorCategory
+from longshore.core.tasks.rows import JobRow, TaskRow
+from longshore.core.tasks.states import JobState, TaskState
 from longshore.ports.pages import Page
 
 AnyChange = Change[TaskRow] | Change[JobRow]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldTask:
+class LeasedTask:
     """A task that is processing, as an index knows it: a hint before a consistent read."""
 
     task_id: str
@@ -61,15 +61,15 @@ class Ledger(Protocol):
         """Whether ``commit`` takes several changes in one step."""
         ...
 
-    async def task(self, task_id: str) -> TaskRow | None:
+    async def get_task(self, task_id: str) -> TaskRow | None:
         """The task's row, or None."""
         ...
 
-    async def tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
+    async def get_tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
         """The rows that exist, in the order asked for; those that do not are left out."""
         ...
 
-    async def job(self, job_id: str) -> JobRow | None:
+    async def get_job(self, job_id: str) -> JobRow | None:
         """The job's row, or None."""
         ...
 
@@ -133,11 +133,13 @@ class Ledger(Protocol):
         """The state of every task of a job, by key."""
         ...
 
-    async def find(self, tenant: str, prefix: str, *, limit: int = 10) -> list[str]:
+    async def find_ids(self, tenant: str, prefix: str, *, limit: int = 10) -> list[str]:
         """Ids of a tenant's jobs and tasks that begin with ``prefix``, in order."""
         ...
 
-    async def unrung(self, *, due_by: datetime, rung_before: datetime, limit: int) -> list[str]:
+    async def unqueued_tasks(
+        self, *, due_by: datetime, enqueued_before: datetime, limit: int
+    ) -> list[str]:
         """Ids of pending tasks due at or before ``due_by`` and last rung before ``rung_before``.
 
         A ledger that knows the task's message is still on its queue leaves the task out. Not every
@@ -146,17 +148,19 @@ class Ledger(Protocol):
         """
         ...
 
-    async def held(self, *, limit: int, expired_by: datetime | None = None) -> list[HeldTask]:
+    async def leased_tasks(
+        self, *, limit: int, expired_by: datetime | None = None
+    ) -> list[LeasedTask]:
         """Tasks that are processing, the earliest end of lease first; with ``expired_by`` only
         those whose lease ends at or before it."""
         ...
 
-    async def parked(self, *, limit: int, due_by: datetime | None = None) -> list[ParkedTask]:
+    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[ParkedTask]:
         """Tasks that are parked, those first that go on soonest by themselves, and last those that
         never do; with ``due_by`` only those that are to go on at or before it."""
         ...
 
-    async def failed(self, tenant: str, *, limit: int) -> list[FailedTask]:
+    async def failed_tasks(self, tenant: str, *, limit: int) -> list[FailedTask]:
         """A tenant's tasks that have failed and have no other round, the last to fail first.
 
         How long this takes depends on ``limit``, not on how many there are.
@@ -181,16 +185,16 @@ class Ledger(Protocol):
         running, does not know; by job and then by id, those after the task ``after``."""
         ...
 
-    async def untold_parents(self, *, limit: int, after: str = "") -> list[str]:
+    async def unnotified_dependents(self, *, limit: int, after: str = "") -> list[str]:
         """Ids of waiting tasks that await a task which their job, which is running, knows to have
         completed; by job and then by id, those after the task ``after``."""
         ...
 
-    async def untold_ends(self, *, limit: int, after: str = "") -> list[str]:
+    async def unreported_ends(self, *, limit: int, after: str = "") -> list[str]:
         """Ids of jobs that are ``untold``: those after ``after``, in order."""
         ...
 
-    async def nudged(self, worker_id: str) -> None:
+    async def wait_for_wake(self, worker_id: str) -> None:
         """Return when some task held by this worker may have been changed by somebody else.
 
         What happened since the last call returned counts, so nothing is missed between two calls.

@@ -19,7 +19,7 @@ class Stream(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputEntry:
+class OutputChunk:
     """One piece of output; sequences count from 1 within an attempt."""
 
     attempt: int
@@ -36,30 +36,32 @@ class OutputEntry:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class OutputPosition:
     """A place in a task's output: everything up to this entry has been seen."""
 
     attempt: int = 0
     sequence: int = 0
 
 
-START = Place()
+OUTPUT_START = OutputPosition()
 
 
 class OutputLog(Protocol):
     """An ordered stream a task: by attempt, then by sequence."""
 
-    async def append(self, task_id: str, entries: Sequence[OutputEntry]) -> None:
+    async def append(self, task_id: str, chunks: Sequence[OutputChunk]) -> None:
         """Keep entries; one whose attempt and sequence are kept already changes nothing."""
         ...
 
     async def read(
-        self, task_id: str, *, after: Place = START, limit: int = 1000
-    ) -> list[OutputEntry]:
+        self, task_id: str, *, after: OutputPosition = OUTPUT_START, limit: int = 1000
+    ) -> list[OutputChunk]:
         """Entries after a place, in order. What is appended late at an earlier place than one
         already read is not seen by a reader that goes on from there, so writers append in order."""
         ...
 
-    async def wait(self, task_id: str, *, after: Place, wait: timedelta) -> bool:
+    async def wait_for_output(
+        self, task_id: str, *, after: OutputPosition, timeout: timedelta
+    ) -> bool:
         """Return True as soon as there is something after the place, False after ``wait``."""
         ...

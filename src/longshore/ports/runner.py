@@ -1,4 +1,4 @@
-"""The runner: carries out one attempt in a child process of its own."""
+"""The runner: executes each attempt in its own child process."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
-from longshore.core.definition import Definition
+from longshore.core.definitions.definition import Definition
 from longshore.core.events.types import Activity, Usage
-from longshore.core.failures import Failure
+from longshore.core.tasks.failures import Failure
 from longshore.ports.output import Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkOrder:
-    """All that a child needs to know of the attempt it is to carry out."""
+class AttemptSpec:
+    """All that a child needs to execute an attempt."""
 
     task_id: str
     job_id: str
@@ -32,20 +32,20 @@ class WorkOrder:
     revision: int = 0
     feedback: str | None = None
     previous_output: Any = None
-    sessions: Mapping[str, Session] = field(default_factory=dict)
-    budgeted: bool = False  # whether it has to ask before it spends anything
+    conversations: Mapping[str, Conversation] = field(default_factory=dict)
+    has_budget: bool = False  # whether it must send a spend request before it spends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
-    """A conversation with a model, as far as earlier attempts have brought it."""
+class Conversation:
+    """A conversation with a model, as earlier attempts left it."""
 
-    before: list[Any] = field(default_factory=list)  # what came before this revision
-    entries: list[Any] = field(default_factory=list)  # what is of this revision
+    earlier_entries: list[Any] = field(default_factory=list)  # before this revision
+    entries: list[Any] = field(default_factory=list)  # of this revision
 
 
 @dataclass(frozen=True, slots=True)
-class Printed:
+class OutputReport:
     """The child wrote to one of its output streams."""
 
     stream: Stream
@@ -53,157 +53,169 @@ class Printed:
 
 
 @dataclass(frozen=True, slots=True)
-class Active:
-    """The child says what it is doing."""
+class ActivityReport:
+    """The child's current activity."""
 
     activity: Activity
 
 
 @dataclass(frozen=True, slots=True)
-class StepDone:
-    """The child finished a named step and waits until its result is kept."""
+class StepReport:
+    """The child finished a named step and waits until its result is stored."""
 
     name: str
     result: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Conversed:
-    """A conversation of the child's with a model has grown; what is kept of it lets a later attempt
-    go on where this one ended."""
+class ConversationReport:
+    """New entries of a conversation between the child and a model; once stored, they let a later
+    attempt resume the conversation."""
 
-    session: str
+    conversation: str
     entries: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The child wants to spend something, and waits until it is told whether it may."""
+class SpendRequest:
+    """The child asks for permission to spend, and waits for the answer."""
 
-    number: int  # its own for each that it asks for
+    number: int  # unique within the attempt
     step: str
     spent: Usage  # so far in this attempt
-    wanted: Usage  # what this will come to, as far as it can be told before
+    estimate: Usage  # of the requested work
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
-    """The child says what it has consumed so far in this attempt."""
+class UsageReport:
+    """What the child has consumed so far in this attempt."""
 
     usage: Usage
-    settles: int | None = None  # the number of what it had asked for, and which is over
+    settled_request: int | None = None  # the spend request whose work has ended
 
 
 @dataclass(frozen=True, slots=True)
-class Progressed:
-    """The child says how far it is; ``text`` is one line that may be shown to anybody."""
+class ProgressReport:
+    """The child's progress; ``text`` is one line that may be shown to any user."""
 
     done: float
     total: float | None = None
     text: str = ""
 
     def __str__(self) -> str:
-        of = "" if self.total is None else f" of {_plain(self.total)}"
-        part = ""
+        of_total = "" if self.total is None else f" of {_format_number(self.total)}"
+        percent = ""
         if self.total and self.done <= self.total:
-            # Rounded down: nothing is done before it is.
-            part = f" ({int(100 * self.done / self.total)}%)"
-        return f"{_plain(self.done)}{of}{part}" + (f", {self.text}" if self.text else "")
+            # Rounded down: 100% only when everything is done.
+            percent = f" ({int(100 * self.done / self.total)}%)"
+        return f"{_format_number(self.done)}{of_total}{percent}" + (
+            f", {self.text}" if self.text else ""
+        )
 
 
-def _plain(number: float) -> str:
+def _format_number(number: float) -> str:
     return f"{number:.0f}" if number == int(number) else f"{number:g}"
 
 
 @dataclass(frozen=True, slots=True)
-class Summarised:
-    """The child says in one line what came of its work; it may be shown to anybody."""
+class SummaryReport:
+    """The child's result in one line, which may be shown to any user."""
 
     text: str
 
 
-Report = Printed | Active | StepDone | Conversed | Asked | Used | Progressed | Summarised
+ChildReport = (
+    OutputReport
+    | ActivityReport
+    | StepReport
+    | ConversationReport
+    | SpendRequest
+    | UsageReport
+    | ProgressReport
+    | SummaryReport
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class AttemptEnding:
     """How an attempt ended: with a result, or with a failure."""
 
     failure: Failure | None = None
     result: Any = None
     exit_code: int | None = None
-    signal: str | None = None  # what ended it, if a signal did
-    peak_rss_bytes: int | None = None  # the most memory it was seen to use, if that is known
+    signal: str | None = None  # the signal that ended the child, if any
+    peak_rss_bytes: int | None = None  # None: unknown
 
 
 class RunningAttempt(Protocol):
-    """A child at work."""
+    """A running child."""
 
     @property
     def process_id(self) -> int:
-        """The child's, which leads its own session and process group."""
+        """The child's process id; the child leads its own session and process group."""
         ...
 
     @property
     def folder(self) -> Path | None:
-        """Where the child works; it is there until ``close``. None for a runner without one."""
+        """The child's working folder, which exists until ``close``; None without one."""
         ...
 
-    def reports(self) -> AsyncIterator[Report]:
-        """What the child prints and says, in order; ends when the child has ended and its output
-        is drained. Somebody else who holds its pipes cannot keep this from ending."""
+    def reports(self) -> AsyncIterator[ChildReport]:
+        """Yields the child's output and reports in the order of their arrival, until the child has
+        ended and its output is drained. Another process that holds its pipes open does not delay
+        the end."""
         ...
 
-    async def step_kept(self, name: str) -> None:
-        """Tell the child that a finished step's result is kept."""
+    async def confirm_step(self, name: str) -> None:
+        """Confirm to the child that the result of a finished step is stored."""
         ...
 
-    async def answer(self, number: int, *, stop: str | None) -> None:
-        """Tell the child whether it may spend what it asked for: None, or why not."""
+    async def answer_spend_request(self, number: int, *, refusal: str | None) -> None:
+        """Answer the child's spend request; ``refusal`` is the reason, or None to permit it."""
         ...
 
-    async def ending(self) -> Ending:
-        """How it ended; returns after ``reports`` has."""
+    async def ending(self) -> AttemptEnding:
+        """Returns how the attempt ended, after ``reports`` has ended."""
         ...
 
     async def stop(self, *, grace: timedelta) -> str:
-        """SIGTERM to the whole group, SIGKILL after ``grace``; returns the signal that ended it.
+        """Send SIGTERM to the whole group, SIGKILL after ``grace``. Returns the last signal sent.
 
         When this returns, no process of the group is alive. Safe to call twice and after the end.
         """
         ...
 
     def rss_bytes(self) -> int:
-        """Memory in use by the child now; 0 if it is not known."""
+        """Returns the memory that the child uses now; 0 if unknown."""
         ...
 
     async def close(self) -> None:
-        """Let go of what is left of an attempt that has ended: its folder too, unless folders are
-        kept. Safe to call twice."""
+        """Release the resources of an ended attempt, including its folder unless folders are kept.
+        Safe to call twice."""
         ...
 
 
 class Runner(Protocol):
-    """Starts children."""
+    """Starts attempts."""
 
     async def open(self) -> None:
-        """Get ready to start children, so that the first one need not wait.
+        """Prepare to start children, so that the first one need not wait.
 
         Raises:
-            UsageError: what it was told to load cannot be loaded.
-            BackendUnavailable: there is no process to be had now; ``start`` tries again.
+            UsageError: a configured module cannot be loaded.
+            BackendUnavailable: no process can be started now; ``start`` tries again.
         """
         ...
 
     async def close(self) -> None:
-        """End whatever is left. Safe to call twice."""
+        """End all remaining children. Safe to call twice."""
         ...
 
-    async def start(self, order: WorkOrder) -> RunningAttempt:
-        """Start one.
+    async def start(self, spec: AttemptSpec) -> RunningAttempt:
+        """Start an attempt in a child process.
 
         Raises:
-            UsageError: the order can never be carried out (no such command, bad options).
-            BackendUnavailable: no child could be started now (out of processes, out of memory).
+            UsageError: the spec can never be executed (no such command, invalid options).
+            BackendUnavailable: no child can be started now (out of processes, out of memory).
         """
         ...

@@ -1,72 +1,79 @@
-"""Dead letters: found, shown, given another round, or forgotten by a person's word.
+"""Dead letters: listed, replayed in another round, or discarded by an operator.
 
-Nothing here keeps a list of its own. Failed tasks are read from their rows and dead messages from
-the queue's store, so the list is true whoever else changes them. A message is removed only after
-what it stood for is in a row or an event.
+No list is stored. Failed tasks are read from their rows and dead messages from the queue, so the
+list is correct even if others change them. A message is removed only after its effect is in a row
+or an event.
 
-A message that names no task belongs to its queue and to no tenant: whoever looks after the queue
-sees it.
+A message that names no task belongs to its queue and to no tenant. The tenant that looks after the
+queues sees it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from heapq import nlargest
 
 from longshore.core.blob_keys import safe_name
-from longshore.core.changes import Change
-from longshore.core.cursors import cursor_to, place_of
 from longshore.core.dead_letters import (
-    SOURCE,
-    DeadFilter,
+    DLQ_SOURCE,
     DeadLetter,
+    DeadLetterFilter,
     DeadMessage,
-    Fate,
-    Stays,
-    fate_of,
-    message_named,
-    of_message,
-    of_task,
+    Disposition,
+    KeepMessage,
+    dead_letter_of_message,
+    dead_letter_of_task,
+    disposition_of,
+    message_id_of,
 )
-from longshore.core.events.event import Context
-from longshore.core.events.types import MessageRejected
-from longshore.core.rows import TaskRow
-from longshore.core.sanitise import safe_excerpt
-from longshore.core.states import TaskState
+from longshore.core.events.event import Event, EventContext
+from longshore.core.events.types import MessageRejected, TaskFailed, TaskTimeout
+from longshore.core.tasks.attempt_history import PastAttempt, attempts_from_events
+from longshore.core.tasks.changes import Change
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import TaskState
+from longshore.core.text.cursors import decode_cursor, encode_cursor
+from longshore.core.text.sanitise import safe_excerpt
 from longshore.errors import CommandRefused, NotFound, VersionConflict
 from longshore.ports.backend import Backend
-from longshore.services.edges import stepped_over
-from longshore.services.resuming import Resuming
+from longshore.ports.output import OutputChunk, OutputPosition, Stream
+from longshore.services.errors_boundary import log_and_continue
+from longshore.services.resume import Resumer
 from longshore.services.transitions import Transitions
 
 logger = logging.getLogger(__name__)
 
-EVERYTHING = DeadFilter()
+NO_FILTER = DeadLetterFilter()
 
 _AT_ONCE = 500
 _LISTING = "dead letters"
-_FOLDER = "dead/"  # of the blob store, for whole messages that lead nowhere
+_FOLDER = "dead/"  # of the blob store, for messages without a task
 _EXCERPT_CHARACTERS = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_HISTORY_PAGE = 1000
+_LAST_LINES = 10
+_LINE_CHARACTERS = 500
+# More than enough for that many lines, and far less than an attempt may print.
+_LAST_CHUNKS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A page of dead letters, and how many there are on all pages."""
+class DeadLetterListing:
+    """A page of dead letters, and the total of all pages."""
 
     items: tuple[DeadLetter, ...]
     total: int
-    cursor: str | None = None  # None: this was all
+    cursor: str | None = None  # None: the last page
 
 
 @dataclass(slots=True)
-class Counts:
-    """How many dead letters there are, and of what kind."""
+class DeadLetterSummary:
+    """The number of dead letters by kind."""
 
     tasks: int = 0
     messages: int = 0
@@ -74,7 +81,7 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The number of all kinds."""
         return self.tasks + self.messages
 
     def add(self, letter: DeadLetter) -> None:
@@ -85,92 +92,92 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
-    """What came of a replay, by the ids of the tasks."""
+class ReplayResult:
+    """The result of a replay, by task id."""
 
-    rounds: Mapping[str, int]  # of those that have another round, which it is
-    moved_on: Mapping[str, str]  # of the others, why not
+    rounds: Mapping[str, int]  # the new round of each replayed task
+    moved_on: Mapping[str, str]  # why each other task was not replayed
 
 
 @dataclass(slots=True)
-class Settled:
-    """What became of the messages in the queues' own dead-letter stores."""
+class SettleCounts:
+    """What was done with the messages in the queues' dead-letter stores."""
 
-    failed: int = 0  # made their task fail
-    dropped: int = 0  # their task is finished, or in good hands
-    staying: int = 0  # lead to no task: a person must look at them
+    failed: int = 0  # their task was failed
+    dropped: int = 0  # their task has ended, or another worker runs it
+    unresolved: int = 0  # without a task: an operator must look at them
 
     def __bool__(self) -> bool:
         return bool(self.failed or self.dropped)
 
 
 class DeadLetters:
-    """What nobody will look at again by itself."""
+    """Lists, replays, discards and settles dead letters."""
 
     def __init__(
         self,
         *,
         backend: Backend,
         transitions: Transitions,
-        resuming: Resuming,
+        resumer: Resumer,
         app: str,
         skew_margin: timedelta,
     ) -> None:
         self._backend = backend
         self._transitions = transitions
-        self._resuming = resuming
+        self._resumer = resumer
         self._app = app
         self._margin = skew_margin
-        self._told: set[str] = set()  # ids of the messages that stay, of which we have told
+        self._logged: set[str] = set()  # ids of messages without a task that were logged
 
-    async def page(
+    async def list_page(
         self,
         tenant: str,
-        wanted: DeadFilter = EVERYTHING,
+        filter_: DeadLetterFilter = NO_FILTER,
         *,
         limit: int = 50,
         cursor: str | None = None,
-    ) -> Found:
-        """Dead letters, those that died last first.
+    ) -> DeadLetterListing:
+        """Returns a page of dead letters, the newest first.
 
         Raises:
-            UsageError: the cursor was not made by this listing.
+            UsageError: the cursor is not from this listing.
         """
-        before = tuple(place_of(_LISTING, cursor, (int, str))) if cursor else None
+        before = tuple(decode_cursor(_LISTING, cursor, (int, str))) if cursor else None
         total = 0
         newest: list[DeadLetter] = []
-        async for letter in self.matching(tenant, wanted):
+        async for letter in self.iter_matching(tenant, filter_):
             total += 1
-            if before is None or _place(letter) < before:
+            if before is None or _sort_key(letter) < before:
                 newest.append(letter)
             if len(newest) > limit + _AT_ONCE:
-                newest = nlargest(limit + 1, newest, key=_place)
-        newest = nlargest(limit + 1, newest, key=_place)
+                newest = nlargest(limit + 1, newest, key=_sort_key)
+        newest = nlargest(limit + 1, newest, key=_sort_key)
         items = tuple(newest[:limit])
-        more = cursor_to(_LISTING, *_place(items[-1])) if len(newest) > limit else None
-        return Found(items=items, total=total, cursor=more)
+        more = encode_cursor(_LISTING, *_sort_key(items[-1])) if len(newest) > limit else None
+        return DeadLetterListing(items=items, total=total, cursor=more)
 
-    async def count(self, tenant: str, wanted: DeadFilter = EVERYTHING) -> Counts:
-        """How many there are."""
-        counts = Counts()
-        async for letter in self.matching(tenant, wanted):
+    async def count(self, tenant: str, filter_: DeadLetterFilter = NO_FILTER) -> DeadLetterSummary:
+        """Returns how many there are."""
+        counts = DeadLetterSummary()
+        async for letter in self.iter_matching(tenant, filter_):
             counts.add(letter)
         return counts
 
-    async def matching(
-        self, tenant: str, wanted: DeadFilter = EVERYTHING
+    async def iter_matching(
+        self, tenant: str, filter_: DeadLetterFilter = NO_FILTER
     ) -> AsyncIterator[DeadLetter]:
-        """Every dead letter that is meant, in no order."""
-        async for row in self._failed(tenant, wanted.job_id):
-            letter = of_task(row)
-            if letter is not None and wanted.fits(letter):
+        """Yields every dead letter that matches, unsorted."""
+        async for row in self._iter_failed(tenant, filter_.job_id):
+            letter = dead_letter_of_task(row)
+            if letter is not None and filter_.matches(letter):
                 yield letter
-        async for message in self._messages(wanted.queue):
-            letter = await self._of_message(tenant, message)
-            if letter is not None and wanted.fits(letter):
+        async for message in self._iter_messages(filter_.queue):
+            letter = await self._letter_of(tenant, message)
+            if letter is not None and filter_.matches(letter):
                 yield letter
 
-    async def _failed(self, tenant: str, job_id: str | None) -> AsyncIterator[TaskRow]:
+    async def _iter_failed(self, tenant: str, job_id: str | None) -> AsyncIterator[TaskRow]:
         cursor: str | None = None
         while True:
             page = await self._backend.ledger.list_tasks(
@@ -182,62 +189,64 @@ class DeadLetters:
             if cursor is None:
                 return
 
-    async def _messages(self, queue: str | None) -> AsyncIterator[DeadMessage]:
-        """What the queues' dead-letter stores hold; the caller may remove it meanwhile."""
+    async def _iter_messages(self, queue: str | None) -> AsyncIterator[DeadMessage]:
+        """Yields the messages in the dead-letter stores; the caller may remove them meanwhile."""
         seen: set[str] = set()
         limit = _AT_ONCE
         while True:
-            found = await self._backend.queue.dead_letters(queue, limit=limit)
-            for message in found:
+            messages = await self._backend.queue.dead_letters(queue, limit=limit)
+            for message in messages:
                 if message.id not in seen:
                     seen.add(message.id)
                     yield DeadMessage(
                         id=message.id,
                         queue=message.queue,
                         body=message.body,
-                        receives=message.receives,
+                        receive_count=message.receive_count,
                         sent_at=message.sent_at,
                     )
-            if len(found) < limit:
+            if len(messages) < limit:
                 return
             limit *= 2
 
-    async def _of_message(self, tenant: str, message: DeadMessage) -> DeadLetter | None:
+    async def _letter_of(self, tenant: str, message: DeadMessage) -> DeadLetter | None:
         row = await self._row_of(message)
         if row is not None and row.spec.tenant != tenant:
             return None
-        return of_message(message, row, now=self._backend.clock.now(), margin=self._margin)
+        return dead_letter_of_message(
+            message, row, now=self._backend.clock.now(), margin=self._margin
+        )
 
     async def _row_of(self, message: DeadMessage) -> TaskRow | None:
         task_id = message.task_id
-        return await self._backend.ledger.task(task_id) if isinstance(task_id, str) else None
+        return await self._backend.ledger.get_task(task_id) if isinstance(task_id, str) else None
 
-    async def find(self, tenant: str, letter_id: str) -> DeadLetter:
-        """One dead letter by its whole id.
+    async def get(self, tenant: str, letter_id: str) -> DeadLetter:
+        """Returns a dead letter by its id.
 
         Raises:
-            NotFound: there is none: there never was, or it has moved on.
+            NotFound: there is none, or it was replayed, discarded or settled meanwhile.
         """
         letter = None
-        if (message_id := message_named(letter_id)) is None:
-            row = await self._backend.ledger.task(letter_id)
+        if (message_id := message_id_of(letter_id)) is None:
+            row = await self._backend.ledger.get_task(letter_id)
             if row is not None and row.spec.tenant == tenant:
-                letter = of_task(row)
+                letter = dead_letter_of_task(row)
         else:
-            async for message in self._messages(None):
+            async for message in self._iter_messages(None):
                 if message.id == message_id:
-                    letter = await self._of_message(tenant, message)
+                    letter = await self._letter_of(tenant, message)
         if letter is None:
             raise NotFound("dead letter", letter_id)
         return letter
 
-    async def replay(self, tenant: str, task_ids: Sequence[str], *, by: str) -> Replayed:
-        """Give failed tasks another round; those that have moved on are left as they are.
+    async def replay(self, tenant: str, task_ids: Sequence[str], *, by: str) -> ReplayResult:
+        """Resume failed tasks in another round; tasks that are no longer failed stay as they are.
 
         Raises:
             NotFound: there is no such task; nothing was changed.
         """
-        rows = {row.id: row for row in await self._backend.ledger.tasks(task_ids)}
+        rows = {row.id: row for row in await self._backend.ledger.get_tasks(task_ids)}
         by_job: dict[str, list[str]] = {}
         moved_on: dict[str, str] = {}
         for task_id in dict.fromkeys(task_ids):
@@ -247,30 +256,30 @@ class DeadLetters:
             if row.state is TaskState.FAILED:
                 by_job.setdefault(row.spec.job_id, []).append(task_id)
             else:
-                moved_on[task_id] = _whereabouts(row)
+                moved_on[task_id] = _describe_state(row)
         rounds: dict[str, int] = {}
-        for job_id, wanted in by_job.items():
-            resumed = await self._resuming.resume(job_id, wanted, by=by)
+        for job_id, task_ids in by_job.items():
+            resumed = await self._resumer.resume(job_id, task_ids, by=by)
             rounds |= dict.fromkeys(resumed.tasks, resumed.round)
             moved_on |= resumed.refused
-        return Replayed(rounds=rounds, moved_on=moved_on)
+        return ReplayResult(rounds=rounds, moved_on=moved_on)
 
     async def replay_matching(
-        self, tenant: str, wanted: DeadFilter = EVERYTHING, *, by: str
-    ) -> Replayed:
-        """Give every failed task that is meant another round; messages stay where they are."""
-        letters = [letter async for letter in self.matching(tenant, wanted)]
+        self, tenant: str, filter_: DeadLetterFilter = NO_FILTER, *, by: str
+    ) -> ReplayResult:
+        """Resume every failed task that matches; messages stay where they are."""
+        letters = [letter async for letter in self.iter_matching(tenant, filter_)]
         task_ids = [letter.id for letter in letters if letter.replayable]
         return await self.replay(tenant, task_ids, by=by)
 
     async def discard(self, tenant: str, letter_id: str, *, by: str) -> DeadLetter:
-        """Forget a message that leads to no task; an event keeps why, and how it began.
+        """Discard a message without a task; an event records the reason and its first characters.
 
         Raises:
             NotFound: there is no such dead letter.
-            CommandRefused: it is a task, or speaks for one.
+            CommandRefused: it is a task, or belongs to one.
         """
-        letter = await self.find(tenant, letter_id)
+        letter = await self.get(tenant, letter_id)
         if letter.message is None:
             reason = "a task that failed is history and stays; only messages can be discarded"
             raise CommandRefused(letter_id, reason)
@@ -279,13 +288,13 @@ class DeadLetters:
             raise CommandRefused(letter_id, reason)
         reason = f"discarded by {by}: {letter.reason}"
         await self._reject(
-            tenant, letter.message, reason, Context(origin="operator", source="user")
+            tenant, letter.message, reason, EventContext(origin="operator", source="user")
         )
-        await self._backend.queue.drop_dead_letter(letter.message.id)
+        await self._backend.queue.delete_dead_letter(letter.message.id)
         return letter
 
     async def _reject(
-        self, tenant: str, message: DeadMessage, reason: str, context: Context
+        self, tenant: str, message: DeadMessage, reason: str, context: EventContext
     ) -> None:
         await self._backend.events.append(
             tenant=tenant,
@@ -301,81 +310,157 @@ class DeadLetters:
             now=self._backend.clock.now(),
         )
 
-    async def settle(self) -> Settled:
-        """Let dead messages have their effect: their tasks fail, and they go.
+    async def settle_messages(self) -> SettleCounts:
+        """Fail the tasks of dead messages, and remove the messages.
 
-        Part of every sweep, after silent leases were ended and before anything is rung again.
+        Part of every sweep, after expired leases were ended and before tasks are enqueued again.
         """
-        settled = Settled()
+        settled = SettleCounts()
         staying: set[str] = set()
-        async for message in self._messages(None):
-            with stepped_over(logger, "dead_letter.stuck", message_id=message.id):
-                fate = await self._settle(message)
-                if isinstance(fate, Stays):
+        async for message in self._iter_messages(None):
+            with log_and_continue(logger, "dead_letter.settle_failed", message_id=message.id):
+                disposition = await self._settle(message)
+                if isinstance(disposition, KeepMessage):
                     staying.add(message.id)
-                    self._tell(message, fate)
+                    self._log_unresolved(message, disposition)
                 else:
-                    settled.failed += isinstance(fate, Change)
-                    settled.dropped += not isinstance(fate, Change)
-        self._told &= staying
-        settled.staying = len(staying)
+                    settled.failed += isinstance(disposition, Change)
+                    settled.dropped += not isinstance(disposition, Change)
+        self._logged &= staying
+        settled.unresolved = len(staying)
         return settled
 
-    async def take(self, message: DeadMessage, *, tenant: str) -> Fate:
-        """Let one dead message have its effect that somebody else has received, and will remove.
+    async def settle_received(self, message: DeadMessage, *, tenant: str) -> Disposition:
+        """Settle a dead message that the caller has received and will remove.
 
-        When this returns, nothing is lost with it: what it stood for is in a row, or, of one that
-        leads to no task, in the blob store and in the history of its queue, which is ``tenant``'s.
+        When this returns, its effect is durable: in the task's row or, for a message without a
+        task, in the blob store and in the history of its queue, which belongs to ``tenant``.
         """
-        fate = await self._decided(message)
-        if isinstance(fate, Stays):
-            await self._keep(message, fate, tenant)
-            self._tell(message, fate)
-        return fate
+        disposition = await self._decide(message)
+        if isinstance(disposition, KeepMessage):
+            await self._store(message, disposition, tenant)
+            self._log_unresolved(message, disposition)
+        return disposition
 
-    async def _keep(self, message: DeadMessage, fate: Stays, tenant: str) -> None:
+    async def _store(self, message: DeadMessage, disposition: KeepMessage, tenant: str) -> None:
         key = f"{_FOLDER}{message.queue}/{safe_name(message.id)}"
         await self._backend.blobs.put(key, message.body.encode(errors="surrogatepass"))
-        reason = f"{fate.reason}; its whole text is kept as {key}"
-        await self._reject(tenant, message, reason, Context(origin=SOURCE))
+        reason = f"{disposition.reason}; its text is stored as {key}"
+        await self._reject(tenant, message, reason, EventContext(origin=DLQ_SOURCE))
 
-    async def _settle(self, message: DeadMessage) -> Fate:
-        fate = await self._decided(message)
-        if not isinstance(fate, Stays):
-            await self._backend.queue.drop_dead_letter(message.id)
-        return fate
+    async def _settle(self, message: DeadMessage) -> Disposition:
+        disposition = await self._decide(message)
+        if not isinstance(disposition, KeepMessage):
+            await self._backend.queue.delete_dead_letter(message.id)
+        return disposition
 
-    async def _decided(self, message: DeadMessage) -> Fate:
-        """What becomes of the message; what becomes of its task has been committed."""
+    async def _decide(self, message: DeadMessage) -> Disposition:
+        """Returns the disposition of the message, after the change of its task was committed."""
         while True:
             row = await self._row_of(message)
-            fate = fate_of(
+            disposition = disposition_of(
                 message,
                 row,
                 now=self._backend.clock.now(),
                 margin=self._margin,
                 change_id=self._transitions.new_id(),
             )
-            if isinstance(fate, Change):
+            if isinstance(disposition, Change):
                 try:
-                    await self._transitions.commit(fate)
+                    await self._transitions.commit(disposition)
                 except VersionConflict:
-                    continue  # it has changed: what was true of it may not be any more
-                extra = {"task_id": fate.row.id, "message_id": message.id}
-                logger.warning("dead_letter.ended_its_task", extra=extra)
-            return fate
+                    continue  # the row has changed: decide again
+                extra = {"task_id": disposition.row.id, "message_id": message.id}
+                logger.warning("dead_letter.task_failed", extra=extra)
+            return disposition
 
-    def _tell(self, message: DeadMessage, fate: Stays) -> None:
-        if message.id not in self._told:
-            self._told.add(message.id)
-            extra = {"queue": message.queue, "message_id": message.id, "reason": fate.reason}
-            logger.error("dead_letter.leads_nowhere", extra=extra)
+    def _log_unresolved(self, message: DeadMessage, disposition: KeepMessage) -> None:
+        if message.id not in self._logged:
+            self._logged.add(message.id)
+            extra = {"queue": message.queue, "message_id": message.id, "reason": disposition.reason}
+            logger.error("dead_letter.orphaned", extra=extra)
 
 
-def _place(letter: DeadLetter) -> tuple[int, str]:
+def _sort_key(letter: DeadLetter) -> tuple[int, str]:
     return (letter.at - _EPOCH) // _MICROSECOND, letter.id
 
 
-def _whereabouts(row: TaskRow) -> str:
+def _describe_state(row: TaskRow) -> str:
     in_round = f" in round {row.round}" if row.round > 1 else ""
     return f"the task is {row.state.replace('_', ' ')}{in_round}"
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedLine:
+    """A line of output, with secrets masked; a long line is cut."""
+
+    stream: Stream
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostMortem:
+    """A dead letter with its history."""
+
+    letter: DeadLetter
+    ended_by: str | None = None  # "worker", "sweeper" or "dlq"
+    attempts: tuple[PastAttempt, ...] = ()
+    last_lines: tuple[PrintedLine, ...] = ()  # of the last attempt
+
+
+async def read_post_mortem(backend: Backend, letter: DeadLetter) -> PostMortem:
+    """Read what is stored of a dead letter; changes nothing."""
+    row = letter.row
+    if row is None:
+        return PostMortem(letter=letter)
+    history = [event async for event in _history(backend, row)]
+    return PostMortem(
+        letter=letter,
+        ended_by=_ended_by(history),
+        attempts=tuple(attempts_from_events(history)),
+        last_lines=tuple([line async for line in _last_lines(backend, row)]),
+    )
+
+
+def _ended_by(history: Sequence[Event]) -> str | None:
+    for event in reversed(history):
+        if isinstance(event.body, TaskFailed):
+            return event.body.source
+        if isinstance(event.body, TaskTimeout):
+            return event.context.origin
+    return None
+
+
+async def _history(backend: Backend, row: TaskRow) -> AsyncIterator[Event]:
+    seen = 0
+    while page := await backend.events.history(
+        row.spec.tenant, f"TASK#{row.id}", after=seen, limit=_HISTORY_PAGE
+    ):
+        for event in page:
+            yield event
+        seen = page[-1].sequence
+
+
+async def _last_lines(backend: Backend, row: TaskRow) -> AsyncIterator[PrintedLine]:
+    lines: deque[tuple[Stream, bytes]] = deque(maxlen=_LAST_LINES)
+    partial: dict[Stream, bytes] = {}
+    async for entry in _last_chunks(backend, row):
+        if entry.stream is Stream.LOST:
+            continue
+        *whole, rest = (partial.pop(entry.stream, b"") + entry.data).split(b"\n")
+        lines.extend((entry.stream, line) for line in whole)
+        if rest:
+            partial[entry.stream] = rest
+    lines.extend(partial.items())
+    for stream, line in lines:
+        text = line.decode(errors="replace").rstrip("\r")
+        yield PrintedLine(stream, safe_excerpt(text, limit=_LINE_CHARACTERS))
+
+
+async def _last_chunks(backend: Backend, row: TaskRow) -> AsyncIterator[OutputChunk]:
+    # If the worker died, the last sequence is unknown: then all output is read.
+    position = OutputPosition(row.attempt, max((row.last_output or 0) - _LAST_CHUNKS, 0))
+    while batch := await backend.output.read(row.id, after=position, limit=_HISTORY_PAGE):
+        for entry in batch:
+            yield entry
+        position = OutputPosition(batch[-1].attempt, batch[-1].end)

@@ -1,8 +1,8 @@
 """The dispatcher: when a task has ended, its dependents may become ready and its job may end.
 
-Events only say where to look. What is done is decided from rows, read in this order: the job, then
-its tasks. Whoever resumes a task changes the job's row first, so a decision made from a stale task
-meets a conflict on the job. Dependents are told before the job is: a job that is recorded as
+Events only say where to look. Decisions are made from rows, read in this order: the job, then its
+tasks. A resume changes the job's row first, so a decision made from a stale task conflicts on the
+job. Dependents are notified before the end is recorded in the job: a job that is recorded as
 complete has nothing left to dispatch. All of it can be done twice without harm.
 """
 
@@ -14,23 +14,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from longshore.core import job as jobs
-from longshore.core import task as tasks
-from longshore.core.changes import Refusal
-from longshore.core.commands import ParentsDone
 from longshore.core.events.codec import EVENT_TYPES
 from longshore.core.events.event import Event
 from longshore.core.events.folding import EVENT_TO_STATE
-from longshore.core.graph import Graph
 from longshore.core.ids import split_task_id, task_id_of
-from longshore.core.numbers import NO_NUMBERS, NumberSet
-from longshore.core.rows import JobRow, TaskRow
-from longshore.core.states import TaskState
+from longshore.core.jobs import job as jobs
+from longshore.core.jobs.graph import Graph
+from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
+from longshore.core.tasks import task as tasks
+from longshore.core.tasks.changes import Refusal
+from longshore.core.tasks.commands import ParentsCompleted
+from longshore.core.tasks.rows import JobRow, TaskRow
+from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable, CommandRefused, NotFound, VersionConflict
 from longshore.ports.backend import Backend
-from longshore.ports.presence import Presence
-from longshore.services.documents import Documents
-from longshore.services.edges import stepped_over
+from longshore.ports.worker_registry import WorkerRegistry
+from longshore.services.errors_boundary import log_and_continue
+from longshore.services.spill import DocumentStore
 from longshore.services.transitions import Transitions
 
 logger = logging.getLogger(__name__)
@@ -40,220 +40,242 @@ ENDING_EVENTS = tuple(
     name for name in EVENT_TYPES if name in EVENT_TO_STATE and EVENT_TO_STATE[name].terminal
 )
 _AT_ONCE = 256
-_LOOKS = 20
-_AS_IT_IS = -1  # no event was heard: the row need not be newer than it is
-_GRAPHS_KEPT = 4
-_Moved = tuple[JobRow, JobRow]
+_MAX_READS = 20
+_ANY_SEQUENCE = -1  # no event: any version of the row will do
+_GRAPH_CACHE_SIZE = 4
+_BeforeAndAfter = tuple[JobRow, JobRow]
 
 
 class Dispatcher:
-    """Moves jobs forward."""
+    """Notifies dependents of ended tasks and ends jobs."""
 
     def __init__(
         self,
         *,
         backend: Backend,
         transitions: Transitions,
-        documents: Documents,
-        presence: Presence,
+        documents: DocumentStore,
+        worker_registry: WorkerRegistry,
         wait: timedelta,
-        look_every: timedelta = timedelta(milliseconds=500),
+        poll_interval: timedelta = timedelta(milliseconds=500),
     ) -> None:
-        self._presence = presence
+        self._worker_registry = worker_registry
         self._backend = backend
         self._transitions = transitions
         self._documents = documents
-        self._graphs = _Graphs(documents)
+        self._graphs = _GraphCache(documents)
         self._wait = wait
-        self._look_every = look_every
+        self._poll_interval = poll_interval
 
     async def run(self) -> None:
         """Follow the events until cancelled.
 
-        One process of the machine does it; the others only look now and then whether it does, in
-        case it is there and yet stands still.
+        The process with the role does this. Others handle a delivery now and then, in case the
+        process with the role hangs.
         """
         while True:
             try:
-                await self._turn()
+                await self._run_once()
             except BackendUnavailable as error:
                 logger.warning("dispatch.unavailable", extra={"error": str(error)})
-            except Exception:  # the edge: without this loop no job goes on
-                logger.exception("dispatch.broken")
+            except Exception:  # no error may end the loop: without it no job continues
+                logger.exception("dispatch.failed")
             else:
                 continue
-            await self._backend.clock.sleep(self._look_every)
+            await self._backend.clock.sleep(self._poll_interval)
 
-    async def _turn(self) -> None:
-        if self._presence.leads(CONSUMER):
+    async def _run_once(self) -> None:
+        if self._worker_registry.acquire_role(CONSUMER):
             await self.step(self._wait)
             return
-        for _ in range(_LOOKS):
-            await self._backend.clock.sleep(self._look_every)
-            if self._presence.leads(CONSUMER):
+        for _ in range(_MAX_READS):
+            await self._backend.clock.sleep(self._poll_interval)
+            if self._worker_registry.acquire_role(CONSUMER):
                 return
         await self.step(timedelta(0))
 
     async def step(self, wait: timedelta) -> bool:
-        """Deal with one delivery; whether there was one."""
+        """Handle one delivery. Returns whether there was one."""
         bus = self._backend.bus
         delivery = await bus.receive(CONSUMER, types=ENDING_EVENTS, limit=_AT_ONCE, wait=wait)
         if delivery is None:
             return False
-        heard = _heard(delivery.events)
-        with stepped_over(logger, "dispatch.left_to_sweeper", tasks=list(heard)):
-            await self._settle(heard)
+        sequences = _latest_sequences(delivery.events)
+        with log_and_continue(logger, "dispatch.skipped", tasks=list(sequences)):
+            await self._settle(sequences)
         await bus.acknowledge(CONSUMER, delivery.receipt)
         return True
 
-    async def hear(self, events: Sequence[Event]) -> list[Event]:
-        """Deal with events that somebody else has received; returns those to be brought again.
+    async def handle(self, events: Sequence[Event]) -> list[Event]:
+        """Handle events that the caller received. Returns those to deliver again.
 
-        What does not end a task is nothing to it.
+        Events that end no task are ignored.
         """
         ends = [event for event in events if event.type in ENDING_EVENTS]
-        settled = await self._settled(_heard(ends))
+        settled = await self._settle_jobs(_latest_sequences(ends))
         stuck = {job_id: error for job_id, (error, _) in settled.items() if error is not None}
         for job_id, error in stuck.items():
             foreseen = isinstance(error, BackendUnavailable)
             level = logging.WARNING if foreseen else logging.ERROR
             extra = {"job_id": job_id, "error": str(error)}
-            logger.log(level, "dispatch.stuck", extra=extra, exc_info=None if foreseen else error)
+            logger.log(
+                level, "job.settle_failed", extra=extra, exc_info=None if foreseen else error
+            )
         return [event for event in ends if split_task_id(event.entity_id)[0] in stuck]
 
     async def settle(self, task_ids: Sequence[str]) -> int:
-        """Do what follows from the end of these tasks, in so far as they have ended.
+        """Settle the ends of these tasks, as far as they have ended.
 
-        Returns how many of these ends were news to their jobs.
+        Returns how many ends were not yet recorded in their jobs.
         """
-        return await self._settle(dict.fromkeys(task_ids, _AS_IT_IS))
+        return await self._settle(dict.fromkeys(task_ids, _ANY_SEQUENCE))
 
-    async def send_on(self, task_ids: Sequence[str]) -> int:
-        """Tell waiting tasks which of their parents their jobs know to have completed.
+    async def notify_waiting(self, task_ids: Sequence[str]) -> int:
+        """Notify waiting tasks of the parents that their jobs record as completed.
 
-        Whoever completes is told of at once; this is for those who were not there to hear it.
-        Returns how many had something to hear.
+        For tasks that did not exist when their parents completed. Returns how many changed.
         """
-        heard = 0
+        notified = 0
         for job_id in dict.fromkeys(split_task_id(task_id)[0] for task_id in task_ids):
             of_job = [task_id for task_id in task_ids if split_task_id(task_id)[0] == job_id]
-            with stepped_over(logger, "dispatch.stuck", job_id=job_id):
-                heard += await self._sent_on(job_id, of_job)
-        return heard
+            with log_and_continue(logger, "job.settle_failed", job_id=job_id):
+                notified += await self._notify_waiting_of_job(job_id, of_job)
+        return notified
 
-    async def _sent_on(self, job_id: str, task_ids: Sequence[str]) -> int:
-        job = await self._backend.ledger.job(job_id)
-        # What has completed stays so, however much later this is.
-        done = ParentsDone(numbers=job.completed if job is not None else NO_NUMBERS)
-        rows = await self._backend.ledger.tasks(task_ids)
-        return sum([await self._told(row.id, done) for row in rows])
+    async def _notify_waiting_of_job(self, job_id: str, task_ids: Sequence[str]) -> int:
+        job = await self._backend.ledger.get_job(job_id)
+        # A completed task stays completed, so an old row of the job is good enough.
+        done = ParentsCompleted(numbers=job.completed if job is not None else NO_NUMBERS)
+        rows = await self._backend.ledger.get_tasks(task_ids)
+        return sum([await self._notify_task(row.id, done) for row in rows])
 
-    async def tell_end(self, job_id: str) -> bool:
-        """Tell the end of a job that is over and has not told so; whether there was need to."""
-        return await self._moved(job_id, {}) is not None
+    async def emit_job_end(self, job_id: str) -> bool:
+        """Emit the job's final event if it is missing. Returns whether it was emitted."""
+        return await self._settle_job(job_id, {}) is not None
 
-    async def _settle(self, heard: Mapping[str, int]) -> int:
-        """The same for tasks whose rows must be as new as the events that were heard."""
-        settled = (await self._settled(heard)).values()
+    async def _settle(self, sequences: Mapping[str, int]) -> int:
+        """Settle tasks whose rows must be at least as new as these sequences."""
+        settled = (await self._settle_jobs(sequences)).values()
         errors = [error for error, _ in settled if error is not None]
         if errors:
-            raise _gravest(errors)
+            raise _most_severe(errors)
         return sum(news for _, news in settled)
 
-    async def _settled(
-        self, heard: Mapping[str, int]
+    async def _settle_jobs(
+        self, sequences: Mapping[str, int]
     ) -> dict[str, tuple[BaseException | None, int]]:
-        """By job, what went wrong with it, and how many ends were news to it."""
+        """Returns, by job, the error if there was one, and how many ends were recorded."""
         by_job: dict[str, dict[str, int]] = {}
-        for task_id, sequence in heard.items():
+        for task_id, sequence in sequences.items():
             by_job.setdefault(split_task_id(task_id)[0], {})[task_id] = sequence
-        # Together, so that their commits share an fsync; and whichever breaks, the others go on.
+        # Concurrently, so that their commits share an fsync; an error stops none of the others.
         settling = {
-            job_id: asyncio.ensure_future(self._moved(job_id, ended))
+            job_id: asyncio.ensure_future(self._settle_job(job_id, ended))
             for job_id, ended in by_job.items()
         }
         await asyncio.gather(*settling.values(), return_exceptions=True)
-        return {job_id: _outcome(one) for job_id, one in settling.items()}
+        return {job_id: _result_of(future) for job_id, future in settling.items()}
 
-    async def _moved(self, job_id: str, heard: Mapping[str, int]) -> _Moved | None:
-        """The job before and after it took note of these ends; None if it had nothing to learn."""
-        before: list[JobRow] = []
-
-        async def decide(job: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
-            before.append(job)
-            ended = [row for row in await self._rows(heard) if row.state.terminal]
-            await self._tell_dependents(job, ended)
-            return await self._record(job, ended, now, change_id)
-
+    async def _settle_job(
+        self, job_id: str, sequences: Mapping[str, int]
+    ) -> _BeforeAndAfter | None:
+        """Like ``_try_settle_job``, but logs a missing row or document and returns None."""
         try:
-            after = await self._transitions.job(job_id, decide)
-        except CommandRefused:
-            logger.debug("dispatch.nothing_new", extra={"job_id": job_id})
+            return await self._try_settle_job(job_id, sequences)
         except NotFound:
-            logger.exception("dispatch.job_missing", extra={"job_id": job_id})
-        else:
-            return before[-1], after
-        return None
+            logger.exception("job.missing", extra={"job_id": job_id})
+            return None
 
-    async def _rows(self, heard: Mapping[str, int]) -> list[TaskRow]:
-        """The rows; an event that was faster than its row is waited for, not forgotten."""
-        for _ in range(_LOOKS):
-            rows = await self._backend.ledger.tasks(list(heard))
-            known = {row.id: row.last_sequence for row in rows}
-            if all(known.get(task_id, _AS_IT_IS) >= heard[task_id] for task_id in heard):
+    async def _try_settle_job(
+        self, job_id: str, sequences: Mapping[str, int]
+    ) -> _BeforeAndAfter | None:
+        """Settle the dependents of ended tasks, then record the ends in the job's row.
+
+        Returns the job before and after; None if there was nothing to record.
+        """
+        change_id = self._transitions.new_id()
+        while True:
+            job = await self._transitions.retry_unavailable(
+                lambda: self._backend.ledger.get_job(job_id)
+            )
+            if job is None:
+                raise NotFound("job", job_id)
+            now = self._backend.clock.now()
+            ended = [row for row in await self._read_rows(sequences) if row.state.terminal]
+            await self._notify_dependents(job, ended)
+            decision = await self._record_ends(job, ended, now, change_id)
+            if isinstance(decision, Refusal):
+                logger.debug("job.unchanged", extra={"job_id": job_id})
+                return None
+            if await self._transitions.try_commit_job(decision):
+                return job, decision.row
+
+    async def _read_rows(self, sequences: Mapping[str, int]) -> list[TaskRow]:
+        """Returns the rows; waits for a row that is older than its event."""
+        for _ in range(_MAX_READS):
+            rows = await self._backend.ledger.get_tasks(list(sequences))
+            current = {row.id: row.last_sequence for row in rows}
+            if all(
+                current.get(task_id, _ANY_SEQUENCE) >= sequences[task_id] for task_id in sequences
+            ):
                 return rows
-            await self._backend.clock.sleep(self._look_every)
-        logger.error("dispatch.row_missing", extra={"tasks": list(heard)})
+            await self._backend.clock.sleep(self._poll_interval)
+        logger.error("row.outdated", extra={"tasks": list(sequences)})
         return rows
 
-    async def _tell_dependents(self, job: JobRow, ended: list[TaskRow]) -> None:
-        told: dict[str, list[int]] = {}
+    async def _notify_dependents(self, job: JobRow, ended: list[TaskRow]) -> None:
+        parents_done: dict[str, list[int]] = {}
         for row in ended:
             if row.state is TaskState.COMPLETED:
                 for key in await self._dependents(job, row):
                     dependent = task_id_of(row.spec.job_id, key)
-                    told.setdefault(dependent, []).append(row.spec.number)
-        ids = list(told)
+                    parents_done.setdefault(dependent, []).append(row.spec.number)
+        ids = list(parents_done)
         for start in range(0, len(ids), _AT_ONCE):
-            await self._tell({task_id: told[task_id] for task_id in ids[start : start + _AT_ONCE]})
+            await self._notify_batch(
+                {task_id: parents_done[task_id] for task_id in ids[start : start + _AT_ONCE]}
+            )
 
     async def _dependents(self, job: JobRow, row: TaskRow) -> Sequence[str]:
-        """Keys of the tasks that wait for this one.
+        """Returns the keys of the tasks that wait for this task.
 
-        Its spec names those that were submitted with it; only if some were added later is the
-        whole graph read.
+        Its spec names those that were submitted with it. The graph is read only if dependents
+        were added later.
         """
-        if row.spec.number in job.grown:
-            return (await self._graphs.of(job)).keys_directly_behind(row.spec.number)
+        if row.spec.number in job.with_added_dependents:
+            return (await self._graphs.get(job)).direct_dependents(row.spec.number)
         return await self._documents.load(row.spec.dependents) or ()
 
-    async def _tell(self, told: dict[str, list[int]]) -> None:
-        """Tell some dependents: in one commit where that can be, else one by one."""
-        if self._backend.ledger.atomic and await self._told_at_once(told):
+    async def _notify_batch(self, parents_done: dict[str, list[int]]) -> None:
+        """Notify dependents, in one commit if the ledger allows, else one by one."""
+        if self._backend.ledger.atomic and await self._notify_atomically(parents_done):
             return
-        for task_id, numbers in told.items():
-            await self._told(task_id, ParentsDone(numbers=NumberSet(numbers)))
+        for task_id, numbers in parents_done.items():
+            await self._notify_task(task_id, ParentsCompleted(numbers=NumberSet(numbers)))
 
-    async def _told(self, task_id: str, done: ParentsDone) -> bool:
+    async def _notify_task(self, task_id: str, done: ParentsCompleted) -> bool:
         try:
-            await self._transitions.task(task_id, done)
+            await self._transitions.apply_to_task(task_id, done)
         except CommandRefused:
-            logger.debug("dispatch.told_before", extra={"task_id": task_id})
+            logger.debug("dependent.already_notified", extra={"task_id": task_id})
             return False
         except NotFound:
-            # It is being added; whoever does that looks who has completed when all are there.
-            logger.debug("dispatch.not_there_yet", extra={"task_id": task_id})
+            # It is being added, and the process that adds it checks its parents at the end.
+            logger.debug("dependent.not_created", extra={"task_id": task_id})
             return False
         return True
 
-    async def _told_at_once(self, told: dict[str, list[int]]) -> bool:
+    async def _notify_atomically(self, parents_done: dict[str, list[int]]) -> bool:
         now, change_id = self._backend.clock.now(), self._transitions.new_id()
-        rows = await self._backend.ledger.tasks(list(told))
-        if len(rows) < len(told):
+        rows = await self._backend.ledger.get_tasks(list(parents_done))
+        if len(rows) < len(parents_done):
             return False
         decisions = [
             tasks.apply(
-                row, ParentsDone(numbers=NumberSet(told[row.id])), now=now, change_id=change_id
+                row,
+                ParentsCompleted(numbers=NumberSet(parents_done[row.id])),
+                now=now,
+                change_id=change_id,
             )
             for row in rows
         ]
@@ -265,7 +287,7 @@ class Dispatcher:
             return False
         return True
 
-    async def _record(
+    async def _record_ends(
         self, job: JobRow, rows: list[TaskRow], now: datetime, change_id: str
     ) -> jobs.JobDecision:
         ended = [
@@ -274,109 +296,108 @@ class Dispatcher:
                 key=row.spec.key,
                 round=row.round,
                 state=row.state,
-                blocks=await self._behind(job, row),
+                blocks=await self._blocked_by(job, row),
                 usage=row.usage,
             )
             for row in rows
         ]
         statuses: dict[str, str | None] = {}
-        if jobs.tells(job, ended):
+        if jobs.needs_statuses(job, ended):
             states = await self._backend.ledger.task_states(job.id)
             statuses = {
                 key: None if state is TaskState.WAITING else state.value
                 for key, state in states.items()
             }
-        command = jobs.TasksEnded(ended=tuple(ended), statuses=statuses)
+        command = jobs.TasksEnded(tasks=tuple(ended), statuses=statuses)
         return jobs.apply(job, command, now=now, change_id=change_id)
 
-    async def _behind(self, job: JobRow, row: TaskRow) -> NumberSet:
-        """What can no longer run by itself, because this task did not complete."""
-        alone = row.spec.dependents is None and row.spec.number not in job.grown
+    async def _blocked_by(self, job: JobRow, row: TaskRow) -> NumberSet:
+        """Returns the tasks that cannot run because this task did not complete."""
+        alone = row.spec.dependents is None and row.spec.number not in job.with_added_dependents
         if row.state is TaskState.COMPLETED or alone:
             return NO_NUMBERS
-        return (await self._graphs.of(job)).behind(row.spec.number)
+        return (await self._graphs.get(job)).all_dependents(row.spec.number)
 
 
 @dataclass(frozen=True, slots=True)
-class _Behind:
-    """A graph, read the other way: who stands behind whom."""
+class _DependentsIndex:
+    """A graph by parent: the dependents of each task."""
 
     keys: Sequence[str]
-    directly: Mapping[int, Sequence[int]]
+    children: Mapping[int, Sequence[int]]
 
     @classmethod
-    def in_graph(cls, graph: Graph) -> _Behind:
+    def from_graph(cls, graph: Graph) -> _DependentsIndex:
         directly: dict[int, list[int]] = {}
         for child, parents in enumerate(graph.parents):
             for parent in parents:
                 directly.setdefault(parent, []).append(child)
         return cls(graph.keys, directly)
 
-    def keys_directly_behind(self, number: int) -> list[str]:
-        return [self.keys[child] for child in self.directly.get(number, ())]
+    def direct_dependents(self, number: int) -> list[str]:
+        return [self.keys[child] for child in self.children.get(number, ())]
 
-    def behind(self, number: int) -> NumberSet:
-        """Every task that directly or indirectly depends on this one."""
-        found: set[int] = set()
+    def all_dependents(self, number: int) -> NumberSet:
+        """Returns every task that depends on this one, directly or indirectly."""
+        reached: set[int] = set()
         open_ = [number]
         while open_:
-            fresh = [child for child in self.directly.get(open_.pop(), ()) if child not in found]
-            found.update(fresh)
+            fresh = [child for child in self.children.get(open_.pop(), ()) if child not in reached]
+            reached.update(fresh)
             open_ += fresh
-        return NumberSet(found)
+        return NumberSet(reached)
 
 
-class _Graphs:
-    """The graphs that were asked for last.
+class _GraphCache:
+    """The graphs that were used last.
 
-    Of ten thousand tasks that fail each one asks, and a graph grows with its job: reading it for
-    each of them would be work for the square of their number. What is stored under a key stays as
-    it is, and a job that gets more tasks gets a graph under another key, so none is ever stale.
+    Without it, ten thousand failing tasks of a job would each read a graph of ten thousand tasks.
+    A stored graph never changes: a job with more tasks gets a graph under another key.
     """
 
-    def __init__(self, documents: Documents) -> None:
+    def __init__(self, documents: DocumentStore) -> None:
         self._documents = documents
-        self._kept: dict[str, _Behind] = {}  # by blob key, the one asked for last at the end
+        self._indexes: dict[str, _DependentsIndex] = {}  # by blob key, the last used at the end
 
-    async def of(self, job: JobRow) -> _Behind:
+    async def get(self, job: JobRow) -> _DependentsIndex:
         key = job.graph.key
-        if key is None:  # a small one, which stands in the row
+        if key is None:  # a small graph, stored in the row
             return await self._read(job)
-        found = self._kept.pop(key, None) or await self._read(job)
-        self._kept[key] = found
-        while len(self._kept) > _GRAPHS_KEPT:
-            del self._kept[next(iter(self._kept))]
-        return found
+        index = self._indexes.pop(key, None) or await self._read(job)
+        self._indexes[key] = index
+        while len(self._indexes) > _GRAPH_CACHE_SIZE:
+            del self._indexes[next(iter(self._indexes))]
+        return index
 
-    async def _read(self, job: JobRow) -> _Behind:
-        return _Behind.in_graph(Graph.from_json(await self._documents.load(job.graph)))
+    async def _read(self, job: JobRow) -> _DependentsIndex:
+        return _DependentsIndex.from_graph(Graph.from_json(await self._documents.load(job.graph)))
 
 
-def _heard(events: Sequence[Event]) -> dict[str, int]:
-    """The tasks that events tell of, and how new their rows must be."""
-    heard: dict[str, int] = {}
+def _latest_sequences(events: Sequence[Event]) -> dict[str, int]:
+    """Returns the tasks of these events, and how new their rows must be."""
+    sequences: dict[str, int] = {}
     for event in events:
-        heard[event.entity_id] = max(event.sequence, heard.get(event.entity_id, 0))
-    return heard
+        sequences[event.entity_id] = max(event.sequence, sequences.get(event.entity_id, 0))
+    return sequences
 
 
-def _outcome(moved: asyncio.Future[_Moved | None]) -> tuple[BaseException | None, int]:
-    if (error := moved.exception()) is not None:
+def _result_of(settled: asyncio.Future[_BeforeAndAfter | None]) -> tuple[BaseException | None, int]:
+    if (error := settled.exception()) is not None:
         return error, 0
-    before_and_after = moved.result()
+    before_and_after = settled.result()
     if before_and_after is None:
         return None, 0
     before, after = before_and_after
     return None, len(after.ended - before.ended)
 
 
-def _gravest(errors: Sequence[BaseException]) -> BaseException:
-    """The one to raise of several; the others are only told.
+def _most_severe(errors: Sequence[BaseException]) -> BaseException:
+    """Returns the error to raise; the others are logged.
 
-    That something is out of reach comes first: then all of it is to be done again.
+    ``BackendUnavailable`` comes first: then everything is delivered again.
     """
     first = next((error for error in errors if isinstance(error, BackendUnavailable)), errors[0])
     for error in errors:
         if error is not first:
-            logger.error("dispatch.stuck", exc_info=error)
+            logger.error("job.settle_failed", exc_info=error)
     return first

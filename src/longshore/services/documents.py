@@ -1,101 +1,1067 @@
-"""Documents: short ones stand in their row, long ones in the blob store; callers need not care."""
+"""Documents: the typed answers of every operation, shared by REST, CLI and the Python client.
+
+A document is a msgspec struct with camel-case names in JSON. The names of the v1 wire format stay:
+``requestId`` is a task's global id, ``taskId`` its key inside the job, ``status`` its state. Times
+are ISO 8601 text in UTC with milliseconds: a document is the same before and after it was sent.
+
+``exitCode`` of a task is the exit code of its last attempt, if the process exited by itself;
+``exitCode`` of a job is what a shell that ran the job would exit with.
+"""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-from typing import Any
+import base64
+import signal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal, TypeVar
 
-from longshore.core.changes import Change
-from longshore.core.events.codec import properties_of
+import msgspec
+from msgspec import Meta
+
+from longshore.core.api_keys import ApiScope, KeyRecord
+from longshore.core.budgets import Budget, BudgetUnit, total_tokens
+from longshore.core.dead_letters import DeadLetter
+from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.definitions.resources import UNLIMITED, ResourceLimits
+from longshore.core.events.codec import to_wire
 from longshore.core.events.event import Event
-from longshore.core.overflow import join, payload_key, split
-from longshore.core.planning import document_of
-from longshore.core.rows import JobRow
-from longshore.core.values import Document
-from longshore.errors import UsageError
-from longshore.ports.blobs import BlobStore
+from longshore.core.events.types import Usage
+from longshore.core.explain import Remedy, RemedyAction, WhyReason
+from longshore.core.health import CheckedTask, Health, HealthThresholds
+from longshore.core.tasks.attempt_history import PastAttempt
+from longshore.core.tasks.failures import ErrorCategory, Failure
+from longshore.core.tasks.rows import JobRow, ParkRecord, TaskRow
+from longshore.core.tasks.states import JobState, TaskState
+from longshore.core.text.durations import format_duration
+from longshore.core.text.sanitise import safe_excerpt
+from longshore.ports import output
+from longshore.ports.queue_controls import QueuePause
+from longshore.services.budgets import BudgetStatus
+from longshore.services.dead_letters import PostMortem
 
-# Where an event may have a reference: nowhere else is an object one, whatever it looks like.
-_DOCUMENTS = frozenset({"output", "input", "dependsOn"})
-_LISTS = frozenset({"tasks", "newTasks"})
+TIMED_OUT_CODE = 124
+"""The exit code of ``timeout``, and of a task that timed out."""
+
+_AMOUNTS = {
+    BudgetUnit.USD: "--usd 5",
+    BudgetUnit.TOKENS: "--tokens 100000",
+    BudgetUnit.MINUTES: "--minutes 30",
+}
+_COMMANDS = {
+    RemedyAction.RESUME_JOB: "resume {target}",
+    RemedyAction.RESUME_QUEUE: "queues resume {target}",
+    RemedyAction.START_WORKER: "worker --queue {target}",
+    RemedyAction.APPROVE_TASK: "approve {target}",
+    RemedyAction.ADD_BUDGET: "budget add {target} {amount}",
+    RemedyAction.LIST_JOB_TASKS: "tasks --job {target}",
+    RemedyAction.LIST_PARKED_TASKS: "tasks --state parked",
+    RemedyAction.LIST_DEAD_LETTERS: "dead list",
+}
+_FAILED_CODE = 1
+_SIGNAL_BASE = 128
+_BODY_CHARACTERS = 2000
+
+Timestamp = Annotated[
+    str,
+    Meta(extra_json_schema={"format": "date-time", "examples": ["2030-01-31T12:00:00.000Z"]}),
+]
+Priority = Literal["high", "normal", "low"]
+# For interfaces, which do not import ports.
+OutputChunk = output.OutputChunk
+Stream = output.Stream
+NextCursor = Annotated[
+    str | None, Meta(description="Send it as `cursor` to get the next page; null: no more pages.")
+]
 
 
-class Documents:
-    """Writes documents before the rows that refer to them, and reads them back."""
+class ApiDocument(msgspec.Struct, rename="camel", kw_only=True):
+    """Base of all documents."""
 
-    def __init__(self, blobs: BlobStore) -> None:
-        self._blobs = blobs
 
-    async def keep(self, value: Any, key: str, *, limit_bytes: int | None = None) -> Document:
-        """Store a value; durable when this returns unless it is inline.
+AnyDocument = TypeVar("AnyDocument", bound=ApiDocument)
 
-        Raises:
-            UsageError: it is larger than ``limit_bytes``.
-            ValueError: JSON cannot carry it.
-        """
-        document, data = document_of(value, key)
-        if limit_bytes is not None and document.size > limit_bytes:
-            message = f"{document.size} bytes as JSON, and at most {limit_bytes} are allowed"
-            raise UsageError(message)
-        if data is not None:
-            await self._blobs.put(key, data)
-        return document
 
-    async def load(self, document: Document | None) -> Any:
-        """The value; None for no document."""
-        if document is None:
-            return None
-        if document.key is None:
-            return json.loads(document.text or "null")
-        return json.loads(await self._blobs.get(document.key))
+def encode(document: ApiDocument) -> bytes:
+    """The document as JSON."""
+    return msgspec.json.encode(document)
 
-    async def load_key(self, key: str) -> Any:
-        """The value that was stored under a key."""
-        return json.loads(await self._blobs.get(key))
 
-    async def keep_key(self, key: str, value: Any) -> None:
-        """Store a value under a key whatever its size."""
-        await self._blobs.put(key, json.dumps(value, separators=(",", ":")).encode())
+def decode(data: bytes | str, kind: type[AnyDocument]) -> AnyDocument:
+    """The document that ``encode`` made.
 
-    async def spill(self, change: Change[JobRow]) -> Change[JobRow]:
-        """The change with the large fields of its events moved to the blob store."""
-        change_id = change.row.change_id
-        events = tuple([await self._spill_event(event, change_id) for event in change.events])
-        return replace(change, events=events)
+    Raises:
+        ValueError: the data is not such a document.
+    """
+    return msgspec.json.decode(data, type=kind)
 
-    async def _spill_event(self, event: Event, change_id: str) -> Event:
-        properties = properties_of(event)
-        data = json.dumps(properties, separators=(",", ":"), ensure_ascii=False).encode()
-        # Two who tell the same entity's next event at once give it one id; only one of them will
-        # have told it, and the other must not have written over its payload.
-        place = f"{event.entity_id}/{change_id}"
-        _, overflow = split(properties, entity_id=place, event_id=event.id, size=len(data))
-        if overflow is None:
-            return event
-        await self.keep_key(overflow.key, overflow.fields)
-        return replace(event, overflow=overflow.key)
 
-    async def whole(self, properties: dict[str, Any]) -> dict[str, Any]:
-        """Properties of an event with everything that was moved out put back."""
-        if (key := payload_key(properties)) is not None:
-            properties = join(properties, await self.load_key(key))
-        whole = {
-            name: await self._put_back(value) if name in _DOCUMENTS else value
-            for name, value in properties.items()
-        }
-        for name in _LISTS.intersection(whole):
-            # Of some events these are names alone.
-            whole[name] = [
-                await self.whole(item) if isinstance(item, dict) else item for item in whole[name]
-            ]
-        return whole
+def to_dict(document: ApiDocument) -> dict[str, Any]:
+    """The document as JSON values, with the names that it has in JSON."""
+    builtins: dict[str, Any] = msgspec.to_builtins(document)
+    return builtins
 
-    async def _put_back(self, value: Any) -> Any:
-        match value:
-            case {"_ref": {"key": str(key)}} if len(value) == 1:
-                return await self.load_key(key)
-            case {"_literal": literal} if len(value) == 1:
-                # A user's own value that only looks like a reference.
-                return literal
-        return value
+
+# Jobs and tasks ---------------------------------------------------------------------------------
+
+
+class UsageDocument(ApiDocument, kw_only=True):
+    """What a task has cost so far, or the ended tasks of a job."""
+
+    cost_usd: float
+    turns: int
+    tokens: Annotated[int, Meta(description="Input and output, cached tokens included.")]
+
+
+class JobProgressDocument(ApiDocument, kw_only=True):
+    """How many tasks of a job are in which group."""
+
+    completed: int
+    failed: int
+    cancelled: int
+    blocked: Annotated[int, Meta(description="Behind a task that failed or was cancelled.")]
+    open: int
+
+
+class JobDocument(ApiDocument, kw_only=True):
+    """A job in a listing."""
+
+    job_id: str
+    name: str | None
+    status: JobState
+    exit_code: Annotated[
+        int | None,
+        Meta(description="What a shell that ran the job would exit with; null while it runs."),
+    ]
+    total_tasks: int
+    progress: JobProgressDocument
+    request_id: str
+    round: Annotated[int, Meta(description="Grows with each resume.")]
+    usage: Annotated[UsageDocument, Meta(description="Of the tasks that have ended.")]
+    created_at: Timestamp
+    finished_at: Timestamp | None
+    duration_ms: int | None
+
+
+class JobPage(ApiDocument, kw_only=True):
+    """Jobs, newest first."""
+
+    jobs: list[JobDocument]
+    cursor: NextCursor
+
+
+class ErrorDocument(ApiDocument, kw_only=True):
+    """Why an attempt failed."""
+
+    message: str
+    category: str
+    type: str | None
+    signal: str | None
+
+
+class ParkedDocument(ApiDocument, kw_only=True):
+    """Why a task is parked: a budget is used up."""
+
+    budget: Annotated[
+        Literal["step", "task", "job", "day"], Meta(description="Which budget is used up.")
+    ]
+    reason: str
+    at: Timestamp
+
+
+class LastEventDocument(ApiDocument, kw_only=True):
+    """The latest event of a task."""
+
+    type: str
+    at: Timestamp
+
+
+class TaskDocument(ApiDocument, kw_only=True):
+    """A task."""
+
+    request_id: Annotated[str, Meta(description="The task's global id: {jobId}_{taskId}.")]
+    task_id: str
+    job_id: str
+    name: Annotated[str, Meta(description="The name of its definition.")]
+    status: TaskState
+    exit_code: int | None
+    queue: str
+    priority: Priority
+    attempt: int
+    attempts_used: int
+    max_attempts: int
+    worker_id: str | None
+    error: ErrorDocument | None
+    parked: Annotated[ParkedDocument | None, Meta(description="Why a parked task is parked.")]
+    created_at: Timestamp
+    due_at: Timestamp | None
+    started_at: Timestamp | None
+    finished_at: Timestamp | None
+    duration_ms: int | None
+    usage: UsageDocument
+    last_event: LastEventDocument | None
+
+
+class RevisedTaskDocument(TaskDocument, kw_only=True):
+    """A task whose result was sent back for revision."""
+
+    revision: Annotated[int, Meta(description="How often its result was sent back so far.")]
+
+
+class TaskPage(ApiDocument, kw_only=True):
+    """Tasks: those of a job in the job's own order, otherwise newest first."""
+
+    tasks: list[TaskDocument]
+    cursor: NextCursor
+
+
+class JobDetailDocument(JobDocument, kw_only=True):
+    """A job with its first tasks."""
+
+    states: Annotated[dict[TaskState, int], Meta(description="The number of tasks in each state.")]
+    tasks: list[TaskDocument]
+    cursor: Annotated[
+        str | None, Meta(description="For `GET …/tasks`; null: all tasks are in this document.")
+    ]
+
+
+class TaskStatusesDocument(ApiDocument, kw_only=True):
+    """The state of every task of a job, by task id."""
+
+    statuses: Annotated[
+        dict[str, TaskState],
+        Meta(
+            description="In the order of the tasks.",
+            examples=[{"fetch": "completed", "report": "processing"}],
+        ),
+    ]
+
+
+class IdList(ApiDocument, kw_only=True):
+    """Ids, sorted."""
+
+    ids: Annotated[
+        list[str], Meta(description="The id of a job is `job-…`, of a task {jobId}_{taskId}.")
+    ]
+
+
+class ResultDocument(ApiDocument, kw_only=True):
+    """The result of a task."""
+
+    result: Any
+
+
+class AcceptedJobDocument(ApiDocument, kw_only=True):
+    """A job that was accepted."""
+
+    job_id: str
+    status: JobState
+    total_tasks: int
+    root_tasks: Annotated[list[str], Meta(description="The tasks without dependencies.")]
+    created_at: Timestamp
+    request_id: str
+    created: Annotated[bool, Meta(description="False: the same request had been accepted before.")]
+
+
+class AddedTasksDocument(ApiDocument, kw_only=True):
+    """Tasks that were added to a job."""
+
+    job_id: str
+    status: JobState
+    total_tasks: int
+    added_tasks: list[str]
+    created: Annotated[bool, Meta(description="False: the same request had added them before.")]
+
+
+class ResumeResultDocument(ApiDocument, kw_only=True):
+    """The result of a resume; tasks by their ids in the job."""
+
+    job_id: str
+    round: int
+    tasks: list[str]
+    refused: Annotated[dict[str, str], Meta(description="The reason for each refused task.")]
+
+
+class WhyReasonDocument(ApiDocument, kw_only=True):
+    """One reason in the chain that explains why something waits."""
+
+    code: Annotated[str, Meta(examples=["queue_paused"])]
+    text: str
+    since: Timestamp | None
+    until: Timestamp | None
+    request_id: Annotated[str | None, Meta(description="The task that the reason is about.")]
+    remedy: Annotated[str | None, Meta(description="A command that would resolve it.")]
+
+
+class WhyDocument(ApiDocument, kw_only=True):
+    """Why something waits, from the job or task in question to the root cause."""
+
+    reasons: list[WhyReasonDocument]
+
+
+# Output, artifacts, events ----------------------------------------------------------------------
+
+
+class OutputChunkDocument(ApiDocument, kw_only=True, omit_defaults=True):
+    """A chunk of the output of a task."""
+
+    id: Annotated[str, Meta(description="Its position: {attempt}.{sequence}.", examples=["1.17"])]
+    job_id: str
+    task_id: str
+    attempt: int
+    sequence: int
+    at: Timestamp
+    stream: Stream
+    text: str
+    base64: Annotated[str | None, Meta(description="The bytes, if they are not UTF-8.")] = None
+    last_sequence: Annotated[
+        int | None, Meta(description="Of `lost`: the last sequence that is missing.")
+    ] = None
+
+    @property
+    def data(self) -> bytes:
+        """The bytes that were printed."""
+        return base64.b64decode(self.base64) if self.base64 else self.text.encode()
+
+
+class OutputPage(ApiDocument, kw_only=True):
+    """Chunks of output, in order; continue after the id of the last one."""
+
+    output: list[OutputChunkDocument]
+
+
+class ArtifactDocument(ApiDocument, kw_only=True):
+    """A file that an attempt stored."""
+
+    name: Annotated[str, Meta(examples=["attempt-1/artifacts/report.csv"])]
+    bytes: int
+
+
+class ArtifactList(ApiDocument, kw_only=True):
+    """Files; continue after the name of the last one."""
+
+    artifacts: list[ArtifactDocument]
+
+
+def _event_field_name(field: str) -> str:
+    if field in ("pk", "sk") or field.startswith("gsi"):
+        return field.upper()
+    first, *others = field.split("_")
+    return first + "".join(part.capitalize() for part in others)
+
+
+class EventDocument(ApiDocument, kw_only=True, rename=_event_field_name, omit_defaults=True):
+    """An event in the wire format, with the keys of the event store's indexes."""
+
+    pk: str
+    sk: str
+    gsi1pk: str
+    gsi1sk: str
+    gsi2pk: str
+    gsi2sk: str
+    gsi3pk: str
+    gsi3sk: str
+    gsi4pk: str
+    gsi4sk: str
+    gsi5pk: str
+    gsi5sk: str
+    gsi6pk: str
+    gsi6sk: str
+    gsi7pk: str
+    gsi7sk: str
+    event_id: str
+    sequence: Annotated[int, Meta(description="Grows by one within the entity.")]
+    app: str
+    entity_id: str
+    entity_type: str
+    tenant_id: str
+    event_type: Annotated[str, Meta(examples=["Task Completed"])]
+    timestamp: Annotated[int, Meta(description="Milliseconds since 1970.")]
+    context: dict[str, Any]
+    properties: dict[str, Any]
+    ttl: Annotated[
+        int | None, Meta(description="Seconds since 1970: when the store may delete it.")
+    ] = None
+
+
+class TaskEventPage(ApiDocument, kw_only=True):
+    """Events of a task, in order; continue after the sequence of the last one."""
+
+    events: list[EventDocument]
+
+
+class EventPage(ApiDocument, kw_only=True):
+    """Events, in the order in which they were recorded."""
+
+    events: list[EventDocument]
+    cursor: NextCursor
+    end: Annotated[
+        str,
+        Meta(
+            description="Send it as `cursor` or `Last-Event-ID` to continue after this page, also "
+            "when there are no more events yet."
+        ),
+    ]
+
+
+class StreamEndDocument(ApiDocument, kw_only=True):
+    """The end of a stream: the state of the job or task, null if it was deleted."""
+
+    status: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamItem:
+    """One item of a stream; the last one is of the kind ``end``."""
+
+    kind: Literal["event", "output", "end"]
+    id: str | None = None  # the position after it, for readers that continue later
+    data: EventDocument | OutputChunkDocument | StreamEndDocument
+
+
+# Health, queues, budgets, keys, definitions -----------------------------------------------------
+
+
+class TaskHealthDocument(ApiDocument, kw_only=True):
+    """The health of a task now; fields that only a running task has are null."""
+
+    request_id: str
+    status: TaskState
+    health: Health | None
+    elapsed_ms: Annotated[int | None, Meta(description="Since the attempt started.")]
+    silent_ms: Annotated[int | None, Meta(description="Since the task's latest event.")]
+    last_event_type: str | None
+    worker_id: str | None
+
+
+class HealthCounts(ApiDocument, kw_only=True):
+    """The number of running tasks by health."""
+
+    total_processing: int
+    healthy: int
+    warning: int
+    critical: int
+    overtime: int
+
+
+class CheckedTaskDocument(ApiDocument, kw_only=True):
+    """The health of one running task in a health check."""
+
+    request_id: str
+    health: Health
+    elapsed: Annotated[int, Meta(description="Milliseconds since the attempt started.")]
+    time_since_last_event: Annotated[int, Meta(description="Milliseconds.")]
+    last_event_type: str
+    worker_id: str
+
+
+class HealthCheckDocument(ApiDocument, kw_only=True):
+    """The result of a health check: each running task once, the least healthy first."""
+
+    checked_at: Timestamp
+    summary: HealthCounts
+    tasks: list[CheckedTaskDocument]
+
+
+class PausedQueueDocument(ApiDocument, kw_only=True):
+    """A queue whose tasks are not started: it is paused or held."""
+
+    name: str
+    by: Annotated[
+        str, Meta(description="The key or user that paused it, or the worker that holds it.")
+    ]
+    reason: str | None
+    at: Timestamp
+    until: Annotated[
+        Timestamp | None,
+        Meta(description="When a hold ends by itself; null: it is paused until it is resumed."),
+    ]
+
+
+class PausedQueueList(ApiDocument, kw_only=True):
+    """All pauses and holds, by queue name."""
+
+    paused: list[PausedQueueDocument]
+
+
+class BudgetDocument(ApiDocument, kw_only=True):
+    """Amounts; null: no limit."""
+
+    usd: float | None
+    tokens: int | None
+    minutes: float | None
+
+
+class SpendDocument(ApiDocument, kw_only=True):
+    """What was spent."""
+
+    usd: float
+    tokens: int
+    minutes: float
+
+
+class BudgetStatusDocument(ApiDocument, kw_only=True):
+    """A budget and what is spent of it."""
+
+    limit: Annotated[BudgetDocument, Meta(description="Including what operators have added.")]
+    added: Annotated[BudgetDocument, Meta(description="By operators; part of the limit.")]
+    spent: SpendDocument
+    reserved: Annotated[SpendDocument, Meta(description="For requests that are in progress.")]
+
+
+class KeyDocument(ApiDocument, kw_only=True):
+    """An API key, without its secret."""
+
+    id: str
+    name: str
+    scopes: list[ApiScope]
+    created_at: Timestamp
+    revoked_at: Timestamp | None
+
+
+class NewKeyDocument(KeyDocument, kw_only=True):
+    """A new API key."""
+
+    key: Annotated[str, Meta(description="Store it: it is not shown again.", examples=["lsk_…"])]
+
+
+class KeyList(ApiDocument, kw_only=True):
+    """All keys of the tenant."""
+
+    keys: list[KeyDocument]
+
+
+class RetryDocument(ApiDocument, kw_only=True):
+    """How often and how soon an attempt is repeated."""
+
+    max_attempts: int | None
+    base: Annotated[str | None, Meta(examples=["1s"])]
+    cap: Annotated[str | None, Meta(examples=["5m"])]
+
+
+class ResourcesDocument(ApiDocument, kw_only=True, omit_defaults=True):
+    """What an attempt may use."""
+
+    cpu: Annotated[str | None, Meta(examples=["10m"])] = None
+    memory_bytes: int | None = None
+    open_files: int | None = None
+    file_bytes: int | None = None
+
+
+class HealthLimitsDocument(ApiDocument, kw_only=True, omit_defaults=True):
+    """When a running task counts as unhealthy."""
+
+    longest_run: str | None = None
+    healthy_within: str | None = None
+    warning_within: str | None = None
+
+
+class DefinitionDocument(ApiDocument, kw_only=True):
+    """A version of a definition; fields that it does not set are null."""
+
+    name: str
+    version: Annotated[int, Meta(description="0: built in.")]
+    runner: RunnerKind
+    options: dict[str, Any]
+    description: str | None
+    queue: str | None
+    priority: Priority
+    timeout: Annotated[str | None, Meta(examples=["15m"])]
+    retry: RetryDocument | None
+    retry_on_timeout: bool
+    retryable_exit_codes: list[int]
+    requires_review: bool
+    isolation: Literal["fork", "pool", "spawn"]
+    resources: ResourcesDocument | None
+    pty: bool
+    health: HealthLimitsDocument | None
+
+
+class DefinitionList(ApiDocument, kw_only=True):
+    """Definitions."""
+
+    definitions: list[DefinitionDocument]
+
+
+# Dead letters -----------------------------------------------------------------------------------
+
+
+class DeadLetterDocument(ApiDocument, kw_only=True):
+    """A dead letter; for a message without a task, the task's fields are null."""
+
+    id: str
+    kind: Literal["task", "message"]
+    at: Timestamp
+    queue: str
+    error: str
+    category: str | None
+    request_id: str | None
+    job_id: str | None
+    task_id: str | None
+    name: str | None
+    round: int | None
+    attempts_used: int | None
+    max_attempts: int | None
+    receives: int | None
+
+
+class DeadLetterPage(ApiDocument, kw_only=True):
+    """Dead letters, the latest first."""
+
+    dead_letters: list[DeadLetterDocument]
+    count: Annotated[int, Meta(description="On all pages.")]
+    cursor: NextCursor
+
+
+class DeadLetterKindDocument(ApiDocument, kw_only=True):
+    """The number of dead letters of one kind."""
+
+    queue: str
+    category: Annotated[
+        str, Meta(description="The error's category; `message`: a message without a task.")
+    ]
+    count: int
+
+
+class DeadLetterCountsDocument(ApiDocument, kw_only=True):
+    """The number of dead letters."""
+
+    count: Annotated[int, Meta(description="All of them.")]
+    tasks: Annotated[int, Meta(description="Those that a replay would run again.")]
+    messages: int
+    kinds: Annotated[list[DeadLetterKindDocument], Meta(description="The most frequent first.")]
+
+
+class PastAttemptDocument(ApiDocument, kw_only=True):
+    """An attempt that has ended."""
+
+    attempt: int
+    round: int
+    worker_id: str | None
+    started_at: Timestamp | None
+    ended_at: Timestamp | None
+    duration_ms: int | None
+    outcome: str | None
+    error: str | None
+    category: str | None
+    exit_code: int | None
+
+
+class OutputLineDocument(ApiDocument, kw_only=True):
+    """A line of output."""
+
+    stream: Literal["stdout", "stderr", "log"]
+    text: str
+
+
+class PostMortemDocument(DeadLetterDocument, kw_only=True):
+    """A dead letter with its attempts and the last lines of its output."""
+
+    ended_by: str | None
+    body: str | None
+    body_bytes: int | None
+    sent_at: Timestamp | None
+    input_bytes: int
+    task: TaskDocument | None
+    attempts: list[PastAttemptDocument]
+    last_lines: list[OutputLineDocument]
+
+
+class ReplayedTaskDocument(ApiDocument, kw_only=True):
+    """A task that runs again."""
+
+    request_id: str
+    round: int
+
+
+class SkippedTaskDocument(ApiDocument, kw_only=True):
+    """A task that was not replayed."""
+
+    request_id: str
+    reason: str
+
+
+class ReplayResultDocument(ApiDocument, kw_only=True):
+    """The result of a replay."""
+
+    replayed: list[ReplayedTaskDocument]
+    skipped: list[SkippedTaskDocument]
+
+
+class ProbeDocument(ApiDocument, kw_only=True):
+    """The server answers."""
+
+    status: Literal["ok"] = "ok"
+
+
+# From rows and records --------------------------------------------------------------------------
+
+
+def task_exit_code(task: TaskRow) -> int | None:
+    """What a shell that ran the task would exit with; None while the task has not ended."""
+    if not task.state.terminal:
+        return None
+    if task.state is TaskState.COMPLETED:
+        return task.exit_code or 0
+    failure = task.failure
+    if task.state is TaskState.CANCELLED or failure is None:
+        return _FAILED_CODE
+    if failure.category is ErrorCategory.TIMEOUT:
+        return TIMED_OUT_CODE
+    if failure.exit_code is not None:
+        return failure.exit_code
+    number = signal.Signals.__members__.get(failure.signal or "")
+    return _FAILED_CODE if number is None else _SIGNAL_BASE + number
+
+
+def job_exit_code(job: JobRow, tasks: Iterable[TaskRow]) -> int | None:
+    """The exit code of the task of a job with one task, otherwise 0 or 1; None while it runs."""
+    if not job.state.terminal:
+        return None
+    if job.total == 1:
+        return next((task_exit_code(task) for task in tasks), None)
+    return 0 if job.state is JobState.COMPLETED else _FAILED_CODE
+
+
+def job_fields(job: JobRow, tasks: Iterable[TaskRow]) -> dict[str, Any]:
+    """The fields of ``JobDocument``; ``tasks`` must have the task of a job with one task."""
+    settled = len(job.ended) + len(job.blocked)
+    return {
+        "job_id": job.id,
+        "name": job.spec.name,
+        "status": job.state,
+        "exit_code": job_exit_code(job, tasks),
+        "total_tasks": job.total,
+        "progress": JobProgressDocument(
+            completed=len(job.completed),
+            failed=len(job.failed),
+            cancelled=len(job.cancelled),
+            blocked=len(job.blocked),
+            open=job.total - settled,
+        ),
+        "request_id": job.spec.request_id,
+        "round": job.round,
+        "usage": _usage_document(job.usage),
+        "created_at": format_timestamp(job.spec.created_at),
+        "finished_at": format_optional_timestamp(job.finished_at),
+        "duration_ms": _milliseconds(
+            job.finished_at - job.spec.created_at if job.finished_at else None
+        ),
+    }
+
+
+def task_fields(task: TaskRow, last_event: Event | None) -> dict[str, Any]:
+    """The fields of ``TaskDocument``."""
+    usage = task.usage + task.lease.usage if task.lease else task.usage
+    return {
+        "request_id": task.id,
+        "task_id": task.spec.key,
+        "job_id": task.spec.job_id,
+        "name": task.spec.definition,
+        "status": task.state,
+        "exit_code": task.exit_code,
+        "queue": task.spec.queue,
+        "priority": task.spec.priority.name.lower(),
+        "attempt": task.attempt,
+        "attempts_used": task.attempts_used,
+        "max_attempts": task.spec.retry.max_attempts,
+        "worker_id": task.lease.worker_id if task.lease else None,
+        "error": _error_document(task.failure),
+        "parked": _parked_document(task.parked),
+        "created_at": format_timestamp(task.spec.created_at),
+        "due_at": format_optional_timestamp(task.due_at),
+        "started_at": format_optional_timestamp(task.started_at),
+        "finished_at": format_optional_timestamp(task.finished_at),
+        "duration_ms": _milliseconds(task.ran_for),
+        "usage": _usage_document(usage),
+        "last_event": LastEventDocument(type=last_event.type, at=format_timestamp(last_event.at))
+        if last_event
+        else None,
+    }
+
+
+def _parked_document(parked: ParkRecord | None) -> ParkedDocument | None:
+    if parked is None:
+        return None
+    return ParkedDocument(
+        budget=parked.scope.value, reason=parked.reason, at=format_timestamp(parked.at)
+    )
+
+
+def _usage_document(usage: Usage) -> UsageDocument:
+    return UsageDocument(cost_usd=usage.cost_usd, turns=usage.turns, tokens=total_tokens(usage))
+
+
+def _error_document(failure: Failure | None) -> ErrorDocument | None:
+    if failure is None:
+        return None
+    return ErrorDocument(
+        message=failure.message,
+        category=failure.category.value,
+        type=failure.error_type,
+        signal=failure.signal,
+    )
+
+
+def reason_document(reason: WhyReason) -> WhyReasonDocument:
+    """A reason, with the command that would resolve it."""
+    return WhyReasonDocument(
+        code=reason.code.value,
+        text=reason.text,
+        since=format_optional_timestamp(reason.since),
+        until=format_optional_timestamp(reason.until),
+        request_id=reason.task_id,
+        remedy=command_of(reason.remedy) if reason.remedy else None,
+    )
+
+
+def command_of(remedy: Remedy) -> str:
+    """Returns the command that carries out a remedy."""
+    command = _COMMANDS[remedy.action].format(
+        target=remedy.target or "today", amount=_AMOUNTS[remedy.unit or BudgetUnit.USD]
+    )
+    return f"longshore {command}"
+
+
+def output_chunk_document(job_id: str, key: str, chunk: OutputChunk) -> OutputChunkDocument:
+    """A chunk of output of the task ``key`` of a job."""
+    text = chunk.data.decode(errors="replace")
+    is_text = text.encode() == chunk.data
+    return OutputChunkDocument(
+        id=f"{chunk.attempt}.{chunk.end}",
+        job_id=job_id,
+        task_id=key,
+        attempt=chunk.attempt,
+        sequence=chunk.sequence,
+        at=format_timestamp(chunk.at),
+        stream=chunk.stream,
+        text=text,
+        base64=None if is_text else base64.b64encode(chunk.data).decode(),
+        last_sequence=chunk.last,
+    )
+
+
+def output_chunk(document: OutputChunkDocument) -> OutputChunk:
+    """The chunk that a document was made of, with its time in milliseconds."""
+    return OutputChunk(
+        attempt=document.attempt,
+        sequence=document.sequence,
+        at=datetime.fromisoformat(document.at),
+        stream=document.stream,
+        data=document.data,
+        last=document.last_sequence,
+    )
+
+
+def event_document(
+    event: Event, properties: Mapping[str, Any], *, environment: str, ttl_days: int
+) -> EventDocument:
+    """An event with its whole properties.
+
+    Args:
+        ttl_days: How long the event store keeps events; 0: forever.
+    """
+    ttl_at = event.at + timedelta(days=ttl_days) if ttl_days else None
+    wire = to_wire(event, environment=environment, ttl_at=ttl_at)
+    return msgspec.convert({**wire, "properties": properties}, EventDocument)
+
+
+def health_check_document(properties: Mapping[str, Any], at: datetime) -> HealthCheckDocument:
+    """A health check from the properties of its event."""
+    fields = {**properties, "checkedAt": format_timestamp(at)}
+    return msgspec.convert(fields, HealthCheckDocument)
+
+
+def task_health_document(task: TaskRow, check: CheckedTask | None) -> TaskHealthDocument:
+    """The health of a task; ``check`` is None for a task that does not run."""
+    return TaskHealthDocument(
+        request_id=task.id,
+        status=task.state,
+        health=check.health if check else None,
+        elapsed_ms=_milliseconds(check.elapsed) if check else None,
+        silent_ms=_milliseconds(check.silence) if check else None,
+        last_event_type=check.last_event_type if check else None,
+        worker_id=check.worker_id if check else None,
+    )
+
+
+def paused_queue_document(pause: QueuePause) -> PausedQueueDocument:
+    """A pause or a hold."""
+    return PausedQueueDocument(
+        name=pause.name,
+        by=pause.by,
+        reason=pause.reason,
+        at=format_timestamp(pause.at),
+        until=format_optional_timestamp(pause.until),
+    )
+
+
+def budget_status_document(status: BudgetStatus) -> BudgetStatusDocument:
+    """A budget and what is spent of it."""
+    return BudgetStatusDocument(
+        limit=budget_document(status.limit),
+        added=budget_document(status.added),
+        spent=_spend_document(status.spent),
+        reserved=_spend_document(status.reserved),
+    )
+
+
+def budget_document(budget: Budget) -> BudgetDocument:
+    """The amounts of a budget."""
+    return BudgetDocument(usd=budget.usd, tokens=budget.tokens, minutes=budget.minutes)
+
+
+def _spend_document(usage: Usage) -> SpendDocument:
+    return SpendDocument(usd=usage.cost_usd, tokens=total_tokens(usage), minutes=usage.seconds / 60)
+
+
+def key_fields(record: KeyRecord) -> dict[str, Any]:
+    """The fields of ``KeyDocument``."""
+    return {
+        "id": record.id,
+        "name": record.name,
+        "scopes": sorted(record.scopes),
+        "created_at": format_timestamp(record.created_at),
+        "revoked_at": format_optional_timestamp(record.revoked_at),
+    }
+
+
+def definition_document(definition: Definition) -> DefinitionDocument:
+    """A definition, which can be sent again."""
+    retry = definition.retry
+    return DefinitionDocument(
+        name=definition.name,
+        version=definition.version,
+        runner=definition.runner,
+        options=dict(definition.options),
+        description=definition.description,
+        queue=definition.queue,
+        priority=definition.priority.name.lower(),  # type: ignore[arg-type]
+        timeout=_duration_text(definition.timeout),
+        retry=RetryDocument(
+            max_attempts=retry.max_attempts,
+            base=_duration_text(retry.base),
+            cap=_duration_text(retry.cap),
+        )
+        if retry
+        else None,
+        retry_on_timeout=definition.retry_on_timeout,
+        retryable_exit_codes=list(definition.retryable_exit_codes),
+        requires_review=definition.requires_review,
+        isolation=definition.isolation.value,
+        resources=_resources_document(definition.resources),
+        pty=definition.pty,
+        health=_health_limits_document(definition.health),
+    )
+
+
+def definition_request(definition: Definition) -> dict[str, Any]:
+    """A definition as it is written in a file: without version and without unset fields."""
+    fields = to_dict(definition_document(definition))
+    del fields["version"]
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _duration_text(duration: timedelta | None) -> str | None:
+    return None if duration is None else format_duration(duration)
+
+
+def _resources_document(resources: ResourceLimits) -> ResourcesDocument | None:
+    if resources == UNLIMITED:
+        return None
+    return ResourcesDocument(
+        cpu=_duration_text(resources.cpu),
+        memory_bytes=resources.memory_bytes,
+        open_files=resources.open_files,
+        file_bytes=resources.file_bytes,
+    )
+
+
+def _health_limits_document(health: HealthThresholds | None) -> HealthLimitsDocument | None:
+    if health is None:
+        return None
+    return HealthLimitsDocument(
+        longest_run=_duration_text(health.longest_run),
+        healthy_within=_duration_text(health.healthy_within),
+        warning_within=_duration_text(health.warning_within),
+    )
+
+
+def _dead_letter_fields(letter: DeadLetter) -> dict[str, Any]:
+    row, message = letter.row, letter.message
+    return {
+        "id": letter.id,
+        "kind": "task" if message is None else "message",
+        "at": format_timestamp(letter.at),
+        "queue": letter.queue,
+        "error": letter.reason,
+        "category": letter.category.value if letter.category else None,
+        "request_id": row.id if row else None,
+        "job_id": row.spec.job_id if row else None,
+        "task_id": row.spec.key if row else None,
+        "name": row.spec.definition if row else None,
+        "round": row.round if row else None,
+        "attempts_used": row.attempts_used if row else None,
+        "max_attempts": row.spec.retry.max_attempts if row else None,
+        "receives": message.receive_count if message else None,
+    }
+
+
+def dead_letter_document(letter: DeadLetter) -> DeadLetterDocument:
+    """A dead letter in a listing."""
+    return DeadLetterDocument(**_dead_letter_fields(letter))
+
+
+def post_mortem_document(post_mortem: PostMortem, task: TaskDocument | None) -> PostMortemDocument:
+    """A dead letter with its history."""
+    row, message = post_mortem.letter.row, post_mortem.letter.message
+    return PostMortemDocument(
+        **_dead_letter_fields(post_mortem.letter),
+        ended_by=post_mortem.ended_by,
+        body=safe_excerpt(message.body, limit=_BODY_CHARACTERS) if message else None,
+        body_bytes=len(message.body.encode()) if message else None,
+        sent_at=format_timestamp(message.sent_at) if message else None,
+        input_bytes=row.spec.input.size if row and row.spec.input else 0,
+        task=task,
+        attempts=[_attempt_document(attempt) for attempt in post_mortem.attempts],
+        last_lines=[
+            OutputLineDocument(stream=line.stream.value, text=line.text)  # type: ignore[arg-type]
+            for line in post_mortem.last_lines
+        ],
+    )
+
+
+def _attempt_document(attempt: PastAttempt) -> PastAttemptDocument:
+    return PastAttemptDocument(
+        attempt=attempt.number,
+        round=attempt.round,
+        worker_id=attempt.worker_id,
+        started_at=format_optional_timestamp(attempt.started_at),
+        ended_at=format_optional_timestamp(attempt.ended_at),
+        duration_ms=_milliseconds(attempt.duration),
+        outcome=attempt.outcome,
+        error=attempt.error,
+        category=attempt.category,
+        exit_code=attempt.exit_code,
+    )
+
+
+def state_counts(states: Iterable[TaskState]) -> dict[TaskState, int]:
+    """The number of tasks in each state, zeros included."""
+    counted = list(states)
+    return {state: counted.count(state) for state in TaskState}
+
+
+def format_timestamp(moment: datetime) -> str:
+    """A time as documents have it."""
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def format_optional_timestamp(moment: datetime | None) -> str | None:
+    """A time as documents have it, or None."""
+    return None if moment is None else format_timestamp(moment)
+
+
+def _milliseconds(duration: timedelta | None) -> int | None:
+    return None if duration is None else duration // timedelta(milliseconds=1)

@@ -1,8 +1,8 @@
-"""The relay: brings what was committed from the ledger's stream to the bus, in its order.
+"""The relay: publishes the events of the ledger's stream on the bus, in the stream's order.
 
-A stream is read from the first record on that was not dealt with, so one that cannot be told holds
-up those behind it; one that cannot even be read must not, and is put where somebody looks after it.
-Whatever is told twice is told twice: nobody is harmed by it.
+A stream is read again from the first record that was not handled, so an event that cannot be
+published blocks later ones. A record that cannot be read is put aside and blocks nothing.
+Publishing twice is safe: consumers are idempotent.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Record = Mapping[str, Any]
 
 
 class Relay:
-    """Tells of what a stream's records tell of."""
+    """Publishes the events in a stream's records."""
 
     def __init__(
         self,
         *,
         bus: EventBus,
-        place_of: Callable[[Record], str],
-        told_by: Callable[[Record], Sequence[Event]],
-        aside: Callable[[Record, str], Awaitable[None]],
+        position_of: Callable[[Record], str],
+        events_in: Callable[[Record], Sequence[Event]],
+        dead_letter: Callable[[Record, str], Awaitable[None]],
     ) -> None:
         """See the class.
 
@@ -39,47 +39,49 @@ class Relay:
             aside: Puts a record that cannot be read where somebody looks after it, and says why.
         """
         self._bus = bus
-        self._place_of = place_of
-        self._told_by = told_by
-        self._aside = aside
+        self._position_of = position_of
+        self._events_in = events_in
+        self._dead_letter = dead_letter
 
-    async def tell(self, records: Sequence[Record]) -> str | None:
-        """Tell all of it; the place of the first record that must come again, or None."""
+    async def publish(self, records: Sequence[Record]) -> str | None:
+        """Publish all events. Returns the first record's position to read again, or None."""
         places: dict[str, str] = {}  # by event
         events: list[Event] = []
         failed: set[str] = set()
         for record in records:
-            place = self._place_of(record)
+            place = self._position_of(record)
             try:
-                told = self._told_by(record)
+                told = self._events_in(record)
             except UsageError as error:
-                if not await self._put_aside(record, place, str(error)):
+                if not await self._try_dead_letter(record, place, str(error)):
                     failed.add(place)
                 continue
             events += told
             places |= {event.id: place for event in told}
-        failed |= {places[event.id] for event in await self._publish(events)}
-        return next((place for place in map(self._place_of, records) if place in failed), None)
+        failed |= {places[event.id] for event in await self._publish_events(events)}
+        return next((place for place in map(self._position_of, records) if place in failed), None)
 
-    async def _publish(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Those that were not accepted, as far as is known."""
+    async def _publish_events(self, events: Sequence[Event]) -> Sequence[Event]:
+        """Returns the events that were not accepted, as far as is known."""
         if not events:
             return ()
         try:
             refused = await self._bus.publish(events)
         except BackendError:
-            logger.exception("relay.refused")
+            logger.exception("relay.publish_failed")
             return events
         if refused:
-            logger.warning("relay.untold", extra={"events": [event.id for event in refused]})
+            logger.warning(
+                "relay.publish_rejected", extra={"events": [event.id for event in refused]}
+            )
         return refused
 
-    async def _put_aside(self, record: Record, place: str, reason: str) -> bool:
-        about = {"place": place, "reason": reason}
+    async def _try_dead_letter(self, record: Record, position: str, reason: str) -> bool:
+        about = {"position": position, "reason": reason}
         try:
-            await self._aside(record, reason)
+            await self._dead_letter(record, reason)
         except BackendError as error:
-            logger.warning("relay.not_put_aside", extra={**about, "error": str(error)})
+            logger.warning("relay.dead_letter_failed", extra={**about, "error": str(error)})
             return False
-        logger.error("relay.unreadable", extra=about)
+        logger.error("relay.record_rejected", extra=about)
         return True

@@ -15,25 +15,26 @@ from enum import StrEnum
 from typing import Protocol
 
 from longshore.core.supervision import (
-    Decision,
-    Drain,
-    GivenUp,
-    Hurry,
-    Kill,
-    Start,
+    DrainWorker,
+    KillWorker,
+    StartWorker,
+    StopWorkerNow,
     Supervision,
+    SupervisionAction,
+    SupervisionFailure,
     SupervisionPolicy,
 )
 from longshore.ports.clock import Clock
+from longshore.services.race import race
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY = timedelta(seconds=1)
-NOT_STARTED = 126
+CHECK_INTERVAL = timedelta(seconds=1)
+START_FAILED = 126
 """The code of a worker that could not be started at all, as a shell has it."""
 
 
-class Word(StrEnum):
+class WorkerStatus(StrEnum):
     """What a worker tells its supervisor."""
 
     SERVING = "serving"
@@ -48,7 +49,7 @@ class WorkerProcess(Protocol):
         """By which the operating system knows it."""
         ...
 
-    def ask_to_end(self) -> None:
+    def request_stop(self) -> None:
         """The first time: drain. The second time: give back what runs. No harm if it has ended."""
         ...
 
@@ -60,12 +61,12 @@ class WorkerProcess(Protocol):
         """Resident memory of the process itself; 0 if that cannot be seen."""
         ...
 
-    async def ended(self) -> int:
+    async def wait(self) -> int:
         """Wait for its end; its exit code, or minus the signal that ended it."""
         ...
 
 
-StartWorker = Callable[[int, Callable[[Word], None]], WorkerProcess]
+WorkerLauncher = Callable[[int, Callable[[WorkerStatus], None]], WorkerProcess]
 """Starts a worker for a place, by its number, and hands on what that worker says.
 
 An ``OSError`` says that it could not be started.
@@ -73,31 +74,31 @@ An ``OSError`` says that it could not be started.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Running:
-    place: int
+class _WorkerHandle:
+    slot: int
     process: WorkerProcess
 
-    def tell(self, event: str, level: int = logging.INFO, **fields: object) -> None:
+    def log(self, event: str, level: int = logging.INFO, **fields: object) -> None:
         """A record about it."""
-        known = {"worker": self.place, "pid": self.process.process_id}
+        known = {"worker": self.slot, "pid": self.process.process_id}
         logger.log(level, event, extra={**known, **fields})
 
 
 class Supervisor:
     """Runs until all workers have ended."""
 
-    def __init__(self, policy: SupervisionPolicy, start: StartWorker, clock: Clock) -> None:
+    def __init__(self, policy: SupervisionPolicy, start: WorkerLauncher, clock: Clock) -> None:
         self._start = start
         self._clock = clock
         self._supervision = Supervision(policy, now=clock.elapsed(), local=clock.now().astimezone())
-        self._running: dict[int, _Running] = {}  # by their serials
-        self._waiting: set[asyncio.Task[None]] = set()
+        self._running: dict[int, _WorkerHandle] = {}  # by their serials
+        self._watchers: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
 
     @property
-    def given_up(self) -> GivenUp | None:
+    def failure(self) -> SupervisionFailure | None:
         """Why it gave up; None: it has not."""
-        return self._supervision.given_up
+        return self._supervision.failure
 
     @property
     def running(self) -> int:
@@ -119,76 +120,68 @@ class Supervisor:
         try:
             while not self._supervision.finished:
                 self._changed.clear()
-                self._look()
-                await self._until_next_look()
+                self._check()
+                await self._wait_for_next_check()
         finally:
             # Should this break, nobody is killed: the workers notice and drain by themselves.
-            for waiting in self._waiting:
+            for waiting in self._watchers:
                 waiting.cancel()
-            await asyncio.gather(*self._waiting, return_exceptions=True)
+            await asyncio.gather(*self._watchers, return_exceptions=True)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         for serial, running in self._running.items():
-            self._supervision.measured(serial, running.process.memory_bytes())
+            self._supervision.memory_measured(serial, running.process.memory_bytes())
         now, local = self._clock.elapsed(), self._clock.now().astimezone()
         for decision in self._supervision.decide(now=now, local=local):
             self._carry_out(decision)
 
-    def _carry_out(self, decision: Decision) -> None:
+    def _carry_out(self, decision: SupervisionAction) -> None:
         match decision:
-            case Start(place=place, serial=serial):
-                self._begin(place, serial)
-            case Drain(serial=serial, reason=reason):
-                self._running[serial].tell("worker.draining", reason=reason.value)
-                self._running[serial].process.ask_to_end()
-            case Hurry(serial=serial):
-                self._running[serial].tell("worker.hurried")
-                self._running[serial].process.ask_to_end()
-            case Kill(serial=serial):
-                self._running[serial].tell("worker.killed", logging.WARNING)
+            case StartWorker(slot=place, serial=serial):
+                self._start_worker(place, serial)
+            case DrainWorker(serial=serial, reason=reason):
+                self._running[serial].log("worker.draining", reason=reason.value)
+                self._running[serial].process.request_stop()
+            case StopWorkerNow(serial=serial):
+                self._running[serial].log("worker.stopped_now")
+                self._running[serial].process.request_stop()
+            case KillWorker(serial=serial):
+                self._running[serial].log("worker.killed", logging.WARNING)
                 self._running[serial].process.kill()
 
-    def _begin(self, place: int, serial: int) -> None:
+    def _start_worker(self, slot: int, serial: int) -> None:
         try:
-            process = self._start(place, lambda word: self._heard(serial, word))
+            process = self._start(slot, lambda word: self._on_status(serial, word))
         except OSError as error:
-            logger.warning("worker.not_started", extra={"worker": place, "error": str(error)})
-            self._supervision.ended(serial, NOT_STARTED, now=self._clock.elapsed())
+            logger.warning("worker.start_failed", extra={"worker": slot, "error": str(error)})
+            self._supervision.worker_ended(serial, START_FAILED, now=self._clock.elapsed())
             self._changed.set()
             return
-        running = self._running[serial] = _Running(place=place, process=process)
-        running.tell("worker.started")
-        waiting = asyncio.ensure_future(self._see_to_the_end(serial, running))
-        self._waiting.add(waiting)
-        waiting.add_done_callback(self._waiting.discard)
+        running = self._running[serial] = _WorkerHandle(slot=slot, process=process)
+        running.log("worker.started")
+        waiting = asyncio.ensure_future(self._watch(serial, running))
+        self._watchers.add(waiting)
+        waiting.add_done_callback(self._watchers.discard)
 
-    async def _see_to_the_end(self, serial: int, running: _Running) -> None:
-        code = await running.process.ended()
-        running.tell("worker.ended", code=code)
+    async def _watch(self, serial: int, running: _WorkerHandle) -> None:
+        code = await running.process.wait()
+        running.log("worker.ended", code=code)
         del self._running[serial]
-        self._supervision.ended(serial, code, now=self._clock.elapsed())
+        self._supervision.worker_ended(serial, code, now=self._clock.elapsed())
         self._changed.set()
 
-    def _heard(self, serial: int, word: Word) -> None:
+    def _on_status(self, serial: int, status: WorkerStatus) -> None:
         if serial not in self._running:
             return  # its last words came after its end
-        match word:
-            case Word.SERVING:
-                self._supervision.serving(serial)
-            case Word.DRAINING:
-                self._supervision.draining(serial, now=self._clock.elapsed())
+        match status:
+            case WorkerStatus.SERVING:
+                self._supervision.worker_serving(serial)
+            case WorkerStatus.DRAINING:
+                self._supervision.worker_draining(serial, now=self._clock.elapsed())
         self._changed.set()
 
-    async def _until_next_look(self) -> None:
-        due_in = self._supervision.due_in(self._clock.elapsed())
-        longest = LOOK_EVERY if due_in is None else min(due_in, LOOK_EVERY)
-        waits = [
-            asyncio.ensure_future(self._changed.wait()),
-            asyncio.ensure_future(self._clock.sleep(longest)),
-        ]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+    async def _wait_for_next_check(self) -> None:
+        due_in = self._supervision.time_until_due(self._clock.elapsed())
+        longest = CHECK_INTERVAL if due_in is None else min(due_in, CHECK_INTERVAL)
+        async with race(self._changed.wait(), self._clock.sleep(longest)):
+            pass

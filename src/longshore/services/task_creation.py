@@ -1,22 +1,23 @@
-"""Creating tasks' rows: what submitting a job and adding tasks to one have in common.
+"""Creates the rows of tasks, for submitted jobs and for tasks added to jobs.
 
-On a ledger that commits one row at a time an intent says which tasks are to be created. Its body
-holds all that the rows are made of, so that whoever finishes it arrives at the same ones.
+On a ledger that commits one row at a time, an intent says which tasks to create. Its body contains
+everything that the rows are made of, so that any process that finishes it creates the same rows.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
-from longshore.core import task as tasks
-from longshore.core.backoff import RetryPolicy
-from longshore.core.dag import PROBLEM_LIMIT, Problem
-from longshore.core.definition import BUILTIN, Definition
-from longshore.core.planning import Plan, PlannedTask
-from longshore.core.rows import Intent
-from longshore.core.submission import canonical_text, definitions_named_in
+from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
+from longshore.core.jobs.dag import PROBLEM_LIMIT, Problem
+from longshore.core.jobs.planning import PlannedTask, SubmissionPlan
+from longshore.core.jobs.submission import canonical_text, referenced_definitions
+from longshore.core.tasks import task as tasks
+from longshore.core.tasks.backoff import RetryPolicy
+from longshore.core.tasks.rows import Intent
 from longshore.errors import InvalidJob, UsageError, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.services.transitions import Transitions
@@ -25,7 +26,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class TaskCreation:
-    """Makes rows of planned tasks."""
+    """Creates the rows of planned tasks."""
 
     def __init__(
         self,
@@ -42,38 +43,42 @@ class TaskCreation:
         self.retry = retry
         self.task_limit = task_limit
 
-    async def definitions(
-        self, tenant: str, document: Any
+    async def find_definitions(
+        self, tenant: str, document: Any, own: Collection[str] = ()
     ) -> tuple[dict[str, Definition], list[Problem]]:
-        """The definitions that the document names, and the names that nobody knows."""
-        found: dict[str, Definition | None] = {}
+        """Returns the stored definitions that the document names, and the unknown names.
+
+        Args:
+            own: Names of definitions that come with the document.
+        """
+        definitions: dict[str, Definition | None] = {}
         unknown: list[Problem] = []
-        for path, name in definitions_named_in(document):
-            if name not in found:
+        for path, name in referenced_definitions(document):
+            if name not in definitions:
                 stored = await self._backend.definitions.get(tenant, name)
-                found[name] = stored or BUILTIN.get(name)
-            if found[name] is None:
+                definitions[name] = stored or BUILTIN_DEFINITIONS.get(name)
+            if definitions[name] is None and name not in own:
                 unknown.append(Problem(path=path, message=f"no definition is called {name!r}"))
             if len(unknown) == PROBLEM_LIMIT:
                 break
-        return {name: one for name, one in found.items() if one is not None}, unknown
+        return {name: item for name, item in definitions.items() if item is not None}, unknown
 
-    async def versions(self, tenant: str, versions: dict[str, int]) -> dict[str, Definition]:
-        """Definitions as they were when the tasks were accepted."""
-        found = {}
+    async def load_versions(self, tenant: str, versions: dict[str, int]) -> dict[str, Definition]:
+        """Returns the definitions in the versions with which the tasks were accepted."""
+        definitions = {}
         for name, version in versions.items():
             stored = (
                 await self._backend.definitions.get(tenant, name, version=version)
                 if version
-                else BUILTIN.get(name)
+                else BUILTIN_DEFINITIONS.get(name)
             )
             if stored is None:
                 message = f"version {version} of definition {name!r} is gone"
                 raise UsageError(message)
-            found[name] = stored
-        return found
+            definitions[name] = stored
+        return definitions
 
-    def refuse_large(self, planned: Plan) -> None:
+    def check_input_sizes(self, planned: SubmissionPlan) -> None:
         """Raises ``InvalidJob`` with all inputs that are too large."""
         limit = self._input_limit_bytes
         large = [
@@ -87,12 +92,12 @@ class TaskCreation:
         if large:
             raise InvalidJob(large)
 
-    def recipe(self, document: Any, definitions: dict[str, Definition]) -> dict[str, Any]:
-        """What an intent must hold, so that another process can make the same plan."""
+    def intent_body(self, document: Any, definitions: dict[str, Definition]) -> dict[str, Any]:
+        """Returns the body of an intent, from which another process can make the same plan."""
         return {
             "document": json.loads(canonical_text(document)),
-            "versions": {name: one.version for name, one in definitions.items()},
-            # Of the settings now, or half of the tasks might be tried more often than the others.
+            "versions": {name: item.version for name, item in definitions.items()},
+            # From the current settings: all tasks of the job must have the same number of attempts.
             "retry": {
                 "maxAttempts": self.retry.max_attempts,
                 "baseUs": self.retry.base // _MICROSECOND,
@@ -100,16 +105,16 @@ class TaskCreation:
             },
         }
 
-    async def keep_documents(self, planned: Plan) -> None:
-        """Store what the rows will refer to."""
+    async def store_documents(self, planned: SubmissionPlan) -> None:
+        """Store the documents that the rows refer to."""
         for key, data in planned.blobs:
             await self._backend.blobs.put(key, data)
 
-    async def create(self, intent: Intent, planned: Plan) -> int:
-        """Create one row after another, those that are not there yet; how many they were."""
+    async def create_tasks(self, intent: Intent, planned: SubmissionPlan) -> int:
+        """Create the rows that do not exist yet, one by one, and return how many."""
 
-        # Those that wait first: a root may be run and done before the next row is written, and
-        # whoever tells its dependents must find them.
+        # Waiting tasks first: a root may complete before the next row is written, and the
+        # dispatcher must then find its dependents.
         def waits(task: PlannedTask) -> bool:
             return not task.awaits
 
@@ -124,14 +129,14 @@ class TaskCreation:
             try:
                 await self._transitions.commit(change)
             except VersionConflict:
-                continue  # it is there already, and may have moved on
+                continue  # it exists, and may have changed since
             created += 1
         return created
 
 
-def retry_in(recipe: dict[str, Any]) -> RetryPolicy:
-    """The retries of a recipe."""
-    document = recipe["retry"]
+def retry_policy_in(body: dict[str, Any]) -> RetryPolicy:
+    """Returns the retry policy of a definition."""
+    document = body["retry"]
     return RetryPolicy(
         max_attempts=document["maxAttempts"],
         base=document["baseUs"] * _MICROSECOND,

@@ -1,8 +1,8 @@
-"""Undelivered events: kept before anything else, told to people once, brought out again on request.
+"""Undelivered events: stored first, reported to people once, and replayed on request.
 
-The blob store is all that there is of them: a message is removed from its queue when it is kept
-there and every channel knows of it. What a channel was told is kept beside it, so that a message
-that comes again, because another channel was out of reach, is not told twice to the same people.
+They are in the blob store only: a message is removed from its queue when it is stored there and
+every channel was notified. The notified channels are stored with it, so that a message that is
+received again, because another channel was unavailable, is not reported twice to one channel.
 """
 
 from __future__ import annotations
@@ -12,119 +12,119 @@ from collections.abc import Callable, Sequence
 
 from longshore.core.events.event import Event
 from longshore.core.undelivered import (
-    FOLDER,
-    Kept,
-    Undelivered,
+    KEY_PREFIX,
+    UndeliveredEvent,
     UndeliveredNotice,
-    id_in,
-    kept_from_json,
-    kept_to_json,
-    key_of,
+    UndeliveredRecord,
+    id_of_key,
+    key_of_id,
+    record_from_json,
+    record_to_json,
 )
 from longshore.errors import BackendUnavailable, NotFound, UsageError
 from longshore.ports.backend import Backend
-from longshore.services.alerting import Alerting
+from longshore.services.alerts import AlertSender
 
 logger = logging.getLogger(__name__)
 
 
 class UndeliveredEvents:
-    """Looks after events that did not get to whoever should hear of them."""
+    """Stores, reports and replays events that could not be delivered."""
 
     def __init__(
         self,
         *,
         backend: Backend,
-        alerting: Alerting,
-        read: Callable[[str], Sequence[Event]],
+        alert_sender: AlertSender,
+        decode: Callable[[str], Sequence[Event]],
         tenant: str,
     ) -> None:
-        """See the class.
+        """Create the service.
 
         Args:
-            read: The events that a message's body holds; raises UsageError if it holds none.
-            tenant: Who is told of what names no tenant.
+            read: Returns the events in a message's body; raises UsageError if it has none.
+            tenant: The tenant for events that name none.
         """
         self._backend = backend
-        self._alerting = alerting
-        self._read = read
+        self._alert_sender = alert_sender
+        self._decode = decode
         self._tenant = tenant
 
-    async def take(self, letters: Sequence[Undelivered]) -> list[Undelivered]:
-        """Keep them and tell people; returns those of which somebody is still to be told.
+    async def store_and_alert(self, letters: Sequence[UndeliveredEvent]) -> list[UndeliveredEvent]:
+        """Store events and report them. Returns those that a channel has not accepted yet.
 
         Raises:
-            BackendError: they could not be kept; nobody was told of anything.
+            BackendError: they could not be stored; nothing was reported.
         """
-        groups: dict[tuple[str, frozenset[str]], list[Undelivered]] = {}
+        groups: dict[tuple[str, frozenset[str]], list[UndeliveredEvent]] = {}
         for letter in letters:
-            kept = await self._kept(letter)
+            record = await self._store(letter)
             tenant = letter.facts().tenant or self._tenant
-            groups.setdefault((tenant, kept.told), []).append(letter)
-        left: list[Undelivered] = []
+            groups.setdefault((tenant, record.notified), []).append(letter)
+        left: list[UndeliveredEvent] = []
         for (tenant, known_to), some in groups.items():
-            told = await self._announced(tenant, known_to, some)
-            if not self._alerting.channels <= told:
+            notified = await self._alert(tenant, known_to, some)
+            if not self._alert_sender.channels <= notified:
                 left += some
         return left
 
-    async def _announced(
-        self, tenant: str, known_to: frozenset[str], letters: Sequence[Undelivered]
+    async def _alert(
+        self, tenant: str, notified: frozenset[str], letters: Sequence[UndeliveredEvent]
     ) -> frozenset[str]:
         now = self._backend.clock.now()
         notice = UndeliveredNotice(tenant=tenant, at=now, events=tuple(letters))
-        told = await self._alerting.announce(notice, known_to=known_to)
-        if told != known_to:
+        reached = await self._alert_sender.send_notice(notice, notified=notified)
+        if reached != notified:
             for letter in letters:
                 await self._backend.blobs.put(
-                    letter.key, kept_to_json(Kept(letter=letter, told=told))
+                    letter.key, record_to_json(UndeliveredRecord(event=letter, notified=reached))
                 )
-        return told
+        return reached
 
-    async def _kept(self, letter: Undelivered) -> Kept:
-        """Stored when this returns."""
+    async def _store(self, letter: UndeliveredEvent) -> UndeliveredRecord:
+        """Store an event; it is durable when this returns."""
         try:
-            return await self._read_kept(letter.key)
+            return await self._read_stored(letter.key)
         except NotFound:
-            logger.error(  # noqa: TRY400 - that it is not there is as it should be
+            logger.error(  # noqa: TRY400 - that it is missing is the normal case
                 "event.undelivered",
                 extra={"id": letter.id, "source": letter.source, "reason": letter.reason},
             )
         except UsageError as error:
             extra = {"id": letter.id, "error": str(error)}
-            logger.warning("event.kept_unreadable", extra=extra)
-        kept = Kept(letter=letter)
-        await self._backend.blobs.put(letter.key, kept_to_json(kept))
-        return kept
+            logger.warning("event.record_unreadable", extra=extra)
+        record = UndeliveredRecord(event=letter)
+        await self._backend.blobs.put(letter.key, record_to_json(record))
+        return record
 
-    async def _read_kept(self, key: str) -> Kept:
-        return kept_from_json(await self._backend.blobs.get(key))
+    async def _read_stored(self, key: str) -> UndeliveredRecord:
+        return record_from_json(await self._backend.blobs.get(key))
 
-    async def list(self, *, limit: int = 100, after: str = "") -> list[Undelivered]:
-        """What is kept, oldest first, behind the one with the id ``after``."""
-        behind = key_of(after) if after else ""
-        keys = await self._backend.blobs.keys(FOLDER, after=behind, limit=limit)
-        return [await self._named(id_in(key)) for key in keys]
+    async def list(self, *, limit: int = 100, after: str = "") -> list[UndeliveredEvent]:
+        """Returns stored events after the one with the id ``after``, the oldest first."""
+        behind = key_of_id(after) if after else ""
+        keys = await self._backend.blobs.list_keys(KEY_PREFIX, after=behind, limit=limit)
+        return [await self._get(id_of_key(key)) for key in keys]
 
-    async def _named(self, letter_id: str) -> Undelivered:
-        key = key_of(letter_id)
+    async def _get(self, letter_id: str) -> UndeliveredEvent:
+        key = key_of_id(letter_id)
         try:
-            return (await self._read_kept(key)).letter
+            return (await self._read_stored(key)).event
         except NotFound:
             raise NotFound("undelivered event", letter_id) from None
 
     async def replay(self, letter_id: str) -> int:
-        """Tell the bus once more, and forget it; how many events that were.
+        """Publish an undelivered message again, delete it, and return how many events it had.
 
-        Everybody who listens hears of them again, which harms nobody.
+        All consumers receive the events again; consumers are idempotent.
 
         Raises:
             NotFound: there is no such undelivered event.
-            UsageError: it cannot be read, and stays.
-            BackendUnavailable: the bus has not taken it, and it stays.
+            UsageError: it cannot be read, and stays stored.
+            BackendUnavailable: the bus did not accept it, and it stays stored.
         """
-        letter = await self._named(letter_id)
-        events = self._read(letter.body)
+        letter = await self._get(letter_id)
+        events = self._decode(letter.body)
         if refused := await self._backend.bus.publish(events):
             message = f"{len(refused)} of {len(events)} events were not accepted by the bus"
             raise BackendUnavailable(message)

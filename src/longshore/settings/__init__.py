@@ -22,33 +22,33 @@ from typing import Any, Final, get_args
 from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
-from longshore.core.sanitise import mask_secrets
+from longshore.core.text.sanitise import mask_secrets
 from longshore.errors import ConfigurationError
-from longshore.settings.foreign import FOREIGN_NAMES, foreign_in
+from longshore.settings.aliases import ENVIRONMENT_ALIASES, read_aliases
+from longshore.settings.fields import PREFIX, Contradictions, Duration, Section, format_value
 from longshore.settings.health import AlertsSettings, HealthSettings
-from longshore.settings.section import PREFIX, Contradictions, Duration, Section, text_of
-from longshore.settings.sections import (
+from longshore.settings.model import (
     DefinitionsSettings,
-    LimitsSettings,
     RetrySettings,
     Settings,
+    SizesSettings,
     SqliteSettings,
     SupervisorSettings,
     WorkerSettings,
 )
 
 __all__ = [
+    "ENVIRONMENT_ALIASES",
     "FIELDS",
-    "FOREIGN_NAMES",
     "AlertsSettings",
     "DefinitionsSettings",
     "Duration",
     "HealthSettings",
-    "LimitsSettings",
     "LoadedSettings",
     "RetrySettings",
     "SettingRow",
     "Settings",
+    "SizesSettings",
     "SqliteSettings",
     "SupervisorSettings",
     "WorkerSettings",
@@ -64,7 +64,7 @@ CONFIG_VARIABLE: Final = "LONGSHORE_CONFIG"
 TRACE_VARIABLES: Final = ("TRACEPARENT", "TRACESTATE")
 DEFAULT: Final = "default"
 # Variables that we set for a task, and no settings: a command of ours inside a task meets them.
-_MARKER_PREFIX = "LONGSHORE_ATTEMPT"
+_ATTEMPT_PREFIX = "LONGSHORE_ATTEMPT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +87,12 @@ class SettingRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Given:
+class _SourcedValue:
     value: object
     origin: str
 
 
-def _sections() -> dict[str, type[Section]]:
+def _section_classes() -> dict[str, type[Section]]:
     annotations = {name: field.annotation for name, field in Settings.model_fields.items()}
     return {
         name: kind
@@ -115,10 +115,10 @@ def variable_of(name: str) -> str:
     return PREFIX + name.replace(".", "_").upper()
 
 
-_SECTIONS: Final = _sections()
+_SECTIONS: Final = _section_classes()
 FIELDS: Final[Mapping[str, FieldInfo]] = dict(_fields())
 """Every setting by its name, like ``data_dir`` or ``worker.concurrency``."""
-_NAMES: Final = {variable_of(name): name for name in FIELDS}
+_NAME_BY_VARIABLE: Final = {variable_of(name): name for name in FIELDS}
 
 
 def load_settings(
@@ -151,11 +151,11 @@ def load(
     problems: list[str] = []
     in_file = _from_file(variables, cwd or Path.cwd(), problems)
     ours = {**_from_environment(variables, problems), **_from_flags(flags, problems)}
-    given = {**in_file, **_from_others(variables, {**in_file, **ours}), **ours}
+    given = {**in_file, **_from_aliases(variables, {**in_file, **ours}), **ours}
     try:
-        settings = Settings(**_nested(given))
+        settings = Settings(**_nest(given))
     except ValidationError as error:
-        problems.extend(_problems_in(error, given))
+        problems.extend(_validation_problems(error, given))
         raise ConfigurationError(problems) from error
     if problems:
         raise ConfigurationError(problems)
@@ -168,7 +168,7 @@ def describe(loaded: LoadedSettings) -> list[SettingRow]:
     return [
         SettingRow(
             name=name,
-            value=text_of(_value_of(loaded.settings, name)),
+            value=format_value(_value_of(loaded.settings, name)),
             origin=loaded.origins[name],
             description=field.description or "",
             variable=variable_of(name),
@@ -191,36 +191,47 @@ def _environment() -> Mapping[str, str]:
     return os.environ
 
 
-def _from_flags(flags: Mapping[str, Any], problems: list[str]) -> dict[str, _Given]:
+def _from_flags(flags: Mapping[str, Any], problems: list[str]) -> dict[str, _SourcedValue]:
     given = {name: value for name, value in flags.items() if value is not None}
-    problems.extend(f"flag: {_unknown(name, FIELDS)}" for name in given if name not in FIELDS)
-    return {n: _Given(value=value, origin="flag") for n, value in given.items() if n in FIELDS}
-
-
-def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, _Given]:
-    """An empty variable counts as not set, as compose files and shells leave them."""
-    found: dict[str, _Given] = {}
-    for variable, text in environ.items():
-        if not text or not variable.startswith(PREFIX) or variable == CONFIG_VARIABLE:
-            continue
-        if variable in _NAMES:
-            origin = f"{variable} in the environment"
-            found[_NAMES[variable]] = _Given(value=text, origin=origin)
-        elif not variable.startswith(_MARKER_PREFIX):
-            problems.append(f"environment: {_unknown(variable, [*_NAMES, CONFIG_VARIABLE])}")
-    return found
-
-
-def _from_others(environ: Mapping[str, str], given: Mapping[str, _Given]) -> dict[str, _Given]:
-    """Likewise, under the names of other systems."""
-    others = {name: item.value for name, item in given.items()}
+    problems.extend(
+        f"flag: {_unknown_name_message(name, FIELDS)}" for name in given if name not in FIELDS
+    )
     return {
-        found.name: _Given(value=found.value, origin=f"{found.variable} in the environment")
-        for found in foreign_in(environ, others)
+        n: _SourcedValue(value=value, origin="flag") for n, value in given.items() if n in FIELDS
     }
 
 
-def _from_file(environ: Mapping[str, str], folder: Path, problems: list[str]) -> dict[str, _Given]:
+def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, _SourcedValue]:
+    """An empty variable counts as not set, as compose files and shells leave them."""
+    found: dict[str, _SourcedValue] = {}
+    for variable, text in environ.items():
+        if not text or not variable.startswith(PREFIX) or variable == CONFIG_VARIABLE:
+            continue
+        if variable in _NAME_BY_VARIABLE:
+            origin = f"{variable} in the environment"
+            found[_NAME_BY_VARIABLE[variable]] = _SourcedValue(value=text, origin=origin)
+        elif not variable.startswith(_ATTEMPT_PREFIX):
+            problems.append(
+                "environment:"
+                f" {_unknown_name_message(variable, [*_NAME_BY_VARIABLE, CONFIG_VARIABLE])}"
+            )
+    return found
+
+
+def _from_aliases(
+    environ: Mapping[str, str], values: Mapping[str, _SourcedValue]
+) -> dict[str, _SourcedValue]:
+    """Likewise, under the names of other systems."""
+    others = {name: item.value for name, item in values.items()}
+    return {
+        found.name: _SourcedValue(value=found.value, origin=f"{found.variable} in the environment")
+        for found in read_aliases(environ, others)
+    }
+
+
+def _from_file(
+    environ: Mapping[str, str], folder: Path, problems: list[str]
+) -> dict[str, _SourcedValue]:
     named = environ.get(CONFIG_VARIABLE, "")
     origin = named or CONFIG_FILE
     try:
@@ -233,17 +244,17 @@ def _from_file(environ: Mapping[str, str], folder: Path, problems: list[str]) ->
         problems.append(f"{origin}: {error}")
         return {}
     found = {}
-    for name, value in _flat(document):
+    for name, value in _flatten(document):
         if name in FIELDS:
-            found[name] = _Given(value=value, origin=origin)
+            found[name] = _SourcedValue(value=value, origin=origin)
         elif name in _SECTIONS:
             problems.append(f"{origin}: {name} must be a table: [{name}]")
         else:
-            problems.append(f"{origin}: {_unknown(name, [*FIELDS, *_SECTIONS])}")
+            problems.append(f"{origin}: {_unknown_name_message(name, [*FIELDS, *_SECTIONS])}")
     return found
 
 
-def _flat(document: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+def _flatten(document: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     for name, value in document.items():
         if name in _SECTIONS and isinstance(value, dict):
             yield from ((f"{name}.{inner}", inner_value) for inner, inner_value in value.items())
@@ -251,9 +262,9 @@ def _flat(document: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
-def _nested(given: Mapping[str, _Given]) -> dict[str, Any]:
+def _nest(values: Mapping[str, _SourcedValue]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
-    for name, item in given.items():
+    for name, item in values.items():
         section, _, inner = name.rpartition(".")
         (nested.setdefault(section, {}) if section else nested)[inner] = item.value
     return nested
@@ -264,12 +275,14 @@ def _value_of(settings: Settings, name: str) -> object:
     return getattr(getattr(settings, section) if section else settings, inner)
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, list(known), n=1)
+def _unknown_name_message(name: str, names: Iterable[str]) -> str:
+    close = get_close_matches(name, list(names), n=1)
     return f"no setting is called {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
 
 
-def _problems_in(error: ValidationError, given: Mapping[str, _Given]) -> Iterator[str]:
+def _validation_problems(
+    error: ValidationError, values: Mapping[str, _SourcedValue]
+) -> Iterator[str]:
     for found in error.errors(include_url=False):
         cause = found.get("ctx", {}).get("error")
         if isinstance(cause, Contradictions):
@@ -278,13 +291,13 @@ def _problems_in(error: ValidationError, given: Mapping[str, _Given]) -> Iterato
         # Longer than a name where one item of a list is wrong.
         place = ".".join(str(part) for part in found["loc"][:2])
         name = place if place in FIELDS else str(found["loc"][0])
-        message = str(cause or f"{found['msg']}, not {given[name].value!r}")
-        if _secret(FIELDS[name].annotation):
+        message = str(cause or f"{found['msg']}, not {values[name].value!r}")
+        if _is_secret(FIELDS[name].annotation):
             # What was given stands in pydantic's own words, never in ours.
             message = str(cause) if cause else "the value is not valid"
         # The value stands in it as it was given, and it may be one that belongs elsewhere.
-        yield f"{name}: {mask_secrets(message)} ({given[name].origin})"
+        yield f"{name}: {mask_secrets(message)} ({values[name].origin})"
 
 
-def _secret(kind: object) -> bool:
-    return kind is SecretStr or any(_secret(part) for part in get_args(kind))
+def _is_secret(kind: object) -> bool:
+    return kind is SecretStr or any(_is_secret(part) for part in get_args(kind))

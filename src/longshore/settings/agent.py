@@ -9,52 +9,52 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr
 
 from longshore.core.budgets import Budget
-from longshore.settings.section import GIB, MIB, Duration, Section, bounded, none_or_value
+from longshore.settings.fields import GIB, MIB, Duration, Section, bounded, optional_value
 
 _SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 
-def _address(text: str | None) -> str | None:
+def _check_address(text: str | None) -> str | None:
     if text is not None and not text.startswith(("http://", "https://")):
         message = f"{text!r} is not an address: write it like https://api.example.com"
         raise ValueError(message)
     return text
 
 
-Optional = BeforeValidator(none_or_value)
+OptionalValue = BeforeValidator(optional_value)
 
 
 class AgentSettings(Section):
     """How tasks that an agent does reach their model, and what they may do here."""
 
-    api_key: Annotated[SecretStr | None, Optional] = Field(
+    api_key: Annotated[SecretStr | None, OptionalValue] = Field(
         default=None, description="Key for the model's API; also read from ANTHROPIC_API_KEY."
     )
-    auth_token: Annotated[SecretStr | None, Optional] = Field(
+    auth_token: Annotated[SecretStr | None, OptionalValue] = Field(
         default=None, description="Bearer token instead; also read from ANTHROPIC_AUTH_TOKEN."
     )
-    oauth_token: Annotated[SecretStr | None, Optional] = Field(
+    oauth_token: Annotated[SecretStr | None, OptionalValue] = Field(
         default=None,
         description="Subscription's token instead; also read from CLAUDE_CODE_OAUTH_TOKEN.",
     )
-    base_url: Annotated[str | None, Optional, AfterValidator(_address)] = Field(
+    base_url: Annotated[str | None, OptionalValue, AfterValidator(_check_address)] = Field(
         default=None, description="Address of the model's API, if it is not the public one."
     )
-    model: Annotated[str | None, Optional] = Field(
+    model: Annotated[str | None, OptionalValue] = Field(
         default=None, description="Model of agents whose definition names none."
     )
-    cli_path: Annotated[Path | None, Optional] = Field(
+    cli_path: Annotated[Path | None, OptionalValue] = Field(
         default=None, description="Agent's command line, if it is not the one of the SDK."
     )
     retries: int = bounded(
         "How often a request to the model is repeated before the attempt counts as failed.",
         *(2, 0, 10),
     )
-    answer_within: Duration = bounded(
+    response_timeout: Duration = bounded(
         "Time in which the model's API must begin to answer.",
         *(2 * _MINUTE, _SECOND, 60 * _MINUTE),
     )
-    stalls_after: Duration = bounded(
+    stall_timeout: Duration = bounded(
         "Time without a word after which an answer that has begun is given up.",
         *(_MINUTE, 10 * _SECOND, 60 * _MINUTE),
     )
@@ -63,7 +63,7 @@ class AgentSettings(Section):
         " 0: not at all.",
         *(15 * _MINUTE, timedelta(0), 60 * _MINUTE),
     )
-    memory_each: ByteSize = bounded(
+    memory_per_agent: ByteSize = bounded(
         "Bytes of memory that one agent is expected to take.", 400 * MIB, MIB, 1024 * GIB
     )
     memory_ceiling: ByteSize = bounded(
@@ -71,13 +71,13 @@ class AgentSettings(Section):
         " 0: half of what the machine, or its container, has.",
         *(ByteSize(0), ByteSize(0), 1024 * GIB),
     )
-    usd_per_day: Annotated[float | None, Optional] = Field(
+    usd_per_day: Annotated[float | None, OptionalValue] = Field(
         default=None, gt=0, description="Dollars that a tenant's agents may spend in a day (UTC)."
     )
-    tokens_per_day: Annotated[int | None, Optional] = Field(
+    tokens_per_day: Annotated[int | None, OptionalValue] = Field(
         default=None, gt=0, description="Tokens that a tenant's agents may use in a day (UTC)."
     )
-    minutes_per_day: Annotated[float | None, Optional] = Field(
+    minutes_per_day: Annotated[float | None, OptionalValue] = Field(
         default=None, gt=0, description="Minutes that a tenant's agents may run in a day (UTC)."
     )
     allow_bypass: bool = Field(
@@ -99,14 +99,14 @@ class AgentSettings(Section):
             usd=self.usd_per_day, tokens=self.tokens_per_day, minutes=self.minutes_per_day
         )
 
-    def at_once(self, memory_bytes: int | None) -> int | None:
+    def max_concurrent(self, memory_bytes: int | None) -> int | None:
         """How many agents a worker has room for; None: as many as it runs tasks.
 
         Args:
             memory_bytes: What the machine has; None: nobody knows.
         """
         ceiling = self.memory_ceiling or (memory_bytes or 0) // 2
-        return ceiling // self.memory_each if ceiling else None
+        return ceiling // self.memory_per_agent if ceiling else None
 
     @property
     def credential(self) -> tuple[str, str] | None:

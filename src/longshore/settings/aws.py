@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
-from longshore.settings.section import Duration, Section, bounded, none_or_value
+from longshore.settings.fields import Duration, Section, bounded, optional_value
 
 _DAY = timedelta(days=1)
 _DECADE = 3650 * _DAY
@@ -23,13 +23,13 @@ _QUEUE_NAME_LIMIT: Final = 80  # of SQS
 class AwsSettings(Section):
     """Where the installation is; credentials are found as all AWS tools find them."""
 
-    region: Annotated[str | None, BeforeValidator(none_or_value)] = Field(
+    region: Annotated[str | None, BeforeValidator(optional_value)] = Field(
         default=None, description="Region of the installation; none: that of the AWS profile."
     )
-    bucket: Annotated[str | None, BeforeValidator(none_or_value)] = Field(
+    bucket: Annotated[str | None, BeforeValidator(optional_value)] = Field(
         default=None, description="Bucket of the blobs, as `longshore deploy` has named it."
     )
-    endpoint_url: Annotated[str | None, BeforeValidator(none_or_value)] = Field(
+    endpoint_url: Annotated[str | None, BeforeValidator(optional_value)] = Field(
         default=None, description="Address of something that stands in for AWS."
     )
     tries: int = bounded("How often a call is made before it counts as failed.", 3, 1, 20)

@@ -15,16 +15,16 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from longshore.core.health import HealthPolicy
-from longshore.settings.section import (
+from longshore.settings.fields import (
     Duration,
     Section,
     bounded,
-    none_or_items,
-    none_or_value,
-    too_much,
+    exceeds_message,
+    optional_value,
+    split_optional_list,
 )
 
-SECRET_LEAST_BYTES: Final = 32
+SECRET_MIN_BYTES: Final = 32
 _POLICY = HealthPolicy()
 _ZERO, _SECOND = timedelta(0), timedelta(seconds=1)
 _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
@@ -38,7 +38,7 @@ def _switch(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-def _token(token: SecretStr | None) -> SecretStr | None:
+def _check_token(token: SecretStr | None) -> SecretStr | None:
     # Anything else could not stand in a header, and the error of a library would quote it.
     if token is not None and not _VISIBLE.fullmatch(token.get_secret_value()):
         message = "a token has only visible ASCII characters"
@@ -46,29 +46,29 @@ def _token(token: SecretStr | None) -> SecretStr | None:
     return token
 
 
-def _channel(name: str | None) -> str | None:
+def _check_channel(name: str | None) -> str | None:
     if name is not None and not _CHANNEL.fullmatch(name):
         message = f"{name!r} is not a channel: give its id, like C0123456789, or #its-name"
         raise ValueError(message)
     return name
 
 
-def _secure_address(url: SecretStr | None) -> SecretStr | None:
-    return _address(url, "https")
+def _check_https_address(url: SecretStr | None) -> SecretStr | None:
+    return _check_schemes(url, "https")
 
 
-def _any_address(url: SecretStr | None) -> SecretStr | None:
-    return _address(url, "https", "http")
+def _check_address(url: SecretStr | None) -> SecretStr | None:
+    return _check_schemes(url, "https", "http")
 
 
-def _address(url: SecretStr | None, *schemes: str) -> SecretStr | None:
-    if url is not None and not _reachable(url.get_secret_value(), schemes):
+def _check_schemes(url: SecretStr | None, *schemes: str) -> SecretStr | None:
+    if url is not None and not _is_address(url.get_secret_value(), schemes):
         message = f"it is not an address that begins with {' or '.join(schemes)}:// and has a host"
         raise ValueError(message)
     return url
 
 
-def _reachable(url: str, schemes: tuple[str, ...]) -> bool:
+def _is_address(url: str, schemes: tuple[str, ...]) -> bool:
     if not _VISIBLE.fullmatch(url):
         return False
     try:
@@ -80,9 +80,9 @@ def _reachable(url: str, schemes: tuple[str, ...]) -> bool:
     return parts.scheme in schemes and bool(parts.hostname) and plain
 
 
-def _long_enough(secrets: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
-    if any(len(secret.get_secret_value().encode()) < SECRET_LEAST_BYTES for secret in secrets):
-        message = f"a secret that signs must have at least {SECRET_LEAST_BYTES} bytes"
+def _check_secret_length(secrets: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+    if any(len(secret.get_secret_value().encode()) < SECRET_MIN_BYTES for secret in secrets):
+        message = f"a secret that signs must have at least {SECRET_MIN_BYTES} bytes"
         raise ValueError(message)
     return secrets
 
@@ -113,7 +113,7 @@ class HealthSettings(Section):
 
     def contradictions(self) -> Iterator[str]:
         if self.healthy_within > self.warning_within:
-            yield too_much(
+            yield exceeds_message(
                 *("health.healthy_within", self.healthy_within),
                 *("health.warning_within", self.warning_within),
             )
@@ -123,19 +123,21 @@ class AlertsSettings(Section):
     """How people hear of tasks that are not healthy; nothing set: they do not."""
 
     slack_token: Annotated[
-        SecretStr | None, BeforeValidator(none_or_value), AfterValidator(_token)
+        SecretStr | None, BeforeValidator(optional_value), AfterValidator(_check_token)
     ] = Field(default=None, description="Token of the bot that writes to the Slack channel.")
     slack_channel: Annotated[
-        str | None, BeforeValidator(none_or_value), AfterValidator(_channel)
+        str | None, BeforeValidator(optional_value), AfterValidator(_check_channel)
     ] = Field(default=None, description="Slack channel that the bot writes to; its id is best.")
     slack_webhook: Annotated[
-        SecretStr | None, BeforeValidator(none_or_value), AfterValidator(_secure_address)
+        SecretStr | None, BeforeValidator(optional_value), AfterValidator(_check_https_address)
     ] = Field(default=None, description="Slack's incoming webhook, instead of a bot.")
     webhook_url: Annotated[
-        SecretStr | None, BeforeValidator(none_or_value), AfterValidator(_any_address)
+        SecretStr | None, BeforeValidator(optional_value), AfterValidator(_check_address)
     ] = Field(default=None, description="Address that signed JSON is sent to.")
     webhook_secrets: Annotated[
-        tuple[SecretStr, ...], BeforeValidator(none_or_items), AfterValidator(_long_enough)
+        tuple[SecretStr, ...],
+        BeforeValidator(split_optional_list),
+        AfterValidator(_check_secret_length),
     ] = Field(
         default=(), description="Secrets that sign what is sent; two while one replaces the other."
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from longshore.testing.running import Ran, run
+    from longshore.testing.job_run import RunResult, run
 
-__all__ = ["Ran", "run"]
+__all__ = ["RunResult", "run"]
 
 
 def __getattr__(name: str) -> Any:
@@ -15,6 +15,6 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         message = f"module 'longshore.testing' has no attribute {name!r}"
         raise AttributeError(message)
-    from longshore.testing import running
+    from longshore.testing import job_run
 
-    return getattr(running, name)
+    return getattr(job_run, name)

@@ -65,26 +65,26 @@ class FakeClock:
         Whoever goes to sleep again on the way is woken again on the way.
         """
         end = self._elapsed + duration
-        await _turns()
+        await _yield_to_loop()
         while (deadline := self.next_deadline) is not None and deadline <= end:
             self._move_to(deadline)
-            await _turns()
+            await _yield_to_loop()
         self._move_to(end)
-        await _turns()
+        await _yield_to_loop()
 
     def set(self, moment: datetime) -> None:
         """Set the time of day, also back, as an operator might; nothing elapses by it."""
         self._now = moment.astimezone(UTC)
-        self._tell()
+        self._notify_watchers()
 
     @contextmanager
-    def watched_by(self, moved: Callable[[], None]) -> Iterator[None]:
+    def watched_by(self, callback: Callable[[], None]) -> Iterator[None]:
         """Call ``moved`` each time the clock was moved or set, so that another can follow it."""
-        self._watchers.append(moved)
+        self._watchers.append(callback)
         try:
             yield
         finally:
-            self._watchers.remove(moved)
+            self._watchers.remove(callback)
 
     def _move_to(self, elapsed: timedelta) -> None:
         if elapsed < self._elapsed:
@@ -94,13 +94,13 @@ class FakeClock:
         self._elapsed = elapsed
         while (deadline := self.next_deadline) is not None and deadline <= elapsed:
             heapq.heappop(self._sleepers)[2].set_result(None)
-        self._tell()
+        self._notify_watchers()
 
-    def _tell(self) -> None:
+    def _notify_watchers(self) -> None:
         for moved in self._watchers:
             moved()
 
 
-async def _turns() -> None:
+async def _yield_to_loop() -> None:
     for _ in range(_TURNS):
         await asyncio.sleep(0)

@@ -25,16 +25,16 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from longshore.adapters.process.said import report_in
-from longshore.core.definition import RunnerKind
-from longshore.core.failures import failure_of
-from longshore.core.references import with_results
+from longshore.core.definitions.definition import RunnerKind
+from longshore.core.jobs.result_references import resolve_references
+from longshore.core.tasks.failures import failure_of
 from longshore.errors import UsageError
+from longshore.execution.host.report_decoder import decode_report
+from longshore.execution.runners import context, python
 from longshore.interfaces.python.functions import TaskFunction
 from longshore.ports.clock import Clock
 from longshore.ports.output import Stream
-from longshore.ports.runner import Ending, Printed, Report, WorkOrder
-from longshore.runners import context, python
+from longshore.ports.runner import AttemptEnding, AttemptSpec, ChildReport, OutputReport
 
 
 class InProcessRunner:
@@ -53,17 +53,19 @@ class InProcessRunner:
         clock: Clock,
         *,
         tasks: Mapping[str, TaskFunction[..., Any, Any]],
-        instead: Mapping[str, Callable[..., Any]],
-        fails: Mapping[str, Sequence[Exception]],
+        replacements: Mapping[str, Callable[..., Any]],
+        failures: Mapping[str, Sequence[Exception]],
     ) -> None:
-        self.line: SimpleQueue[InProcessAttempt | None] = SimpleQueue()  # None: nothing will follow
+        self.attempts: SimpleQueue[InProcessAttempt | None] = (
+            SimpleQueue()
+        )  # None: nothing will follow
         self.errors: dict[str, BaseException] = {}  # the last of each task, by key
         self._folder = folder
         self._clock = clock
         self._tasks = tasks
-        self._instead = instead
-        self._fails = fails
-        self._at_work = 0
+        self._replacements = replacements
+        self._failures = failures
+        self._active = 0
         self._idle = asyncio.Event()
 
     async def open(self) -> None:
@@ -72,50 +74,55 @@ class InProcessRunner:
     async def close(self) -> None:
         """Nothing is left."""
 
-    async def start(self, order: WorkOrder) -> InProcessAttempt:
-        folder = self._folder / f"{order.task_id}.{order.attempt}"
+    async def start(self, spec: AttemptSpec) -> InProcessAttempt:
+        folder = self._folder / f"{spec.task_id}.{spec.attempt}"
         folder.mkdir(parents=True)
-        self._at_work += 1
+        self._active += 1
         self._idle.clear()
         attempt = InProcessAttempt(
-            order, folder, self._call, self.errors, now=self._clock.now, closed=self._closed
+            spec,
+            folder,
+            self._call,
+            self.errors,
+            now=self._clock.now,
+            on_closed=self._on_attempt_closed,
         )
-        self.line.put(attempt)
+        self.attempts.put(attempt)
         return attempt
 
-    def _closed(self) -> None:
-        self._at_work -= 1
-        if not self._at_work:
+    def _on_attempt_closed(self) -> None:
+        self._active -= 1
+        if not self._active:
             self._idle.set()
 
     @property
-    def at_work(self) -> bool:
+    def busy(self) -> bool:
         """Whether anything is being carried out, or waits for it."""
-        return bool(self._at_work)
+        return bool(self._active)
 
-    async def idle(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Return when nothing is at work any more."""
         await self._idle.wait()
 
-    def _call(self, order: WorkOrder, document: Mapping[str, Any]) -> Any:
-        failures = self._fails.get(order.key, ())
-        if order.attempt <= len(failures):
-            raise failures[order.attempt - 1]
-        task = self._tasks.get(order.definition.name)
-        instead = self._instead.get(order.key)
-        settings = {**order.definition.options, **(order.input or {})}
-        kwargs = with_results(settings.get("kwargs", {}), order.dependency_outputs)
+    def _call(self, spec: AttemptSpec, document: Mapping[str, Any]) -> Any:
+        failures = self._failures.get(spec.key, ())
+        if spec.attempt <= len(failures):
+            raise failures[spec.attempt - 1]
+        task = self._tasks.get(spec.definition.name)
+        instead = self._replacements.get(spec.key)
+        settings = {**spec.definition.options, **(spec.input or {})}
+        kwargs = resolve_references(settings.get("kwargs", {}), spec.dependency_outputs)
         if task is not None:
-            return task.run_with(kwargs, instead=instead)
+            return task.run_with(kwargs, replacement=instead)
         if instead is not None:
             return instead(*settings.get("args", ()), **kwargs)
-        if order.definition.runner is not RunnerKind.PYTHON:
+        if spec.definition.runner is not RunnerKind.PYTHON:
             message = (
-                f"task {order.key!r} is a command, and nothing is started here: give a function in"
-                f" its place, `instead={{{order.key!r}: …}}`"
+                f"task {spec.key!r} is a command, and nothing is started here: give a function in"
+                f" its place, `replacements={{{spec.key!r}: …}}`"
             )
             raise UsageError(message)
-        with _same_path():
+        with _restored_sys_path():
             return python.run(document)
 
 
@@ -124,52 +131,52 @@ class InProcessAttempt:
 
     def __init__(
         self,
-        order: WorkOrder,
+        spec: AttemptSpec,
         folder: Path,
-        call: Callable[[WorkOrder, Mapping[str, Any]], Any],
+        call: Callable[[AttemptSpec, Mapping[str, Any]], Any],
         errors: dict[str, BaseException],
         *,
         now: Callable[[], datetime],
-        closed: Callable[[], None],
+        on_closed: Callable[[], None],
     ) -> None:
-        self.order = order
+        self.spec = spec
         self.process_id = os.getpid()
         self.folder: Path | None = folder
         self._call = call
         self._errors = errors
         self._now = now
-        self._tell_closed: Callable[[], None] | None = closed
+        self._on_closed: Callable[[], None] | None = on_closed
         self._loop = asyncio.get_running_loop()
-        self._reports: asyncio.Queue[Report | None] = asyncio.Queue()
-        self._ended: asyncio.Future[Ending] = self._loop.create_future()
-        self._kept: dict[str, threading.Event] = {}
+        self._reports: asyncio.Queue[ChildReport | None] = asyncio.Queue()
+        self._ended: asyncio.Future[AttemptEnding] = self._loop.create_future()
+        self._saved_steps: dict[str, threading.Event] = {}
 
     # In the thread that takes attempts from the line:
 
-    def carry_out(self) -> None:
+    def execute(self) -> None:
         """Call the function; what it raises is its failure, unless it is meant for the test."""
         # A copy, so that the context of the attempt is not left behind in the test's own.
-        ending = contextvars.copy_context().run(self._carried_out)
+        ending = contextvars.copy_context().run(self._run_function)
         self._loop.call_soon_threadsafe(self._end, ending)
 
-    def _carried_out(self) -> Ending:
+    def _run_function(self) -> AttemptEnding:
         document = self._document()
-        here = context.Context(document, self, wanted_to_end=lambda: False)
-        context.enter(here)
+        here = context.Context(document, self, stop_requested=lambda: False)
+        context.set_current(here)
         with self._streams(), contextlib.chdir(document["folder"]):
             try:
-                result = json.loads(json.dumps(self._call(self.order, document), allow_nan=False))
+                result = json.loads(json.dumps(self._call(self.spec, document), allow_nan=False))
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the edge, as in a child
-                self._errors[self.order.key] = error
+                self._errors[self.spec.key] = error
                 if not isinstance(error, SystemExit):
                     traceback.print_exc()
-                return Ending(failure=failure_of(error), exit_code=1)
+                return AttemptEnding(failure=failure_of(error), exit_code=1)
             finally:
                 here.close()
-        return Ending(result=result, exit_code=0)
+        return AttemptEnding(result=result, exit_code=0)
 
     def _document(self) -> dict[str, Any]:
-        order = self.order
+        order = self.spec
         return {
             "runner": order.definition.runner.value,
             "options": order.definition.options,
@@ -187,84 +194,86 @@ class InProcessAttempt:
     @contextlib.contextmanager
     def _streams(self) -> Iterator[None]:
         with (
-            _Printing(lambda data: self._report(Printed(Stream.STDOUT, data))) as stdout,
-            _Printing(lambda data: self._report(Printed(Stream.STDERR, data))) as stderr,
+            _OutputStream(lambda data: self._report(OutputReport(Stream.STDOUT, data))) as stdout,
+            _OutputStream(lambda data: self._report(OutputReport(Stream.STDERR, data))) as stderr,
             contextlib.redirect_stdout(stdout),
             contextlib.redirect_stderr(stderr),
         ):
             yield
 
-    def say(self, kind: str, **content: Any) -> None:
-        """What the context says; see ``runners.context.Says``."""
+    def send(self, kind: str, **content: Any) -> None:
+        """What the context says; see ``runners.context.ReportSink``."""
         said = json.loads(json.dumps({"type": kind, **content}, allow_nan=False))
-        report = report_in(said, now=self._now())
+        report = decode_report(said, now=self._now())
         if report is not None:
             self._report(report)
 
-    def step(self, name: str, result: Any) -> None:
+    def report_step(self, name: str, result: Any) -> None:
         """Report a finished step; return when its result is kept."""
-        self._kept[name] = threading.Event()
-        self.say("step", name=name, result=result)
-        self._kept[name].wait()
+        self._saved_steps[name] = threading.Event()
+        self.send("step", name=name, result=result)
+        self._saved_steps[name].wait()
 
-    def _report(self, report: Report) -> None:
+    def _report(self, report: ChildReport) -> None:
         self._loop.call_soon_threadsafe(self._reports.put_nowait, report)
 
     # On the event loop:
 
-    def _end(self, ending: Ending) -> None:
+    def _end(self, ending: AttemptEnding) -> None:
         if not self._ended.done():
             self._ended.set_result(ending)
             self._reports.put_nowait(None)
 
-    async def reports(self) -> AsyncIterator[Report]:
+    async def reports(self) -> AsyncIterator[ChildReport]:
         while (report := await self._reports.get()) is not None:
             yield report
 
-    async def step_kept(self, name: str) -> None:
-        self._kept[name].set()
+    async def confirm_step(self, name: str) -> None:
+        self._saved_steps[name].set()
 
-    async def answer(self, number: int, *, stop: str | None) -> None:
+    async def answer_spend_request(self, number: int, *, refusal: str | None) -> None:
         """Nobody asks: agents are not run in this process."""
 
-    async def ending(self) -> Ending:
+    async def ending(self) -> AttemptEnding:
         return await self._ended
 
     async def stop(self, *, grace: timedelta) -> str:
         # A function of this process cannot be stopped, only given up.
-        self._end(Ending(signal=signal.SIGKILL.name))
+        self._end(AttemptEnding(signal=signal.SIGKILL.name))
         return signal.SIGKILL.name
 
     def rss_bytes(self) -> int:
         return 0
 
     async def close(self) -> None:
-        if self._tell_closed is not None:
-            self._tell_closed()
-            self._tell_closed = None
+        if self._on_closed is not None:
+            self._on_closed()
+            self._on_closed = None
             shutil.rmtree(str(self.folder), ignore_errors=True)
 
 
-class _Printing(io.TextIOWrapper):
+class _OutputStream(io.TextIOWrapper):
     """A stream that hands on what is printed."""
 
-    def __init__(self, hand_on: Callable[[bytes], None]) -> None:
-        super().__init__(_Bytes(hand_on), encoding="utf-8", errors="replace", write_through=True)
+    def __init__(self, sink: Callable[[bytes], None]) -> None:
+        super().__init__(
+            _OutputBuffer(sink), encoding="utf-8", errors="replace", write_through=True
+        )
 
 
-class _Bytes(io.BytesIO):
-    def __init__(self, hand_on: Callable[[bytes], None]) -> None:
+class _OutputBuffer(io.BytesIO):
+    def __init__(self, sink: Callable[[bytes], None]) -> None:
         super().__init__()
-        self._hand_on = hand_on
+        self._sink = sink
 
     def write(self, data: Any, /) -> int:
         if written := bytes(data):
-            self._hand_on(written)
+            self._sink(written)
         return len(written)
 
 
 @contextlib.contextmanager
-def _same_path() -> Iterator[None]:
+def _restored_sys_path() -> Iterator[None]:
     """What a task adds to the path is not left there."""
     before = list(sys.path)
     try:

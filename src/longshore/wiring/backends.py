@@ -13,12 +13,12 @@ from longshore.ports.backend import Backend
 from longshore.settings import Settings
 
 if TYPE_CHECKING:
-    from longshore.adapters.aws.calls import Aws
+    from longshore.adapters.aws.client import AwsClient
     from longshore.adapters.aws.names import Names
 
 
 @contextlib.asynccontextmanager
-async def backend_of(settings: Settings) -> AsyncIterator[Backend]:
+async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
     """The backend that the settings name, closed at the end."""
     # Each is loaded where it is used: functions on AWS start the sooner without the others.
     if settings.backend == "memory":
@@ -27,7 +27,7 @@ async def backend_of(settings: Settings) -> AsyncIterator[Backend]:
         yield memory_backend(SystemClock(), atomic=True)
         return
     if settings.backend == "aws":
-        async with aws_backend_in(settings, aws_house(settings)) as backend:
+        async with open_aws_backend(settings, aws_installation(settings)) as backend:
             yield backend
         return
     from longshore.adapters.sqlite.backend import sqlite_backend
@@ -45,14 +45,14 @@ async def backend_of(settings: Settings) -> AsyncIterator[Backend]:
 
 
 @dataclass(frozen=True, slots=True)
-class AwsHouse:
+class AwsInstallation:
     """The way to AWS, and what an installation's parts are called there."""
 
-    aws: Aws
+    aws: AwsClient
     names: Names
 
 
-def aws_house(settings: Settings) -> AwsHouse:
+def aws_installation(settings: Settings) -> AwsInstallation:
     """Of the installation that the settings name; nothing is asked of AWS yet.
 
     Raises:
@@ -64,38 +64,40 @@ def aws_house(settings: Settings) -> AwsHouse:
         )
     try:
         # Not everybody who uses Longshore has it installed.
-        from longshore.adapters.aws.calls import Aws, AwsPlace
+        from longshore.adapters.aws.client import AwsClient, AwsClientOptions
         from longshore.adapters.aws.names import Names
     except ModuleNotFoundError as error:
         problem = f"backend is aws and {error.name} is missing: pip install 'longshore[aws]'"
         raise ConfigurationError([problem]) from error
-    place = AwsPlace(
+    place = AwsClientOptions(
         region=settings.aws.region,
         endpoint_url=settings.aws.endpoint_url,
-        tries=settings.aws.tries,
+        max_attempts=settings.aws.tries,
     )
     names = Names(stage=settings.environment, bucket=settings.aws.bucket)
-    return AwsHouse(Aws(place), names)
+    return AwsInstallation(AwsClient(place), names)
 
 
 @contextlib.asynccontextmanager
-async def aws_backend_in(settings: Settings, house: AwsHouse) -> AsyncIterator[Backend]:
+async def open_aws_backend(
+    settings: Settings, installation: AwsInstallation
+) -> AsyncIterator[Backend]:
     """Every port on AWS; the way there is closed at the end."""
     from longshore.adapters.aws import backend as on_aws
 
-    options = on_aws.AwsOptions(
+    options = on_aws.AwsBackendOptions(
         shards=settings.aws.shards,
-        keeps_events=settings.aws.keep_events or None,
-        keeps_output=settings.aws.keep_output or None,
+        events_retention=settings.aws.keep_events or None,
+        output_retention=settings.aws.keep_output or None,
         event_indexes=event_indexes(settings),
     )
     clock = SystemClock()
-    async with on_aws.aws_backend(house.aws, house.names, clock, options) as backend:
+    async with on_aws.aws_backend(installation.aws, installation.names, clock, options) as backend:
         yield backend
 
 
 def event_indexes(settings: Settings) -> Set[int]:
     """The numbers of the event table's indexes that are filled."""
-    from longshore.adapters.aws.event_walks import ALL, FEW
+    from longshore.adapters.aws.events.index_ranges import ALL_INDEXES, DEFAULT_INDEXES
 
-    return ALL if settings.aws.event_indexes == "all" else FEW
+    return ALL_INDEXES if settings.aws.event_indexes == "all" else DEFAULT_INDEXES

@@ -5,9 +5,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from longshore.core.alerting import Notice, Recovered
+from longshore.core.alerts import (
+    Backlog,
+    BacklogChange,
+    BacklogGroup,
+    BacklogItem,
+    BacklogNotice,
+    HealthNotice,
+    RecoveredTask,
+)
 from longshore.core.health import CheckedTask, Health, HealthReport
-from longshore.core.piles import Pile, PileItem, PileKind, PileNews, PileNotice
 from tests.adapters.alerts.server import Server
 
 NOON = datetime(2030, 1, 7, 12, tzinfo=UTC)
@@ -63,55 +70,61 @@ def a_checked_task(
 
 
 def dead_letters(
-    news: PileNews = PileNews.FIRST, *, more: bool = False, **kinds: int
-) -> PileNotice:
+    news: BacklogChange = BacklogChange.FIRST, *, more: bool = False, **kinds: int
+) -> BacklogNotice:
     """Dead letters of the category ``crash`` by queue, and the five that came last."""
     total = sum(kinds.values())
     newest = [
-        PileItem(id=f"job-1_d{n}", queue="mail", why="crash", at=NOON - n * timedelta(minutes=2))
+        BacklogItem(
+            id=f"job-1_d{n}", queue="mail", reason="crash", at=NOON - n * timedelta(minutes=2)
+        )
         for n in range(min(total, 5))
     ]
-    found = Pile(
+    found = Backlog(
         total=total,
-        more=more,
-        kinds=tuple(PileKind(queue=q, why="crash", count=n) for q, n in kinds.items()),
+        truncated=more,
+        groups=tuple(BacklogGroup(queue=q, reason="crash", count=n) for q, n in kinds.items()),
         newest=tuple(newest),
     )
-    return PileNotice(news=news, found=found)
+    return BacklogNotice(change=news, backlog=found)
 
 
 def parked_tasks(
-    news: PileNews = PileNews.FIRST, *, more: bool = False, **budgets: int
-) -> PileNotice:
+    news: BacklogChange = BacklogChange.FIRST, *, more: bool = False, **budgets: int
+) -> BacklogNotice:
     """Parked tasks of the queue ``default`` by the budget that they want, and the last five."""
     total = sum(budgets.values())
     newest = [
-        PileItem(id=f"job-1_p{n}", queue="default", why="own", at=NOON - n * timedelta(minutes=3))
+        BacklogItem(
+            id=f"job-1_p{n}", queue="default", reason="own", at=NOON - n * timedelta(minutes=3)
+        )
         for n in range(min(total, 5))
     ]
-    found = Pile(
+    found = Backlog(
         total=total,
-        more=more,
-        kinds=tuple(PileKind(queue="default", why=why, count=n) for why, n in budgets.items()),
+        truncated=more,
+        groups=tuple(
+            BacklogGroup(queue="default", reason=why, count=n) for why, n in budgets.items()
+        ),
         newest=tuple(newest),
     )
-    return PileNotice(news=news, found=found)
+    return BacklogNotice(change=news, backlog=found)
 
 
 def a_notice(
     *tasks: CheckedTask,
-    recovered: tuple[Recovered, ...] = (),
-    dead: PileNotice | None = None,
-    parked: PileNotice | None = None,
-) -> Notice:
+    recovered: tuple[RecoveredTask, ...] = (),
+    dead: BacklogNotice | None = None,
+    parked: BacklogNotice | None = None,
+) -> HealthNotice:
     report = HealthReport(tenant="acme", at=NOON, tasks=tasks)
-    return Notice(
+    return HealthNotice(
         tenant="acme",
         at=NOON,
         summary=report.summary,
         urgent=tuple(task for task in tasks if task.health.urgent),
         warnings=tuple(task for task in tasks if task.health is Health.WARNING),
         recovered=recovered,
-        dead=dead,
-        parked=parked,
+        dead_letters=dead,
+        parked_tasks=parked,
     )

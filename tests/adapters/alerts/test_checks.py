@@ -8,15 +8,23 @@ from longshore.adapters.alerts.slack import slack_bot
 from longshore.adapters.alerts.webhook import WebhookAlerts
 from tests.adapters.alerts.conftest import HastyClock
 from tests.adapters.alerts.server import Answer, Server, slack_error, slack_ok
-from tests.unit.services.hearing import (
+from tests.unit.services.alert_recording import (
     MINUTE,
-    a_health_check,
-    checks_told,
-    claim_for_long,
-    healths,
+    claim_with_long_lease,
+    health_by_key,
+    health_check_events,
+    make_health_check,
 )
-from tests.unit.services.parked_heard import goes_on, parks
-from tests.unit.services.stage import BACKENDS, TENANT, Stage, a_task, opened, scenario, task_id
+from tests.unit.services.harness import (
+    BACKENDS,
+    TENANT,
+    ServiceHarness,
+    make_task,
+    open_backend,
+    scenario,
+    task_id,
+)
+from tests.unit.services.parked_alerts import park_task, unpark
 
 BAD_DAYS = {
     "token withdrawn": slack_error("invalid_auth"),
@@ -33,31 +41,33 @@ BAD_DAYS = {
 async def test_a_bad_day_of_slack_costs_no_check_and_nobody_hears_anything_twice(
     kind: str, day: str, tmp_path: Path, server: Server
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        bot = slack_bot(token="xoxb-1", to="C1", clock=HastyClock(), base_url=f"{server.url}/api/")
-        await stage.submit(a_task())
-        await claim_for_long(stage, "a")
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        bot = slack_bot(
+            token="xoxb-1", channel="C1", clock=HastyClock(), base_url=f"{server.url}/api/"
+        )
+        await stage.submit(make_task())
+        await claim_with_long_lease(stage, "a")
         stage.clock.advance(11 * MINUTE)
         with Server().running() as other:
             hook = WebhookAlerts(f"{other.url}/hook", ["s" * 32], HastyClock())
-            check = a_health_check(stage, bot, hook)
+            check = make_health_check(stage, bot, hook)
 
             server.answers_with(BAD_DAYS[day])
             for _ in range(3):
-                report = await check.check(TENANT)
+                report = await check.check_tenant(TENANT)
                 stage.clock.advance(5 * MINUTE)
             server.answers_with(slack_ok())
             server.received.clear()
             for _ in range(3):
-                await check.check(TENANT)
+                await check.check_tenant(TENANT)
                 stage.clock.advance(5 * MINUTE)
-            await stage.lost("a")
+            await stage.end_lease("a")
             for _ in range(2):
-                await check.check(TENANT)
+                await check.check_tenant(TENANT)
 
-        assert healths(report) == {"a": "critical"}
-        assert len(await checks_told(stage)) == 8
+        assert health_by_key(report) == {"a": "critical"}
+        assert len(await health_check_events(stage)) == 8
         assert [one.json["text"] for one in server.received] == [
             ":red_circle: Task Health: 1 stuck tasks, 0 overtime tasks",
             ":white_check_mark: Task Health: 1 tasks recovered",
@@ -71,14 +81,16 @@ async def test_a_bad_day_of_slack_costs_no_check_and_nobody_hears_anything_twice
 async def test_a_bad_day_of_slack_hides_no_dead_letter_and_repeats_none(
     kind: str, day: str, tmp_path: Path, server: Server
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        bot = slack_bot(token="xoxb-1", to="C1", clock=HastyClock(), base_url=f"{server.url}/api/")
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        bot = slack_bot(
+            token="xoxb-1", channel="C1", clock=HastyClock(), base_url=f"{server.url}/api/"
+        )
+        await stage.submit(make_task())
         await stage.fail(task_id("a"))
         with Server().running() as other:
             hook = WebhookAlerts(f"{other.url}/hook", ["s" * 32], HastyClock())
-            check = a_health_check(stage, bot, hook)
+            check = make_health_check(stage, bot, hook)
 
             server.answers_with(BAD_DAYS[day])
             for _ in range(3):
@@ -97,7 +109,10 @@ async def test_a_bad_day_of_slack_hides_no_dead_letter_and_repeats_none(
             ":red_circle: Dead Letters: 1",
             ":white_check_mark: Dead Letters: none left",
         ]
-        assert [one.json["deadLetters"]["news"] for one in other.received] == ["first", "none_left"]
+        assert [one.json["deadLetters"]["change"] for one in other.received] == [
+            "first",
+            "none_left",
+        ]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -106,13 +121,15 @@ async def test_a_bad_day_of_slack_hides_no_dead_letter_and_repeats_none(
 async def test_a_bad_day_of_slack_hides_no_parked_task_and_repeats_none(
     kind: str, day: str, tmp_path: Path, server: Server
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        bot = slack_bot(token="xoxb-1", to="C1", clock=HastyClock(), base_url=f"{server.url}/api/")
-        parked = await parks(stage)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        bot = slack_bot(
+            token="xoxb-1", channel="C1", clock=HastyClock(), base_url=f"{server.url}/api/"
+        )
+        parked = await park_task(stage)
         with Server().running() as other:
             hook = WebhookAlerts(f"{other.url}/hook", ["s" * 32], HastyClock())
-            check = a_health_check(stage, bot, hook)
+            check = make_health_check(stage, bot, hook)
 
             server.answers_with(BAD_DAYS[day])
             for _ in range(3):
@@ -123,7 +140,7 @@ async def test_a_bad_day_of_slack_hides_no_parked_task_and_repeats_none(
             for _ in range(3):
                 await check.check_all()
                 stage.clock.advance(5 * MINUTE)
-            await goes_on(stage, parked)
+            await unpark(stage, parked)
             for _ in range(2):
                 await check.check_all()
 
@@ -131,4 +148,7 @@ async def test_a_bad_day_of_slack_hides_no_parked_task_and_repeats_none(
             ":warning: Parked Tasks: 1",
             ":white_check_mark: Parked Tasks: none left",
         ]
-        assert [one.json["parkedTasks"]["news"] for one in other.received] == ["first", "none_left"]
+        assert [one.json["parkedTasks"]["change"] for one in other.received] == [
+            "first",
+            "none_left",
+        ]

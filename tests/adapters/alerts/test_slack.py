@@ -32,7 +32,7 @@ def make(way: str, server: Server, clock: HastyClock) -> Make:
     def made(url: str = server.url, **given: timedelta) -> SlackAlerts:
         if way == "bot":
             base = f"{url}/api/"
-            return slack_bot(token=TOKEN, to="C1", clock=clock, base_url=base, **given)
+            return slack_bot(token=TOKEN, channel="C1", clock=clock, base_url=base, **given)
         return slack_webhook(url=url + HOOK, clock=clock, **given)
 
     return made
@@ -136,7 +136,7 @@ def test_a_connection_that_is_hung_up_is_tried_again(make: Make, way: str, serve
 def test_a_server_that_does_not_answer_is_given_up_in_time(make: Make, server: Server) -> None:
     server.answers_with(Answer(hangs=True))
 
-    failure = failure_of(make(within=timedelta(milliseconds=200)))
+    failure = failure_of(make(timeout=timedelta(milliseconds=200)))
 
     assert failure.reason == "it did not answer in time"
 
@@ -166,7 +166,7 @@ def test_what_slack_itself_calls_passing_is_tried_again(server: Server, clock: H
     server.answers_with(slack_error("internal_error"), slack_ok())
     base = f"{server.url}/api/"
 
-    send(slack_bot(token=TOKEN, to="C1", clock=clock, base_url=base))
+    send(slack_bot(token=TOKEN, channel="C1", clock=clock, base_url=base))
 
     assert len(server.received) == 2
 
@@ -252,7 +252,9 @@ def test_what_is_no_address_of_http_is_not_opened(clock: HastyClock, url: str) -
 def test_a_token_that_cannot_stand_in_a_header_is_not_quoted(
     server: Server, clock: HastyClock
 ) -> None:
-    broken = slack_bot(token=f"{TOKEN}\nX", to="C1", clock=clock, base_url=f"{server.url}/api/")
+    broken = slack_bot(
+        token=f"{TOKEN}\nX", channel="C1", clock=clock, base_url=f"{server.url}/api/"
+    )
 
     failure = failure_of(broken)
 

@@ -7,9 +7,16 @@ from datetime import timedelta
 import pytest
 
 from longshore.adapters.alerts.slack_message import BLOCKS_LIMIT, message_of
-from longshore.core.alerting import Notice, Recovered
+from longshore.core.alerts import (
+    Backlog,
+    BacklogChange,
+    BacklogGroup,
+    BacklogItem,
+    BacklogNotice,
+    HealthNotice,
+    RecoveredTask,
+)
 from longshore.core.health import Health
-from longshore.core.piles import Pile, PileItem, PileKind, PileNews, PileNotice
 from tests.adapters.alerts.conftest import (
     NOON,
     a_checked_task,
@@ -21,7 +28,7 @@ from tests.adapters.alerts.conftest import (
 SECTION_LIMIT = 3000
 
 
-def lines_of(notice: Notice) -> list[str]:
+def lines_of(notice: HealthNotice) -> list[str]:
     return [
         block["text"]["text"] if block["type"] == "section" else block["elements"][0]["text"]
         for block in message_of(notice).blocks
@@ -32,8 +39,10 @@ def many(count: int, health: Health) -> list:
     return [a_checked_task(f"job-1_{health.value}{n}", health) for n in range(count)]
 
 
-def gone(task_id: str, **fields: object) -> Recovered:
-    return Recovered(task_id=task_id, attempt=1, was=Health.CRITICAL, **{"now": None, **fields})
+def gone(task_id: str, **fields: object) -> RecoveredTask:
+    return RecoveredTask(
+        task_id=task_id, attempt=1, previous=Health.CRITICAL, **{"current": None, **fields}
+    )
 
 
 def test_what_is_urgent_and_what_is_a_warning_stand_apart() -> None:
@@ -74,7 +83,7 @@ def test_a_part_with_nothing_in_it_is_left_out() -> None:
 def test_a_recovery_says_what_became_of_the_task(attempt: int, words: str) -> None:
     now = a_checked_task("job-1_d", Health.HEALTHY, attempt=attempt)
 
-    lines = lines_of(a_notice(now, recovered=(gone("job-1_d", now=now),)))
+    lines = lines_of(a_notice(now, recovered=(gone("job-1_d", current=now),)))
 
     assert lines[1] == f"`job-1_d` was critical, is {words}"
 
@@ -164,14 +173,14 @@ def test_dead_letters_stand_between_what_is_wrong_and_what_is_over() -> None:
 @pytest.mark.parametrize(
     ("news", "more", "words"),
     [
-        (PileNews.FIRST, False, ":red_circle: Dead Letters: 1,000"),
-        (PileNews.FIRST, True, ":red_circle: Dead Letters: more than 1,000"),
-        (PileNews.MORE, False, ":red_circle: Dead Letters: 1,000, and new ones among them"),
-        (PileNews.STILL, True, ":red_circle: Dead Letters: still more than 1,000"),
+        (BacklogChange.FIRST, False, ":red_circle: Dead Letters: 1,000"),
+        (BacklogChange.FIRST, True, ":red_circle: Dead Letters: more than 1,000"),
+        (BacklogChange.MORE, False, ":red_circle: Dead Letters: 1,000, and new ones among them"),
+        (BacklogChange.STILL, True, ":red_circle: Dead Letters: still more than 1,000"),
     ],
 )
 def test_what_is_new_of_dead_letters_stands_in_the_headline(
-    news: PileNews, more: bool, words: str
+    news: BacklogChange, more: bool, words: str
 ) -> None:
     message = message_of(a_notice(dead=dead_letters(news, more=more, mail=1_000)))
 
@@ -179,7 +188,7 @@ def test_what_is_new_of_dead_letters_stands_in_the_headline(
 
 
 def test_that_no_dead_letter_is_left_is_one_line() -> None:
-    lines = lines_of(a_notice(dead=dead_letters(PileNews.NONE_LEFT)))
+    lines = lines_of(a_notice(dead=dead_letters(BacklogChange.NONE_LEFT)))
 
     assert lines == [
         "*:white_check_mark: Dead Letters: none left*",
@@ -211,18 +220,18 @@ def test_parked_tasks_stand_behind_what_is_dead_with_what_lets_them_go_on() -> N
 @pytest.mark.parametrize(
     ("news", "more", "words"),
     [
-        (PileNews.MORE, True, ":warning: Parked Tasks: more than 9, and new ones among them"),
-        (PileNews.STILL, False, ":warning: Parked Tasks: still 9"),
+        (BacklogChange.MORE, True, ":warning: Parked Tasks: more than 9, and new ones among them"),
+        (BacklogChange.STILL, False, ":warning: Parked Tasks: still 9"),
     ],
 )
 def test_what_is_new_of_parked_tasks_stands_in_the_headline(
-    news: PileNews, more: bool, words: str
+    news: BacklogChange, more: bool, words: str
 ) -> None:
     assert message_of(a_notice(parked=parked_tasks(news, more=more, own=9))).text == words
 
 
 def test_that_no_parked_task_is_left_is_one_line() -> None:
-    assert lines_of(a_notice(parked=parked_tasks(PileNews.NONE_LEFT)))[:-1] == [
+    assert lines_of(a_notice(parked=parked_tasks(BacklogChange.NONE_LEFT)))[:-1] == [
         "*:white_check_mark: Parked Tasks: none left*"
     ]
 
@@ -267,12 +276,12 @@ def test_piles_leave_a_message_within_what_slack_takes(
 
 def test_names_in_dead_letters_call_nobody_and_fit_into_a_section() -> None:
     for name in ("<!channel>", "&" * 100_000, "a` *b*\n\n:fire:"):
-        found = Pile(
+        found = Backlog(
             total=1,
-            kinds=(PileKind(queue=name, why=name, count=1),),
-            newest=(PileItem(id=name, queue=name, why="crash", at=NOON + timedelta(days=1)),),
+            groups=(BacklogGroup(queue=name, reason=name, count=1),),
+            newest=(BacklogItem(id=name, queue=name, reason="crash", at=NOON + timedelta(days=1)),),
         )
-        notice = a_notice(dead=PileNotice(news=PileNews.FIRST, found=found))
+        notice = a_notice(dead=BacklogNotice(change=BacklogChange.FIRST, backlog=found))
 
         lines = lines_of(notice)
 

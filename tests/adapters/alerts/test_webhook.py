@@ -12,9 +12,8 @@ from datetime import timedelta
 import pytest
 
 from longshore.adapters.alerts.webhook import LISTED_LIMIT, WebhookAlerts, body_of
-from longshore.core.alerting import Recovered
+from longshore.core.alerts import BacklogChange, RecoveredTask
 from longshore.core.health import Health
-from longshore.core.piles import PileNews
 from longshore.errors import AlertFailed
 from tests.adapters.alerts.conftest import (
     NOON,
@@ -31,7 +30,9 @@ OLD, NEW = "old-" + "x" * 32, "new-" + "y" * 32
 NOTICE = a_notice(
     a_checked_task(),
     a_checked_task("job-1_b", Health.WARNING),
-    recovered=(Recovered(task_id="job-1_c", attempt=2, was=Health.OVERTIME, now=None),),
+    recovered=(
+        RecoveredTask(task_id="job-1_c", attempt=2, previous=Health.OVERTIME, current=None),
+    ),
 )
 
 
@@ -103,13 +104,13 @@ def test_a_notice_is_one_document(alerts: WebhookAlerts, server: Server) -> None
 
 
 def test_dead_letters_are_an_object_in_the_document() -> None:
-    notice = a_notice(dead=dead_letters(PileNews.MORE, more=True, mail=1, default=1))
+    notice = a_notice(dead=dead_letters(BacklogChange.MORE, more=True, mail=1, default=1))
 
     document = json.loads(body_of(notice))
 
     noon = int(NOON.timestamp() * 1000)
     assert document["deadLetters"] == {
-        "news": "more",
+        "change": "more",
         "total": 2,
         "moreThanTotal": True,
         "kinds": [
@@ -131,7 +132,7 @@ def test_parked_tasks_are_an_object_of_the_same_form_in_the_document() -> None:
 
     noon = int(NOON.timestamp() * 1000)
     assert document["parkedTasks"] == {
-        "news": "first",
+        "change": "first",
         "total": 2,
         "moreThanTotal": False,
         "kinds": [
@@ -152,11 +153,11 @@ def test_parked_tasks_are_an_object_of_the_same_form_in_the_document() -> None:
 @pytest.mark.parametrize("sort", ["deadLetters", "parkedTasks"])
 def test_that_none_is_left_has_the_same_form(sort: str) -> None:
     notice = a_notice(
-        dead=dead_letters(PileNews.NONE_LEFT), parked=parked_tasks(PileNews.NONE_LEFT)
+        dead=dead_letters(BacklogChange.NONE_LEFT), parked=parked_tasks(BacklogChange.NONE_LEFT)
     )
 
     found = json.loads(body_of(notice))[sort]
-    assert (found["news"], found["total"], found["moreThanTotal"]) == ("none_left", 0, False)
+    assert (found["change"], found["total"], found["moreThanTotal"]) == ("none_left", 0, False)
     assert (found["kinds"], found["newest"]) == ([], [])
 
 
@@ -270,7 +271,7 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(
     server: Server, clock: HastyClock
 ) -> None:
     server.answers_with(Answer(hangs=True))
-    hasty = WebhookAlerts(server.url + PATH, [OLD], clock, within=timedelta(milliseconds=200))
+    hasty = WebhookAlerts(server.url + PATH, [OLD], clock, timeout=timedelta(milliseconds=200))
 
     assert failure_of(hasty).reason == "it did not answer in time"
 

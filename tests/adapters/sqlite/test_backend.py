@@ -7,7 +7,7 @@ import pytest
 
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.errors import BackendUnavailable
-from longshore.ports.queue import Outgoing
+from longshore.ports.task_queue import OutgoingMessage
 from longshore.testing.clock import FakeClock
 
 
@@ -18,6 +18,6 @@ def test_a_backend_that_was_closed_by_hand_is_not_closed_again_at_the_end(tmp_pa
             await backend.close()
 
             with pytest.raises(BackendUnavailable):
-                await backend.queue.send([Outgoing(queue="default", body="late")])
+                await backend.queue.send([OutgoingMessage(queue="default", body="late")])
 
     asyncio.run(scenario())

@@ -6,12 +6,12 @@ from typing import Any
 import apsw
 import pytest
 
-from longshore.adapters.sqlite import event_pages, opening
+from longshore.adapters.sqlite import event_queries, store_file
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.core.events.codec import EVENT_TYPES
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.suite import START
-from tests.adapters.process.conftest import scenario
+from tests.execution.conftest import scenario
 
 BY_TYPE = "SEARCH events USING INDEX events_by_type (tenant=? AND type=? AND position>?)"
 OF_ENTITY = "SEARCH events USING INDEX events_by_entity (entity=? AND tenant=?)"
@@ -32,9 +32,9 @@ ASKED: list[dict[str, str]] = [
 def _looks(folder: Path, asked: dict[str, Any], *, near_end: bool) -> list[str]:
     """How SQLite goes about it, but for merging and sorting."""
     whole = {"app": None, "type": None, "entity": None, "job": None, **asked}
-    sql = event_pages.statement("position, properties", whole, near_end=near_end)
+    sql = event_queries.statement("position, properties", whole, near_end=near_end)
     values = {**whole, "tenant": "acme", "after": 7, "limit": 10}
-    connection = apsw.Connection(str(folder / opening.FILE_NAME))
+    connection = apsw.Connection(str(folder / store_file.FILE_NAME))
     steps = [step[-1] for step in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
     connection.close()
     return [step for step in steps if step.startswith(("SEARCH", "SCAN"))]

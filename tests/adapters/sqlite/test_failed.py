@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +9,17 @@ import apsw
 import pytest
 
 from longshore.adapters.shared import codec
-from longshore.adapters.sqlite import opening
+from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.sqlite.database import Database
-from longshore.core import commands as c
-from longshore.core.failures import ErrorCategory, Failure
-from longshore.core.rows import TaskRow
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.failures import ErrorCategory, Failure
+from longshore.core.tasks.rows import TaskRow
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.ledger_failed import failed_task
-from longshore.testing.contracts.samples import after, claim, new_task
+from longshore.testing.contracts.samples import apply_command, claim, new_task
 from longshore.testing.contracts.suite import START
-from tests.adapters.process.conftest import scenario
+from tests.execution.conftest import scenario
 
 SECOND = timedelta(seconds=1)
 Asked = list[tuple[str, Sequence[Any]]]
@@ -45,10 +44,10 @@ async def test_both_questions_are_walks_along_the_index_of_what_failed(
     tmp_path: Path, asked: Asked
 ) -> None:
     async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
-        await backend.ledger.failed("acme", limit=10)
+        await backend.ledger.failed_tasks("acme", limit=10)
         await backend.ledger.failed_tenants(limit=10, after="a")
 
-    connection = apsw.Connection(str(tmp_path / opening.FILE_NAME))
+    connection = apsw.Connection(str(tmp_path / store_file.FILE_NAME))
     plans = [connection.execute(f"EXPLAIN QUERY PLAN {sql}", values) for sql, values in asked]
     of_tasks, of_tenants = [[step[-1] for step in plan] for plan in plans]
     connection.close()
@@ -69,13 +68,13 @@ async def test_of_very_many_only_those_that_are_asked_for_are_looked_at(
             for tenant in ("acme", "zoo"):
                 write_by_hand(folder, tenant, rows)
             asked.clear()
-            found = await backend.ledger.failed("acme", limit=10)
+            found = await backend.ledger.failed_tasks("acme", limit=10)
             tenants = await backend.ledger.failed_tenants(limit=10)
         assert [task.task_id for task in found] == [
             f"acme_t{number:05}" for number in range(many - 1, many - 11, -1)
         ]
         assert tenants == ["acme", "zoo"]
-        connection = apsw.Connection(str(folder / opening.FILE_NAME))
+        connection = apsw.Connection(str(folder / store_file.FILE_NAME))
         steps[many] = [steps_of(connection, sql, values) for sql, values in asked]
         connection.close()
 
@@ -90,7 +89,7 @@ async def test_a_damaged_row_and_a_category_of_a_newer_version_are_failures_of_n
     async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
         for key, seconds in (("damaged", 3), ("newer", 2), ("fine", 1)):
             await failed_task(backend, key, at=START + seconds * SECOND)
-        connection = apsw.Connection(str(tmp_path / opening.FILE_NAME))
+        connection = apsw.Connection(str(tmp_path / store_file.FILE_NAME))
         connection.execute("UPDATE tasks SET body = '{' WHERE id = 'job-one_damaged'")
         connection.execute(
             "UPDATE tasks SET body = json_set(body, '$.failure.category', 'sunspots')"
@@ -98,7 +97,7 @@ async def test_a_damaged_row_and_a_category_of_a_newer_version_are_failures_of_n
         )
         connection.close()
 
-        found = await backend.ledger.failed("acme", limit=10)
+        found = await backend.ledger.failed_tasks("acme", limit=10)
 
     assert [(task.task_id, task.category) for task in found] == [
         ("job-one_damaged", None),
@@ -107,39 +106,17 @@ async def test_a_damaged_row_and_a_category_of_a_newer_version_are_failures_of_n
     ]
 
 
-@scenario
-async def test_what_failed_in_a_file_of_an_older_schema_is_found(tmp_path: Path) -> None:
-    tmp_path.chmod(0o700)
-    older = list(takewhile(lambda one: "tasks_failed" not in one[1], opening.migrations()))
-    connection = apsw.Connection(str(tmp_path / opening.FILE_NAME))
-    connection.execute("PRAGMA journal_mode=WAL")
-    for _, sql in older:
-        connection.execute(sql)
-    connection.execute(
-        f"PRAGMA application_id={opening.APPLICATION_ID}; PRAGMA user_version={older[-1][0]}"
-    )
-    connection.close()
-    row = failed_row("a", 0)
-    write_by_hand(tmp_path, "acme", [row])
-
-    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
-        (found,) = await backend.ledger.failed("acme", limit=10)
-
-        assert (found.task_id, found.failed_at) == ("acme_a", row.finished_at)
-        assert await backend.ledger.failed_tenants(limit=10) == ["acme"]
-
-
 def failed_row(key: str, number: int) -> TaskRow:
     """A task that failed so many seconds after the start."""
     held = claim(new_task(key, number=number).row).row
     failure = Failure(category=ErrorCategory.VALIDATION, message="broke")
-    failed = c.AttemptFailed(fence=held.fence, failure=failure, roll=0.0, duration=SECOND)
-    return after(held, failed, now=START + number * SECOND).row
+    failed = c.AttemptFailed(fence=held.fence, failure=failure, jitter=0.0, duration=SECOND)
+    return apply_command(held, failed, now=START + number * SECOND).row
 
 
 def write_by_hand(folder: Path, tenant: str, rows: Sequence[TaskRow]) -> None:
     """Put rows into the file as if they were that tenant's."""
-    connection = apsw.Connection(str(folder / opening.FILE_NAME))
+    connection = apsw.Connection(str(folder / store_file.FILE_NAME))
     with connection:
         connection.executemany(
             "INSERT INTO tasks (id, tenant, job_id, number, queue, created_us, spec, state,"
@@ -148,7 +125,7 @@ def write_by_hand(folder: Path, tenant: str, rows: Sequence[TaskRow]) -> None:
                 (
                     *(f"{tenant}_{row.spec.key}", tenant, f"job-{tenant}", row.spec.number),
                     *(row.spec.queue, 0, codec.spec_to_json(row.spec), row.state),
-                    *(codec.maybe_us(row.finished_at), row.version, codec.body_to_json(row)),
+                    *(codec.optional_us(row.finished_at), row.version, codec.body_to_json(row)),
                 )
                 for row in rows
             ],

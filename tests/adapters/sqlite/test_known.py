@@ -5,21 +5,21 @@ import contextlib
 from pathlib import Path
 
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.sqlite.known import KnownTasks
+from longshore.adapters.sqlite.row_cache import TaskRowCache
 from longshore.adapters.system.clock import SystemClock
-from longshore.core.states import TaskState
+from longshore.core.tasks.states import TaskState
 from longshore.testing.contracts.samples import claim, commit, new_task
-from tests.adapters.process.conftest import scenario
+from tests.execution.conftest import scenario
 from tests.factories import a_spec, a_task
 
 SPELL = 1
 
 
 def test_the_row_that_was_kept_longest_ago_makes_room() -> None:
-    known = KnownTasks(limit=2)
+    known = TaskRowCache(limit=2)
     first, second, third = (a_task(spec=a_spec(key)) for key in ("a", "b", "c"))
     for row in (first, second, first, third):
-        known.keep(row, SPELL)
+        known.put(row, SPELL)
 
     assert known.get(first.id) == (first, SPELL)
     assert known.get(second.id) is None
@@ -27,20 +27,20 @@ def test_the_row_that_was_kept_longest_ago_makes_room() -> None:
 
 
 def test_a_task_that_has_ended_is_forgotten() -> None:
-    known = KnownTasks()
-    known.keep(a_task(state=TaskState.PROCESSING), SPELL)
+    known = TaskRowCache()
+    known.put(a_task(state=TaskState.PROCESSING), SPELL)
 
-    known.keep(a_task(state=TaskState.COMPLETED), SPELL)
+    known.put(a_task(state=TaskState.COMPLETED), SPELL)
 
     assert known.get(a_task().id) is None
 
 
 def test_an_answer_that_comes_late_does_not_bring_an_older_row_back() -> None:
-    known = KnownTasks()
+    known = TaskRowCache()
     read = a_task(version=7)
-    known.keep(read, SPELL)
+    known.put(read, SPELL)
 
-    known.keep(a_task(version=6), SPELL)
+    known.put(a_task(version=6), SPELL)
 
     assert known.get(read.id) == (read, SPELL)
 
@@ -52,18 +52,18 @@ async def test_a_row_that_another_wrote_is_read_after_a_turn_of_our_own(tmp_path
         sqlite_backend(tmp_path, SystemClock()) as other,
     ):
         row = await commit(ours, new_task())
-        assert await ours.ledger.task(row.id) == row
+        assert await ours.ledger.get_task(row.id) == row
         claimed = await commit(other, claim(row))
         await commit(ours, new_task("b", number=1))
 
-        assert await ours.ledger.task(row.id) == claimed
+        assert await ours.ledger.get_task(row.id) == claimed
 
 
 @scenario
 async def test_a_commit_whose_caller_gave_up_is_seen_all_the_same(tmp_path: Path) -> None:
     async with sqlite_backend(tmp_path, SystemClock()) as backend:
         row = await commit(backend, new_task())
-        assert await backend.ledger.task(row.id) == row
+        assert await backend.ledger.get_task(row.id) == row
         claimed = claim(row)
         committing = asyncio.ensure_future(backend.ledger.commit(claimed))
         await asyncio.sleep(0)
@@ -72,4 +72,4 @@ async def test_a_commit_whose_caller_gave_up_is_seen_all_the_same(tmp_path: Path
             await committing
         await commit(backend, new_task("b", number=1))
 
-        assert await backend.ledger.task(row.id) == claimed.row
+        assert await backend.ledger.get_task(row.id) == claimed.row

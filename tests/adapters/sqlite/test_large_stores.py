@@ -6,13 +6,13 @@ Counts of the steps that SQLite's machine takes, which are the same however busy
 import asyncio
 from pathlib import Path
 
-from benchmarks.listing import Ask, asks_of_port, middle_of
+from benchmarks.listing import Request, middle_of, port_requests
 from benchmarks.many_jobs import filled
-from benchmarks.sqlite_work import Worked
+from benchmarks.sqlite_work import StatementCounter
 from benchmarks.system import TENANT
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.system.clock import SystemClock
-from longshore.core.states import JobState, TaskState
+from longshore.core.tasks.states import JobState, TaskState
 from longshore.ports.backend import Backend
 
 # The end of the log is looked at in another way, so the middle of the small store must be far off.
@@ -23,12 +23,12 @@ ROUNDING = 1.1
 async def _steps(folder: Path, count: int) -> dict[str, int]:
     """By question, the steps that it takes in a store of so many jobs."""
     await filled(folder, count)
-    worked = Worked()
+    worked = StatementCounter()
     found = {}
     with worked.watching():
         async with sqlite_backend(folder, SystemClock()) as backend:
             middle = await middle_of(backend, count)
-            asks = {**asks_of_port(backend, middle), **_others(backend, middle.job_id)}
+            asks = {**port_requests(backend, middle), **_others(backend, middle.job_id)}
             for name, ask in asks.items():
                 before = worked.vm_steps
                 with worked:
@@ -37,7 +37,7 @@ async def _steps(folder: Path, count: int) -> dict[str, int]:
     return found
 
 
-def _others(backend: Backend, job_id: str) -> dict[str, Ask]:
+def _others(backend: Backend, job_id: str) -> dict[str, Request]:
     ledger, events = backend.ledger, backend.events
     return {
         "tasks": lambda: ledger.list_tasks(TENANT),
@@ -46,7 +46,7 @@ def _others(backend: Backend, job_id: str) -> dict[str, Ask]:
             TENANT, job_id=job_id, state=TaskState.FAILED
         ),
         "states_of_job": lambda: ledger.task_states(job_id),
-        "find_first": lambda: ledger.find(TENANT, "job-"),
+        "find_first": lambda: ledger.find_ids(TENANT, "job-"),
         "few_by_state": lambda: ledger.list_jobs(TENANT, state=JobState.RUNNING, limit=5),
         "events": lambda: events.query(TENANT),
         "events_app": lambda: events.query(TENANT, app="longshore"),

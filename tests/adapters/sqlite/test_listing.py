@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from itertools import product
 from pathlib import Path
@@ -11,15 +10,14 @@ from typing import Any
 import apsw
 import pytest
 
-from longshore.adapters.shared import codec
-from longshore.adapters.sqlite import opening
+from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.sqlite.database import Database
-from longshore.core.states import JobState, TaskState
+from longshore.core.tasks.states import JobState, TaskState
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.samples import commit_job, new_job, new_task
 from longshore.testing.contracts.suite import START
-from tests.adapters.process.conftest import scenario
+from tests.execution.conftest import scenario
 
 SECOND = timedelta(seconds=1)
 Asked = list[tuple[str, Sequence[Any]]]
@@ -48,7 +46,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 def steps_of(folder: Path, asked: Asked) -> list[list[str]]:
     """How SQLite goes about each statement."""
-    connection = apsw.Connection(str(folder / opening.FILE_NAME))
+    connection = apsw.Connection(str(folder / store_file.FILE_NAME))
     plans = [connection.execute(f"EXPLAIN QUERY PLAN {sql}", values) for sql, values in asked]
     steps = [[step[-1] for step in plan] for plan in plans]
     connection.close()
@@ -111,7 +109,7 @@ async def test_what_belongs_to_one_job_and_what_an_id_begins_with_is_found_by_an
         await ledger.list_tasks("acme", job_id="job-one")
         await ledger.list_tasks("acme", job_id="job-one", state=TaskState.PENDING)
         await ledger.task_states("job-one")
-        await ledger.find("acme", "job-o")
+        await ledger.find_ids("acme", "job-o")
 
     *of_job, found = [looks(steps) for steps in steps_of(tmp_path, asked)]
     assert {step.partition(" (")[0] for steps in of_job for step in steps} == {
@@ -137,35 +135,8 @@ async def test_the_few_ids_of_one_tenant_are_found_behind_the_many_of_another(
         task = new_task("a", job_id="job-249-b", tenant="small")
         await backend.ledger.commit(task)
 
-        found = await backend.ledger.find("small", "job-", limit=limit)
+        found = await backend.ledger.find_ids("small", "job-", limit=limit)
 
         assert found == ["job-1", "job-248-b", "job-249-b", "job-249-b_a"][:limit]
-        assert await backend.ledger.find("small", "job-3") == []
-        assert await backend.ledger.find("large", "job-24", limit=2) == ["job-240", "job-241"]
-
-
-@scenario
-async def test_jobs_of_a_file_of_the_second_schema_are_found_by_their_names(tmp_path: Path) -> None:
-    rows = [
-        replace(new_job(f"job-{number}", name=name).row, version=1)
-        for number, name in enumerate(("nightly", None, "Füße «1»"))
-    ]
-    tmp_path.chmod(0o700)
-    connection = apsw.Connection(str(tmp_path / opening.FILE_NAME))
-    connection.execute("PRAGMA journal_mode=WAL")
-    for _, sql in opening.migrations()[:2]:
-        connection.execute(sql)
-    connection.execute(f"PRAGMA application_id={opening.APPLICATION_ID}; PRAGMA user_version=2")
-    for row in rows:
-        connection.execute(
-            "INSERT INTO jobs (id, tenant, created_us, state, intents, version, body)"
-            " VALUES (?,?,?,?,?,?,?)",
-            (row.id, "acme", codec.to_us(START), row.state, 0, 1, codec.to_json(row)),
-        )
-    connection.close()
-
-    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
-        named, nameless, odd = rows
-        assert (await backend.ledger.list_jobs("acme", name="nightly")).items == (named,)
-        assert (await backend.ledger.list_jobs("acme", name="Füße «1»")).items == (odd,)
-        assert (await backend.ledger.list_jobs("acme")).items == (odd, nameless, named)
+        assert await backend.ledger.find_ids("small", "job-3") == []
+        assert await backend.ledger.find_ids("large", "job-24", limit=2) == ["job-240", "job-241"]

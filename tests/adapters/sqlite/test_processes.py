@@ -10,7 +10,7 @@ from pathlib import Path
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.sqlite.database import SqliteOptions
 from longshore.adapters.system.clock import SystemClock
-from longshore.ports.queue import Outgoing
+from longshore.ports.task_queue import OutgoingMessage
 
 PROCESSES = 4
 _HAMMER = """
@@ -38,7 +38,7 @@ async def main():
     async def caller():
         nonlocal done
         while not stop.exists():
-            await database.write(add, promised=False)
+            await database.write(add, durable=False)
             done += 1
 
     await asyncio.gather(*(caller() for _ in range(8)))
@@ -99,12 +99,12 @@ import asyncio, sys
 from pathlib import Path
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.system.clock import SystemClock
-from longshore.ports.queue import Outgoing
+from longshore.ports.task_queue import OutgoingMessage
 
 async def main():
     async with sqlite_backend(Path(sys.argv[1]), SystemClock()) as backend:
         for line in sys.stdin:
-            await backend.queue.send([Outgoing(queue="q", body=line.strip())])
+            await backend.queue.send([OutgoingMessage(queue="q", body=line.strip())])
 
 asyncio.run(main())
 """
@@ -152,15 +152,15 @@ def test_the_bells_of_processes_that_are_gone_are_taken_down(tmp_path: Path) -> 
     async def scenario() -> None:
         async with sqlite_backend(tmp_path, SystemClock()) as backend:
             async with asyncio.timeout(30):
-                while len(list((tmp_path / "bells").iterdir())) < 2:
+                while len(list((tmp_path / "wakeups").iterdir())) < 2:
                     await asyncio.sleep(0.01)
             dead.kill()
             dead.wait()
 
-            await backend.queue.send([Outgoing(queue="q", body="x")])
-            await backend.queue.send([Outgoing(queue="q", body="y")])
+            await backend.queue.send([OutgoingMessage(queue="q", body="x")])
+            await backend.queue.send([OutgoingMessage(queue="q", body="y")])
 
-            assert len(list((tmp_path / "bells").iterdir())) == 1
+            assert len(list((tmp_path / "wakeups").iterdir())) == 1
 
     asyncio.run(scenario())
     dead.stdin.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.ports.backend import Backend
-from longshore.ports.queue import Message, Outgoing
+from longshore.ports.task_queue import Message, OutgoingMessage
 from longshore.testing.clock import FakeClock
 
 _ROUNDS = 60
@@ -34,7 +34,7 @@ def test_what_was_taken_for_a_receiver_that_was_given_up_is_seen_again_at_once(
     async def scenario() -> None:
         async with asyncio.timeout(15), sqlite_backend(tmp_path, FakeClock()) as backend:
             for number in range(_ROUNDS):
-                await backend.queue.send([Outgoing(queue="default", body=str(number))])
+                await backend.queue.send([OutgoingMessage(queue="default", body=str(number))])
 
                 # Given up a little later each time, to meet every step of the receiver.
                 messages = await _given_up(backend, turns=number % 12) or await _receive(backend)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.sqlite.bells import Bells
 from longshore.adapters.sqlite.database import Database, SqliteOptions
+from longshore.adapters.sqlite.notifier import Notifier
 from longshore.testing.clock import FakeClock
-from longshore.testing.contracts.suite import START, in_time, under_way
-from tests.adapters.process.conftest import scenario
+from longshore.testing.contracts.suite import START, advance_until_done, running
+from tests.execution.conftest import scenario
 
 
 def noted_promises(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
@@ -21,10 +21,10 @@ def noted_promises(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     write = Database.write
 
     def noting(
-        self: Database, work: Any, *, promised: bool = True, **how: Any
+        self: Database, work: Any, *, durable: bool = True, **how: Any
     ) -> asyncio.Future[Any]:
-        promises.append(promised)
-        return write(self, work, promised=promised, **how)
+        promises.append(durable)
+        return write(self, work, durable=durable, **how)
 
     monkeypatch.setattr(Database, "write", noting)
     return promises
@@ -36,8 +36,8 @@ async def test_pauses_and_their_ends_are_promised(
 ) -> None:
     promises = noted_promises(monkeypatch)
     async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
-        await backend.queues.pause("default", by="ann", now=START)
-        await backend.queues.resume("default")
+        await backend.queue_controls.pause("default", by="ann", now=START)
+        await backend.queue_controls.resume("default")
 
     assert promises == [True, True]
 
@@ -49,7 +49,7 @@ async def test_nobody_waits_until_a_hold_is_on_disk(
     promises = noted_promises(monkeypatch)
     async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
         until = START + timedelta(seconds=5)
-        await backend.queues.hold("default", until=until, by="w", reason="limit", now=START)
+        await backend.queue_controls.hold("default", until=until, by="w", reason="limit", now=START)
 
     assert promises == [False]
 
@@ -59,12 +59,14 @@ async def test_a_pause_of_which_no_bell_tells_is_known_within_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeClock(START)
-    monkeypatch.setattr(Bells, "ring_elsewhere", lambda self, topics: None)
+    monkeypatch.setattr(Notifier, "wake_others", lambda self, topics: None)
     async with sqlite_backend(tmp_path, clock) as first, sqlite_backend(tmp_path, clock) as second:
         began = clock.elapsed()
-        async with under_way(second.queues.paused_of(["default"], other_than=())) as waiting:
-            await first.queues.pause("default", by="ann", now=START)
+        async with running(
+            second.queue_controls.paused_queues(["default"], changed_from=())
+        ) as waiting:
+            await first.queue_controls.pause("default", by="ann", now=START)
 
             step = SqliteOptions().slow_poll / 4
-            assert await in_time(waiting, clock, step=step) == {"default"}
+            assert await advance_until_done(waiting, clock, step=step) == {"default"}
             assert clock.elapsed() - began <= SqliteOptions().slow_poll + 3 * step

@@ -10,18 +10,17 @@ from typing import Any
 import apsw
 import pytest
 
-from longshore.adapters.shared import codec
-from longshore.adapters.sqlite import opening, overlooked
+from longshore.adapters.sqlite import store_file, sweep_queries
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.sqlite.database import Database
-from longshore.core import commands as c
-from longshore.core.changes import Change
-from longshore.core.numbers import NumberSet
+from longshore.core.jobs.numbers import NumberSet
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.changes import Change
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
-from longshore.testing.contracts.samples import after, claim, commit, new_job, new_task
+from longshore.testing.contracts.samples import apply_command, claim, commit, new_job, new_task
 from longshore.testing.contracts.suite import START
-from tests.adapters.process.conftest import scenario
+from tests.execution.conftest import scenario
 
 SECOND = timedelta(seconds=1)
 Asked = list[tuple[str, Sequence[Any]]]
@@ -47,20 +46,20 @@ async def something_of_each_kind(backend: Backend) -> None:
     for number, key in enumerate(("a", "parent")):
         held = await commit(backend, claim(await commit(backend, new_task(key, number=number))))
         done = c.Complete(fence=held.fence, result=None, duration=SECOND)
-        await commit(backend, after(held, done))
+        await commit(backend, apply_command(held, done))
     await commit(backend, new_task("b", number=2, awaits=[1]))
 
 
 async def every_question(backend: Backend) -> None:
     ledger = backend.ledger
     later = START + SECOND
-    await ledger.unrung(due_by=later, rung_before=later, limit=10)
-    await ledger.held(limit=10)
-    await ledger.held(limit=10, expired_by=later)
+    await ledger.unqueued_tasks(due_by=later, enqueued_before=later, limit=10)
+    await ledger.leased_tasks(limit=10)
+    await ledger.leased_tasks(limit=10, expired_by=later)
     await ledger.open_intents(limit=10, after="job-a")
     assert await ledger.unrecorded_ends(ended_by=later, limit=10) == ["job-one_a"]
-    assert await ledger.untold_parents(limit=10) == ["job-one_b"]
-    await ledger.untold_ends(limit=10)
+    assert await ledger.unnotified_dependents(limit=10) == ["job-one_b"]
+    await ledger.unreported_ends(limit=10)
 
 
 @scenario
@@ -71,7 +70,7 @@ async def test_every_question_of_the_sweeper_is_answered_by_an_index(
         await something_of_each_kind(backend)
         await every_question(backend)
 
-    connection = apsw.Connection(str(tmp_path / opening.FILE_NAME))
+    connection = apsw.Connection(str(tmp_path / store_file.FILE_NAME))
     steps = [
         step[-1]
         for sql, values in asked
@@ -85,12 +84,12 @@ async def test_every_question_of_the_sweeper_is_answered_by_an_index(
     assert used == {
         "tasks_due",
         "messages_by_key",
-        "tasks_held",
+        "tasks_leased",
         "jobs_with_intents",
         "jobs_running",
         "tasks_ended",
         "tasks_waiting",
-        "jobs_untold",
+        "jobs_end_unreported",
     }
 
 
@@ -104,11 +103,11 @@ async def test_one_waiting_task_of_very_many_is_found(tmp_path: Path) -> None:
         ]
         await backend.ledger.commit(Change(row=job, expected_version=0), *waiting)
 
-        found = await backend.ledger.untold_parents(limit=10)
+        found = await backend.ledger.unnotified_dependents(limit=10)
 
         assert found == ["job-one_t0003", "job-one_t1201"]
-        assert await backend.ledger.untold_parents(limit=1) == found[:1]
-        assert await backend.ledger.untold_parents(limit=10, after=found[0]) == found[1:]
+        assert await backend.ledger.unnotified_dependents(limit=1) == found[:1]
+        assert await backend.ledger.unnotified_dependents(limit=10, after=found[0]) == found[1:]
 
 
 @pytest.mark.parametrize("passed_over", [1, 2, 3, 100])
@@ -116,8 +115,8 @@ async def test_one_waiting_task_of_very_many_is_found(tmp_path: Path) -> None:
 async def test_jobs_are_passed_over_a_few_at_a_time_and_none_is_forgotten(
     tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch, passed_over: int
 ) -> None:
-    monkeypatch.setattr(overlooked, "_JOBS_PASSED_OVER", passed_over)
-    monkeypatch.setattr(overlooked, "_JOBS_AT_ONCE", 2)
+    monkeypatch.setattr(sweep_queries, "_JOBS_PER_SCAN", passed_over)
+    monkeypatch.setattr(sweep_queries, "_JOBS_PER_PAGE", 2)
     async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
         ended = []
         for number in range(12):
@@ -135,7 +134,7 @@ async def test_jobs_are_passed_over_a_few_at_a_time_and_none_is_forgotten(
         later = START + 2 * SECOND
         found = await backend.ledger.unrecorded_ends(ended_by=later, limit=20)
         rest = await backend.ledger.unrecorded_ends(ended_by=later, limit=20, after=ended[2])
-        waiting_ids = await backend.ledger.untold_parents(limit=20)
+        waiting_ids = await backend.ledger.unnotified_dependents(limit=20)
 
         assert found == ended
         assert rest == ended[3:]
@@ -144,41 +143,7 @@ async def test_jobs_are_passed_over_a_few_at_a_time_and_none_is_forgotten(
             assert sum("OFFSET" in sql for sql, _ in asked) >= 12
 
 
-@scenario
-async def test_what_was_overlooked_in_a_file_of_the_first_schema_is_found(tmp_path: Path) -> None:
-    job = replace(new_job().row, total=3, completed=NumberSet([0]))
-    known, unknown = (cancelled(key, number) for number, key in enumerate(("known", "unknown")))
-    tmp_path.chmod(0o700)
-    connection = apsw.Connection(str(tmp_path / opening.FILE_NAME))
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute(opening.migrations()[0][1])
-    connection.execute(
-        f"PRAGMA application_id={opening.APPLICATION_ID}; PRAGMA user_version=1",
-    )
-    connection.execute(
-        "INSERT INTO jobs (id, tenant, created_us, state, intents, version, body)"
-        " VALUES (?,?,?,?,?,?,?)",
-        (job.id, "acme", codec.to_us(START), job.state, 0, 1, codec.to_json(job)),
-    )
-    for row in (known, unknown):
-        spec, body = codec.spec_to_json(row.spec), codec.body_to_json(row)
-        connection.execute(
-            "INSERT INTO tasks (id, tenant, job_id, number, queue, created_us, spec, state,"
-            " version, body) VALUES (?,?,?,?,?,?,?,?,?,?)",
-            (row.id, "acme", job.id, row.spec.number, "default", 0, spec, row.state, 1, body),
-        )
-    connection.close()
-
-    async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
-        ended_at = unknown.finished_at
-        assert ended_at is not None
-        tick = timedelta(milliseconds=1)
-        assert await backend.ledger.unrecorded_ends(ended_by=ended_at, limit=9) == [unknown.id]
-        assert await backend.ledger.unrecorded_ends(ended_by=ended_at - tick, limit=9) == []
-        assert await backend.ledger.task(unknown.id) == unknown
-
-
 def cancelled(key: str, number: int, **fields: Any) -> Any:
     """A task that was cancelled."""
     pending = new_task(key, number=number, **fields).row
-    return after(pending, c.RequestCancel(by="ann"), now=START + SECOND).row
+    return apply_command(pending, c.RequestCancel(by="ann"), now=START + SECOND).row

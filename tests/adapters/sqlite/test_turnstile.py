@@ -13,12 +13,12 @@ import pytest
 _WRITER = """
 import sys
 from pathlib import Path
-from longshore.adapters.sqlite.turnstile import Turnstile
+from longshore.adapters.sqlite.write_lock import WriteLock
 
-turnstile = Turnstile(Path(sys.argv[1]))
+write_lock = WriteLock(Path(sys.argv[1]))
 going = sys.stdin.readline()
 while going:
-    with turnstile:
+    with write_lock:
         print("my turn", flush=True)
         going = sys.stdin.readline()
 """

@@ -12,9 +12,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from longshore import failpoints
-from longshore.adapters.sqlite.bells import Topic
+from longshore.adapters.shared import failpoints
 from longshore.adapters.sqlite.database import Database, SqliteOptions
+from longshore.adapters.sqlite.notifier import Topic
 from longshore.adapters.sqlite.writer import EXIT_CODE_WITHOUT_WRITER
 from longshore.errors import BackendUnavailable, LongshoreError, OutcomeUnknown
 from longshore.testing.clock import FakeClock
@@ -122,7 +122,7 @@ def test_a_commit_is_synced_only_for_a_promise(tmp_path: Path, promises, level) 
     async def scenario() -> None:
         async with a_database(tmp_path) as database:
             levels = await asyncio.gather(
-                *(database.write(look, promised=promised) for promised in promises)
+                *(database.write(look, durable=promised) for promised in promises)
             )
 
             assert levels == [level, level]
@@ -202,7 +202,7 @@ def test_an_error_while_waking_other_processes_does_not_stop_the_writer(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(point: str) -> None:
-        if point == "write.ringing":
+        if point == "write.waking":
             raise OSError(errno.EMFILE, "Too many open files")
 
     async def scenario() -> None:
@@ -224,13 +224,13 @@ def test_an_error_while_waking_other_processes_does_not_stop_the_writer(
 def test_a_missing_wakeup_folder_does_not_stop_the_writer(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with a_database(tmp_path) as database:
-            (tmp_path / "bells").rename(tmp_path / "moved")
+            (tmp_path / "wakeups").rename(tmp_path / "moved")
 
             for name in ("n1", "n2"):
                 written = database.write(naming(name), topics=[Topic.QUEUE])
                 assert await asyncio.wait_for(written, 10) == name
 
-            (tmp_path / "moved").rename(tmp_path / "bells")
+            (tmp_path / "moved").rename(tmp_path / "wakeups")
 
     asyncio.run(scenario())
 
@@ -241,19 +241,19 @@ def test_running_out_of_descriptors_leaves_the_pipe_of_a_living_process(
     real_open = os.open
 
     def no_descriptor_left(path, flags, *args, **kwargs):
-        if flags & os.O_WRONLY and str(path).startswith(str(tmp_path / "bells")):
+        if flags & os.O_WRONLY and str(path).startswith(str(tmp_path / "wakeups")):
             raise OSError(errno.EMFILE, "Too many open files", str(path))
         return real_open(path, flags, *args, **kwargs)
 
     async def scenario() -> None:
         async with a_database(tmp_path) as neighbour, a_database(tmp_path) as database:
-            pipe = tmp_path / "bells" / neighbour._bells._name
+            pipe = tmp_path / "wakeups" / neighbour._notifier._name
             monkeypatch.setattr(os, "open", no_descriptor_left)
             await database.write(naming("n1"), topics=[Topic.QUEUE])
             monkeypatch.undo()
             assert pipe.exists()
 
-            with neighbour._bells.listening(Topic.QUEUE) as woken:
+            with neighbour._notifier.subscribe(Topic.QUEUE) as woken:
                 await database.write(naming("n2"), topics=[Topic.QUEUE])
                 await asyncio.wait_for(woken.wait(), 10)
 

@@ -21,21 +21,21 @@ from typing import Any
 import httpx
 import pytest
 
-from longshore.adapters.aws.calls import Aws, AwsPlace
-from tests.aws.standin import PYTHON, REGION
+from longshore.adapters.aws.client import AwsClient, AwsClientOptions
+from tests.aws.stand_in import PYTHON, REGION
 
 ROOT = Path(__file__).parents[3]
 LONGSHORE = Path(sys.executable).with_name("longshore")
-PATIENCE_S = 100
+TIMEOUT_S = 100
 
 
 @dataclass(kw_only=True)
-class Installation:
+class DeployedInstallation:
     """A stand-in, and what is deployed on it."""
 
     folder: Path
     endpoint: str
-    notes: Path
+    call_log: Path
     stage: str = "e2e"
     outputs: dict[str, str] = field(default_factory=dict)
 
@@ -52,7 +52,7 @@ class Installation:
         }
 
     @property
-    def of_stage(self) -> dict[str, str]:
+    def stage_variables(self) -> dict[str, str]:
         """By which commands work with what is deployed."""
         return {
             "LONGSHORE_BACKEND": "aws",
@@ -62,39 +62,39 @@ class Installation:
             "LONGSHORE_WORKER_POLL_WAIT": "1s",
         }
 
-    def place(self) -> AwsPlace:
-        return AwsPlace(
+    def client_options(self) -> AwsClientOptions:
+        return AwsClientOptions(
             region=REGION,
             endpoint_url=self.endpoint,
             credentials=("test", "test"),
-            read_timeout_s=PATIENCE_S,
+            read_timeout_s=TIMEOUT_S,
         )
 
-    def aws(self) -> Aws:
-        return Aws(self.place())
+    def aws(self) -> AwsClient:
+        return AwsClient(self.client_options())
 
-    def run(self, *words: str, code: int = 0, **more: str) -> str:
+    def run(self, *arguments: str, code: int = 0, **more: str) -> str:
         """What a command prints; it must end with this code."""
         done = subprocess.run(
-            [str(LONGSHORE), *words],
+            [str(LONGSHORE), *arguments],
             env={**self.variables, **more},
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
             check=False,
         )
-        assert done.returncode == code, f"{words}\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == code, f"{arguments}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
     @contextmanager
-    def running(self, *words: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+    def start(self, *arguments: str, **more: str) -> Iterator[subprocess.Popen[str]]:
         """A command that goes on beside, and ends well when it is told to."""
-        with (self.folder / f"{words[0]}.log").open("w") as log:
+        with (self.folder / f"{arguments[0]}.log").open("w") as log:
             process = subprocess.Popen(
-                [str(LONGSHORE), *words],
-                env={**self.variables, **self.of_stage, **more},
+                [str(LONGSHORE), *arguments],
+                env={**self.variables, **self.stage_variables, **more},
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -105,7 +105,7 @@ class Installation:
                 try:
                     yield process
                     process.send_signal(signal.SIGTERM)
-                    assert process.wait(PATIENCE_S) == 0, (self.folder / log.name).read_text()
+                    assert process.wait(TIMEOUT_S) == 0, (self.folder / log.name).read_text()
                 finally:
                     process.kill()
 
@@ -141,7 +141,7 @@ class Installation:
 
         return asyncio.run(ask())
 
-    def as_service(self, stack: str) -> dict[str, str]:
+    def service_variables(self, stack: str) -> dict[str, str]:
         """Variables of somebody who may do what a service on ECS may, and no more."""
         found = self.call(
             "cloudformation",
@@ -155,7 +155,7 @@ class Installation:
         async def made() -> tuple[str, str]:
             aws = self.aws()
             try:
-                return await user(aws, f"{self.stage}-{stack}", held["PolicyDocument"])
+                return await create_user(aws, f"{self.stage}-{stack}", held["PolicyDocument"])
             finally:
                 await aws.close()
 
@@ -164,10 +164,10 @@ class Installation:
 
     def calls(self) -> list[dict[str, Any]]:
         """What was called by roles and users."""
-        return [json.loads(line) for line in self.notes.read_text().splitlines()]
+        return [json.loads(line) for line in self.call_log.read_text().splitlines()]
 
 
-async def user(aws: Aws, name: str, policy: dict[str, Any]) -> tuple[str, str]:
+async def create_user(aws: AwsClient, name: str, policy: dict[str, Any]) -> tuple[str, str]:
     """Credentials of somebody of that name who may do what a policy says, and no more."""
     text = json.dumps(policy)
     await aws.call("iam", "create_user", UserName=name)
@@ -179,7 +179,7 @@ async def user(aws: Aws, name: str, policy: dict[str, Any]) -> tuple[str, str]:
 
 
 @contextmanager
-def stand_in_that_denies(folder: Path) -> Iterator[Installation]:
+def enforcing_stand_in(folder: Path) -> Iterator[DeployedInstallation]:
     """One of its own: it knows roles, and cannot be shared with tests that do not."""
     if not PYTHON.exists():
         pytest.skip("no AWS stand-in: `make test` installs it")
@@ -188,12 +188,12 @@ def stand_in_that_denies(folder: Path) -> Iterator[Installation]:
         port = probe.getsockname()[1]
     notes = folder / "notes"
     notes.touch()
-    made = Installation(folder=folder, endpoint=f"http://127.0.0.1:{port}", notes=notes)
+    made = DeployedInstallation(folder=folder, endpoint=f"http://127.0.0.1:{port}", call_log=notes)
     temporary = folder / "tmp"
     temporary.mkdir()
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [PYTHON, Path(__file__).with_name("watched.py"), notes],
+            [PYTHON, Path(__file__).with_name("enforcing_server.py"), notes],
             env={
                 "PATH": os.environ["PATH"],  # noqa: TID251
                 "GATEWAY_PORT": str(port),
@@ -214,14 +214,14 @@ def stand_in_that_denies(folder: Path) -> Iterator[Installation]:
             process.wait()
 
 
-def _wait_for(made: Installation, process: subprocess.Popen[bytes]) -> None:
-    ends = time.monotonic() + PATIENCE_S
+def _wait_for(path: DeployedInstallation, process: subprocess.Popen[bytes]) -> None:
+    ends = time.monotonic() + TIMEOUT_S
     while True:
         try:
-            httpx.get(f"{made.endpoint}/_ministack/health", timeout=5).raise_for_status()
+            httpx.get(f"{path.endpoint}/_ministack/health", timeout=5).raise_for_status()
         except httpx.HTTPError:
             if process.poll() is not None or time.monotonic() > ends:
-                pytest.fail(f"the stand-in did not start:\n{(made.folder / 'log').read_text()}")
+                pytest.fail(f"the stand-in did not start:\n{(path.folder / 'log').read_text()}")
             time.sleep(0.02)  # noqa: TID251 - another process starts, and nothing tells
         else:
             return

@@ -5,16 +5,18 @@ from typing import Any
 
 import pytest
 
-from longshore.interfaces.cli import deploying
-from longshore.interfaces.cli.exits import ExitCode
+from longshore.core.inspection import CloudAccount
+from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.main import main
-from longshore.ports.deploying import Account
+from longshore.interfaces.cli.operations import deploy
 
-HERE = Account(id="123456789012", region="eu-central-1", caller="arn:aws:iam::123456789012:root")
+ACCOUNT = CloudAccount(
+    id="123456789012", region="eu-central-1", caller="arn:aws:iam::123456789012:root"
+)
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -60,14 +62,14 @@ def test_all_that_is_wrong_in_a_file_is_told(capsys: pytest.CaptureFixture[str])
 def test_without_a_terminal_nothing_is_destroyed_unless_it_was_agreed_to(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def account(*_: Any) -> Account:
-        return HERE
+    async def account(*_: Any) -> CloudAccount:
+        return ACCOUNT
 
     async def destroy(*_: Any, **__: Any) -> None:
         pytest.fail("it was destroyed")
 
-    monkeypatch.setattr(deploying, "_account", account)
-    monkeypatch.setattr(deploying, "_destroy", destroy)
+    monkeypatch.setattr(deploy, "_account", account)
+    monkeypatch.setattr(deploy, "_destroy", destroy)
 
     assert main(["destroy", "--stage", "dev"]) == ExitCode.USAGE
 
@@ -82,7 +84,7 @@ def test_whoever_interrupts_is_told_what_goes_on(
     async def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(deploying, "_deploy", interrupted)
+    monkeypatch.setattr(deploy, "_deploy", interrupted)
 
     assert main(["deploy", "--stage", "dev"]) == ExitCode.INTERRUPTED
 

@@ -12,12 +12,20 @@ from pathlib import Path
 
 import pytest
 
+from longshore.adapters.aws.deploy.stacks.privileges import GRANTS
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.stacks.privileges import GRANTS
-from tests.aws.deploy.installation import Installation, stand_in_that_denies
-from tests.aws.deploy.rights import Rights, granted
-from tests.aws.deploy.scenes import SCENES, play_scenes
-from tests.aws.deploy.tour import Tour, begin, go_wrong, look, serve, wish, work
+from tests.aws.deploy.installation import DeployedInstallation, enforcing_stand_in
+from tests.aws.deploy.permissions import RolePolicies, granted_permissions
+from tests.aws.deploy.rare_scenarios import NAMES, run_rare_scenarios
+from tests.aws.deploy.walkthrough import (
+    Walkthrough,
+    cause_failures,
+    read_everything,
+    run_jobs,
+    run_server,
+    send_operator_commands,
+    start,
+)
 
 CONFIG = """\
 protected: false
@@ -33,27 +41,27 @@ server: { image: "shop:1", subnets: [subnet-1], security_groups: [sg-1] }
 def test_an_installation_does_its_work_with_what_it_is_allowed_and_with_all_of_it(
     tmp_path: Path,
 ) -> None:
-    with toured(tmp_path) as tour:
+    with walked_through(tmp_path) as tour:
         a_job_went_through_the_deployed_functions_to_its_end(tour)
         nobody_was_denied_anything(tour)
-        everything_that_is_allowed_was_done(tour.installation, tour.names, SCENES)
+        everything_that_is_allowed_was_done(tour.installation, tour.names, NAMES)
 
 
 @contextmanager
-def toured(folder: Path) -> Iterator[Tour]:
+def walked_through(folder: Path) -> Iterator[Walkthrough]:
     """Everything was done once; at the end, all of it is taken away."""
     (folder / "e2e.yaml").write_text(CONFIG)
-    with stand_in_that_denies(folder) as here:
-        play_scenes(here, folder)
+    with enforcing_stand_in(folder) as here:
+        run_rare_scenarios(here, folder)
         stage = ("--stage", here.stage, "--config", str(folder / "e2e.yaml"))
         here.run("deploy", *stage)
         here.outputs = json.loads(here.run("status", *stage, "-o", "json"))["outputs"]
-        made = begin(here)
-        work(made)
-        look(made.door, made.jobs["dag"], "keep", jobs="dag")
-        wish(made)
-        go_wrong(made)
-        serve(made)
+        made = start(here)
+        run_jobs(made)
+        read_everything(made.api, made.jobs["dag"], "keep", jobs="dag")
+        send_operator_commands(made)
+        cause_failures(made)
+        run_server(made)
         yield made
         here.run("destroy", *stage, "--yes", "--with-data")
         tables = here.call("dynamodb", "list_tables")["TableNames"]
@@ -61,9 +69,9 @@ def toured(folder: Path) -> Iterator[Tour]:
         here.run("status", *stage, code=3)
 
 
-def a_job_went_through_the_deployed_functions_to_its_end(tour: Tour) -> None:
-    job = tour.jobs["dag"]
-    told = tour.door.ask("GET", f"/jobs/{job}/events")["events"]
+def a_job_went_through_the_deployed_functions_to_its_end(walkthrough: Walkthrough) -> None:
+    job = walkthrough.jobs["dag"]
+    told = walkthrough.api.request("GET", f"/jobs/{job}/events")["events"]
 
     # Of every task, what happened, in order and once: by stream, relay, bus, queue and function.
     for task in ("fetch", "count", "keep"):
@@ -74,22 +82,29 @@ def a_job_went_through_the_deployed_functions_to_its_end(tour: Tour) -> None:
         "Job Created",
         "Job Completed",
     ]
-    assert tour.door.ask("GET", f"/jobs/{job}/tasks/fetch/result")["result"] == "y" * 3000
+    assert walkthrough.api.request("GET", f"/jobs/{job}/tasks/fetch/result")["result"] == "y" * 3000
 
 
-def nobody_was_denied_anything(tour: Tour) -> None:
-    denied = [call for call in tour.installation.calls() if call["denied"]]
+def nobody_was_denied_anything(walkthrough: Walkthrough) -> None:
+    denied = [call for call in walkthrough.installation.calls() if call["denied"]]
 
     assert denied == []
 
 
-def everything_that_is_allowed_was_done(here: Installation, *stages: Names) -> None:
+def everything_that_is_allowed_was_done(installation: DeployedInstallation, *stages: Names) -> None:
     """By a role in any of the stages: on the tour, or in a scene."""
-    notes, rights = here.calls(), [Rights.of(names) for names in stages]
-    done = {role: {use for one in rights for use in one.used(role, notes)} for role in GRANTS}
+    notes, rights = installation.calls(), [RolePolicies.for_stage(names) for names in stages]
+    done = {
+        role: {use for one in rights for use in one.used_permissions(role, notes)}
+        for role in GRANTS
+    }
     # A server is the same app and may do the same; on the tour it was asked for a part of it.
-    assert granted("server") == {use for use in granted("api") if use.place != "secrets"}
+    assert granted_permissions("server") == {
+        use for use in granted_permissions("api") if use.resource != "secrets"
+    }
     done["server"] |= done["api"]
-    unused = [(role, use) for role in GRANTS for use in sorted(granted(role) - done[role])]
+    unused = [
+        (role, use) for role in GRANTS for use in sorted(granted_permissions(role) - done[role])
+    ]
 
     assert not unused, "\n".join(map(str, unused))

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from longshore.adapters.aws.stacks.config import StageConfig
+from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
 from longshore.interfaces.cli.main import COMMANDS
 from longshore.settings import FIELDS, variable_of
-from tests.aws.deploy.installation import stand_in_that_denies
+from tests.aws.deploy.installation import enforcing_stand_in
 from tests.docs import test_examples as pages
 
 ROOT = Path(__file__).parents[3]
@@ -26,7 +26,7 @@ DROP_IN = ROOT / "deploy" / "longshore-worker.service.d" / "aws.conf"
 def test_the_page_shows_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     (tmp_path / "stand-in").mkdir()
-    with stand_in_that_denies(tmp_path / "stand-in") as here, contextlib.ExitStack() as stack:
+    with enforcing_stand_in(tmp_path / "stand-in") as here, contextlib.ExitStack() as stack:
         known = pages.environment_in(tmp_path)
         monkeypatch.setattr(pages, "environment_in", lambda _: {**here.variables, **known})
         for block in pages.blocks_of(PAGE):

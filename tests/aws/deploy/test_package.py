@@ -9,34 +9,34 @@ from pathlib import Path
 
 import pytest
 
-from longshore.adapters.aws import deploying_package
-from longshore.adapters.aws.deploying_package import (
-    SERVICES,
-    Package,
-    Runtime,
-    build,
+from longshore.adapters.aws.deploy import package as package_module
+from longshore.adapters.aws.deploy.package import (
+    AWS_SERVICES,
+    FunctionPackage,
+    LambdaRuntime,
+    build_package,
     install_command,
-    locked,
+    locked_versions,
 )
-from longshore.adapters.aws.stacks.functions import FUNCTIONS
+from longshore.adapters.aws.deploy.stacks.functions import FUNCTIONS
 from longshore.errors import ConfigurationError
 
-PACKAGE = Path(deploying_package.__file__).parents[2]
+PACKAGE = Path(package_module.__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
-def package() -> Package:
-    return build(None)
+def package() -> FunctionPackage:
+    return build_package(None)
 
 
 @pytest.fixture(scope="module")
-def files(package: Package) -> list[zipfile.ZipInfo]:
+def files(package: FunctionPackage) -> list[zipfile.ZipInfo]:
     with zipfile.ZipFile(io.BytesIO(package.data)) as found:
         return found.infolist()
 
 
-def test_what_is_built_twice_is_the_same(package: Package) -> None:
-    again = build(None)
+def test_what_is_built_twice_is_the_same(package: FunctionPackage) -> None:
+    again = build_package(None)
 
     assert again.sha256 == package.sha256
     assert package.key == f"functions/{package.sha256}.zip"
@@ -57,10 +57,12 @@ def test_there_is_no_byte_code_no_test_and_no_note_of_an_installer_in_it(
 
     assert not {part for part in parts if part.endswith(".pyc")}
     assert not parts & {"__pycache__", "tests", "RECORD", "INSTALLER", "direct_url.json"}
-    assert not any(one.filename.startswith("longshore/testing/") for one in files)
+    assert not any(
+        one.filename.startswith(("longshore/audit/", "longshore/testing/")) for one in files
+    )
 
 
-def test_every_function_starts_from_the_zip_alone(tmp_path: Path, package: Package) -> None:
+def test_every_function_starts_from_the_zip_alone(tmp_path: Path, package: FunctionPackage) -> None:
     with zipfile.ZipFile(io.BytesIO(package.data)) as found:
         found.extractall(tmp_path)
     modules = ", ".join(each.handler.rpartition(".")[0] for each in FUNCTIONS.values())
@@ -101,15 +103,15 @@ def test_every_service_that_functions_call_is_described_in_it(
                     called.add(service)
     described = {one.filename.split("/")[2] for one in files if "botocore/data/" in one.filename}
 
-    assert called <= set(SERVICES) <= described
+    assert called <= set(AWS_SERVICES) <= described
 
 
 def test_every_dependency_is_locked_by_its_hash() -> None:
-    text = deploying_package.REQUIREMENTS.read_text(encoding="utf-8")
+    text = package_module.REQUIREMENTS.read_text(encoding="utf-8")
 
-    assert len(locked()) > 20
-    assert text.count("==") == len(locked())
-    assert text.count("--hash=sha256:") >= len(locked())
+    assert len(locked_versions()) > 20
+    assert text.count("==") == len(locked_versions())
+    assert text.count("--hash=sha256:") >= len(locked_versions())
     assert "://" not in text
 
 
@@ -118,8 +120,8 @@ def test_every_dependency_is_locked_by_its_hash() -> None:
 def test_dependencies_are_brought_for_the_runtime_and_not_for_this_machine(
     uv: str | None, architecture: str, machine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deploying_package.shutil, "which", lambda *_, **__: None)
-    runtime = Runtime(python="3.13", architecture=architecture)
+    monkeypatch.setattr(package_module.shutil, "which", lambda *_, **__: None)
+    runtime = LambdaRuntime(python="3.13", architecture=architecture)
 
     command = install_command(Path("/target"), runtime, uv)
 
@@ -136,7 +138,7 @@ def test_a_dependency_that_is_not_to_be_had_is_named(
 ) -> None:
     wrong = tmp_path / "requirements.txt"
     wrong.write_text("no-such-thing==1.0 \\\n    --hash=sha256:" + "0" * 64 + "\n")
-    monkeypatch.setattr(deploying_package, "REQUIREMENTS", wrong)
+    monkeypatch.setattr(package_module, "REQUIREMENTS", wrong)
 
     with pytest.raises(ConfigurationError, match="no-such-thing not installed here"):
-        build(None)
+        build_package(None)

@@ -12,20 +12,20 @@ import pytest
 import yaml
 
 from docs.generate import privileges_page
+from longshore.adapters.aws.deploy.stacks import STACKS, is_enabled, templates
+from longshore.adapters.aws.deploy.stacks.containers import DRAIN_GRACE_S, STOP_TIMEOUT_S
+from longshore.adapters.aws.deploy.stacks.functions import FUNCTIONS
+from longshore.adapters.aws.deploy.stacks.privileges import EVENT_SOURCE_REASON, GRANTS, RESOURCES
+from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig, read_stage_config
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.shapes import table_shapes
-from longshore.adapters.aws.stacks import STACKS, is_wanted, templates
-from longshore.adapters.aws.stacks.config import StageConfig, stage_config
-from longshore.adapters.aws.stacks.containers import DRAIN_GRACE_S, STOP_TIMEOUT_S
-from longshore.adapters.aws.stacks.functions import FUNCTIONS
-from longshore.adapters.aws.stacks.privileges import FEEDS, GRANTS, PLACES
-from longshore.core.limits import RECEIVE_LIMIT
-from longshore.core.states import Priority
+from longshore.adapters.aws.table_schemas import table_schemas
+from longshore.core.maximums import RECEIVE_LIMIT
+from longshore.core.tasks.states import Priority
 from longshore.errors import ConfigurationError
 from longshore.services.dispatcher import ENDING_EVENTS
 from longshore.settings import Settings
-from longshore.wiring.deploying import rendered
-from tests.aws.deploy.rights import Rights
+from longshore.wiring.deploy import render_templates
+from tests.aws.deploy.permissions import RolePolicies
 
 ROOT = Path(__file__).parents[3]
 INFRA = ROOT / "infra"
@@ -45,16 +45,16 @@ FULL: dict[str, Any] = {
 
 def stage(name: str) -> StageConfig:
     path = INFRA / f"{name}.yaml"
-    return stage_config(name, yaml.safe_load(path.read_text(encoding="utf-8")), path.name)
+    return read_stage_config(name, yaml.safe_load(path.read_text(encoding="utf-8")), path.name)
 
 
-def made(config: StageConfig) -> dict[str, Any]:
-    return templates(config, wakes=ENDING_EVENTS)
+def stage_templates(config: StageConfig) -> dict[str, Any]:
+    return templates(config, dispatcher_events=ENDING_EVENTS)
 
 
 @pytest.fixture(scope="module")
 def full() -> dict[str, Any]:
-    return made(stage_config("prod", FULL, "test"))
+    return stage_templates(read_stage_config("prod", FULL, "test"))
 
 
 def resources(documents: dict[str, Any], kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -70,7 +70,7 @@ def properties(documents: dict[str, Any], kind: str) -> list[dict[str, Any]]:
 
 def test_the_rendered_templates_are_up_to_date() -> None:
     document = yaml.safe_load((INFRA / "dev.yaml").read_text(encoding="utf-8"))
-    wanted = rendered("dev", document, "dev.yaml")
+    wanted = render_templates("dev", document, "dev.yaml")
     folder = INFRA / "templates"
 
     assert {page.name for page in folder.iterdir()} == set(wanted)
@@ -104,8 +104,8 @@ def test_tables_are_what_the_adapters_expect_encrypted_and_kept(full: dict[str, 
         one["Properties"]["TableName"]: one for _, one in resources(full, "AWS::DynamoDB::Table")
     }
 
-    assert list(tables) == [shape["TableName"] for shape in table_shapes(names)]
-    for shape in table_shapes(names):
+    assert list(tables) == [shape["TableName"] for shape in table_schemas(names)]
+    for shape in table_schemas(names):
         table = tables[shape["TableName"]]["Properties"]
         for part in ("KeySchema", "AttributeDefinitions", "GlobalSecondaryIndexes", "BillingMode"):
             assert table.get(part) == shape.get(part)
@@ -130,7 +130,10 @@ def test_every_queue_and_priority_has_its_numbers_and_its_dead_letters(
 
     assert len(queues) == 2 * len(lanes) + 3
     for queue, priority in lanes:
-        lane, dead = queues[names.queue(queue, priority)], queues[names.dead(queue, priority)]
+        lane, dead = (
+            queues[names.queue(queue, priority)],
+            queues[names.dead_letter_queue(queue, priority)],
+        )
         assert lane["VisibilityTimeout"] == 900
         assert lane["MessageRetentionPeriod"] == 4 * 86_400
         assert lane["RedrivePolicy"]["maxReceiveCount"] == RECEIVE_LIMIT == 20
@@ -148,13 +151,14 @@ def test_a_queue_hides_a_message_longer_than_its_function_may_take(full: dict[st
 
 def is_fed_by_a_queue(function: str) -> bool:
     return any(
-        grant.why == FEEDS and "sqs:ReceiveMessage" in grant.actions for grant in GRANTS[function]
+        grant.reason == EVENT_SOURCE_REASON and "sqs:ReceiveMessage" in grant.actions
+        for grant in GRANTS[function]
     )
 
 
 # As AWS's own policies for it have it: AWSLambdaSQSQueueExecutionRole and
 # AWSLambdaDynamoDBExecutionRole. Lambda does it, so no call of ours can show it.
-FEEDING = {
+EVENT_SOURCE_ACTIONS = {
     "queue": {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"},
     "stream": {f"dynamodb:{one}" for one in ("DescribeStream", "GetRecords", "GetShardIterator")}
     | {"dynamodb:ListStreams"},
@@ -176,13 +180,17 @@ def test_every_function_may_read_what_it_is_mapped_to_and_nothing_else(
         name = source.get("QueueName") or source["TableName"]
         mapped.setdefault(one["FunctionName"]["Ref"], set()).add(name)
 
-    rights = Rights(Names(stage="prod", bucket=""), stage_config("prod", FULL, "test"))
-    may = {FUNCTIONS[name].id: rights.fed_by(name) for name in FUNCTIONS if rights.fed_by(name)}
+    rights = RolePolicies(Names(stage="prod", bucket=""), read_stage_config("prod", FULL, "test"))
+    may = {
+        FUNCTIONS[name].logical_id: rights.event_sources(name)
+        for name in FUNCTIONS
+        if rights.event_sources(name)
+    }
     assert {name: {source for source, _ in fed} for name, fed in may.items()} == mapped
     for fed in may.values():
         for source in {source for source, _ in fed}:
             kind = "stream" if source == "longshore-prod-ledger" else "queue"
-            assert {action for one, action in fed if one == source} == FEEDING[kind]
+            assert {action for one, action in fed if one == source} == EVENT_SOURCE_ACTIONS[kind]
     mappings = properties(full, "AWS::Lambda::EventSourceMapping")
     assert all(one["FunctionResponseTypes"] == ["ReportBatchItemFailures"] for one in mappings)
 
@@ -196,9 +204,13 @@ def test_every_function_has_a_handler_a_log_that_ends_and_a_role_of_its_own(
 
     assert (ROOT / "src" / Path(*module.split("."))).with_suffix(".py").exists()
     assert name == "handler"
-    assert found[f"{function.id}Log"]["Properties"]["RetentionInDays"] == 30
-    assert found[function.id]["Properties"]["Role"] == {"Fn::GetAtt": [f"{function.id}Role", "Arn"]}
-    assert {f"{function.id}ErrorsAlarm", f"{function.id}ThrottlesAlarm"} <= set(found)
+    assert found[f"{function.logical_id}Log"]["Properties"]["RetentionInDays"] == 30
+    assert found[function.logical_id]["Properties"]["Role"] == {
+        "Fn::GetAtt": [f"{function.logical_id}Role", "Arn"]
+    }
+    assert {f"{function.logical_id}ErrorsAlarm", f"{function.logical_id}ThrottlesAlarm"} <= set(
+        found
+    )
 
 
 def test_no_policy_speaks_of_everything_but_where_aws_knows_nothing_narrower(
@@ -238,7 +250,7 @@ def test_only_rules_may_send_to_the_queues_of_consumers(full: dict[str, Any]) ->
 
 def test_schedules_are_off_in_dev_but_for_the_sweepers() -> None:
     def states(name: str) -> dict[str, str]:
-        found = resources(made(stage(name)), "AWS::Events::Rule")
+        found = resources(stage_templates(stage(name)), "AWS::Events::Rule")
         return {
             rule: one["Properties"]["State"] for rule, one in found if "State" in one["Properties"]
         }
@@ -250,7 +262,7 @@ def test_schedules_are_off_in_dev_but_for_the_sweepers() -> None:
 def test_prod_is_protected_and_dev_is_not() -> None:
     assert stage("prod").protected
     assert not stage("dev").protected
-    tables = properties(made(stage("prod")), "AWS::DynamoDB::Table")
+    tables = properties(stage_templates(stage("prod")), "AWS::DynamoDB::Table")
     assert all(one["DeletionProtectionEnabled"] for one in tables)
 
 
@@ -274,7 +286,9 @@ def imports_in(value: Any) -> Iterator[str]:
 
 
 def test_a_worker_is_killed_after_it_had_time_to_drain(full: dict[str, Any]) -> None:
-    (container,) = full["worker"]["Resources"]["Definition"]["Properties"]["ContainerDefinitions"]
+    (container,) = full["worker"]["Resources"]["TaskDefinition"]["Properties"][
+        "ContainerDefinitions"
+    ]
     given = {one["Name"]: one["Value"] for one in container["Environment"]}
     service = full["worker"]["Resources"]["Service"]["Properties"]
 
@@ -287,8 +301,8 @@ def test_a_worker_is_killed_after_it_had_time_to_drain(full: dict[str, Any]) -> 
 
 
 def test_workers_and_servers_are_there_only_with_an_image() -> None:
-    assert [name for name in STACKS if not is_wanted(stage("dev"), name)] == ["worker", "server"]
-    assert all(is_wanted(stage_config("prod", FULL, "test"), name) for name in STACKS)
+    assert [name for name in STACKS if not is_enabled(stage("dev"), name)] == ["worker", "server"]
+    assert all(is_enabled(read_stage_config("prod", FULL, "test"), name) for name in STACKS)
 
 
 def test_the_page_of_privileges_says_what_the_policies_say(full: dict[str, Any]) -> None:
@@ -297,9 +311,9 @@ def test_the_page_of_privileges_says_what_the_policies_say(full: dict[str, Any])
         _, _, after = page.partition(f"\n## {name}\n")
         section = after.partition("\n## ")[0]
         for grant in grants:
-            (row,) = (one for one in section.splitlines() if PLACES[grant.place].called in one)
+            (row,) = (one for one in section.splitlines() if RESOURCES[grant.resource].label in one)
             assert all(f"`{one}`" in row for one in grant.actions)
-        roles = [f"{FUNCTIONS[name].id}Role"] if name in FUNCTIONS else ["TaskRole"]
+        roles = [f"{FUNCTIONS[name].logical_id}Role"] if name in FUNCTIONS else ["TaskRole"]
         stack = FUNCTIONS[name].stack if name in FUNCTIONS else name
         sentences = full[stack]["Resources"][roles[0]]["Properties"]["Policies"][0]
         allowed = {
@@ -335,7 +349,7 @@ def test_the_page_of_privileges_says_what_the_policies_say(full: dict[str, Any])
 )
 def test_a_wrong_document_is_refused_with_what_to_do(document: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        rendered("dev", document, "dev.yaml")
+        render_templates("dev", document, "dev.yaml")
 
     assert any(told in problem for problem in refused.value.problems), refused.value.problems
     assert all(problem.startswith("dev.yaml: ") for problem in refused.value.problems)
@@ -344,11 +358,11 @@ def test_a_wrong_document_is_refused_with_what_to_do(document: dict[str, Any], t
 @pytest.mark.parametrize("name", ["Dev", "1dev", "a" * 21, "a_b", ""])
 def test_a_stage_must_have_a_name_that_every_part_of_aws_takes(name: str) -> None:
     with pytest.raises(ConfigurationError, match="no name for a stage"):
-        stage_config(name, {}, "test")
+        read_stage_config(name, {}, "test")
 
 
 def test_all_problems_of_a_document_are_told_at_once() -> None:
     with pytest.raises(ConfigurationError) as refused:
-        stage_config("dev", {"queues": [1], "nothing": 2, "api": {"burst": "x"}}, "test")
+        read_stage_config("dev", {"queues": [1], "nothing": 2, "api": {"burst": "x"}}, "test")
 
     assert len(refused.value.problems) == 3

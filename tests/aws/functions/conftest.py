@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.aws.functions.house import House, a_house
+from tests.aws.functions.installation import FunctionInstallation, open_installation
 
 
 @pytest.fixture(scope="module")
@@ -14,7 +14,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def house(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    with a_house(folder, monkeypatch) as made:
-        made.begin_anew()
+def installation(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FunctionInstallation]:
+    with open_installation(folder, monkeypatch) as made:
+        made.reset()
         yield made

@@ -11,14 +11,14 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from longshore.adapters.aws.calls import Answer, Aws, AwsPlace
+from longshore.adapters.aws.client import AwsClient, AwsClientOptions, AwsResponse
 from longshore.adapters.aws.names import Names
 
 Event = dict[str, Any]
 Handler = Callable[[Event, Any], Any]
 
 ACCOUNT = "000000000000"
-_AT_ONCE = 10
+_BATCH_SIZE = 10
 
 
 class Invocation:
@@ -36,19 +36,19 @@ class Invocation:
 class Mappings:
     """The mappings of one installation."""
 
-    def __init__(self, place: AwsPlace, names: Names) -> None:
+    def __init__(self, options: AwsClientOptions, names: Names) -> None:
         self._runner = asyncio.Runner()
-        self._aws = Aws(place)
+        self._aws = AwsClient(options)
         self._names = names
-        self._region = place.region
-        self._behind: dict[str, str] = {}  # by shard, the sequence number that is dealt with
+        self._region = options.region
+        self._positions: dict[str, str] = {}  # by shard, the sequence number that is dealt with
         self._urls: dict[str, str] = {}
 
     def close(self) -> None:
         self._runner.run(self._aws.close())
         self._runner.close()
 
-    def call(self, service: str, operation: str, **given: Any) -> Answer:
+    def call(self, service: str, operation: str, **given: Any) -> AwsResponse:
         return self._runner.run(self._aws.call(service, operation, **given))
 
     # The stream ----------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ class Mappings:
         stream = self.call("dynamodbstreams", "describe_stream", StreamArn=arn)
         for shard in stream["StreamDescription"]["Shards"]:
             shard_id = shard["ShardId"]
-            behind = self._behind.get(shard_id)
+            behind = self._positions.get(shard_id)
             start = (
                 {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": behind}
                 if behind
@@ -86,21 +86,21 @@ class Mappings:
         shard_id, event = found
         answer = handler(event, context or Invocation())
         places = [record["dynamodb"]["SequenceNumber"] for record in event["Records"]]
-        failed = failed_in(answer)
+        failed = failed_ids(answer)
         done = places[: min(map(places.index, failed))] if failed else places
         if done:
-            self._behind[shard_id] = done[-1]
+            self._positions[shard_id] = done[-1]
         return len(done)
 
     def skip_stream(self) -> None:
         """Begin behind all that there is."""
         while (found := self.stream_event()) is not None:
             shard_id, event = found
-            self._behind[shard_id] = event["Records"][-1]["dynamodb"]["SequenceNumber"]
+            self._positions[shard_id] = event["Records"][-1]["dynamodb"]["SequenceNumber"]
 
     # Queues --------------------------------------------------------------------------------------
 
-    def queue_event(self, name: str, limit: int = _AT_ONCE, hidden_s: int = 30) -> Event | None:
+    def queue_event(self, name: str, limit: int = _BATCH_SIZE, hidden_s: int = 30) -> Event | None:
         """A batch of a queue, as a function is handed it; None if there is nothing."""
         answer = self.call(
             "sqs",
@@ -121,12 +121,12 @@ class Mappings:
         if event is None:
             return 0
         try:
-            failed = failed_in(handler(event, context or Invocation()))
+            failed = failed_ids(handler(event, context or Invocation()))
         except Exception:
-            self._again(name, event["Records"])
+            self._make_visible(name, event["Records"])
             raise
         records = event["Records"]
-        self._again(name, [one for one in records if one["messageId"] in failed])
+        self._make_visible(name, [one for one in records if one["messageId"] in failed])
         done = [one for one in records if one["messageId"] not in failed]
         for one in done:
             self.call(
@@ -137,7 +137,7 @@ class Mappings:
             )
         return len(done)
 
-    def _again(self, name: str, records: list[Event]) -> None:
+    def _make_visible(self, name: str, records: list[Event]) -> None:
         """Seen again at once, and not when their time is over: nobody wants to wait for that."""
         for one in records:
             self.call(
@@ -153,7 +153,7 @@ class Mappings:
             self._urls[name] = self.call("sqs", "get_queue_url", QueueName=name)["QueueUrl"]
         return self._urls[name]
 
-    def waiting(self, name: str) -> int:
+    def message_count(self, name: str) -> int:
         """How many messages a queue holds, hidden ones too."""
         wanted = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         answer = self.call(
@@ -162,10 +162,10 @@ class Mappings:
         return sum(int(answer["Attributes"][one]) for one in wanted)
 
 
-def failed_in(answer: Any) -> list[str]:
+def failed_ids(response: Any) -> list[str]:
     """The ids that a handler answers; a mapping takes anything malformed for a failure of all."""
-    assert set(answer) == {"batchItemFailures"}
-    return [one["itemIdentifier"] for one in answer["batchItemFailures"]]
+    assert set(response) == {"batchItemFailures"}
+    return [one["itemIdentifier"] for one in response["batchItemFailures"]]
 
 
 def stream_event(records: list[Event], arn: str = "arn:aws:dynamodb:stream") -> Event:

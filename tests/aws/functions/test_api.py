@@ -10,68 +10,77 @@ from typing import Any
 import pytest
 
 from longshore.errors import UsageError
-from longshore.interfaces.lambdas import gateway
-from tests.aws.functions.asking import a_key, ask, body_of, request
-from tests.aws.functions.house import House
-from tests.unit.services.stage import a_task
+from longshore.interfaces.lambdas import api_gateway
+from tests.aws.functions.gateway_requests import (
+    create_api_key,
+    request,
+    response_body,
+    send_request,
+)
+from tests.aws.functions.installation import FunctionInstallation
+from tests.unit.services.harness import make_task
 
-MUCH_S = 15  # more than a busy machine needs, and less than a stream would wait
+AMPLE_S = 15  # more than a busy machine needs, and less than a stream would wait
 
 
-def test_a_job_is_submitted_and_read_with_a_key_and_with_none_nothing_is(house: House) -> None:
-    key = {"x-api-key": a_key(house)}
-    job = {"tasks": [a_task("a")]}
+def test_a_job_is_submitted_and_read_with_a_key_and_with_none_nothing_is(
+    installation: FunctionInstallation,
+) -> None:
+    key = {"x-api-key": create_api_key(installation)}
+    job = {"tasks": [make_task("a")]}
 
-    status, problem = ask(house, request("POST", "/v1/jobs", job))
+    status, problem = send_request(installation, request("POST", "/v1/jobs", job))
     assert (status, problem["type"]) == (401, "urn:longshore:problem:no-key")
     packed = request("POST", "/v1/jobs", **key, **{"content-type": "application/json"})
     packed |= {"body": base64.b64encode(json.dumps(job).encode()).decode()}
     packed |= {"isBase64Encoded": True}
-    status, made = ask(house, packed)
+    status, made = send_request(installation, packed)
     assert status in (200, 201, 202)
-    status, found = ask(house, request("GET", f"/v1/jobs/{made['jobId']}", stage="prod", **key))
+    status, found = send_request(
+        installation, request("GET", f"/v1/jobs/{made['jobId']}", stage="prod", **key)
+    )
     assert (status, found["jobId"]) == (200, made["jobId"])
-    zipped = house.invoke(
+    zipped = installation.invoke(
         "api", request("GET", "/v1/openapi.json", **key, **{"accept-encoding": "gzip"})
     )
     assert zipped["headers"]["content-encoding"] == "gzip"
-    assert json.loads(gzip.decompress(body_of(zipped)))["info"]["title"] == "Longshore"
-    assert len(house.opened) == 2  # the desk's, and one for all requests
+    assert json.loads(gzip.decompress(response_body(zipped)))["info"]["title"] == "Longshore"
+    assert len(installation.clients) == 2  # the desk's, and one for all requests
 
 
 def test_a_stream_is_a_long_poll_that_is_taken_up_where_it_ended(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    installation: FunctionInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway, "_QUIET_S", 0.2)
-    key = {"x-api-key": a_key(house)}
-    job_id = house.submit(a_task("a"), request_id="streamed").job.id
-    house.tell_all()
+    monkeypatch.setattr(api_gateway, "_STREAM_IDLE_S", 0.2)
+    key = {"x-api-key": create_api_key(installation)}
+    job_id = installation.submit(make_task("a"), request_id="streamed").job.id
+    installation.deliver_all()
     path = f"/v1/jobs/{job_id}/events/stream"
 
-    house.invoke("api", request("GET", "/live"))
+    installation.invoke("api", request("GET", "/live"))
     begun = time.monotonic()
-    first = house.invoke("api", request("GET", path, **key))
-    assert time.monotonic() - begun < MUCH_S
-    pieces = [one for one in body_of(first).decode().split("\n\n") if "data:" in one]
+    first = installation.invoke("api", request("GET", path, **key))
+    assert time.monotonic() - begun < AMPLE_S
+    pieces = [one for one in response_body(first).decode().split("\n\n") if "data:" in one]
     last = pieces[-1].split("id: ")[1].split("\n")[0]
-    house.work(f"{job_id}_a")
-    house.tell_all()
-    rest = house.invoke("api", request("GET", path, **key, **{"last-event-id": last}))
+    installation.run_worker(f"{job_id}_a")
+    installation.deliver_all()
+    rest = installation.invoke("api", request("GET", path, **key, **{"last-event-id": last}))
 
     assert first["headers"]["content-type"].startswith("text/event-stream")
-    assert "Job Created" in body_of(first).decode()
-    assert "event: end" not in body_of(first).decode()
-    told = body_of(rest).decode()
+    assert "Job Created" in response_body(first).decode()
+    assert "event: end" not in response_body(first).decode()
+    told = response_body(rest).decode()
     assert "Job Created" not in told
     assert "Task Completed" in told
     assert "event: end" in told
 
 
-class App:
+class FakeApp:
     """An app that answers as a test says."""
 
-    def __init__(self, *pieces: bytes, kind: str = "application/json", hangs: bool = False) -> None:
-        self._pieces = pieces
+    def __init__(self, *chunks: bytes, kind: str = "application/json", hangs: bool = False) -> None:
+        self._chunks = chunks
         self._kind = kind
         self._hangs = hangs
 
@@ -80,19 +89,19 @@ class App:
         headers = [(b"content-type", self._kind.encode()), (b"set-cookie", b"a=1")]
         if not self._hangs or "event-stream" in self._kind:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-        for piece in self._pieces:
+        for piece in self._chunks:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         if self._hangs:
             await asyncio.Event().wait()
         await send({"type": "http.response.body", "body": b""})
 
 
-def answered(app: App, event: Any, within_s: float = 5) -> dict[str, Any]:
-    return asyncio.run(gateway.answer_to(app, event, within_s=within_s))
+def call_app(app: FakeApp, event: Any, timeout_s: float = 5) -> dict[str, Any]:
+    return asyncio.run(api_gateway.handle_request(app, event, timeout_s=timeout_s))
 
 
 def test_an_app_that_takes_too_long_is_answered_for() -> None:
-    answer = answered(App(hangs=True), request("GET", "/"), within_s=0.05)
+    answer = call_app(FakeApp(hangs=True), request("GET", "/"), timeout_s=0.05)
 
     assert answer["statusCode"] == 503
     assert answer["headers"]["retry-after"] == "1"
@@ -102,23 +111,23 @@ def test_an_app_that_takes_too_long_is_answered_for() -> None:
 def test_an_answer_that_is_too_large_is_refused_and_a_stream_ends_before_it_is() -> None:
     piece = b"x" * 2_000_000
 
-    answer = answered(App(piece, piece, piece), request("GET", "/"))
-    stream = answered(App(piece, piece, piece, kind="text/event-stream"), request("GET", "/"))
+    answer = call_app(FakeApp(piece, piece, piece), request("GET", "/"))
+    stream = call_app(FakeApp(piece, piece, piece, kind="text/event-stream"), request("GET", "/"))
 
     assert answer["statusCode"] == 400
     assert "limit" in json.loads(answer["body"])["detail"]
-    assert len(body_of(stream)) == 2 * len(piece)
+    assert len(response_body(stream)) == 2 * len(piece)
     assert len(json.dumps(stream)) < 6_000_000
 
 
 def test_bytes_cookies_and_encoded_paths_get_through() -> None:
-    app = App(b"\xff\x00", kind="application/octet-stream")
+    app = FakeApp(b"\xff\x00", kind="application/octet-stream")
     event = request("GET", "/v1/a%20b?limit=1&x=%2F")
     event["cookies"] = ["b=2", "c=3"]
 
-    answer = answered(app, event)
+    answer = call_app(app, event)
 
-    assert (body_of(answer), answer["cookies"]) == (b"\xff\x00", ["a=1"])
+    assert (response_body(answer), answer["cookies"]) == (b"\xff\x00", ["a=1"])
     assert (app.scope["path"], app.scope["query_string"]) == ("/v1/a b", b"limit=1&x=%2F")
     assert (b"cookie", b"b=2; c=3") in app.scope["headers"]
 
@@ -126,4 +135,4 @@ def test_bytes_cookies_and_encoded_paths_get_through() -> None:
 @pytest.mark.parametrize("event", [None, {}, {"version": "1.0", "path": "/"}, []])
 def test_what_is_no_request_is_refused(event: Any) -> None:
     with pytest.raises(UsageError, match=r"payload format 2\.0"):
-        answered(App(), event)
+        call_app(FakeApp(), event)

@@ -7,25 +7,31 @@ from typing import Any
 
 import pytest
 
-from longshore.adapters.aws.calls import Answer
-from longshore.adapters.aws.records import event_in
+from longshore.adapters.aws.client import AwsResponse
+from longshore.adapters.aws.lambda_records import event_in_queue_record
 from longshore.core.events.codec import to_wire
-from longshore.core.events.event import Context, Event
-from longshore.core.states import JobState, Priority, TaskState
-from tests.aws.functions.house import QUEUE, House
-from tests.aws.functions.mappings import failed_in
-from tests.aws.trouble import Call, Mishap, lost, never_arrived, throttled
-from tests.unit.services.stage import a_task
+from longshore.core.events.event import Event, EventContext
+from longshore.core.tasks.states import JobState, Priority, TaskState
+from tests.aws.call_faults import Call, CallFault, request_lost, response_lost, throttled
+from tests.aws.functions.installation import QUEUE, FunctionInstallation
+from tests.aws.functions.mappings import failed_ids
+from tests.unit.services.harness import make_task
 
-ODD = ("not JSON", "{}", '{"detail": {"eventType": "Task Completed"}}', "[1]", '{"detail": 7}')
+MALFORMED = (
+    "not JSON",
+    "{}",
+    '{"detail": {"eventType": "Task Completed"}}',
+    "[1]",
+    '{"detail": 7}',
+)
 
 
-def of_job(house: House, wanted: str) -> Mishap:
+def job_events(installation: FunctionInstallation, event_types: str) -> CallFault:
     """Whatever is asked of one job's rows does not get through."""
 
-    async def mishap(call: Call) -> Answer:
-        given = house.trouble.made[-1][1]
-        return await (throttled(call) if wanted in repr(given) else call())
+    async def mishap(call: Call) -> AwsResponse:
+        given = installation.newest_client.calls[-1][1]
+        return await (throttled(call) if event_types in repr(given) else call())
 
     return mishap
 
@@ -53,141 +59,172 @@ def envelope(event: Event) -> str:
     return json.dumps({"detail-type": "log-event", "source": "longshore.x", "detail": detail})
 
 
-def events_of(house: House, request_id: str) -> list[Event]:
+def events_of(installation: FunctionInstallation, request_id: str) -> list[Event]:
     """The first events of a job with one task, which nobody has been told of."""
-    house.submit(a_task("a"), request_id=request_id)
-    house.mappings.feed_stream(house.handler("relay"))
+    installation.submit(make_task("a"), request_id=request_id)
+    installation.mappings.feed_stream(installation.handler("relay"))
     told: list[Event] = []
-    while (event := house.mappings.queue_event(house.names.consumer("history"))) is not None:
-        told += [event_in(record) for record in event["Records"]]
+    while (
+        event := installation.mappings.queue_event(installation.names.consumer("history"))
+    ) is not None:
+        told += [event_in_queue_record(record) for record in event["Records"]]
     return told
 
 
 def test_each_event_is_stored_by_itself_with_its_arrival_and_told_to_nobody(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    installation: FunctionInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LONGSHORE_AWS_KEEP_EVENTS", "1d")
-    events = events_of(house, "saved")
+    events = events_of(installation, "saved")
     assert len(events) >= 2
     bodies = [envelope(event) for event in events]
-    house.invoke("save_event", {"Records": []})
-    house.trouble.meet("put_item", throttled)
+    installation.invoke("save_event", {"Records": []})
+    installation.newest_client.inject("put_item", throttled)
 
-    answer = house.invoke("save_event", batch(*bodies, *ODD, bodies[0]))
+    answer = installation.invoke("save_event", batch(*bodies, *MALFORMED, bodies[0]))
 
-    odd = [f"message-{len(bodies) + number}" for number in range(len(ODD))]
-    (unstored,) = set(failed_in(answer)) - set(odd)
-    assert set(odd) < set(failed_in(answer))
-    assert failed_in(house.invoke("save_event", batch(*bodies))) == []
+    odd = [f"message-{len(bodies) + number}" for number in range(len(MALFORMED))]
+    (unstored,) = set(failed_ids(answer)) - set(odd)
+    assert set(odd) < set(failed_ids(answer))
+    assert failed_ids(installation.invoke("save_event", batch(*bodies))) == []
     assert unstored == "message-0"
-    assert house.trouble.count("put_events") == 0
+    assert installation.newest_client.count("put_events") == 0
     for event in events:
-        assert house.history(event.entity)[event.sequence - 1] == event
-    stored = stored_of(house, events)
+        assert installation.history(event.entity)[event.sequence - 1] == event
+    stored = stored_of(installation, events)
     assert len(stored) == len(events)
     for item in stored:
         assert int(item["receivedAt"]["N"]) >= int(item["timestamp"]["N"])
         assert int(item["ttl"]["N"]) == int(item["timestamp"]["N"]) // 1000 + 86_400
     # One that is told again stays as it first came.
-    assert failed_in(house.invoke("save_event", batch(*bodies))) == []
-    assert stored_of(house, events) == stored
+    assert failed_ids(installation.invoke("save_event", batch(*bodies))) == []
+    assert stored_of(installation, events) == stored
 
 
-def stored_of(house: House, events: Sequence[Event]) -> list[dict[str, Any]]:
-    found = house.mappings.call("dynamodb", "scan", TableName=house.names.events)["Items"]
+def stored_of(installation: FunctionInstallation, events: Sequence[Event]) -> list[dict[str, Any]]:
+    found = installation.mappings.call("dynamodb", "scan", TableName=installation.names.events)[
+        "Items"
+    ]
     return [item for item in found if item["eventId"]["S"] in {one.id for one in events}]
 
 
-def test_what_was_moved_out_of_an_event_is_there_for_who_reads_its_history(house: House) -> None:
+def test_what_was_moved_out_of_an_event_is_there_for_who_reads_its_history(
+    installation: FunctionInstallation,
+) -> None:
     key = "events/somewhere/some-payload.json"
     tasks = [{"taskId": "a", "name": "command", "dependsOn": []}]
-    created = next(event for event in events_of(house, "large") if event.type == "Job Created")
-    house.do(lambda all_: all_.documents.keep_key(key, {"tasks": tasks}))
+    created = next(
+        event for event in events_of(installation, "large") if event.type == "Job Created"
+    )
+    installation.run(lambda all_: all_.documents.store_key(key, {"tasks": tasks}))
 
-    house.invoke("save_event", batch(envelope(replace(created, overflow=key))))
+    installation.invoke("save_event", batch(envelope(replace(created, overflow=key))))
 
-    (found,) = house.history(created.entity)
+    (found,) = installation.history(created.entity)
     properties = to_wire(found, environment="")["properties"]
     assert (found.overflow, properties.get("tasks")) == (key, None)
-    whole = house.do(lambda all_: all_.documents.whole(properties))
+    whole = installation.run(lambda all_: all_.documents.restore(properties))
     assert whole["tasks"] == tasks
 
 
-def test_a_job_that_is_stuck_keeps_no_other_from_going_on(house: House) -> None:
-    jobs = [house.submit(a_task("a"), request_id=name).job.id for name in ("stuck", "free")]
-    house.work(*(f"{job_id}_a" for job_id in jobs))
-    while house.mappings.feed_stream(house.handler("relay")):
+def test_a_job_that_is_stuck_keeps_no_other_from_going_on(
+    installation: FunctionInstallation,
+) -> None:
+    jobs = [
+        installation.submit(make_task("a"), request_id=name).job.id for name in ("stuck", "free")
+    ]
+    installation.run_worker(*(f"{job_id}_a" for job_id in jobs))
+    while installation.mappings.feed_stream(installation.handler("relay")):
         pass
-    queue = house.names.consumer("dispatcher")
-    house.invoke("dispatcher", {"Records": []})
-    house.trouble.meet("update_item", *[of_job(house, jobs[0])] * 50)
-    house.trouble.meet("get_item", *[of_job(house, jobs[0])] * 50)
+    queue = installation.names.consumer("dispatcher")
+    installation.invoke("dispatcher", {"Records": []})
+    installation.newest_client.inject("update_item", *[job_events(installation, jobs[0])] * 50)
+    installation.newest_client.inject("get_item", *[job_events(installation, jobs[0])] * 50)
 
-    while house.mappings.feed_queue(queue, house.handler("dispatcher")):
+    while installation.mappings.feed_queue(queue, installation.handler("dispatcher")):
         pass
 
-    assert [house.job(job_id).state for job_id in jobs] == [JobState.RUNNING, JobState.COMPLETED]
-    assert house.mappings.waiting(queue) == 1  # the end of the task whose job was stuck
-    house.trouble._mishaps.clear()
-    assert house.mappings.feed_queue(queue, house.handler("dispatcher")) == 1
-    assert house.job(jobs[0]).state is JobState.COMPLETED
+    assert [installation.job(job_id).state for job_id in jobs] == [
+        JobState.RUNNING,
+        JobState.COMPLETED,
+    ]
+    assert (
+        installation.mappings.message_count(queue) == 1
+    )  # the end of the task whose job was stuck
+    installation.newest_client._faults.clear()
+    assert installation.mappings.feed_queue(queue, installation.handler("dispatcher")) == 1
+    assert installation.job(jobs[0]).state is JobState.COMPLETED
 
 
-def test_what_is_no_event_comes_again_and_an_event_that_ends_nothing_is_done(house: House) -> None:
-    event, *_ = events_of(house, "nothing ends")
+def test_what_is_no_event_comes_again_and_an_event_that_ends_nothing_is_done(
+    installation: FunctionInstallation,
+) -> None:
+    event, *_ = events_of(installation, "nothing ends")
 
-    answer = house.invoke("dispatcher", batch(*ODD, envelope(event)))
+    answer = installation.invoke("dispatcher", batch(*MALFORMED, envelope(event)))
 
-    assert failed_in(answer) == [f"message-{number}" for number in range(len(ODD))]
+    assert failed_ids(answer) == [f"message-{number}" for number in range(len(MALFORMED))]
 
 
-def dead(house: House, *bodies: str, sent_ms: int = 9_999_999_999_999) -> dict[str, Any]:
+def dead_letter_event(
+    installation: FunctionInstallation, *bodies: str, sent_ms: int = 9_999_999_999_999
+) -> dict[str, Any]:
     """A batch of the dead-letter queue."""
-    event = batch(*bodies, queue=house.names.dead(QUEUE, Priority.NORMAL))
+    event = batch(*bodies, queue=installation.names.dead_letter_queue(QUEUE, Priority.NORMAL))
     for record in event["Records"]:
         record["attributes"]["SentTimestamp"] = str(sent_ms)
     return event
 
 
-def test_a_dead_message_makes_its_task_fail_before_it_may_go(house: House) -> None:
-    task_id = f"{house.submit(a_task('a'), request_id='dead').job.id}_a"
-    event = dead(house, json.dumps({"requestId": task_id}))
-    house.invoke("dead_letters", {"Records": []})
-    house.trouble.meet("update_item", *[throttled] * 20)
+def test_a_dead_message_makes_its_task_fail_before_it_may_go(
+    installation: FunctionInstallation,
+) -> None:
+    task_id = f"{installation.submit(make_task('a'), request_id='dead').job.id}_a"
+    event = dead_letter_event(installation, json.dumps({"requestId": task_id}))
+    installation.invoke("dead_letters", {"Records": []})
+    installation.newest_client.inject("update_item", *[throttled] * 20)
 
-    assert failed_in(house.invoke("dead_letters", event)) == ["message-0"]
-    row = house.do(lambda all_: all_.backend.ledger.task(task_id))
+    assert failed_ids(installation.invoke("dead_letters", event)) == ["message-0"]
+    row = installation.run(lambda all_: all_.backend.ledger.get_task(task_id))
     assert row is not None
     assert row.state is TaskState.PENDING
 
-    house.trouble._mishaps.clear()
-    house.trouble.meet("update_item", lost)
-    assert failed_in(house.invoke("dead_letters", event)) == []
-    row = house.do(lambda all_: all_.backend.ledger.task(task_id))
+    installation.newest_client._faults.clear()
+    installation.newest_client.inject("update_item", response_lost)
+    assert failed_ids(installation.invoke("dead_letters", event)) == []
+    row = installation.run(lambda all_: all_.backend.ledger.get_task(task_id))
     assert row is not None
     assert row.state is TaskState.FAILED
-    assert failed_in(house.invoke("dead_letters", event)) == []  # once more, and nothing changes
-    assert house.do(lambda all_: all_.backend.ledger.task(task_id)) == row
-    assert house.trouble.count("receive_message") == 0
+    assert (
+        failed_ids(installation.invoke("dead_letters", event)) == []
+    )  # once more, and nothing changes
+    assert installation.run(lambda all_: all_.backend.ledger.get_task(task_id)) == row
+    assert installation.newest_client.count("receive_message") == 0
 
 
-def test_a_dead_message_that_leads_nowhere_is_kept_before_it_may_go(house: House) -> None:
+def test_a_dead_message_that_leads_nowhere_is_kept_before_it_may_go(
+    installation: FunctionInstallation,
+) -> None:
     odd = "what is this? " + "y" * 400
-    event = dead(house, odd, json.dumps({"requestId": "job-aaaa_none"}))
-    house.invoke("dead_letters", {"Records": []})
-    house.trouble.meet("put_object", never_arrived, never_arrived, never_arrived)
+    event = dead_letter_event(installation, odd, json.dumps({"requestId": "job-aaaa_none"}))
+    installation.invoke("dead_letters", {"Records": []})
+    installation.newest_client.inject("put_object", request_lost, request_lost, request_lost)
 
-    failed = failed_in(house.invoke("dead_letters", event))
+    failed = failed_ids(installation.invoke("dead_letters", event))
     assert failed
-    assert failed_in(house.invoke("dead_letters", event)) == []
+    assert failed_ids(installation.invoke("dead_letters", event)) == []
 
-    assert house.blobs("dead/")[f"dead/{QUEUE}/message-0"] == odd.encode()
-    (one, *_) = [event for event in house.history(f"QUEUE#{QUEUE}") if "message-0" in str(event)]
-    assert one.context == Context(origin="dlq")
+    assert installation.blobs("dead/")[f"dead/{QUEUE}/message-0"] == odd.encode()
+    (one, *_) = [
+        event for event in installation.history(f"QUEUE#{QUEUE}") if "message-0" in str(event)
+    ]
+    assert one.context == EventContext(origin="dlq")
     assert f"dead/{QUEUE}/message-0" in one.body.reason
 
 
-def test_a_message_of_another_queue_is_not_taken_for_a_dead_letter(house: House) -> None:
-    event = batch("{}", queue=house.names.queue(QUEUE, Priority.NORMAL))
+def test_a_message_of_another_queue_is_not_taken_for_a_dead_letter(
+    installation: FunctionInstallation,
+) -> None:
+    event = batch("{}", queue=installation.names.queue(QUEUE, Priority.NORMAL))
 
-    assert failed_in(house.invoke("dead_letters", event)) == ["message-0"]
+    assert failed_ids(installation.invoke("dead_letters", event)) == ["message-0"]

@@ -9,39 +9,39 @@ from typing import Any
 import pytest
 
 from longshore.errors import UsageError
-from longshore.interfaces.lambdas.batches import each, together
-from longshore.interfaces.lambdas.container import Container, OutOfTime
-from tests.aws.functions.mappings import Invocation, failed_in
+from longshore.interfaces.lambdas.batches import process_each, process_together
+from longshore.interfaces.lambdas.container import Container, InvocationTimeout
+from tests.aws.functions.mappings import Invocation, failed_ids
 
-MUCH_S = 15  # more than a busy machine needs, and less than anything here waits by mistake
+AMPLE_S = 15  # more than a busy machine needs, and less than anything here waits by mistake
 SHORT = 1.6  # of which a second and a half is left for the answer
 
 
-class Kitchen:
+class Resources:
     """What invocations work with here; it notes when it is opened and closed."""
 
     def __init__(self) -> None:
         self.opened = self.closed = 0
-        self.breaks = 0
+        self.error = 0
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[asyncio.AbstractEventLoop]:
         self.opened += 1
-        if self.breaks:
-            self.breaks -= 1
+        if self.error:
+            self.error -= 1
             raise ConnectionError
         yield asyncio.get_running_loop()
         self.closed += 1
 
 
 @pytest.fixture
-def kitchen() -> Kitchen:
-    return Kitchen()
+def resources() -> Resources:
+    return Resources()
 
 
 @pytest.fixture
-def container(kitchen: Kitchen) -> Iterator[Container[Any]]:
-    made = Container(kitchen.open)
+def container(resources: Resources) -> Iterator[Container[Any]]:
+    made = Container(resources.open)
     yield made
     made.close()
 
@@ -53,29 +53,29 @@ async def works(opened: Any) -> str:
 
 
 def test_what_was_opened_is_used_by_the_next_invocation(
-    container: Container[Any], kitchen: Kitchen
+    container: Container[Any], resources: Resources
 ) -> None:
     assert [container.run(works, Invocation()) for _ in range(3)] == ["done"] * 3
-    assert (kitchen.opened, kitchen.closed) == (1, 0)
+    assert (resources.opened, resources.closed) == (1, 0)
 
     container.close()
 
-    assert (kitchen.opened, kitchen.closed) == (1, 1)
+    assert (resources.opened, resources.closed) == (1, 1)
 
 
 def test_what_could_not_be_opened_is_opened_by_the_next_invocation(
-    container: Container[Any], kitchen: Kitchen
+    container: Container[Any], resources: Resources
 ) -> None:
-    kitchen.breaks = 1
+    resources.error = 1
 
     with pytest.raises(ConnectionError):
         container.run(works, Invocation())
     assert container.run(works, Invocation()) == "done"
-    assert kitchen.opened == 2
+    assert resources.opened == 2
 
 
 def test_what_an_invocation_leaves_running_does_not_go_on_in_the_next(
-    container: Container[Any], kitchen: Kitchen
+    container: Container[Any], resources: Resources
 ) -> None:
     left: list[asyncio.Task[Any]] = []
 
@@ -86,11 +86,11 @@ def test_what_an_invocation_leaves_running_does_not_go_on_in_the_next(
 
     assert left[0].cancelled()
     assert container.run(works, Invocation()) == "done"
-    assert kitchen.opened == 1
+    assert resources.opened == 1
 
 
 def test_what_will_not_be_called_off_is_thrown_away_with_all_else(
-    container: Container[Any], kitchen: Kitchen
+    container: Container[Any], resources: Resources
 ) -> None:
     async def stubborn() -> None:
         for _ in range(3):
@@ -108,12 +108,12 @@ def test_what_will_not_be_called_off_is_thrown_away_with_all_else(
     container.run(leaves, Invocation())
 
     assert container.run(works, Invocation()) == "done"
-    assert kitchen.opened == 2
+    assert resources.opened == 2
 
 
 @pytest.mark.parametrize("crash", [SystemExit, KeyboardInterrupt])
 def test_an_invocation_that_crashes_does_not_harm_the_next(
-    container: Container[Any], kitchen: Kitchen, crash: type[BaseException]
+    container: Container[Any], resources: Resources, crash: type[BaseException]
 ) -> None:
     async def crashes(opened: Any) -> None:
         raise crash
@@ -123,29 +123,31 @@ def test_an_invocation_that_crashes_does_not_harm_the_next(
         container.run(crashes, Invocation())
 
     assert container.run(works, Invocation()) == "done"
-    assert kitchen.opened == 2
+    assert resources.opened == 2
 
 
-def test_a_loop_that_was_closed_is_replaced(container: Container[Any], kitchen: Kitchen) -> None:
+def test_a_loop_that_was_closed_is_replaced(
+    container: Container[Any], resources: Resources
+) -> None:
     loop = container.run(lambda opened: asyncio.sleep(0, opened), Invocation())
     loop.close()
 
     assert container.run(works, Invocation()) == "done"
-    assert kitchen.opened == 2
+    assert resources.opened == 2
 
 
 def test_work_ends_before_time_is_over_and_the_next_has_its_own(
-    container: Container[Any], kitchen: Kitchen
+    container: Container[Any], resources: Resources
 ) -> None:
     async def hangs(opened: Any) -> None:
         await asyncio.Event().wait()
 
     begun = time.monotonic()
-    with pytest.raises(OutOfTime):
+    with pytest.raises(InvocationTimeout):
         container.run(hangs, Invocation(SHORT))
-    assert time.monotonic() - begun < MUCH_S
+    assert time.monotonic() - begun < AMPLE_S
     assert container.run(works, Invocation()) == "done"
-    assert kitchen.opened == 1
+    assert resources.opened == 1
 
 
 def test_a_timeout_of_the_work_itself_is_not_taken_for_the_end_of_time(
@@ -171,9 +173,9 @@ def test_of_a_batch_those_that_fail_or_are_late_are_answered_and_the_others_are_
         if record["body"] == "broken":
             raise RuntimeError
 
-    answer = each(container, records("a", "late", "broken", "b"), Invocation(SHORT), deal)
+    answer = process_each(container, records("a", "late", "broken", "b"), Invocation(SHORT), deal)
 
-    assert failed_in(answer) == ["late", "broken"]
+    assert failed_ids(answer) == ["late", "broken"]
 
 
 @pytest.mark.parametrize(
@@ -191,9 +193,9 @@ def test_of_a_batch_that_is_dealt_with_at_once_the_unreadable_and_the_failed_are
         assert found == {"a": "a", "b": "b"}
         return deal_fails
 
-    answer = together(container, records("a", "odd", "b"), Invocation(), read, deal)
+    answer = process_together(container, records("a", "odd", "b"), Invocation(), read, deal)
 
-    assert failed_in(answer) == answered
+    assert failed_ids(answer) == answered
 
 
 def test_of_a_batch_for_which_time_was_over_all_are_answered(container: Container[Any]) -> None:
@@ -201,11 +203,11 @@ def test_of_a_batch_for_which_time_was_over_all_are_answered(container: Containe
         await asyncio.Event().wait()
         return ()
 
-    answer = together(
+    answer = process_together(
         container, records("a", "b"), Invocation(SHORT), lambda _, record: record, deal
     )
 
-    assert failed_in(answer) == ["a", "b"]
+    assert failed_ids(answer) == ["a", "b"]
 
 
 @pytest.mark.parametrize("event", [{}, None, {"Records": "none"}, []])
@@ -213,4 +215,4 @@ def test_what_is_no_batch_is_refused(container: Container[Any], event: Any) -> N
     deal: Callable[..., Any] = works
 
     with pytest.raises(UsageError, match="event source mapping"):
-        each(container, event, Invocation(), deal)
+        process_each(container, event, Invocation(), deal)

@@ -7,36 +7,36 @@ from typing import Any
 
 import pytest
 
-from longshore.adapters.aws import bus
-from longshore.adapters.aws.calls import Answer
-from longshore.adapters.aws.records import events_of
+from longshore.adapters.aws.client import AwsResponse
+from longshore.adapters.aws.events import event_bus
+from longshore.adapters.aws.lambda_records import events_in_undelivered
 from longshore.errors import BackendRejected, UsageError
-from tests.aws.functions.house import House
-from tests.aws.functions.mappings import as_json, failed_in, stream_event
-from tests.aws.trouble import Call, Mishap, throttled
-from tests.unit.services.stage import a_task
+from tests.aws.call_faults import Call, CallFault, throttled
+from tests.aws.functions.installation import FunctionInstallation
+from tests.aws.functions.mappings import as_json, failed_ids, stream_event
+from tests.unit.services.harness import make_task
 
 Record = dict[str, Any]
 
 
 @pytest.fixture(autouse=True)
-def _in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bus, "_FIRST_PAUSE", timedelta(0))
+def _without_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_bus, "_FIRST_BACKOFF", timedelta(0))
 
 
-def batch_of(house: House, *keys: str, request_id: str) -> Record:
+def batch_of(installation: FunctionInstallation, *keys: str, request_id: str) -> Record:
     """What the stream has of a job with these tasks."""
-    house.submit(*(a_task(key) for key in keys), request_id=request_id)
-    found = house.mappings.stream_event()
+    installation.submit(*(make_task(key) for key in keys), request_id=request_id)
+    found = installation.mappings.stream_event()
     assert found is not None
     return found[1]
 
 
-def places(event: Record) -> list[str]:
+def sequence_numbers(event: Record) -> list[str]:
     return [record["dynamodb"]["SequenceNumber"] for record in event["Records"]]
 
 
-def place_of(event: Record, key: str) -> str:
+def sequence_number_of(event: Record, key: str) -> str:
     (found,) = [
         record["dynamodb"]["SequenceNumber"]
         for record in event["Records"]
@@ -45,11 +45,11 @@ def place_of(event: Record, key: str) -> str:
     return str(found)
 
 
-def refusing(house: House, entity: str) -> Mishap:
+def reject_entity(installation: FunctionInstallation, entity: str) -> CallFault:
     """The bus takes all events but those of one entity."""
 
-    async def mishap(call: Call) -> Answer:
-        entries = house.trouble.made[-1][1]["Entries"]
+    async def mishap(call: Call) -> AwsResponse:
+        entries = installation.newest_client.calls[-1][1]["Entries"]
         others = [one for one in entries if entity not in one["Detail"]]
         taken = iter((await call(Entries=others))["Entries"] if others else ())
         refused = {"ErrorCode": "InternalFailure"}
@@ -58,44 +58,48 @@ def refusing(house: House, entity: str) -> Mishap:
     return mishap
 
 
-def heard(house: House, consumer: str = "history") -> list[tuple[str, str]]:
+def received_events(
+    installation: FunctionInstallation, consumer: str = "history"
+) -> list[tuple[str, str]]:
     """Entity and type of what is on a consumer's queue."""
     found = []
-    while (event := house.mappings.queue_event(house.names.consumer(consumer))) is not None:
+    while (
+        event := installation.mappings.queue_event(installation.names.consumer(consumer))
+    ) is not None:
         for record in event["Records"]:
             detail = json.loads(record["body"])["detail"]
             found.append((detail["entityId"], detail["eventType"]))
     return found
 
 
-def warm(house: House) -> None:
+def warm_up(installation: FunctionInstallation) -> None:
     """Open the relay's container, so that trouble can be made for it."""
-    house.invoke("relay", {"Records": []})
+    installation.invoke("relay", {"Records": []})
 
 
 def test_the_first_record_that_the_bus_refuses_is_answered_and_told_when_it_comes_again(
-    house: House,
+    installation: FunctionInstallation,
 ) -> None:
-    event = batch_of(house, "a", "b", "c", request_id="refused")
-    refused = place_of(event, "b")
-    warm(house)
-    house.trouble.meet("put_events", *[refusing(house, "_b")] * 5)
+    event = batch_of(installation, "a", "b", "c", request_id="refused")
+    refused = sequence_number_of(event, "b")
+    warm_up(installation)
+    installation.newest_client.inject("put_events", *[reject_entity(installation, "_b")] * 5)
 
-    done = house.mappings.feed_stream(house.handler("relay"))
+    done = installation.mappings.feed_stream(installation.handler("relay"))
 
-    assert done == places(event).index(refused)
-    assert tasks_in(heard(house)) == {"a", "c"}
-    again = house.mappings.feed_stream(house.handler("relay"))
-    assert again == len(places(event)) - done
-    assert house.mappings.stream_event() is None
-    assert "b" in tasks_in(heard(house))
-
-
-def tasks_in(told: list[tuple[str, str]]) -> set[str]:
-    return {name.rpartition("_")[2] for name, kind in told if kind == "Task Pending"}
+    assert done == sequence_numbers(event).index(refused)
+    assert task_ids_of(received_events(installation)) == {"a", "c"}
+    again = installation.mappings.feed_stream(installation.handler("relay"))
+    assert again == len(sequence_numbers(event)) - done
+    assert installation.mappings.stream_event() is None
+    assert "b" in task_ids_of(received_events(installation))
 
 
-def test_what_tells_of_nothing_is_passed_over(house: House) -> None:
+def task_ids_of(events: list[tuple[str, str]]) -> set[str]:
+    return {name.rpartition("_")[2] for name, kind in events if kind == "Task Pending"}
+
+
+def test_what_tells_of_nothing_is_passed_over(installation: FunctionInstallation) -> None:
     key = {"bucket": {"S": "aa"}, "id": {"S": "job-aa_x"}}
     place = {"Keys": key, "SequenceNumber": "1", "StreamViewType": "NEW_IMAGE"}
     dynamo_db = {"type": "Service", "principalId": "dynamodb.amazonaws.com"}
@@ -105,77 +109,87 @@ def test_what_tells_of_nothing_is_passed_over(house: House) -> None:
         {"eventName": "INSERT", "dynamodb": {**place, "NewImage": {**key, "n": {"N": "1"}}}},
     ]
 
-    assert failed_in(house.invoke("relay", stream_event(records))) == []
-    assert house.trouble.made == []
+    assert failed_ids(installation.invoke("relay", stream_event(records))) == []
+    assert installation.newest_client.calls == []
 
 
 def test_a_record_that_cannot_be_read_is_put_aside_and_those_behind_it_are_told(
-    house: House,
+    installation: FunctionInstallation,
 ) -> None:
-    event = batch_of(house, "a", request_id="unreadable")
+    event = batch_of(installation, "a", request_id="unreadable")
     broken = event["Records"][0]
     row_id = broken["dynamodb"]["Keys"]["id"]["S"]
     broken["dynamodb"]["NewImage"]["row"] = {"B": "AQID"}
 
-    assert failed_in(house.invoke("relay", event)) == []
+    assert failed_ids(installation.invoke("relay", event)) == []
 
-    assert tasks_in(heard(house)) == {"a"}
-    (letter,) = house.mappings.queue_event(house.names.consumer("undelivered"))["Records"]
+    assert task_ids_of(received_events(installation)) == {"a"}
+    (letter,) = installation.mappings.queue_event(installation.names.consumer("undelivered"))[
+        "Records"
+    ]
     assert json.loads(letter["body"])["record"] == as_json(broken)
     assert json.loads(letter["body"])["detail"]["entityId"] == row_id
 
 
-def test_a_record_that_cannot_be_put_aside_comes_again(house: House) -> None:
-    event = batch_of(house, "a", request_id="not put aside")
+def test_a_record_that_cannot_be_put_aside_comes_again(installation: FunctionInstallation) -> None:
+    event = batch_of(installation, "a", request_id="not put aside")
     event["Records"][1]["dynamodb"]["NewImage"]["row"] = {"B": "AQID"}
-    warm(house)
-    house.trouble.meet("send_message_batch", *[throttled] * 3)
+    warm_up(installation)
+    installation.newest_client.inject("send_message_batch", *[throttled] * 3)
 
-    assert failed_in(house.invoke("relay", event)) == [places(event)[1]]
-    assert house.mappings.waiting(house.names.consumer("undelivered")) == 0
+    assert failed_ids(installation.invoke("relay", event)) == [sequence_numbers(event)[1]]
+    assert installation.mappings.message_count(installation.names.consumer("undelivered")) == 0
 
 
-def test_of_a_record_too_large_for_a_message_its_place_is_put_aside(house: House) -> None:
-    async def too_long(call: Call) -> Answer:
+def test_of_a_record_too_large_for_a_message_its_place_is_put_aside(
+    installation: FunctionInstallation,
+) -> None:
+    async def too_long(call: Call) -> AwsResponse:
         raise BackendRejected("sqs.send_message_batch: BatchRequestTooLong")
 
-    event = batch_of(house, "a", request_id="too large")
+    event = batch_of(installation, "a", request_id="too large")
     place = event["Records"][0]["dynamodb"]
     place["NewImage"]["row"] = {"B": "AQID"}
-    warm(house)
-    house.trouble.meet("send_message_batch", too_long)
+    warm_up(installation)
+    installation.newest_client.inject("send_message_batch", too_long)
 
-    assert failed_in(house.invoke("relay", event)) == []
-    (letter,) = house.mappings.queue_event(house.names.consumer("undelivered"))["Records"]
+    assert failed_ids(installation.invoke("relay", event)) == []
+    (letter,) = installation.mappings.queue_event(installation.names.consumer("undelivered"))[
+        "Records"
+    ]
     kept = {"Keys": place["Keys"], "SequenceNumber": place["SequenceNumber"]}
     assert json.loads(letter["body"])["record"] == {"dynamodb": kept}
     with pytest.raises(UsageError, match="too large"):
-        events_of(letter["body"])
+        events_in_undelivered(letter["body"])
 
 
-def test_a_bus_that_refuses_everything_lets_the_first_record_come_again(house: House) -> None:
-    async def refused(call: Call) -> Answer:
+def test_a_bus_that_refuses_everything_lets_the_first_record_come_again(
+    installation: FunctionInstallation,
+) -> None:
+    async def refused(call: Call) -> AwsResponse:
         raise BackendRejected("events.put_events: AccessDeniedException")
 
-    event = batch_of(house, "a", request_id="denied")
-    warm(house)
-    house.trouble.meet("put_events", refused)
+    event = batch_of(installation, "a", request_id="denied")
+    warm_up(installation)
+    installation.newest_client.inject("put_events", refused)
 
-    assert failed_in(house.invoke("relay", event)) == places(event)[:1]
+    assert failed_ids(installation.invoke("relay", event)) == sequence_numbers(event)[:1]
 
 
 def test_time_that_is_over_lets_all_come_again_and_the_next_invocation_goes_on(
-    house: House,
+    installation: FunctionInstallation,
 ) -> None:
-    async def hangs(call: Call) -> Answer:
+    async def hangs(call: Call) -> AwsResponse:
         await asyncio.Event().wait()
         raise AssertionError
 
-    event = batch_of(house, "a", request_id="late")
-    warm(house)
-    house.trouble.meet("put_events", hangs)
+    event = batch_of(installation, "a", request_id="late")
+    warm_up(installation)
+    installation.newest_client.inject("put_events", hangs)
 
-    assert failed_in(house.invoke("relay", event, seconds=1.7)) == places(event)[:1]
-    assert failed_in(house.invoke("relay", event)) == []
-    assert "Job Created" in {kind for _, kind in heard(house)}
-    assert len(house.opened) == 2  # the desk's and the relay's: it was not built anew
+    assert (
+        failed_ids(installation.invoke("relay", event, seconds=1.7)) == sequence_numbers(event)[:1]
+    )
+    assert failed_ids(installation.invoke("relay", event)) == []
+    assert "Job Created" in {kind for _, kind in received_events(installation)}
+    assert len(installation.clients) == 2  # the desk's and the relay's: it was not built anew

@@ -7,82 +7,86 @@ from datetime import UTC, datetime
 import pytest
 
 from longshore.adapters.alerts.slack_message import BLOCKS_LIMIT, message_of
-from longshore.core.undelivered import Undelivered, UndeliveredNotice
+from longshore.core.undelivered import UndeliveredEvent, UndeliveredNotice
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.interfaces.cli.main import main
-from longshore.wiring.functions import undelivered_on
+from longshore.wiring.lambdas import undelivered_events
 from tests.adapters.alerts.server import Answer, Server
-from tests.aws.functions.house import TENANT, House
-from tests.aws.functions.mappings import failed_in
-from tests.aws.trouble import never_arrived
-from tests.unit.services.stage import a_task
+from tests.aws.call_faults import request_lost
+from tests.aws.functions.installation import TENANT, FunctionInstallation
+from tests.aws.functions.mappings import failed_ids
+from tests.unit.services.harness import make_task
 
 SECRET = "the-secret-that-signs-what-is-sent-0123456789"
 
 
 @pytest.fixture
-def people() -> Iterator[Server]:
+def alert_server() -> Iterator[Server]:
     with Server().running() as server:
         yield server
 
 
 @pytest.fixture
-def told_house(house: House, people: Server) -> House:
+def alerting_installation(
+    installation: FunctionInstallation, alert_server: Server
+) -> FunctionInstallation:
     """An installation whose secrets are kept by SSM."""
-    values = {"alerts.webhook_url": people.url, "alerts/webhook_secrets": SECRET}
+    values = {"alerts.webhook_url": alert_server.url, "alerts/webhook_secrets": SECRET}
     for name, value in values.items():
-        house.mappings.call(
+        installation.mappings.call(
             "ssm",
             "put_parameter",
-            Name=f"/longshore/{house.names.stage}/{name}",
+            Name=f"/longshore/{installation.names.stage}/{name}",
             Value=value,
             Type="SecureString",
             Overwrite=True,
         )
-    return house
+    return installation
 
 
-def undelivered(house: House, request_id: str) -> str:
+def undelivered(installation: FunctionInstallation, request_id: str) -> str:
     """The id of a job whose first event gets to nobody, because its reader always breaks."""
-    job_id = house.submit(a_task("a"), request_id=request_id).job.id
-    while house.mappings.feed_stream(house.handler("relay"), limit=1):
+    job_id = installation.submit(make_task("a"), request_id=request_id).job.id
+    while installation.mappings.feed_stream(installation.handler("relay"), limit=1):
         pass
-    queue = house.names.consumer("history")
+    queue = installation.names.consumer("history")
     seen = 1
     while seen:
-        event = house.mappings.queue_event(queue, hidden_s=0)
+        event = installation.mappings.queue_event(queue, hidden_s=0)
         seen = 0 if event is None else len(event["Records"])
     return job_id
 
 
 def test_an_event_that_nobody_got_is_kept_and_told_and_can_be_told_again(
-    told_house: House, people: Server, capsys: pytest.CaptureFixture[str]
+    alerting_installation: FunctionInstallation,
+    alert_server: Server,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    house = told_house
+    house = alerting_installation
     queue = house.names.consumer("undelivered")
     job_id = undelivered(house, "undelivered")
-    number = house.mappings.waiting(queue)
+    number = house.mappings.message_count(queue)
     assert number >= 2  # of the job and of its task
     event = house.mappings.queue_event(queue)
     assert event is not None
     handles = [record["receiptHandle"] for record in event["Records"]]
 
-    assert failed_in(house.invoke("undelivered", event)) == []
+    assert failed_ids(house.invoke("undelivered", event)) == []
 
     kept = house.blobs("undelivered/")
     assert len(kept) == number
-    told = {one["messageId"]: one for one in people.received[0].json["events"]}
+    told = {one["messageId"]: one for one in alert_server.received[0].json["events"]}
     created = next(one for one in told.values() if one["eventType"] == "Job Created")
     assert created["entity"] == f"JOB#{job_id}"
     assert created["detailType"] == "log-event"
     assert created["source"] == house.names.consumer("history")
     assert set(told) == {record["messageId"] for record in event["Records"]}
     # Brought once more, it is known.
-    assert failed_in(house.invoke("undelivered", event)) == []
-    assert len(people.received) == 1
+    assert failed_ids(house.invoke("undelivered", event)) == []
+    assert len(alert_server.received) == 1
     logged = capsys.readouterr().err
     assert "event.undelivered" in logged
-    assert not [word for word in (SECRET, people.url, *handles) if word in logged]
+    assert not [word for word in (SECRET, alert_server.url, *handles) if word in logged]
 
     assert main(["undelivered", "list", "-o", "json", "--limit", "1"]) == 0
     (first,), cursor = json.loads(capsys.readouterr().out).values()
@@ -102,38 +106,40 @@ def test_an_event_that_nobody_got_is_kept_and_told_and_can_be_told_again(
 
 
 def test_people_who_are_out_of_reach_are_told_later_and_nothing_is_lost_meanwhile(
-    told_house: House, people: Server
+    alerting_installation: FunctionInstallation, alert_server: Server
 ) -> None:
-    house = told_house
+    house = alerting_installation
     undelivered(house, "people away")
     event = house.mappings.queue_event(house.names.consumer("undelivered"))
     assert event is not None
-    people.answers_with(Answer(status=410), Answer())
+    alert_server.answers_with(Answer(status=410), Answer())
 
     ids = [record["messageId"] for record in event["Records"]]
-    assert failed_in(house.invoke("undelivered", event)) == ids
+    assert failed_ids(house.invoke("undelivered", event)) == ids
     assert len(house.blobs("undelivered/")) == len(ids)
-    assert failed_in(house.invoke("undelivered", event)) == []
-    assert len(people.received) == 2
+    assert failed_ids(house.invoke("undelivered", event)) == []
+    assert len(alert_server.received) == 2
 
 
-def test_nobody_is_told_of_what_could_not_be_kept(told_house: House, people: Server) -> None:
-    house = told_house
+def test_nobody_is_told_of_what_could_not_be_kept(
+    alerting_installation: FunctionInstallation, alert_server: Server
+) -> None:
+    house = alerting_installation
     undelivered(house, "store away")
     event = house.mappings.queue_event(house.names.consumer("undelivered"))
     house.invoke("undelivered", {"Records": []})
-    house.trouble.meet("put_object", *[never_arrived] * 5)
+    house.newest_client.inject("put_object", *[request_lost] * 5)
 
     with pytest.raises(BackendUnavailable):
         house.invoke("undelivered", event)
 
-    assert people.received == []
+    assert alert_server.received == []
 
 
 def test_whatever_is_on_the_queue_is_kept_and_what_holds_no_event_cannot_be_told_again(
-    told_house: House, people: Server
+    alerting_installation: FunctionInstallation, alert_server: Server
 ) -> None:
-    house = told_house
+    house = alerting_installation
     url = house.mappings.url(house.names.consumer("undelivered"))
     said = {
         "ERROR_CODE": {"DataType": "String", "StringValue": "NO_PERMISSIONS"},
@@ -149,21 +155,21 @@ def test_whatever_is_on_the_queue_is_kept_and_what_holds_no_event_cannot_be_told
 
     ((key, kept),) = house.blobs("undelivered/").items()
     assert json.loads(kept)["body"] == "<!channel> odd"
-    (told,) = people.received[0].json["events"]
+    (told,) = alert_server.received[0].json["events"]
     assert (told["reason"], told["source"], told["entity"]) == (
         "NO_PERMISSIONS",
         "history",
         "unknown",
     )
     with pytest.raises(UsageError):
-        house.do(lambda all_: undelivered_on(all_.settings, all_.backend).replay(told["id"]))
+        house.run(lambda all_: undelivered_events(all_).replay(told["id"]))
     assert list(house.blobs("undelivered/")) == [key]
 
 
 def test_whatever_an_event_says_of_itself_slack_takes_the_message() -> None:
     nasty = "<!channel>`" + "&" * 1_000
     detail = {"eventType": nasty, "entityType": "TASK", "entityId": nasty}
-    letter = Undelivered(
+    letter = UndeliveredEvent(
         message_id=nasty,
         sent_at=datetime(2030, 1, 7, 12, tzinfo=UTC),
         body=json.dumps({"detail-type": nasty, "detail": detail}),

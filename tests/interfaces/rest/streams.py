@@ -4,15 +4,15 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from tests.interfaces.rest.door import Door
+from tests.interfaces.rest.server import RestServer
 
 
-async def streamed(
-    door: Door, path: str, headers: dict[str, str] | None = None
+async def read_stream(
+    server: RestServer, path: str, headers: dict[str, str] | None = None
 ) -> AsyncIterator[tuple[str, str, Any]]:
     """Events of a stream: name, id, data."""
-    wanted = {"x-api-key": door.keys["all"], **(headers or {})}
-    async with door.client.stream("GET", path, headers=wanted) as answer:
+    wanted = {"x-api-key": server.keys["all"], **(headers or {})}
+    async with server.client.stream("GET", path, headers=wanted) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         found: dict[str, str] = {}

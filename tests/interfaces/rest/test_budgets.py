@@ -6,38 +6,48 @@ from typing import Any
 
 import pytest
 
-from longshore.core.budgets import MOST, Budget, Scope
+from longshore.core.api_keys import ApiScope as KeyScope
+from longshore.core.budgets import MAX_AMOUNT, Budget, BudgetScope, BudgetUnit
 from longshore.core.events.types import Usage
 from longshore.core.ids import task_id_of
-from longshore.core.keys import Scope as KeyScope
 from longshore.settings.agent import AgentSettings
-from tests.interfaces.parking import SPENT, USED_UP, claim, park, spend, writer, written_by
-from tests.interfaces.rest.door import TENANT, Door, a_task, opened, scenario
+from tests.interfaces.parked_agents import (
+    SPENT,
+    USED_UP,
+    claim,
+    park,
+    spend,
+    writer_definition,
+    writer_task,
+)
+from tests.interfaces.rest.server import TENANT, RestServer, a_task, async_test, run_server
 
 NOTHING = {"usd": None, "tokens": None, "minutes": None}
 UNSPENT = {"usd": 0.0, "tokens": 0, "minutes": 0.0}
-A_DAY = {"agent": AgentSettings(usd_per_day=10.0)}
+DAILY_BUDGET = {"agent": AgentSettings(usd_per_day=10.0)}
 REFUSED = "urn:longshore:problem:refused"
 
 
-async def _written(door: Door, *keys: str, of_job: Any = None, of_each: Any = None) -> str:
+async def _submit_writers(
+    server: RestServer, *keys: str, of_job: Any = None, of_each: Any = None
+) -> str:
     """A job of agents, none of which has begun; the budgets of it and of each of its tasks."""
     options = {} if of_each is None else {"budget": of_each}
-    await door.send("PUT", "/v1/task-definitions/writer", writer(**options))
-    tasks = [written_by(key) for key in keys or ("a",)]
-    answer = await door.post("/v1/jobs", {"tasks": tasks, "budget": of_job})
+    await server.send("PUT", "/v1/task-definitions/writer", writer_definition(**options))
+    tasks = [writer_task(key) for key in keys or ("a",)]
+    answer = await server.post("/v1/jobs", {"tasks": tasks, "budget": of_job})
     assert answer.status_code == 201, answer.text
     return str(answer.json()["jobId"])
 
 
-async def _limit(door: Door, path: str) -> Any:
-    return (await door.get(path)).json()["limit"]
+async def _limit(server: RestServer, path: str) -> Any:
+    return (await server.get(path)).json()["limit"]
 
 
-@scenario
+@async_test
 async def test_a_task_that_is_parked_goes_on_when_more_is_allowed(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
-        job_id = await _written(door, of_each={"usd": 0.15, "tokens": 9_000})
+    async with run_server(tmp_path) as door:
+        job_id = await _submit_writers(door, of_each={"usd": 0.15, "tokens": 9_000})
         await park(door.services, task_id_of(job_id, "a"))
         path = f"/v1/jobs/{job_id}/tasks/a"
 
@@ -60,14 +70,14 @@ async def test_a_task_that_is_parked_goes_on_when_more_is_allowed(tmp_path: Path
         assert added.json()["added"] == {"usd": 1.0, "tokens": 500, "minutes": None}
         assert (await door.get(f"{path}/budget")).json() == added.json()
         assert (after["status"], after["parked"]) == ("pending", None)
-        (told,) = await door.told(job_id, "Task Budget Added")
+        (told,) = await door.events(job_id, "Task Budget Added")
         assert told["properties"]["by"] == "ann"
 
 
-@scenario
+@async_test
 async def test_what_an_attempt_spends_is_seen_while_it_runs(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
-        job_id = await _written(door, of_job=20)
+    async with run_server(tmp_path) as door:
+        job_id = await _submit_writers(door, of_job=20)
         row = await claim(door.services, task_id_of(job_id, "a"))
         on_its_way = Usage(output_tokens=50, cost_usd=0.05)
         await spend(door.services, row, reserved=on_its_way)
@@ -79,11 +89,11 @@ async def test_what_an_attempt_spends_is_seen_while_it_runs(tmp_path: Path) -> N
         assert standing["reserved"] == {"usd": 0.05, "tokens": 50, "minutes": 0.0}
 
 
-@scenario
+@async_test
 async def test_of_a_job_those_go_on_that_rest_for_want_of_its_budget(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
-        job_id = await _written(door, "a", "b", "c", of_job={"usd": 0.5, "minutes": 30})
-        for key, scope in (("a", Scope.JOB), ("b", Scope.JOB), ("c", Scope.TASK)):
+    async with run_server(tmp_path) as door:
+        job_id = await _submit_writers(door, "a", "b", "c", of_job={"usd": 0.5, "minutes": 30})
+        for key, scope in (("a", BudgetScope.JOB), ("b", BudgetScope.JOB), ("c", BudgetScope.TASK)):
             await park(door.services, task_id_of(job_id, key), scope=scope)
 
         added = await door.post(f"/v1/jobs/{job_id}/budget", {"usd": 5})
@@ -93,15 +103,15 @@ async def test_of_a_job_those_go_on_that_rest_for_want_of_its_budget(tmp_path: P
         assert added.json()["limit"] == {"usd": 5.5, "tokens": None, "minutes": 30.0}
         assert (statuses["pending"], statuses["parked"]) == (2, 1)
         assert [task["taskId"] for task in parked] == ["c"]
-        assert len(await door.told(job_id, "Task Unparked")) == 2
+        assert len(await door.events(job_id, "Task Unparked")) == 2
 
 
-@scenario
+@async_test
 async def test_a_day_can_be_looked_at_and_lengthened(tmp_path: Path) -> None:
-    async with opened(tmp_path, others=A_DAY) as door:
-        job_id = await _written(door)
+    async with run_server(tmp_path, others=DAILY_BUDGET) as door:
+        job_id = await _submit_writers(door)
         tomorrow = door.services.backend.clock.now() + timedelta(days=1)
-        await park(door.services, task_id_of(job_id, "a"), scope=Scope.DAY, until=tomorrow)
+        await park(door.services, task_id_of(job_id, "a"), scope=BudgetScope.DAY, until=tomorrow)
 
         before = (await door.get("/v1/budget")).json()
         added = (await door.post("/v1/budget", {"usd": 2.5})).json()
@@ -117,10 +127,10 @@ async def test_a_day_can_be_looked_at_and_lengthened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("of", ["day", "job", "task"])
-@scenario
+@async_test
 async def test_the_same_request_adds_once_and_others_add_again(of: str, tmp_path: Path) -> None:
-    async with opened(tmp_path, others=A_DAY) as door:
-        job_id = await _written(door, of_job=10, of_each=10)
+    async with run_server(tmp_path, others=DAILY_BUDGET) as door:
+        job_id = await _submit_writers(door, of_job=10, of_each=10)
         path = {
             "day": "/v1/budget",
             "job": f"/v1/jobs/{job_id}/budget",
@@ -136,10 +146,10 @@ async def test_the_same_request_adds_once_and_others_add_again(of: str, tmp_path
         assert (other.json()["limit"]["usd"], without.json()["limit"]["usd"]) == (12.0, 13.0)
 
 
-@scenario
+@async_test
 async def test_to_what_has_ended_nothing_is_added(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
-        job_id = await _written(door, of_job=1, of_each=1)
+    async with run_server(tmp_path) as door:
+        job_id = await _submit_writers(door, of_job=1, of_each=1)
         early = {"Idempotency-Key": "early"}
         for path in (f"/v1/jobs/{job_id}", f"/v1/jobs/{job_id}/tasks/a"):
             assert (await door.post(f"{path}/budget", {"usd": 1}, headers=early)).is_success
@@ -155,10 +165,10 @@ async def test_to_what_has_ended_nothing_is_added(tmp_path: Path) -> None:
             assert (await _limit(door, f"{path}/budget"))["usd"] == 2.0
 
 
-@scenario
+@async_test
 async def test_nothing_is_added_where_nothing_is_limited(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
-        job_id = await _written(door, of_job={"usd": 1})
+    async with run_server(tmp_path) as door:
+        job_id = await _submit_writers(door, of_job={"usd": 1})
 
         for path, body in (
             ("/v1/budget", {"usd": 1}),
@@ -177,11 +187,11 @@ async def test_nothing_is_added_where_nothing_is_limited(tmp_path: Path) -> None
         ({"usd": -1}, "usd"),
         ({"usd": "5"}, "usd"),
         ({"usd": True}, "usd"),
-        ({"usd": MOST * 2}, "usd"),
+        ({"usd": MAX_AMOUNT * 2}, "usd"),
         ({"usd": 10**300}, "usd"),
         ({"tokens": 0}, "tokens"),
         ({"tokens": 1.5}, "tokens"),
-        ({"tokens": MOST + 1}, "tokens"),
+        ({"tokens": MAX_AMOUNT + 1}, "tokens"),
         ({"minutes": -0.5}, "minutes"),
         ({"minutes": []}, "minutes"),
         ({"usd": 1, "euros": 1}, "euros"),
@@ -189,11 +199,11 @@ async def test_nothing_is_added_where_nothing_is_limited(tmp_path: Path) -> None
         ("usd", ""),
     ],
 )
-@scenario
+@async_test
 async def test_what_is_wrong_with_an_amount_is_told_with_its_place(
     body: Any, place: str, tmp_path: Path
 ) -> None:
-    async with opened(tmp_path, others=A_DAY) as door:
+    async with run_server(tmp_path, others=DAILY_BUDGET) as door:
         answer = await door.post("/v1/budget", body)
 
         assert answer.status_code == 422, answer.text
@@ -212,21 +222,21 @@ async def test_what_is_wrong_with_an_amount_is_told_with_its_place(
         (b'{"usd": null}', 422),
     ],
 )
-@scenario
+@async_test
 async def test_what_is_no_amount_adds_nothing(body: bytes, status: int, tmp_path: Path) -> None:
-    async with opened(tmp_path, others=A_DAY) as door:
+    async with run_server(tmp_path, others=DAILY_BUDGET) as door:
         answer = await door.post("/v1/budget", body)
 
         assert answer.status_code == status, answer.text
         assert (await door.get("/v1/budget")).json()["added"] == NOTHING
 
 
-@scenario
+@async_test
 async def test_who_reads_may_look_who_operates_may_add_and_who_administers_adds_to_the_day(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path, others=A_DAY) as door:
-        job_id = await _written(door, of_job=1, of_each=1)
+    async with run_server(tmp_path, others=DAILY_BUDGET) as door:
+        job_id = await _submit_writers(door, of_job=1, of_each=1)
         of_day, of_job = "/v1/budget", f"/v1/jobs/{job_id}/budget"
         paths = (of_day, of_job, f"/v1/jobs/{job_id}/tasks/a/budget")
         allowed = {
@@ -246,12 +256,12 @@ async def test_who_reads_may_look_who_operates_may_add_and_who_administers_adds_
                 assert added.status_code == (200 if path in may else 403), (scope, path)
 
 
-@scenario
+@async_test
 async def test_another_tenant_has_its_own_day_and_no_others(tmp_path: Path) -> None:
-    async with opened(tmp_path, others=A_DAY) as door:
-        job_id = await _written(door, of_job=1, of_each=1)
+    async with run_server(tmp_path, others=DAILY_BUDGET) as door:
+        job_id = await _submit_writers(door, of_job=1, of_each=1)
         tomorrow = door.services.backend.clock.now() + timedelta(days=1)
-        await park(door.services, task_id_of(job_id, "a"), scope=Scope.DAY, until=tomorrow)
+        await park(door.services, task_id_of(job_id, "a"), scope=BudgetScope.DAY, until=tomorrow)
         stranger = {"x-api-key": await door.key(KeyScope.ADMIN, tenant="globex")}
 
         for path in (f"/v1/jobs/{job_id}/budget", f"/v1/jobs/{job_id}/tasks/a/budget"):
@@ -267,9 +277,9 @@ async def test_another_tenant_has_its_own_day_and_no_others(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs/job-x/budget", "/v1/jobs/job-x/tasks/a/budget"])
-@scenario
+@async_test
 async def test_what_is_not_there_has_no_budget(path: str, tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         looked, added = await door.get(path), await door.post(path, {"usd": 1})
 
         assert (looked.status_code, added.status_code) == (404, 404)
@@ -284,27 +294,27 @@ async def test_what_is_not_there_has_no_budget(path: str, tmp_path: Path) -> Non
         (None, Budget()),
     ],
 )
-@scenario
+@async_test
 async def test_a_job_is_submitted_with_a_budget(
     budget: Any, expected: Budget, tmp_path: Path
 ) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         answer = await door.post("/v1/jobs", {"tasks": [a_task("a")], "budget": budget})
         job_id = answer.json()["jobId"]
 
         assert answer.status_code == 201
-        standing = await door.services.budgeting.of_job(TENANT, job_id)
+        standing = await door.services.budget_operations.get_job_budget(TENANT, job_id)
         assert standing.limit == expected
         shown = await _limit(door, f"/v1/jobs/{job_id}/budget")
         assert (shown["usd"], shown["tokens"]) == (expected.usd, expected.tokens)
 
 
 @pytest.mark.parametrize(
-    "budget", [0, -1, "5", True, [], {}, {"usd": 0}, {"euros": 1}, {"tokens": 1.5}, MOST + 1]
+    "budget", [0, -1, "5", True, [], {}, {"usd": 0}, {"euros": 1}, {"tokens": 1.5}, MAX_AMOUNT + 1]
 )
-@scenario
+@async_test
 async def test_a_job_with_an_odd_budget_is_refused(budget: Any, tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         answer = await door.post("/v1/jobs", {"tasks": [a_task("a")], "budget": budget})
 
         assert answer.status_code == 422
@@ -312,19 +322,35 @@ async def test_a_job_with_an_odd_budget_is_refused(budget: Any, tmp_path: Path) 
         assert (await door.get("/v1/jobs")).json()["jobs"] == []
 
 
-@scenario
+@async_test
 async def test_why_tells_what_to_add_and_to_what(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
-        job_id = await _written(door, "a", "b", "c")
+    async with run_server(tmp_path) as door:
+        job_id = await _submit_writers(door, "a", "b", "c")
         cases = {
-            "a": (Scope.STEP, "$1.00 of $1.00 is spent", f"{job_id}_a --usd 5"),
-            "b": (Scope.JOB, "9 of 9 tokens are used", f"{job_id} --tokens 100000"),
-            "c": (Scope.DAY, "9.0 of 9 minutes are used", "today --minutes 30"),
+            "a": (
+                BudgetScope.STEP,
+                BudgetUnit.USD,
+                "$1.00 of $1.00 is spent",
+                f"{job_id}_a --usd 5",
+            ),
+            "b": (
+                BudgetScope.JOB,
+                BudgetUnit.TOKENS,
+                "9 of 9 tokens are used",
+                f"{job_id} --tokens 100000",
+            ),
+            "c": (
+                BudgetScope.DAY,
+                BudgetUnit.MINUTES,
+                "9.0 of 9 minutes are used",
+                "today --minutes 30",
+            ),
         }
 
-        for key, (scope, why, remedy) in cases.items():
+        for key, (scope, unit, why, remedy) in cases.items():
             task_id = task_id_of(job_id, key)
-            await park(door.services, task_id, scope=scope, reason=f"budget of it: {why}")
+            reason = f"budget of it: {why}"
+            await park(door.services, task_id, scope=scope, unit=unit, reason=reason)
             (reason,) = (await door.get(f"/v1/jobs/{job_id}/tasks/{key}/why")).json()["reasons"]
 
             assert (reason["code"], reason["requestId"]) == ("parked", task_id)
@@ -332,10 +358,10 @@ async def test_why_tells_what_to_add_and_to_what(tmp_path: Path) -> None:
             assert reason["remedy"] == f"longshore budget add {remedy}"
 
 
-@scenario
+@async_test
 async def test_a_job_tells_what_its_tasks_cost_that_have_ended(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
-        job_id = await _written(door, "a", "b")
+    async with run_server(tmp_path) as door:
+        job_id = await _submit_writers(door, "a", "b")
         for key in ("a", "b"):
             await park(door.services, task_id_of(job_id, key))
         await door.post(f"/v1/jobs/{job_id}/tasks/a/cancel")

@@ -4,36 +4,36 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from longshore.core.keys import Scope
-from longshore.core.limits import RECEIVE_LIMIT
-from longshore.ports.queue import Outgoing
-from tests.interfaces.rest.door import Door, a_task, opened, scenario
+from longshore.core.api_keys import ApiScope
+from longshore.core.maximums import RECEIVE_LIMIT
+from longshore.ports.task_queue import OutgoingMessage
+from tests.interfaces.rest.server import RestServer, a_task, async_test, run_server
 
 FAILS = ("sh", "-c", "exit 3")
 NO_TIME = timedelta(0)
 LETTERS = "/v1/dead-letters"
 
 
-async def poison(door: Door, queue: str = "mail") -> None:
+async def poison(server: RestServer, queue: str = "mail") -> None:
     """A message that leads nowhere, received too often."""
-    messages = door.services.backend.queue
-    await messages.send([Outgoing(queue=queue, body="what is this")])
+    messages = server.services.backend.queue
+    await messages.send([OutgoingMessage(queue=queue, body="what is this")])
     for _ in range(RECEIVE_LIMIT + 1):
         await messages.receive([queue], limit=1, hidden_for=NO_TIME, wait=NO_TIME)
 
 
-async def counted(door: Door, **wanted: Any) -> dict[str, Any]:
-    counts: dict[str, Any] = (await door.get(f"{LETTERS}/counts", params=wanted)).json()
-    page = (await door.get(LETTERS, params=wanted)).json()
+async def counted(server: RestServer, **filters: Any) -> dict[str, Any]:
+    counts: dict[str, Any] = (await server.get(f"{LETTERS}/counts", params=filters)).json()
+    page = (await server.get(LETTERS, params=filters)).json()
     assert counts["count"] == page["count"] == len(page["deadLetters"])
     return counts
 
 
-@scenario
+@async_test
 async def test_what_a_replay_would_touch_is_counted_before_by_the_same_filter(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         early = await door.submit(a_task("a", argv=FAILS), a_task("b", argv=FAILS))
         await door.until(early, "failed")
         late = await door.submit(a_task("c", argv=("no-such-command",)))
@@ -59,7 +59,7 @@ async def test_what_a_replay_would_touch_is_counted_before_by_the_same_filter(
         assert of_job["tasks"] == 2
         assert replayed == {
             "replayed": [{"requestId": f"{late}_c", "round": 2}],
-            "movedOn": [],
+            "skipped": [],
         }
         # The other has been replayed just now, or has even failed again since.
         assert {"requestId": f"{early}_a", "round": 2} in again["replayed"]
@@ -67,9 +67,9 @@ async def test_what_a_replay_would_touch_is_counted_before_by_the_same_filter(
             await door.until(job_id, "failed")
 
 
-@scenario
+@async_test
 async def test_a_message_that_leads_nowhere_is_examined_and_discarded(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         await poison(door)
         (letter,) = (await door.get(LETTERS)).json()["deadLetters"]
         path = f"{LETTERS}/{letter['id']}"
@@ -87,9 +87,9 @@ async def test_a_message_that_leads_nowhere_is_examined_and_discarded(tmp_path: 
         assert told[-1]["properties"]["reason"].startswith("discarded by ann")
 
 
-@scenario
+@async_test
 async def test_a_task_that_failed_is_history_and_cannot_be_discarded(tmp_path: Path) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         job_id = await door.submit(a_task("a", argv=FAILS))
         await door.until(job_id, "failed")
 
@@ -99,9 +99,9 @@ async def test_a_task_that_failed_is_history_and_cannot_be_discarded(tmp_path: P
         assert (await door.get(LETTERS)).json()["count"] == 1
 
 
-@scenario
+@async_test
 async def test_pages_of_dead_letters_fit_together_while_more_die(tmp_path: Path) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         keys = [f"t{number}" for number in range(5)]
         job_id = await door.submit(*(a_task(key, argv=FAILS) for key in keys))
         await door.until(job_id, "failed")
@@ -117,9 +117,9 @@ async def test_pages_of_dead_letters_fit_together_while_more_die(tmp_path: Path)
         assert sorted(seen) == [f"{job_id}_{key}" for key in keys]
 
 
-@scenario
+@async_test
 async def test_what_is_wrong_with_a_filter_is_told(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         query = await door.get(f"{LETTERS}/counts?since=soon&category=sad")
         body = await door.post(f"{LETTERS}/replay", {"matching": {"since": "2030-01-31"}})
 
@@ -130,15 +130,15 @@ async def test_what_is_wrong_with_a_filter_is_told(tmp_path: Path) -> None:
         assert [one["path"] for one in body.json()["errors"]] == ["matching.since"]
 
 
-@scenario
+@async_test
 async def test_a_message_that_leads_to_no_task_is_seen_by_the_tenant_that_runs_the_house_alone(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         await poison(door)
         (letter,) = (await door.get(LETTERS)).json()["deadLetters"]
         place = f"{LETTERS}/{letter['id']}"
-        other = {"x-api-key": await door.key(Scope.ADMIN, tenant="other")}
+        other = {"x-api-key": await door.key(ApiScope.ADMIN, tenant="other")}
 
         listed = (await door.get(LETTERS, headers=other)).json()
         counted = (await door.get(f"{LETTERS}/counts", headers=other)).json()

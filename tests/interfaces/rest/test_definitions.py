@@ -1,27 +1,31 @@
 """Definitions and dead letters through the HTTP door: J9, H5."""
 
 from pathlib import Path
-from typing import get_args
 
-from longshore.core.error_categories import ErrorCategory
-from longshore.core.states import JobState, TaskState
-from longshore.interfaces.rest import schemas
-from tests.interfaces.rest.door import a_task, opened, scenario
+from longshore.core.tasks.error_categories import ErrorCategory
+from longshore.core.tasks.states import JobState, TaskState
+from longshore.interfaces.rest.app import create_app
+from longshore.interfaces.rest.openapi import openapi_document
+from tests.interfaces.rest.server import a_task, async_test, run_server
 
 FAILS = ("sh", "-c", "echo oh no >&2; exit 3")
 
 
-def test_what_the_document_names_is_what_there_is() -> None:
-    assert set(get_args(schemas.Category)) == {one.value for one in ErrorCategory}
-    assert set(get_args(schemas.JobStatus)) == {one.value for one in JobState}
-    assert set(get_args(schemas.TaskStatus)) == {one.value for one in TaskState}
+def test_the_openapi_document_has_every_state_and_error_category() -> None:
+    app = create_app(None, hosts=(), body_bytes=1)  # type: ignore[arg-type]
+
+    schemas = openapi_document(app)["components"]["schemas"]
+
+    assert set(schemas["ErrorCategory"]["enum"]) == {one.value for one in ErrorCategory}
+    assert set(schemas["JobState"]["enum"]) == {one.value for one in JobState}
+    assert set(schemas["TaskState"]["enum"]) == {one.value for one in TaskState}
 
 
-@scenario
+@async_test
 async def test_a_definition_is_stored_in_versions_and_running_jobs_keep_theirs(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         path = "/v1/task-definitions/report"
         first = {"runner": "command", "options": {"argv": ["true"]}, "timeout": "90s"}
 
@@ -40,9 +44,9 @@ async def test_a_definition_is_stored_in_versions_and_running_jobs_keep_theirs(
         assert (await door.get("/v1/task-definitions/command")).json()["version"] == 0
 
 
-@scenario
+@async_test
 async def test_everything_that_is_wrong_with_a_definition_is_told(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         wrong = await door.send(
             "PUT", "/v1/task-definitions/a", {"runner": "magic", "timeout": "x", "colour": 1}
         )
@@ -58,9 +62,9 @@ async def test_everything_that_is_wrong_with_a_definition_is_told(tmp_path: Path
         assert (await door.get("/v1/task-definitions")).json()["definitions"] == []
 
 
-@scenario
+@async_test
 async def test_what_failed_for_good_is_listed_examined_and_replayed(tmp_path: Path) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         job_id = await door.submit(a_task("a", argv=FAILS))
         await door.until(job_id, "failed")
 
@@ -77,7 +81,7 @@ async def test_what_failed_for_good_is_listed_examined_and_replayed(tmp_path: Pa
         assert letter["attempts"][0]["exitCode"] == 3
         assert replayed == {
             "replayed": [{"requestId": f"{job_id}_a", "round": 2}],
-            "movedOn": [],
+            "skipped": [],
         }
         assert wrong.status_code == 422
         assert (await door.get("/v1/dead-letters/nothing")).status_code == 404

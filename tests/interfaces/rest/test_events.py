@@ -5,34 +5,38 @@ from typing import Any
 
 import pytest
 
-from longshore.core.keys import Scope
-from longshore.interfaces.rest import places
-from tests.interfaces.rest.door import Door, a_task, opened, scenario
-from tests.interfaces.rest.streams import streamed
+from longshore.core.api_keys import ApiScope
+from longshore.services import queries
+from tests.interfaces.rest.server import RestServer, a_task, async_test, run_server
+from tests.interfaces.rest.streams import read_stream
 
 STARTS = "Task Processing Started"
 
 
-async def read_on(door: Door, path: str, mark: str | None = None) -> list[tuple[str, Any]]:
+async def read_on(
+    server: RestServer, path: str, last_event_id: str | None = None
+) -> list[tuple[str, Any]]:
     """What a stream tells, with the ids, from its beginning or from where a reader was."""
-    headers = {"Last-Event-ID": mark} if mark is not None else {}
+    headers = {"Last-Event-ID": last_event_id} if last_event_id is not None else {}
     return [
-        (id_, data) async for name, id_, data in streamed(door, path, headers) if name == "event"
+        (id_, data)
+        async for name, id_, data in read_stream(server, path, headers)
+        if name == "event"
     ]
 
 
-@scenario
+@async_test
 async def test_a_job_s_events_and_its_tasks_are_streamed_and_go_on_where_a_reader_was(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         job_id = await door.submit(a_task("a"), a_task("b", "a"), a_task("c", "a"))
         path = f"/v1/jobs/{job_id}/events/stream"
 
         live = await read_on(door, path)
         later = [data for _, data in await read_on(door, path)]
         rests = {id_: await read_on(door, path, id_) for id_, _ in live}
-        end = [data async for name, _, data in streamed(door, path) if name == "end"]
+        end = [data async for name, _, data in read_stream(door, path) if name == "end"]
 
         told = [data for _, data in live]
         assert later == told
@@ -43,12 +47,12 @@ async def test_a_job_s_events_and_its_tasks_are_streamed_and_go_on_where_a_reade
             assert [data for _, data in rests[id_]] == told[number:]
 
 
-@scenario
+@async_test
 async def test_a_reader_that_comes_back_again_and_again_misses_nothing_and_hears_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "_SHORT", 2)
-    async with opened(tmp_path, working=True) as door:
+    monkeypatch.setattr(queries, "_SHORT_PAGE", 2)
+    async with run_server(tmp_path, with_worker=True) as door:
         wait = ("sh", "-c", f"until test -e {tmp_path}/go; do sleep 0.02; done")
         job_id = await door.submit(a_task("a", argv=wait), *(a_task(f"b{n}", "a") for n in "123"))
         path = f"/v1/jobs/{job_id}/events/stream"
@@ -56,7 +60,7 @@ async def test_a_reader_that_comes_back_again_and_again_misses_nothing_and_hears
         mark, over = "", False
 
         while not over:
-            async for name, id_, data in streamed(door, path, {"Last-Event-ID": mark}):
+            async for name, id_, data in read_stream(door, path, {"Last-Event-ID": mark}):
                 over = name == "end"
                 if over:
                     break
@@ -66,16 +70,16 @@ async def test_a_reader_that_comes_back_again_and_again_misses_nothing_and_hears
                     (tmp_path / "go").touch()
                 break  # cut off after every event
 
-        assert heard == await door.told(job_id)
+        assert heard == await door.events(job_id)
         assert len(heard) == len({event["eventId"] for event in heard})
 
 
-@scenario
+@async_test
 async def test_a_job_s_history_comes_in_pages_that_fit_together_while_more_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "_SHORT", 2)
-    async with opened(tmp_path) as door:
+    monkeypatch.setattr(queries, "_SHORT_PAGE", 2)
+    async with run_server(tmp_path) as door:
         job_id = await door.submit(*(a_task(f"t{number}") for number in range(6)))
         other = await door.submit(a_task("a"))
         path = f"/v1/jobs/{job_id}/events"
@@ -95,13 +99,13 @@ async def test_a_job_s_history_comes_in_pages_that_fit_together_while_more_is_to
 
         assert (nothing["events"], nothing["cursor"]) == ([], None)
         assert "Task Cancelled" in {event["eventType"] for event in news["events"]}
-        assert [*seen, *news["events"], *newest["events"]] == await door.told(job_id)
+        assert [*seen, *news["events"], *newest["events"]] == await door.events(job_id)
         assert {event["entityId"].partition("_")[0] for event in seen} == {job_id}
 
 
-@scenario
+@async_test
 async def test_a_job_s_own_events_can_be_had_without_those_of_its_tasks(tmp_path: Path) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         job_id = await door.submit(a_task("a"))
         await door.until(job_id, "completed")
         path = f"/v1/jobs/{job_id}/events"
@@ -110,15 +114,17 @@ async def test_a_job_s_own_events_can_be_had_without_those_of_its_tasks(tmp_path
         streamed_ = [data for _, data in await read_on(door, f"{path}/stream?tasks=false")]
 
         assert [event["entityType"] for event in own] == ["JOB"] * len(own)
-        assert own == streamed_ == [e for e in await door.told(job_id) if e["entityType"] == "JOB"]
+        assert (
+            own == streamed_ == [e for e in await door.events(job_id) if e["entityType"] == "JOB"]
+        )
 
 
 @pytest.mark.parametrize("mark", ["x", "WyJqb2JzIiw1LCJhIl0", "WyJldmVudHMiLDEuNV0", ".1.00000000"])
-@scenario
+@async_test
 async def test_a_place_that_there_is_not_is_told_before_a_stream_begins(
     mark: str, tmp_path: Path
 ) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         job_id = await door.submit(a_task("a"))
         path = f"/v1/jobs/{job_id}/events"
 
@@ -132,11 +138,11 @@ async def test_a_place_that_there_is_not_is_told_before_a_stream_begins(
         assert (await door.get("/v1/events?cursor=a b")).status_code == 422
 
 
-@scenario
+@async_test
 async def test_events_are_found_by_app_type_entity_and_job_with_durable_cursors(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         first = await door.submit(a_task("a"), a_task("b", argv=("false",)))
         await door.until(first, "failed")
         ends = {"eventType": "Job Completed"}
@@ -154,8 +160,8 @@ async def test_events_are_found_by_app_type_entity_and_job_with_durable_cursors(
         app = everything[0]["app"]
         assert await found(app=app) == everything
         assert await found(app="another") == []
-        assert await found(jobId=second) == await door.told(second)
-        assert await found(cursor=bookmark, **ends) == await door.told(second, "Job Completed")
+        assert await found(jobId=second) == await door.events(second)
+        assert await found(cursor=bookmark, **ends) == await door.events(second, "Job Completed")
         # A place in one list means nothing in another.
         assert (await door.get("/v1/events", params={"cursor": bookmark})).status_code == 400
         assert {event["entityId"] for event in await found(eventType="Task Failed")} == {
@@ -169,26 +175,26 @@ async def test_events_are_found_by_app_type_entity_and_job_with_durable_cursors(
         assert (await door.get("/v1/tasks?status=failed")).json()["tasks"][0]["taskId"] == "b"
 
 
-@scenario
+@async_test
 async def test_an_event_is_whole_with_all_keys_of_the_wire(tmp_path: Path) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         # Too long to stand in a row.
         say = """printf '{"type":"result","value":"%05000d"}\\n' 7 >&3"""
         job_id = await door.submit(a_task("a", argv=("sh", "-c", say)))
         await door.until(job_id, "completed")
 
-        (event,) = await door.told(job_id, "Task Completed")
+        (event,) = await door.events(job_id, "Task Completed")
 
         assert event["GSI1PK"] == f"TASK#{job_id}_a"
         assert (event["PK"], event["tenantId"]) == ("TENANT#acme", "acme")
         assert event["properties"]["output"] == f"{7:05000d}"
 
 
-@scenario
+@async_test
 async def test_what_was_done_to_keys_is_shown_to_administrators_alone(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         await door.submit(a_task("a"))
-        reader = {"x-api-key": await door.key(Scope.READ, Scope.OPERATE, Scope.SUBMIT)}
+        reader = {"x-api-key": await door.key(ApiScope.READ, ApiScope.OPERATE, ApiScope.SUBMIT)}
 
         shown = (await door.get("/v1/events?entity=SYSTEM%23keys")).json()["events"]
         hidden = (await door.get("/v1/events?entity=SYSTEM%23keys", headers=reader)).json()
@@ -200,14 +206,14 @@ async def test_what_was_done_to_keys_is_shown_to_administrators_alone(tmp_path: 
         assert {event["entityType"] for event in rest} == {"JOB", "TASK"}
 
 
-@scenario
+@async_test
 async def test_events_say_when_they_may_be_dropped_where_they_are_not_kept_for_ever(
     tmp_path: Path,
 ) -> None:
     limits = {"events_ttl_days": 30}
-    async with opened(tmp_path, others={"limits": limits}) as door:
+    async with run_server(tmp_path, others={"sizes": limits}) as door:
         job_id = await door.submit(a_task("a"))
 
-        event = (await door.told(job_id))[0]
+        event = (await door.events(job_id))[0]
 
         assert event["ttl"] == event["timestamp"] // 1000 + 30 * 24 * 60 * 60

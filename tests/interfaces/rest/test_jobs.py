@@ -3,12 +3,12 @@
 import asyncio
 from pathlib import Path
 
-from tests.interfaces.rest.door import a_task, opened, scenario
+from tests.interfaces.rest.server import a_task, async_test, run_server
 
 
-@scenario
+@async_test
 async def test_a_job_is_accepted_and_said_where_it_is(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         answer = await door.post(
             "/v1/jobs", {"name": "n", "tasks": [a_task("a"), a_task("b", "a")]}
         )
@@ -16,7 +16,15 @@ async def test_a_job_is_accepted_and_said_where_it_is(tmp_path: Path) -> None:
         accepted = answer.json()
         assert answer.status_code == 201
         assert answer.headers["location"] == f"/v1/jobs/{accepted['jobId']}"
-        assert set(accepted) == {"jobId", "status", "totalTasks", "rootTasks", "createdAt"}
+        assert set(accepted) == {
+            "jobId",
+            "status",
+            "totalTasks",
+            "rootTasks",
+            "createdAt",
+            "requestId",
+            "created",
+        }
         assert (accepted["status"], accepted["totalTasks"]) == ("running", 2)
         assert accepted["rootTasks"] == ["a"]
         job = (await door.get(answer.headers["location"])).json()
@@ -24,11 +32,11 @@ async def test_a_job_is_accepted_and_said_where_it_is(tmp_path: Path) -> None:
         assert [task["status"] for task in job["tasks"]] == ["pending", "waiting"]
 
 
-@scenario
+@async_test
 async def test_the_same_idempotency_key_gives_the_same_job_also_to_many_at_once(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         job, header = {"tasks": [a_task("a")]}, {"Idempotency-Key": "order 17"}
 
         answers = await asyncio.gather(
@@ -45,9 +53,9 @@ async def test_the_same_idempotency_key_gives_the_same_job_also_to_many_at_once(
         assert len((await door.get("/v1/jobs")).json()["jobs"]) == 1
 
 
-@scenario
+@async_test
 async def test_everything_that_is_wrong_with_a_job_is_told_with_its_place(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         answer = await door.post(
             "/v1/jobs",
             {
@@ -72,9 +80,9 @@ async def test_everything_that_is_wrong_with_a_job_is_told_with_its_place(tmp_pa
         assert (await door.get("/v1/jobs")).json()["jobs"] == []
 
 
-@scenario
+@async_test
 async def test_jobs_are_listed_page_by_page_while_more_are_added(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         first = [await door.submit(a_task("a")) for _ in range(5)]
         page = (await door.get("/v1/jobs?limit=2")).json()
         seen = [job["jobId"] for job in page["jobs"]]
@@ -93,9 +101,9 @@ async def test_jobs_are_listed_page_by_page_while_more_are_added(tmp_path: Path)
         assert (await door.get("/v1/jobs?cursor=abc")).status_code == 400
 
 
-@scenario
+@async_test
 async def test_a_job_that_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         job_id = await door.submit(a_task("a"))
         first = await door.get(f"/v1/jobs/{job_id}")
         tag = {"If-None-Match": f'"other", {first.headers["etag"]}'}
@@ -108,11 +116,11 @@ async def test_a_job_that_has_not_changed_is_not_sent_again(tmp_path: Path) -> N
         assert (changed.status_code, changed.json()["status"]) == (200, "cancelled")
 
 
-@scenario
+@async_test
 async def test_tasks_are_added_to_a_job_under_way_and_get_the_results_of_old_ones(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         job_id = await door.submit(
             a_task("a", argv=("sh", "-c", 'echo \'{"type":"result","value":42}\' >&3')),
             a_task("z", argv=("sleep", "2")),
@@ -141,12 +149,12 @@ async def test_tasks_are_added_to_a_job_under_way_and_get_the_results_of_old_one
         assert (late.status_code, late.json()["type"]) == (409, "urn:longshore:problem:refused")
 
 
-@scenario
+@async_test
 async def test_a_failed_job_is_resumed_and_what_completed_is_not_run_again(
     tmp_path: Path,
 ) -> None:
     marker = tmp_path / "marker"
-    async with opened(tmp_path / "data", working=True) as door:
+    async with run_server(tmp_path / "data", with_worker=True) as door:
         job_id = await door.submit(
             a_task("a"),
             a_task("b", "a", argv=("test", "-e", str(marker))),
@@ -170,9 +178,9 @@ async def test_a_failed_job_is_resumed_and_what_completed_is_not_run_again(
         assert [task["attempt"] for task in job["tasks"]] == [1, 2, 1]
 
 
-@scenario
+@async_test
 async def test_a_running_job_is_cancelled_and_its_child_is_killed(tmp_path: Path) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         job_id = await door.submit(a_task("a", argv=("sleep", "1000")), a_task("b", "a"))
         while (await door.get(f"/v1/jobs/{job_id}/tasks/a")).json()["status"] != "processing":
             await asyncio.sleep(0.02)  # another process works on it

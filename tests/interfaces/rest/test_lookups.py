@@ -6,32 +6,32 @@ from typing import Any
 
 import pytest
 
-from longshore.interfaces import views
-from tests.interfaces.rest.door import Door, a_task, opened, scenario
+from longshore.services.documents import format_timestamp
+from tests.interfaces.rest.server import RestServer, a_task, async_test, run_server
 
 
-async def _submitted(door: Door, name: str | None, *keys: str) -> dict[str, Any]:
+async def _submitted(server: RestServer, name: str | None, *keys: str) -> dict[str, Any]:
     body = {"tasks": [a_task(key) for key in keys or ("a",)], **({"name": name} if name else {})}
-    answer = await door.post("/v1/jobs", body)
+    answer = await server.post("/v1/jobs", body)
     assert answer.status_code == 201
     accepted: dict[str, Any] = answer.json()
     return accepted
 
 
-async def _ids(door: Door, **wanted: Any) -> list[str]:
-    answer = await door.get("/v1/jobs", params=wanted)
+async def _ids(server: RestServer, **filters: Any) -> list[str]:
+    answer = await server.get("/v1/jobs", params=filters)
     assert answer.status_code == 200, answer.text
     return [job["jobId"] for job in answer.json()["jobs"]]
 
 
-@scenario
+@async_test
 async def test_jobs_are_found_by_state_name_and_time_together(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         made = []
         for name in ("nightly", "weekly", "nightly", None):
             made.append(await _submitted(door, name))
             # Times on the wire have milliseconds: no two may be alike.
-            while views.moment(door.services.backend.clock.now()) <= made[-1]["createdAt"]:
+            while format_timestamp(door.services.backend.clock.now()) <= made[-1]["createdAt"]:
                 await asyncio.sleep(0)
         one, two, three, four = (job["jobId"] for job in made)
         times = [job["createdAt"] for job in made]
@@ -57,11 +57,11 @@ async def test_jobs_are_found_by_state_name_and_time_together(tmp_path: Path) ->
     "wanted",
     [{}, {"status": "running"}, {"name": "n"}, {"createdFrom": "2000-01-01T00:00:00Z"}],
 )
-@scenario
+@async_test
 async def test_jobs_added_between_two_pages_are_no_double_and_leave_no_gap(
     wanted: dict[str, str], tmp_path: Path
 ) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         first = [(await _submitted(door, "n"))["jobId"] for _ in range(7)]
         seen: list[str] = []
         cursor: str | None = None
@@ -79,9 +79,9 @@ async def test_jobs_added_between_two_pages_are_no_double_and_leave_no_gap(
         assert seen == first[::-1]
 
 
-@scenario
+@async_test
 async def test_tasks_of_a_growing_job_are_paged_without_double_or_gap(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         job_id = await door.submit(*(a_task(f"t{number}") for number in range(5)))
         path = f"/v1/jobs/{job_id}/tasks"
         page = (await door.get(f"{path}?limit=2")).json()
@@ -95,9 +95,9 @@ async def test_tasks_of_a_growing_job_are_paged_without_double_or_gap(tmp_path: 
         assert seen == ["t0", "t1", "t2", "t3", "t4", "late"]
 
 
-@scenario
+@async_test
 async def test_tasks_of_all_jobs_are_listed_by_state_the_newest_first(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         one = await door.submit(a_task("a"), a_task("b", "a"))
         two = await door.submit(a_task("c"))
         await door.post(f"/v1/jobs/{two}/cancel")
@@ -116,9 +116,9 @@ async def test_tasks_of_all_jobs_are_listed_by_state_the_newest_first(tmp_path: 
         assert (await door.get("/v1/tasks?status=lost")).status_code == 422
 
 
-@scenario
+@async_test
 async def test_an_id_is_found_by_its_beginning(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         one = await door.submit(a_task("fetch"), a_task("find"))
         two = await door.submit(a_task("fetch"))
 
@@ -137,11 +137,11 @@ async def test_an_id_is_found_by_its_beginning(tmp_path: Path) -> None:
         assert (await door.get("/v1/ids?prefix=")).status_code == 422
 
 
-@scenario
+@async_test
 async def test_a_job_is_shown_with_counts_of_its_states_also_when_not_all_tasks_fit(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         job_id = await door.submit(a_task("a"), *(a_task(f"b{number}", "a") for number in range(4)))
 
         whole = (await door.get(f"/v1/jobs/{job_id}")).json()
@@ -161,11 +161,11 @@ async def test_a_job_is_shown_with_counts_of_its_states_also_when_not_all_tasks_
         assert statuses == {"a": "pending", **{f"b{number}": "waiting" for number in range(4)}}
 
 
-@scenario
+@async_test
 async def test_a_job_s_exit_code_is_that_of_its_one_task_or_says_whether_all_went_well(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         jobs = {
             0: await door.submit(a_task("a"), a_task("b")),
             1: await door.submit(a_task("a"), a_task("b", argv=("sh", "-c", "exit 7"))),
@@ -195,11 +195,11 @@ async def test_a_job_s_exit_code_is_that_of_its_one_task_or_says_whether_all_wen
         ("/v1/dead-letters", "W1tbW1tbW1tbW1tbW1s"),
     ],
 )
-@scenario
+@async_test
 async def test_a_cursor_that_somebody_made_up_is_refused(
     path: str, cursor: str, tmp_path: Path
 ) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         answer = await door.get(path, params={"cursor": cursor})
 
         assert (answer.status_code, answer.json()["type"]) == (

@@ -18,22 +18,22 @@ from typing import Any
 import pytest
 
 from longshore.adapters.sqlite.output import SqliteOutputLog
-from longshore.ports.output import OutputEntry, Place, Stream
-from longshore.services import following
-from tests.interfaces.rest.door import Door, a_task, opened, scenario
+from longshore.ports.output import OutputChunk, OutputPosition, Stream
+from longshore.services import output_follow
+from tests.interfaces.rest.server import RestServer, a_task, async_test, run_server
 
 LINES = 10_000
 HALF = LINES // 2
 READERS = 200
-A_PIECE = 100
+CHUNK_LINES = 100
 # Each message on the channel is a piece of output by itself, however busy whoever reads it is. Half
 # way the task waits until it is told to go on.
 CHATTY = f"""
 import json, sys
 channel = open(3, "w")
 def say(first, last):
-    for start in range(first, last, {A_PIECE}):
-        lines = "\\n".join(f"line {{number}}" for number in range(start, start + {A_PIECE}))
+    for start in range(first, last, {CHUNK_LINES}):
+        lines = "\\n".join(f"line {{number}}" for number in range(start, start + {CHUNK_LINES}))
         print(json.dumps({{"type": "log", "text": lines}}), file=channel, flush=True)
 say(0, {HALF})
 open(sys.argv[1], "rb").read(1)
@@ -47,10 +47,10 @@ UNLIMITED = {"requests_per_second": 1_000_000, "burst": 1_000_000}
 
 
 @dataclass
-class Reader:
+class StreamReader:
     """One who reads a stream, and may be cut off and come back."""
 
-    door: Door
+    server: RestServer
     path: str
     text: list[str] = field(default_factory=list)
     lines: int = 0
@@ -59,7 +59,7 @@ class Reader:
 
     @property
     def address(self) -> tuple[str, int]:
-        host, port = self.door.address.removeprefix("http://").split(":")
+        host, port = self.server.address.removeprefix("http://").split(":")
         return host, int(port)
 
     async def read(self, enough: Callable[[], bool] = lambda: False) -> None:
@@ -77,7 +77,7 @@ class Reader:
 
     def request(self) -> bytes:
         came_so_far = f"Last-Event-ID: {self.last_id}\r\n" if self.last_id else ""
-        key = self.door.keys["all"]
+        key = self.server.keys["all"]
         return (
             f"GET {self.path} HTTP/1.0\r\nHost: 127.0.0.1\r\nx-api-key: {key}\r\n{came_so_far}\r\n"
         ).encode()
@@ -93,7 +93,7 @@ class Reader:
             self.end = json.loads(fields[b"data"])
 
 
-@scenario
+@async_test
 async def test_each_of_many_readers_gets_every_line_once_and_in_order_also_when_it_comes_back(
     tmp_path: Path,
 ) -> None:
@@ -101,10 +101,10 @@ async def test_each_of_many_readers_gets_every_line_once_and_in_order_also_when_
     os.mkfifo(gate)
     go_on = os.open(gate, os.O_RDWR)
     argv = (sys.executable, "-c", CHATTY, str(gate))
-    async with opened(tmp_path / "data", working=True, **UNLIMITED) as door:
+    async with run_server(tmp_path / "data", with_worker=True, **UNLIMITED) as door:
         job_id = await door.submit(a_task("a", argv=argv))
         path = f"/v1/jobs/{job_id}/tasks/a/output/stream"
-        readers = [Reader(door, path) for _ in range(READERS)]
+        readers = [StreamReader(door, path) for _ in range(READERS)]
         behind = set(range(READERS))
 
         async def follow(number: int) -> None:
@@ -129,13 +129,13 @@ async def test_each_of_many_readers_gets_every_line_once_and_in_order_also_when_
     os.close(go_on)
 
 
-async def printed(door: Door, task_id: str, first: int, *pieces: bytes) -> None:
+async def print_chunks(server: RestServer, task_id: str, first: int, *chunks: bytes) -> None:
     """Keep pieces, as a worker does."""
-    backend = door.services.backend
+    backend = server.services.backend
     now = backend.clock.now()
     entries = [
-        OutputEntry(attempt=1, sequence=sequence, at=now, stream=Stream.STDOUT, data=data)
-        for sequence, data in enumerate(pieces, first)
+        OutputChunk(attempt=1, sequence=sequence, at=now, stream=Stream.STDOUT, data=data)
+        for sequence, data in enumerate(chunks, first)
     ]
     await backend.output.append(task_id, entries)
 
@@ -144,31 +144,31 @@ async def printed(door: Door, task_id: str, first: int, *pieces: bytes) -> None:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes that each stream has taken from the store, in the order in which they began."""
     counts: list[int] = []
-    updates = following.updates
+    updates = output_follow.follow_task
 
-    async def counted(*given: Any, **named: Any) -> AsyncIterator[Any]:
+    async def counted(*given: Any, **kwargs: Any) -> AsyncIterator[Any]:
         place = len(counts)
         counts.append(0)
-        async for row, entries in updates(*given, **named):
+        async for row, entries in updates(*given, **kwargs):
             counts[place] += sum(len(entry.data) for entry in entries)
             yield row, entries
 
-    monkeypatch.setattr(following, "updates", counted)
+    monkeypatch.setattr(output_follow, "follow_task", counted)
     return counts
 
 
-@scenario
+@async_test
 async def test_for_a_reader_that_stops_no_more_is_held_than_fits_its_socket_and_a_little(
     tmp_path: Path, taken: list[int]
 ) -> None:
-    async with opened(tmp_path, **UNLIMITED) as door:
+    async with run_server(tmp_path, **UNLIMITED) as door:
         job_id = await door.submit(a_task("a"))
         path = f"/v1/jobs/{job_id}/tasks/a/output/stream"
         # So many short ones that very many of them are read at once; then long ones.
         short, long = [b"a\n"] * 400, [b"a line\n" * 9_000] * 500
-        await printed(door, f"{job_id}_a", 1, *short, *long)
+        await print_chunks(door, f"{job_id}_a", 1, *short, *long)
         await door.post(f"/v1/jobs/{job_id}/cancel")
-        stopped, reading = Reader(door, path), Reader(door, path)
+        stopped, reading = StreamReader(door, path), StreamReader(door, path)
         with socket.socket() as never_read:
             never_read.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             never_read.connect(stopped.address)
@@ -182,7 +182,7 @@ async def test_for_a_reader_that_stops_no_more_is_held_than_fits_its_socket_and_
             assert 0 < taken[0] < FITS < taken[1] / 3
 
 
-@scenario
+@async_test
 async def test_what_many_readers_wait_for_is_read_once_for_all_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,16 +190,16 @@ async def test_what_many_readers_wait_for_is_read_once_for_all_of_them(
     reads = 0
     read = SqliteOutputLog.read
 
-    async def counted(self: SqliteOutputLog, *given: Any, **named: Any) -> list[OutputEntry]:
+    async def counted(self: SqliteOutputLog, *given: Any, **named: Any) -> list[OutputChunk]:
         nonlocal reads
         reads += 1
         return await read(self, *given, **named)
 
     monkeypatch.setattr(SqliteOutputLog, "read", counted)
-    async with opened(tmp_path, **UNLIMITED) as door:
+    async with run_server(tmp_path, **UNLIMITED) as door:
         job_id = await door.submit(a_task("a"))
         path = f"/v1/jobs/{job_id}/tasks/a/output/stream"
-        readers = [Reader(door, path) for _ in range(count)]
+        readers = [StreamReader(door, path) for _ in range(count)]
         all_have_it = asyncio.Event()
         number = 0
 
@@ -211,7 +211,7 @@ async def test_what_many_readers_wait_for_is_read_once_for_all_of_them(
         reading = [asyncio.ensure_future(reader.read(enough)) for reader in readers]
         for number in range(1, lines + 1):
             all_have_it.clear()
-            await printed(door, f"{job_id}_a", number, b"a line\n")
+            await print_chunks(door, f"{job_id}_a", number, b"a line\n")
             await all_have_it.wait()
         for one in reading:
             one.cancel()
@@ -222,14 +222,16 @@ async def test_what_many_readers_wait_for_is_read_once_for_all_of_them(
     assert {"".join(reader.text) for reader in readers} == {"a line\n" * lines}
 
 
-@scenario
+@async_test
 async def test_a_reader_that_leaves_takes_nothing_from_those_who_wait_with_it(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         task_id = f"{await door.submit(a_task('a'))}_a"
         streams = [
-            following.updates(door.services.backend, task_id, look_every=timedelta(hours=1))
+            output_follow.follow_task(
+                door.services.backend, task_id, poll_interval=timedelta(hours=1)
+            )
             for _ in range(4)
         ]
         for stream in streams:
@@ -238,16 +240,19 @@ async def test_a_reader_that_leaves_takes_nothing_from_those_who_wait_with_it(
 
         waiting = await _waiting(streams)
         await _left(waiting[0])  # the one for whom the wait was begun
-        await printed(door, task_id, 1, b"a line\n")
+        await print_chunks(door, task_id, 1, b"a line\n")
         got = await asyncio.gather(*waiting[1:])
         for one in await _waiting(streams[1:]):
             await _left(one)
-        newcomer = following.updates(
-            door.services.backend, task_id, after=Place(1, 1), look_every=timedelta(hours=1)
+        newcomer = output_follow.follow_task(
+            door.services.backend,
+            task_id,
+            after=OutputPosition(1, 1),
+            poll_interval=timedelta(hours=1),
         )
         await anext(newcomer)
         (waiting_again,) = await _waiting([newcomer])
-        await printed(door, task_id, 2, b"another\n")
+        await print_chunks(door, task_id, 2, b"another\n")
         got.append(await waiting_again)
 
         lines = [[b"a line\n"]] * 3 + [[b"another\n"]]
@@ -268,11 +273,11 @@ async def _left(reader: asyncio.Future[Any]) -> None:
 
 
 @pytest.mark.parametrize("follow", [False, True], ids=["stored", "followed"])
-@scenario
+@async_test
 async def test_much_output_of_several_tasks_comes_once_and_in_the_order_of_time(
     tmp_path: Path, follow: bool
 ) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         keys = ("a", "b", "c")
         job_id = await door.submit(*(a_task(key) for key in keys))
         wanted = []
@@ -280,14 +285,14 @@ async def test_much_output_of_several_tasks_comes_once_and_in_the_order_of_time(
         for number in range(1, 121):
             for key in keys:
                 data = f"{key} {number} ".encode() * (9_000 if number > 100 else 1)
-                await printed(door, f"{job_id}_{key}", number, data)
+                await print_chunks(door, f"{job_id}_{key}", number, data)
                 wanted.append((key, data))
         await door.post(f"/v1/jobs/{job_id}/cancel")
         backend = door.services.backend
 
-        pieces = following.of_job(backend, job_id, follow=follow, attempt=None)
+        pieces = output_follow.read_job_output(backend, job_id, follow=follow, attempt=None)
         got = [piece async for piece in pieces]
-        of_one = [entry.data async for entry in following.stored(backend, f"{job_id}_b")]
+        of_one = [entry.data async for entry in output_follow.read_stored(backend, f"{job_id}_b")]
 
-        assert [(piece.key, piece.entry.data) for piece in got] == wanted
+        assert [(piece.key, piece.chunk.data) for piece in got] == wanted
         assert of_one == [data for key, data in wanted if key == "b"]

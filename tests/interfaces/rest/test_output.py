@@ -4,13 +4,13 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tests.interfaces.rest.door import Door, a_task, opened, scenario
-from tests.interfaces.rest.streams import streamed
+from tests.interfaces.rest.server import RestServer, a_task, async_test, run_server
+from tests.interfaces.rest.streams import read_stream
 
 
-async def _printed(door: Door, path: str) -> tuple[list[Any], Any]:
+async def _printed(server: RestServer, path: str) -> tuple[list[Any], Any]:
     pieces, end = [], None
-    async for name, id_, data in streamed(door, path):
+    async for name, id_, data in read_stream(server, path):
         if name == "output":
             pieces.append((id_, data))
         else:
@@ -18,11 +18,11 @@ async def _printed(door: Door, path: str) -> tuple[list[Any], Any]:
     return pieces, end
 
 
-@scenario
+@async_test
 async def test_what_all_tasks_of_a_job_print_comes_in_one_stream_while_it_runs(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         say = "for i in 1 2 3; do echo $0 $i; done"
         job_id = await door.submit(
             a_task("a", argv=("sh", "-c", say, "a")),
@@ -45,9 +45,9 @@ async def test_what_all_tasks_of_a_job_print_comes_in_one_stream_while_it_runs(
         assert end == {"status": "completed"}
 
 
-@scenario
+@async_test
 async def test_what_is_there_of_a_job_that_runs_can_be_had_without_waiting(tmp_path: Path) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         job_id = await door.submit(a_task("a", argv=("sh", "-c", "echo begun; sleep 1000")))
         while not (await door.get(f"/v1/jobs/{job_id}/tasks/a/output")).json()["output"]:
             await asyncio.sleep(0.02)  # another process works on it
@@ -60,11 +60,11 @@ async def test_what_is_there_of_a_job_that_runs_can_be_had_without_waiting(tmp_p
         await door.until(job_id, "cancelled")
 
 
-@scenario
+@async_test
 async def test_the_stream_of_an_attempt_ends_with_it_although_the_task_goes_on(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         definition = {
             "runner": "command",
             "retryableExitCodes": [9],
@@ -84,9 +84,9 @@ async def test_the_stream_of_an_attempt_ends_with_it_although_the_task_goes_on(
         await door.until(job_id, "cancelled")
 
 
-@scenario
+@async_test
 async def test_the_output_of_one_attempt_can_be_had_alone(tmp_path: Path) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         definition = {
             "runner": "command",
             "retryableExitCodes": [9],

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core.keys import Scope
-from tests.interfaces.rest.door import QUICK, a_task, opened, scenario
+from longshore.core.api_keys import ApiScope
+from tests.interfaces.rest.server import FAST_WORKER, a_task, async_test, run_server
 
 
-@scenario
+@async_test
 async def test_nothing_of_a_paused_queue_begins_until_it_goes_on(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         paused = (await door.post("/v1/queues/default/pause", {"reason": "repairs"})).json()
-    serves_both = QUICK.model_copy(update={"queues": ("default", "other")})
-    async with opened(tmp_path, working=True, others={"worker": serves_both}) as door:
+    serves_both = FAST_WORKER.model_copy(update={"queues": ("default", "other")})
+    async with run_server(tmp_path, with_worker=True, others={"worker": serves_both}) as door:
         held = await door.submit(a_task("a"))
         free = await door.submit(a_task("a", queue="other"))
         await door.until(free, "completed")
@@ -31,12 +31,12 @@ async def test_nothing_of_a_paused_queue_begins_until_it_goes_on(tmp_path: Path)
         assert (await door.get("/v1/queues")).json() == {"paused": []}
 
 
-@scenario
+@async_test
 async def test_of_several_pauses_the_first_counts_and_a_queue_is_resumed_once(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path) as door:
-        bob = {"x-api-key": await door.key(Scope.ADMIN, name="bob")}
+    async with run_server(tmp_path) as door:
+        bob = {"x-api-key": await door.key(ApiScope.ADMIN, name="bob")}
 
         first = await door.post("/v1/queues/mail/pause")
         second = await door.post("/v1/queues/mail/pause", {"reason": "mine"}, headers=bob)
@@ -48,11 +48,11 @@ async def test_of_several_pauses_the_first_counts_and_a_queue_is_resumed_once(
         assert (again.status_code, again.json()["type"]) == (409, "urn:longshore:problem:refused")
 
 
-@scenario
+@async_test
 async def test_a_held_queue_is_shown_with_its_end_and_can_be_resumed(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         now = door.services.backend.clock.now()
-        await door.services.backend.queues.hold(
+        await door.services.backend.queue_controls.hold(
             "default", until=now + timedelta(minutes=5), by="worker-1", reason="limit", now=now
         )
         job_id = await door.submit(a_task("a"))
@@ -69,17 +69,17 @@ async def test_a_held_queue_is_shown_with_its_end_and_can_be_resumed(tmp_path: P
         assert (await door.get("/v1/queues")).json() == {"paused": []}
 
 
-@scenario
+@async_test
 async def test_only_administrators_of_the_house_may_pause_and_all_may_look(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         await door.post("/v1/queues/held/pause")
-        ordinary = (Scope.READ, Scope.SUBMIT, Scope.OPERATE)
+        ordinary = (ApiScope.READ, ApiScope.SUBMIT, ApiScope.OPERATE)
         keys = [
             await door.key(*ordinary),
             await door.key(*ordinary, tenant="globex"),
-            await door.key(Scope.ADMIN, tenant="globex"),
+            await door.key(ApiScope.ADMIN, tenant="globex"),
         ]
 
         for key in keys:
@@ -103,11 +103,11 @@ async def test_only_administrators_of_the_house_may_pause_and_all_may_look(
         ("/v1/queues/a.b/resume", None, "path.name"),
     ],
 )
-@scenario
+@async_test
 async def test_what_is_wrong_with_a_pause_is_told_with_its_place(
     path: str, body: object, place: str, tmp_path: Path
 ) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         answer = await door.post(path, body)
 
         assert answer.status_code == 422

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from longshore.wiring import wired
-from tests.interfaces.rest.door import Door, a_task, opened, scenario, settings_in
+from longshore.wiring.services import open_services
+from tests.interfaces.rest.server import RestServer, a_task, async_test, run_server, settings_in
 
 BLANKS = 200_000
 SAYS_NUMBER = ("sh", "-c", 'echo "{\\"type\\":\\"result\\",\\"value\\":$0}" >&3')
@@ -16,11 +16,11 @@ SAYS_MUCH = ("sh", "-c", f'printf \'{{"type":"result","value":"%{BLANKS}s"}}\\n\
 SHOWS = ("sh", "-c", "cat $LONGSHORE_ATTEMPT_DEPENDENCIES")
 
 
-async def _printed(door: Door, job_id: str, key: str) -> str:
+async def _printed(server: RestServer, job_id: str, key: str) -> str:
     text, after = "", "0.0"
     while True:
         path = f"/v1/jobs/{job_id}/tasks/{key}/output?limit=1000&after={after}"
-        pieces = (await door.get(path)).json()["output"]
+        pieces = (await server.get(path)).json()["output"]
         if not pieces:
             return text
         text += "".join(piece["text"] for piece in pieces)
@@ -33,11 +33,11 @@ def _diamonds(many: int) -> list[dict[str, Any]]:
     return [a_task("first"), *(a_task(key, "first") for key in between), a_task("last", *between)]
 
 
-@scenario
+@async_test
 async def test_a_task_begins_when_all_before_it_are_done_and_gets_their_results(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         job_id = await door.submit(
             a_task("a", argv=(*SAYS_NUMBER, "1")),
             a_task("b", "a", argv=(*SAYS_NUMBER, "2")),
@@ -53,20 +53,20 @@ async def test_a_task_begins_when_all_before_it_are_done_and_gets_their_results(
         assert json.loads(await _printed(door, job_id, "d")) == {"big": "x".rjust(BLANKS)}
         order = [
             (event["entityId"].removeprefix(f"{job_id}_"), event["eventType"])
-            for event in await door.told(job_id, "Task Processing Started", "Task Completed")
+            for event in await door.events(job_id, "Task Processing Started", "Task Completed")
         ]
         for before, after in (("a", "b"), ("b", "c"), ("a", "c"), ("big", "d")):
             done = order.index((before, "Task Completed"))
             assert done < order.index((after, "Task Processing Started"))
 
 
-@scenario
+@async_test
 async def test_each_task_is_sent_once_also_when_two_dispatch_at_once_and_hear_everything_twice(
     tmp_path: Path,
 ) -> None:
     async with (
-        opened(tmp_path, working=True) as door,
-        wired(settings_in(tmp_path)) as elsewhere,
+        run_server(tmp_path, with_worker=True) as door,
+        open_services(settings_in(tmp_path)) as elsewhere,
     ):
         job_id = await door.submit(*_diamonds(8))
         keys = list((await door.get(f"/v1/jobs/{job_id}/statuses")).json()["statuses"])
@@ -84,16 +84,16 @@ async def test_each_task_is_sent_once_also_when_two_dispatch_at_once_and_hear_ev
 
         told = Counter(
             (event["entityId"].removeprefix(f"{job_id}_"), event["eventType"])
-            for event in await door.told(job_id)
+            for event in await door.events(job_id)
         )
         for kind in ("Task Pending", "Task Processing Started", "Task Completed"):
             assert {key: told[key, kind] for key in keys} == dict.fromkeys(keys, 1)
         assert told[job_id, "Job Completed"] == 1
 
 
-@scenario
+@async_test
 async def test_every_way_in_which_a_task_ends_moves_its_job_on(tmp_path: Path) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         hangs = {
             "runner": "command",
             "timeout": "300ms",
@@ -135,15 +135,15 @@ async def test_every_way_in_which_a_task_ends_moves_its_job_on(tmp_path: Path) -
             "blocked": 3,
             "open": 0,
         }
-        assert len(await door.told(job_id, "Task Timeout")) == 1
-        assert await door.told(job_id, "Job Completed") == []
+        assert len(await door.events(job_id, "Task Timeout")) == 1
+        assert await door.events(job_id, "Job Completed") == []
 
 
-@scenario
+@async_test
 async def test_a_failure_is_told_once_a_round_and_what_does_not_depend_on_it_goes_on(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path / "data", working=True) as door:
+    async with run_server(tmp_path / "data", with_worker=True) as door:
         go = tmp_path / "go"
         waits = ("sh", "-c", f"until test -e {go}; do sleep 0.02; done")
         job_id = await door.submit(
@@ -159,7 +159,7 @@ async def test_a_failure_is_told_once_a_round_and_what_does_not_depend_on_it_goe
         meanwhile = (await door.get(f"/v1/jobs/{job_id}")).json()
         go.touch()
         failed = await door.until(job_id, "failed")
-        first = await door.told(job_id, "Job Failure Detected")
+        first = await door.events(job_id, "Job Failure Detected")
 
         await door.post(f"/v1/jobs/{job_id}/resume")
         while (await door.get(f"/v1/jobs/{job_id}/tasks/bad")).json()["attempt"] < 2:
@@ -175,14 +175,14 @@ async def test_a_failure_is_told_once_a_round_and_what_does_not_depend_on_it_goe
             "after-slow": "completed",
         }
         assert len(first) == 1
-        assert len(await door.told(job_id, "Job Failure Detected")) == 2
+        assert len(await door.events(job_id, "Job Failure Detected")) == 2
         attempts = (await door.get(f"/v1/jobs/{job_id}")).json()["tasks"]
         assert {task["taskId"]: task["attempt"] for task in attempts}["slow"] == 1
 
 
-@scenario
+@async_test
 async def test_a_job_s_state_follows_from_its_tasks(tmp_path: Path) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         jobs = {
             "completed": await door.submit(a_task("a"), a_task("b", "a")),
             "failed": await door.submit(a_task("a"), a_task("b", "a", argv=("false",))),

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from longshore.core.keys import Scope
+from longshore.core.api_keys import ApiScope
 from tests.adapters.alerts.server import Answer, Received, Server
-from tests.interfaces.rest.door import QUICK, Door, a_task, opened, scenario
+from tests.interfaces.rest.server import FAST_WORKER, RestServer, a_task, async_test, run_server
 
 SECRET = "a secret of thirty-two bytes or more"
 LONG = {"argv": ["sleep", "1000"]}
@@ -23,15 +23,17 @@ KINDS: dict[str, dict[str, str]] = {
     "warning": {"healthyWithin": "1ms", "warningWithin": "10h"},
     "healthy": {"longestRun": "10h", "healthyWithin": "5h"},
 }
-ROOMY = QUICK.model_copy(update={"concurrency": 8})
+EIGHT_SLOTS = FAST_WORKER.model_copy(update={"concurrency": 8})
 
 
 @contextlib.asynccontextmanager
 async def running(
     folder: Path, *kinds: str, **others: Any
-) -> AsyncIterator[tuple[Door, dict[str, str]]]:
+) -> AsyncIterator[tuple[RestServer, dict[str, str]]]:
     """A door with a running task of each kind, and their ids."""
-    async with opened(folder, working=True, others={"worker": ROOMY, **others}) as door:
+    async with run_server(
+        folder, with_worker=True, others={"worker": EIGHT_SLOTS, **others}
+    ) as door:
         for kind in kinds:
             definition = {"runner": "command", "health": KINDS[kind]}
             await door.send("PUT", f"/v1/task-definitions/{kind}", definition)
@@ -45,16 +47,16 @@ async def running(
         await door.until(job_id, "cancelled")
 
 
-async def until_seen(door: Door, job_id: str, key: str) -> dict[str, Any]:
+async def until_seen(server: RestServer, job_id: str, key: str) -> dict[str, Any]:
     """A running task's health when it has been silent for longer than some may be."""
     while True:
-        found: dict[str, Any] = (await door.get(f"/v1/jobs/{job_id}/tasks/{key}/health")).json()
+        found: dict[str, Any] = (await server.get(f"/v1/jobs/{job_id}/tasks/{key}/health")).json()
         if (found["silentMs"] or 0) > 10:
             return found
         await asyncio.sleep(0.005)  # another process works on it
 
 
-@scenario
+@async_test
 async def test_a_check_sees_each_running_task_once_as_its_definition_judges_it(
     tmp_path: Path,
 ) -> None:
@@ -82,7 +84,7 @@ async def test_a_check_sees_each_running_task_once_as_its_definition_judges_it(
         assert report["summary"] == {"totalProcessing": 4, **dict.fromkeys(KINDS, 1)}
 
 
-@scenario
+@async_test
 async def test_the_clock_checks_by_itself_and_tells_history(tmp_path: Path) -> None:
     async with running(tmp_path, "overtime", health={"every": "1s"}) as (door, kinds):
         never = await door.get("/v1/health-check")
@@ -101,7 +103,7 @@ async def test_the_clock_checks_by_itself_and_tells_history(tmp_path: Path) -> N
         assert (event["entityType"], event["entityId"]) == ("SYSTEM", "health-check")
 
 
-@scenario
+@async_test
 async def test_a_check_by_hand_is_an_event_like_any_other(tmp_path: Path) -> None:
     async with running(tmp_path, "critical") as (door, _):
         report = (await door.post("/v1/health-check")).json()
@@ -115,7 +117,7 @@ async def test_a_check_by_hand_is_an_event_like_any_other(tmp_path: Path) -> Non
         assert found["elapsed"] >= found["timeSinceLastEvent"] > 0
 
 
-@scenario
+@async_test
 async def test_one_task_is_checked_by_hand_and_nobody_else_is_told(tmp_path: Path) -> None:
     async with running(tmp_path, "critical") as (door, kinds):
         (task_id,) = kinds
@@ -128,10 +130,14 @@ async def test_one_task_is_checked_by_hand_and_nobody_else_is_told(tmp_path: Pat
         assert (await door.get("/v1/health-check")).status_code == 404
 
 
-@scenario
+@async_test
 async def test_who_may_only_look_cannot_have_people_alarmed(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
-        for scope, status in ((Scope.READ, 403), (Scope.SUBMIT, 403), (Scope.OPERATE, 200)):
+    async with run_server(tmp_path) as door:
+        for scope, status in (
+            (ApiScope.READ, 403),
+            (ApiScope.SUBMIT, 403),
+            (ApiScope.OPERATE, 200),
+        ):
             headers = {"x-api-key": await door.key(scope)}
             answer = await door.post("/v1/health-check", headers=headers)
             assert answer.status_code == status
@@ -144,7 +150,7 @@ def _signed(received: Received) -> bool:
     return f"v1={mark}" in rest.split(",")
 
 
-@scenario
+@async_test
 async def test_people_are_told_of_each_problem_once_and_of_its_end(tmp_path: Path) -> None:
     with Server().running() as server:
         alerts = {"webhook_url": server.url, "webhook_secrets": [SECRET]}
@@ -165,7 +171,7 @@ async def test_people_are_told_of_each_problem_once_and_of_its_end(tmp_path: Pat
 
 
 @pytest.mark.parametrize("answer", [Answer(status=500), Answer(status=404), Answer(hangs_up=True)])
-@scenario
+@async_test
 async def test_an_alert_that_cannot_be_brought_fails_no_check_and_is_brought_later(
     answer: Answer, tmp_path: Path
 ) -> None:

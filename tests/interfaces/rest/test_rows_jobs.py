@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from longshore.errors import OutcomeUnknown
-from tests.interfaces.rest.door import Door, a_task, opened, scenario
+from tests.interfaces.rest.server import RestServer, a_task, async_test, run_server
 
 DRAFTS = """
 import longshore
@@ -20,12 +20,12 @@ def write():
 """
 
 
-@scenario
+@async_test
 async def test_the_same_request_is_the_same_job_after_a_lost_answer_and_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, header = {"tasks": [a_task("a"), a_task("b", "a")]}, {"Idempotency-Key": "order 17"}
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         ledger = door.services.backend.ledger
         commit, lost = ledger.commit, 0
 
@@ -40,7 +40,7 @@ async def test_the_same_request_is_the_same_job_after_a_lost_answer_and_after_a_
             patched.setattr(ledger, "commit", silent)
             unheard = await door.post("/v1/jobs", job, headers=header)
         again = await door.post("/v1/jobs", job, headers=header)
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         later = await door.post("/v1/jobs", job, headers=header)
         jobs = (await door.get("/v1/jobs")).json()["jobs"]
 
@@ -64,11 +64,11 @@ async def test_the_same_request_is_the_same_job_after_a_lost_answer_and_after_a_
         ({"tasks": [a_task("a")], "colour": "red"}, "colour"),
     ],
 )
-@scenario
+@async_test
 async def test_a_job_that_is_wrong_is_refused_with_the_place_and_nothing_is_stored(
     body: dict[str, Any], path: str, tmp_path: Path
 ) -> None:
-    async with opened(tmp_path, others={"limits": {"max_tasks_per_job": 3}}) as door:
+    async with run_server(tmp_path, others={"sizes": {"max_tasks_per_job": 3}}) as door:
         answer = await door.post("/v1/jobs", body)
 
         assert answer.status_code == 422
@@ -76,11 +76,11 @@ async def test_a_job_that_is_wrong_is_refused_with_the_place_and_nothing_is_stor
         assert (await door.get("/v1/jobs")).json()["jobs"] == []
 
 
-@scenario
+@async_test
 async def test_queue_and_priority_are_the_definition_s_unless_the_task_says_otherwise(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         definition = {"runner": "command", "queue": "mail", "priority": "high"}
         await door.send("PUT", "/v1/task-definitions/send", definition)
 
@@ -96,9 +96,9 @@ async def test_queue_and_priority_are_the_definition_s_unless_the_task_says_othe
         ]
 
 
-@scenario
+@async_test
 async def test_nothing_is_added_to_a_job_that_is_not_there_or_is_over(tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         job_id = await door.submit(a_task("a"))
         body = {"tasks": [a_task("b", "a")]}
         added = await door.post(f"/v1/jobs/{job_id}/tasks", body)
@@ -115,11 +115,11 @@ async def test_nothing_is_added_to_a_job_that_is_not_there_or_is_over(tmp_path: 
         assert statuses == {"a": "cancelled", "b": "cancelled"}
 
 
-@scenario
+@async_test
 async def test_a_job_is_read_with_its_progress_and_all_that_is_to_know_of_each_task(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         usage = 'echo \'{"type":"usage","costUsd":0.25,"turns":3}\' >&3'
         job_id = await door.submit(a_task("a", argv=("sh", "-c", usage)), a_task("b", "a"))
 
@@ -137,20 +137,20 @@ async def test_a_job_is_read_with_its_progress_and_all_that_is_to_know_of_each_t
 
 
 @pytest.mark.parametrize("limit", ["0", "101", "-1", "x", "1e3"])
-@scenario
+@async_test
 async def test_a_page_has_one_to_a_hundred_jobs(limit: str, tmp_path: Path) -> None:
-    async with opened(tmp_path) as door:
+    async with run_server(tmp_path) as door:
         answer = await door.get("/v1/jobs", params={"limit": limit})
 
         assert [one["path"] for one in answer.json()["errors"]] == ["query.limit"]
 
 
-@scenario
+@async_test
 async def test_all_that_failed_is_resumed_with_fresh_attempts_if_nothing_is_named(
     tmp_path: Path,
 ) -> None:
     go = tmp_path / "go"
-    async with opened(tmp_path / "data", working=True) as door:
+    async with run_server(tmp_path / "data", with_worker=True) as door:
         once = ("sh", "-c", f"test -e {go}")
         job_id = await door.submit(
             a_task("a", argv=once), a_task("b", argv=once), a_task("c"), a_task("d", "a", "b")
@@ -173,15 +173,15 @@ async def test_all_that_failed_is_resumed_with_fresh_attempts_if_nothing_is_name
             409,
             "urn:longshore:problem:refused",
         )
-        (told,) = await door.told(job_id, "Job Resumed")
+        (told,) = await door.events(job_id, "Job Resumed")
         assert told["properties"]["tasks"] == ["a", "b"]
 
 
-@scenario
+@async_test
 async def test_a_task_that_was_faster_than_its_cancellation_stays_completed(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         job_id = await door.submit(a_task("a"), a_task("b", delay=1_000))
         await door.until_task(job_id, "a", "completed")
 
@@ -194,19 +194,19 @@ async def test_a_task_that_was_faster_than_its_cancellation_stays_completed(
         assert statuses == {"a": "completed", "b": "cancelled"}
 
 
-async def _a_draft(door: Door, folder: Path) -> str:
+async def _a_draft(server: RestServer, folder: Path) -> str:
     (folder / "drafts.py").write_text(DRAFTS)
     options = {"function": "drafts:write", "path": [str(folder)]}
     definition = {"runner": "python", "requiresReview": True, "options": options}
-    await door.send("PUT", "/v1/task-definitions/draft", definition)
-    return await door.submit({"taskId": "a", "name": "draft"}, a_task("b", "a"))
+    await server.send("PUT", "/v1/task-definitions/draft", definition)
+    return await server.submit({"taskId": "a", "name": "draft"}, a_task("b", "a"))
 
 
-@scenario
+@async_test
 async def test_a_revision_gets_what_was_there_before_and_the_feedback_five_times_at_most(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path / "data", working=True) as door:
+    async with run_server(tmp_path / "data", with_worker=True) as door:
         job_id = await _a_draft(door, tmp_path)
         task = f"/v1/jobs/{job_id}/tasks/a"
         results = []
@@ -230,14 +230,14 @@ async def test_a_revision_gets_what_was_there_before_and_the_feedback_five_times
         assert waiting == "waiting"
         job = await door.until(job_id, "completed")
         assert [task["attempt"] for task in job["tasks"]] == [6, 1]
-        approved = await door.told(job_id, "Task Approved", "Task Completed", "Task Pending")
+        approved = await door.events(job_id, "Task Approved", "Task Completed", "Task Pending")
         order = [event["eventType"] for event in approved if event["entityId"] == f"{job_id}_a"]
         assert order[-2:] == ["Task Approved", "Task Completed"]
 
 
-@scenario
+@async_test
 async def test_a_running_job_keeps_the_version_it_was_started_with(tmp_path: Path) -> None:
-    async with opened(tmp_path / "data", working=True) as door:
+    async with run_server(tmp_path / "data", with_worker=True) as door:
         go, path = tmp_path / "go", "/v1/task-definitions/report"
 
         async def define(text: str) -> None:
@@ -269,11 +269,11 @@ async def test_a_running_job_keeps_the_version_it_was_started_with(tmp_path: Pat
         assert (await door.get("/v1/task-definitions/none/versions")).status_code == 404
 
 
-@scenario
+@async_test
 async def test_two_who_cancel_and_resume_at_once_leave_a_job_that_goes_on_or_is_over(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         job_id = await door.submit(*(a_task(f"t{number}", argv=("false",)) for number in range(5)))
         await door.until(job_id, "failed")
 

@@ -4,15 +4,15 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tests.interfaces.rest.door import Door, a_task, opened, scenario
-from tests.interfaces.rest.streams import streamed
+from tests.interfaces.rest.server import RestServer, a_task, async_test, run_server
+from tests.interfaces.rest.streams import read_stream
 
 COUNTS = ("sh", "-c", "for i in $(seq 1 200); do echo line $i; done")
 
 
-async def all_text(door: Door, path: str, **named: Any) -> tuple[str, list[str], Any]:
+async def all_text(server: RestServer, path: str, **params: Any) -> tuple[str, list[str], Any]:
     text, ids, end = "", [], None
-    async for name, id_, data in streamed(door, path, **named):
+    async for name, id_, data in read_stream(server, path, **params):
         if name == "end":
             end = data
         else:
@@ -21,11 +21,11 @@ async def all_text(door: Door, path: str, **named: Any) -> tuple[str, list[str],
     return text, ids, end
 
 
-@scenario
+@async_test
 async def test_a_reader_gets_every_line_once_and_in_order_also_when_it_comes_back(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         job_id = await door.submit(a_task("a", argv=COUNTS))
         path = f"/v1/jobs/{job_id}/tasks/a/output/stream"
 
@@ -40,9 +40,9 @@ async def test_a_reader_gets_every_line_once_and_in_order_also_when_it_comes_bac
         assert end == {"status": "completed"}
 
 
-@scenario
+@async_test
 async def test_many_readers_of_one_task_each_get_all_of_it(tmp_path: Path) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         job_id = await door.submit(a_task("a", argv=COUNTS))
         path = f"/v1/jobs/{job_id}/tasks/a/output/stream"
 
@@ -53,16 +53,16 @@ async def test_many_readers_of_one_task_each_get_all_of_it(tmp_path: Path) -> No
         }
 
 
-@scenario
+@async_test
 async def test_events_are_streamed_from_where_the_reader_was(tmp_path: Path) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         job_id = await door.submit(a_task("a"))
         path = f"/v1/jobs/{job_id}/tasks/a/events"
 
-        told = [(id_, data) async for name, id_, data in streamed(door, f"{path}/stream") if id_]
+        told = [(id_, data) async for name, id_, data in read_stream(door, f"{path}/stream") if id_]
         rest = [
             data["eventType"]
-            async for name, _, data in streamed(
+            async for name, _, data in read_stream(
                 door, f"{path}/stream", headers={"Last-Event-ID": "2"}
             )
             if name == "event"
@@ -76,9 +76,9 @@ async def test_events_are_streamed_from_where_the_reader_was(tmp_path: Path) -> 
         assert [event["sequence"] for event in page] == [2]
 
 
-@scenario
+@async_test
 async def test_a_result_is_there_when_the_task_has_completed(tmp_path: Path) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         say = 'echo \'{"type":"result","value":{"n":42}}\' >&3'
         job_id = await door.submit(
             a_task("a", argv=("sh", "-c", say)), a_task("b", argv=("sleep", "1000"))
@@ -95,9 +95,9 @@ async def test_a_result_is_there_when_the_task_has_completed(tmp_path: Path) -> 
         )
 
 
-@scenario
+@async_test
 async def test_artifacts_are_listed_and_read_and_nothing_beside_them(tmp_path: Path) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         make = "mkdir artifacts && printf 'a,b' > artifacts/r.csv"
         job_id = await door.submit(a_task("a", argv=("sh", "-c", make)))
         await door.until(job_id, "completed")
@@ -115,9 +115,9 @@ async def test_artifacts_are_listed_and_read_and_nothing_beside_them(tmp_path: P
         assert {answer.status_code for answer in outside} <= {400, 404}
 
 
-@scenario
+@async_test
 async def test_bytes_that_are_no_text_come_whole(tmp_path: Path) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         job_id = await door.submit(a_task("a", argv=("printf", "\\377\\376ok")))
         await door.until(job_id, "completed")
 
@@ -127,9 +127,9 @@ async def test_bytes_that_are_no_text_come_whole(tmp_path: Path) -> None:
         assert piece["text"].endswith("ok")
 
 
-@scenario
+@async_test
 async def test_a_result_in_review_is_bettered_once_and_then_approved(tmp_path: Path) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         definition = {
             "runner": "command",
             "requiresReview": True,
@@ -162,11 +162,11 @@ async def test_a_result_in_review_is_bettered_once_and_then_approved(tmp_path: P
         await door.until(job_id, "completed")
 
 
-@scenario
+@async_test
 async def test_one_task_is_cancelled_and_what_is_behind_it_says_why_it_waits(
     tmp_path: Path,
 ) -> None:
-    async with opened(tmp_path, working=True) as door:
+    async with run_server(tmp_path, with_worker=True) as door:
         job_id = await door.submit(a_task("a", argv=("sleep", "1000")), a_task("b", "a"))
         path = f"/v1/jobs/{job_id}/tasks"
         while (await door.get(f"{path}/a")).json()["status"] != "processing":

@@ -5,13 +5,13 @@ from typing import Any
 
 import httpx
 
-from longshore.core.keys import Scope
+from longshore.core.api_keys import ApiScope
 from longshore.settings.agent import AgentSettings
-from tests.interfaces.rest.door import Door, a_task, opened, scenario
+from tests.interfaces.rest.server import RestServer, a_task, async_test, run_server
 
-MARK = "only-for-acme"
+SECRET_TEXT = "only-for-acme"
 OTHER = "globex"
-MAKES = f"mkdir artifacts; echo {MARK} | tee artifacts/{MARK}.txt"
+MAKES = f"mkdir artifacts; echo {SECRET_TEXT} | tee artifacts/{SECRET_TEXT}.txt"
 # What is sent along, so that each route would do something if it could.
 BODIES: dict[str, Any] = {
     "post /v1/jobs": {"tasks": [a_task("own")]},
@@ -52,27 +52,27 @@ OWN = {
     "get /v1/queues",
 }
 # These would touch everybody's work: only those who run the house may do so.
-OF_THE_HOUSE = {"post /v1/queues/{name}/pause", "post /v1/queues/{name}/resume"}
+OPERATOR_ROUTES = {"post /v1/queues/{name}/pause", "post /v1/queues/{name}/resume"}
 
 
-async def _everything_of_acme(door: Door) -> dict[str, str]:
+async def _everything_of_acme(server: RestServer) -> dict[str, str]:
     """One of each kind; the ids by the names of path parameters."""
-    job_id = await door.submit(
+    job_id = await server.submit(
         a_task("done", argv=("sh", "-c", MAKES)),
-        a_task("dead", argv=("sh", "-c", f"echo {MARK} >&2; exit 1")),
-        headers={"Idempotency-Key": MARK},
+        a_task("dead", argv=("sh", "-c", f"echo {SECRET_TEXT} >&2; exit 1")),
+        headers={"Idempotency-Key": SECRET_TEXT},
     )
-    definition = {"runner": "command", "description": MARK}
-    await door.send("PUT", f"/v1/task-definitions/{MARK}", definition)
-    key = (await door.post("/v1/keys", {"name": MARK, "scopes": ["read"]})).json()
-    await door.until(job_id, "failed")
-    await door.post("/v1/health-check")
-    await door.post("/v1/queues/idle/pause", {"reason": "repairs"})
-    letter = (await door.get("/v1/dead-letters")).json()["deadLetters"][0]
+    definition = {"runner": "command", "description": SECRET_TEXT}
+    await server.send("PUT", f"/v1/task-definitions/{SECRET_TEXT}", definition)
+    key = (await server.post("/v1/keys", {"name": SECRET_TEXT, "scopes": ["read"]})).json()
+    await server.until(job_id, "failed")
+    await server.post("/v1/health-check")
+    await server.post("/v1/queues/idle/pause", {"reason": "repairs"})
+    letter = (await server.get("/v1/dead-letters")).json()["deadLetters"][0]
     return {
         "job_id": job_id,
         "task_id": "done",
-        "name": MARK,
+        "name": SECRET_TEXT,
         "letter_id": letter["id"],
         "key_id": key["id"],
     }
@@ -80,45 +80,47 @@ async def _everything_of_acme(door: Door) -> dict[str, str]:
 
 def _filled(path: str, ids: dict[str, str]) -> str:
     if "/artifacts/" in path:
-        ids = {**ids, "name": f"attempt-1/artifacts/{MARK}.txt"}
+        ids = {**ids, "name": f"attempt-1/artifacts/{SECRET_TEXT}.txt"}
     if path.startswith("/v1/queues/"):
         ids = {**ids, "name": "default" if path.endswith("/pause") else "idle"}
     return path.format(**ids) + QUERIES.get(path, "")
 
 
-async def _seen_by_acme(door: Door, routes: dict[str, Any], ids: dict[str, str]) -> dict[str, str]:
+async def _seen_by_acme(
+    server: RestServer, routes: dict[str, Any], ids: dict[str, str]
+) -> dict[str, str]:
     seen = {}
     for path, methods in routes.items():
         if "get" in methods:
-            seen[path] = (await door.get(_filled(path, ids))).text
+            seen[path] = (await server.get(_filled(path, ids))).text
     return seen
 
 
-@scenario
+@async_test
 async def test_no_route_shows_or_changes_what_is_another_tenant_s(tmp_path: Path) -> None:
     a_day = {"agent": AgentSettings(usd_per_day=10)}
-    async with opened(tmp_path, working=True, others=a_day) as door:
+    async with run_server(tmp_path, with_worker=True, others=a_day) as door:
         ids = await _everything_of_acme(door)
         routes = (await door.get("/v1/openapi.json")).json()["paths"]
         before = await _seen_by_acme(door, routes, ids)
-        assert sum(MARK in text for text in before.values()) >= 15
+        assert sum(SECRET_TEXT in text for text in before.values()) >= 15
         assert {path for path, text in before.items() if '"problem' in text} == set()
-        assert {route.partition(" ")[2] for route in (*OWN, *OF_THE_HOUSE)} <= set(routes)
-        stranger = await door.key(Scope.ADMIN, tenant=OTHER, name="eve")
+        assert {route.partition(" ")[2] for route in (*OWN, *OPERATOR_ROUTES)} <= set(routes)
+        stranger = await door.key(ApiScope.ADMIN, tenant=OTHER, name="eve")
 
         walked = 0
         for path, methods in routes.items():
             for method in methods:
                 route = f"{method} {path}"
-                headers = {"x-api-key": stranger, "Idempotency-Key": MARK}
+                headers = {"x-api-key": stranger, "Idempotency-Key": SECRET_TEXT}
                 answer: httpx.Response = await door.send(
                     method.upper(), _filled(path, ids), BODIES.get(route), headers=headers
                 )
                 walked += 1
-                assert MARK not in _without_names(answer.text), route
+                assert SECRET_TEXT not in _without_names(answer.text), route
                 if route in OWN:
                     assert answer.status_code < 300, (route, answer.text)
-                elif route in OF_THE_HOUSE:
+                elif route in OPERATOR_ROUTES:
                     assert answer.status_code == 403, (route, answer.text)
                 else:
                     assert answer.status_code == 404, (route, answer.text)
@@ -131,6 +133,6 @@ async def test_no_route_shows_or_changes_what_is_another_tenant_s(tmp_path: Path
 def _without_names(text: str) -> str:
     """What an answer says but for names that the stranger itself has just used."""
     for name in ("no definition '{}'", '"name":"{}"', '"requestId":"{}"', "no artifact '{}'"):
-        text = text.replace(name.format(MARK), "")
-        text = text.replace(name.format(f"attempt-1/artifacts/{MARK}.txt"), "")
+        text = text.replace(name.format(SECRET_TEXT), "")
+        text = text.replace(name.format(f"attempt-1/artifacts/{SECRET_TEXT}.txt"), "")
     return text

@@ -5,9 +5,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from longshore.core.documents import Document
 from longshore.core.events import types as e
-from longshore.core.events.event import Context, Event
-from longshore.core.values import Document
+from longshore.core.events.event import Event, EventContext
 
 AT = datetime(2026, 1, 3, 15, 22, 19, 640_000, tzinfo=UTC)
 IDS = {"task_id": "req-123", "job_id": "job-456"}
@@ -27,7 +27,7 @@ def an_event(body: e.EventBody, **changes: Any) -> Event:
         sequence=2,
         at=AT,
         body=body,
-        context=Context(origin="sqs-worker", worker_id="worker-abc123"),
+        context=EventContext(origin="sqs-worker", worker_id="worker-abc123"),
     )
     return replace(event, **changes)
 

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from longshore.core.dag import Node, problems_of
+from longshore.core.jobs.dag import Node, problems_of
 
 LIMIT = 10_000
 

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from longshore.core.secret_shapes import MASK
+from longshore.core.text.secrets import MASK
 
 # Put together here, so that no scanner takes this file for a leak.
 ANTHROPIC = "sk-" + "ant-api03-" + "AbC1" * 8
@@ -15,14 +15,15 @@ GOOGLE = "AIza" + "SyA-1234567890abcdefghijklmnopqrstu"
 JWT = "eyJhbGciOiJIUzI1NiJ9" + ".eyJzdWIiOiIxIn0." + "c2lnbmF0dXJl"
 SENDGRID = "SG." + "a" * 22 + "." + "b" * 43
 STRIPE = "sk_" + "live_" + "4eC39HqLyjWDarjtT1"
-DRAWN = "Zx81kQ0vRt5yLm2Np9Wb3Ds6Hf7Jg4Ac"
+GENERATED = "Zx81kQ0vRt5yLm2Np9Wb3Ds6Hf7Jg4Ac"
 PEM = "-----BEGIN RSA PRIVATE " + "KEY-----\nMIIEpAIBAAKC\nAQEA\n-----END RSA PRIVATE " + "KEY-----"
 
 fragments = st.sampled_from(
     [
         "password", "token", "Authorization", "Bearer", "Cookie:", "--api-key", "=", ": ", ":", " ",
         "'", '"', "\\", "://", "u:", "@", "/", "?", "&", "sig=", ",", ";", ")", "]", "[", "<", ">",
-        "\n", MASK, "[masked", "b'", "Digest", ANTHROPIC, AWS_ID, DRAWN, DRAWN[:20], JWT, PEM,
+        "\n", MASK, "[masked", "b'", "Digest", ANTHROPIC, AWS_ID, GENERATED, GENERATED[:20], JWT,
+        PEM,
         PEM[:34], "null", "abc",
     ]
 )  # fmt: skip

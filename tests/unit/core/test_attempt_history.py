@@ -2,10 +2,10 @@
 
 from datetime import timedelta
 
-from longshore.core.attempt_history import PastAttempt, attempts_in
+from longshore.core.documents import Document
 from longshore.core.events import types as e
 from longshore.core.events.event import Event
-from longshore.core.values import Document
+from longshore.core.tasks.attempt_history import PastAttempt, attempts_from_events
 from tests.factories import APP, JOB_ID, NOON, SECOND, TENANT
 
 TASK = {"task_id": f"{JOB_ID}_a", "job_id": JOB_ID}
@@ -67,32 +67,34 @@ def failed(source: str = "worker", duration: timedelta | None = SECOND) -> e.Tas
 
 
 def test_a_task_that_never_ran_has_no_attempts() -> None:
-    assert attempts_in(history(pending(), failed("dlq", None))) == []
+    assert attempts_from_events(history(pending(), failed("dlq", None))) == []
 
 
 def test_each_attempt_has_its_worker_its_times_and_its_error() -> None:
-    first, second = attempts_in(history(pending(), started(1), again(1), started(2), failed()))
+    first, second = attempts_from_events(
+        history(pending(), started(1), again(1), started(2), failed())
+    )
 
     assert first == PastAttempt(
         number=1,
         round=1,
         worker_id="worker-1",
         started_at=NOON,
-        ended="failed",
+        outcome="failed",
         ended_at=NOON + 3 * SECOND,
-        took=3 * SECOND,
+        duration=3 * SECOND,
         error="connection reset",
         category="network",
         exit_code=7,
     )
     assert (second.number, second.error, second.category) == (2, "no such file", "not-found")
-    assert (second.ended, second.took) == ("failed", SECOND)
+    assert (second.outcome, second.duration) == ("failed", SECOND)
 
 
 def test_attempts_after_a_resume_are_of_the_next_round() -> None:
     told = history(pending(), started(1), failed(), pending(2), started(2), failed())
 
-    assert [(one.number, one.round) for one in attempts_in(told)] == [(1, 1), (2, 2)]
+    assert [(one.number, one.round) for one in attempts_from_events(told)] == [(1, 1), (2, 2)]
 
 
 def test_an_attempt_that_nobody_told_the_end_of_has_none() -> None:
@@ -106,23 +108,23 @@ def test_an_attempt_that_nobody_told_the_end_of_has_none() -> None:
         attempt_number=1,
     )
 
-    (attempt,) = attempts_in(history(pending(), started(1), beat))
+    (attempt,) = attempts_from_events(history(pending(), started(1), beat))
 
-    assert (attempt.ended, attempt.ended_at, attempt.took, attempt.error) == (None,) * 4
+    assert (attempt.outcome, attempt.ended_at, attempt.duration, attempt.error) == (None,) * 4
 
 
 def test_an_end_from_outside_leaves_the_last_attempts_own_end() -> None:
-    (attempt,) = attempts_in(history(pending(), started(1), again(1), failed("dlq", None)))
+    (attempt,) = attempts_from_events(history(pending(), started(1), again(1), failed("dlq", None)))
 
     assert attempt.error == "connection reset"
 
 
 def test_an_end_from_outside_is_that_of_an_attempt_that_has_none() -> None:
-    (attempt,) = attempts_in(history(pending(), started(1), failed("dlq", None)))
+    (attempt,) = attempts_from_events(history(pending(), started(1), failed("dlq", None)))
 
     assert attempt.error == "no such file"
     # Nobody measured it: it is as long as its events are apart.
-    assert attempt.took == 3 * SECOND
+    assert attempt.duration == 3 * SECOND
 
 
 def test_every_kind_of_end_has_its_word() -> None:
@@ -139,11 +141,11 @@ def test_every_kind_of_end_has_its_word() -> None:
     cancelled = e.TaskCancelled(**TASK, by="ann", attempt_number=1)
 
     ends = [
-        attempts_in(history(pending(), started(1), end))[0]
+        attempts_from_events(history(pending(), started(1), end))[0]
         for end in (timeout, released, completed, reviewed, cancelled, parked)
     ]
 
-    assert [(one.ended, one.error) for one in ends] == [
+    assert [(one.outcome, one.error) for one in ends] == [
         ("timed out", "its time was up; ended by SIGKILL"),
         ("released", "the worker stops"),
         ("completed", None),
@@ -151,7 +153,7 @@ def test_every_kind_of_end_has_its_word() -> None:
         ("cancelled", None),
         ("parked", "all is spent"),
     ]
-    assert [one.took for one in ends] == [
+    assert [one.duration for one in ends] == [
         *(2 * SECOND, 3 * SECOND, SECOND, SECOND, 3 * SECOND, 2 * SECOND),
     ]
     assert (ends[0].category, ends[2].exit_code) == ("timeout", 0)

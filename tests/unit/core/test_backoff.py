@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.backoff import LONGEST_RETRY_AFTER, RetryPolicy, delay_before
+from longshore.core.tasks.backoff import MAX_RETRY_AFTER, RetryPolicy, delay_before
 
 POLICY = RetryPolicy()
 ALMOST_ONE = nextafter(1, 0)
@@ -19,33 +19,33 @@ rolls = st.floats(min_value=0, max_value=1, exclude_max=True)
     ("attempts_used", "window_s"), [(0, 1), (1, 1), (2, 2), (3, 4), (5, 16), (6, 30), (7, 30)]
 )
 def test_the_window_doubles_up_to_the_cap(attempts_used: int, window_s: int) -> None:
-    middle = delay_before(attempts_used, POLICY, roll=0.5)
+    middle = delay_before(attempts_used, POLICY, jitter=0.5)
 
     assert middle == window_s * SECOND / 2
 
 
 @given(st.integers(0, 10_000), rolls)
 def test_the_wait_is_anywhere_from_zero_to_the_cap(attempts_used: int, roll: float) -> None:
-    assert timedelta(0) <= delay_before(attempts_used, POLICY, roll=roll) <= POLICY.cap
+    assert timedelta(0) <= delay_before(attempts_used, POLICY, jitter=roll) <= POLICY.cap
 
 
 def test_the_wait_may_be_nothing_at_all() -> None:
-    assert delay_before(3, POLICY, roll=0) == timedelta(0)
+    assert delay_before(3, POLICY, jitter=0) == timedelta(0)
 
 
 @given(st.integers(1, 60), rolls, rolls)
 def test_a_higher_roll_never_waits_less(attempts_used: int, one: float, other: float) -> None:
     low, high = sorted((one, other))
 
-    assert delay_before(attempts_used, POLICY, roll=low) <= delay_before(
-        attempts_used, POLICY, roll=high
+    assert delay_before(attempts_used, POLICY, jitter=low) <= delay_before(
+        attempts_used, POLICY, jitter=high
     )
 
 
 def test_ten_thousand_attempts_do_not_overflow_the_longest_window() -> None:
     widest = RetryPolicy(base=timedelta.max / 2, cap=timedelta.max)
 
-    delay = delay_before(10_000, widest, roll=0.5)
+    delay = delay_before(10_000, widest, jitter=0.5)
 
     assert delay > timedelta(days=400_000_000)
 
@@ -53,48 +53,48 @@ def test_ten_thousand_attempts_do_not_overflow_the_longest_window() -> None:
 def test_the_smallest_base_reaches_the_largest_cap() -> None:
     widest = RetryPolicy(base=timedelta.resolution, cap=timedelta.max)
 
-    assert delay_before(10_000, widest, roll=ALMOST_ONE) > timedelta(days=999_999_000)
+    assert delay_before(10_000, widest, jitter=ALMOST_ONE) > timedelta(days=999_999_000)
 
 
 def test_the_server_is_never_asked_before_it_said() -> None:
     asked = timedelta(seconds=7)
 
-    assert delay_before(1, POLICY, roll=0, retry_after=asked) == asked
+    assert delay_before(1, POLICY, jitter=0, retry_after=asked) == asked
 
 
 def test_a_retry_after_holds_above_the_cap() -> None:
     asked = timedelta(minutes=10)
 
-    assert delay_before(1, POLICY, roll=0, retry_after=asked) == asked
+    assert delay_before(1, POLICY, jitter=0, retry_after=asked) == asked
 
 
 def test_tasks_told_the_same_moment_still_come_back_apart() -> None:
     asked = timedelta(minutes=10)
 
-    assert delay_before(1, POLICY, roll=0.5, retry_after=asked) == asked + SECOND / 2
+    assert delay_before(1, POLICY, jitter=0.5, retry_after=asked) == asked + SECOND / 2
 
 
 @pytest.mark.parametrize(
     ("asked", "honoured"),
     [
-        pytest.param(LONGEST_RETRY_AFTER, LONGEST_RETRY_AFTER, id="the longest"),
-        pytest.param(LONGEST_RETRY_AFTER + SECOND, LONGEST_RETRY_AFTER, id="longer"),
+        pytest.param(MAX_RETRY_AFTER, MAX_RETRY_AFTER, id="the longest"),
+        pytest.param(MAX_RETRY_AFTER + SECOND, MAX_RETRY_AFTER, id="longer"),
         pytest.param(-SECOND, timedelta(0), id="in the past"),
     ],
 )
 def test_a_retry_after_is_kept_within_reason(asked: timedelta, honoured: timedelta) -> None:
-    assert delay_before(1, POLICY, roll=0, retry_after=asked) == honoured
+    assert delay_before(1, POLICY, jitter=0, retry_after=asked) == honoured
 
 
 @pytest.mark.parametrize("roll", [-0.1, 1.0, nan])
 def test_a_roll_outside_its_range_is_refused(roll: float) -> None:
     with pytest.raises(ValueError, match="roll must be at least 0 and less than 1"):
-        delay_before(1, POLICY, roll=roll)
+        delay_before(1, POLICY, jitter=roll)
 
 
 def test_a_negative_number_of_attempts_is_refused() -> None:
     with pytest.raises(ValueError, match="attempts_used must not be negative"):
-        delay_before(-1, POLICY, roll=0)
+        delay_before(-1, POLICY, jitter=0)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from longshore.core.blob_keys import (
     KEY_LIMIT_BYTES,
-    attempt_file,
-    checked_key,
+    attempt_file_key,
+    conversation_part_key,
     safe_name,
-    session_part,
-    submitted_document,
-    task_document,
+    submitted_document_key,
+    task_document_key,
+    validate_key,
 )
 from longshore.errors import UsageError
 
@@ -22,7 +22,7 @@ NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,128}", fullmatch=True)
     "key", ["a", "jobs/a/input.json", "a b/ü", "...", ".a/..b", "a" * KEY_LIMIT_BYTES]
 )
 def test_a_key_comes_back_as_it_is(key: str) -> None:
-    assert checked_key(key) == key
+    assert validate_key(key) == key
 
 
 @pytest.mark.parametrize(
@@ -46,43 +46,47 @@ def test_a_key_comes_back_as_it_is(key: str) -> None:
 )
 def test_what_is_no_key_is_refused_in_a_short_sentence(key: str) -> None:
     with pytest.raises(UsageError) as caught:
-        checked_key(key)
+        validate_key(key)
 
     assert len(str(caught.value)) < 600
 
 
 @given(NAMES, NAMES)
 def test_our_own_names_are_keys(key: str, name: str) -> None:
-    checked_key(submitted_document("job-a", "0" * 64, f"{key}/{name}"))
-    checked_key(task_document("job-a", key, f"steps/{name}"))
+    validate_key(submitted_document_key("job-a", "0" * 64, f"{key}/{name}"))
+    validate_key(task_document_key("job-a", key, f"steps/{name}"))
 
 
 def test_two_bodies_of_one_job_have_two_places() -> None:
-    one = submitted_document("job-a", "a" * 64, "a/input")
-    other = submitted_document("job-a", "b" * 64, "a/input")
+    one = submitted_document_key("job-a", "a" * 64, "a/input")
+    other = submitted_document_key("job-a", "b" * 64, "a/input")
 
     assert one != other
 
 
 @given(NAMES, NAMES, NAMES)
 def test_what_was_submitted_never_meets_what_a_task_made(key: str, name: str, hash_: str) -> None:
-    assert submitted_document("job-a", hash_, f"{key}/{name}") != task_document("job-a", key, name)
+    assert submitted_document_key("job-a", hash_, f"{key}/{name}") != task_document_key(
+        "job-a", key, name
+    )
 
 
 def test_two_tasks_and_two_names_have_their_own_places() -> None:
     places = {
-        task_document("job-a", "a", "result-1"),
-        task_document("job-a", "a", "result-2"),
-        task_document("job-a", "b", "result-1"),
-        task_document("job-b", "a", "result-1"),
+        task_document_key("job-a", "a", "result-1"),
+        task_document_key("job-a", "a", "result-2"),
+        task_document_key("job-a", "b", "result-1"),
+        task_document_key("job-b", "a", "result-1"),
     }
 
     assert len(places) == 4
 
 
 def test_files_of_two_attempts_have_two_places_below_their_task() -> None:
-    assert attempt_file("job-a_b", 2, "artifacts/c") == "task/logs/job-a_b/attempt-2/artifacts/c"
-    assert not attempt_file("job-a_b", 12, "x").startswith(attempt_file("job-a_b", 1, ""))
+    assert (
+        attempt_file_key("job-a_b", 2, "artifacts/c") == "task/logs/job-a_b/attempt-2/artifacts/c"
+    )
+    assert not attempt_file_key("job-a_b", 12, "x").startswith(attempt_file_key("job-a_b", 1, ""))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +112,7 @@ def test_a_path_that_has_to_be_changed_is_marked(path: str) -> None:
 def test_every_path_has_a_safe_name_that_stays_as_it_is(path: str) -> None:
     name = safe_name(path)
 
-    assert checked_key(attempt_file("x" * 256, 10**9, name)).endswith(name)
+    assert validate_key(attempt_file_key("x" * 256, 10**9, name)).endswith(name)
     assert ".." not in name.split("/")
     assert safe_name(name) == name
 
@@ -123,8 +127,8 @@ def test_two_paths_that_would_look_the_same_have_two_names(parts: list[str], end
 
 def test_parts_of_conversations_stand_in_the_order_in_which_they_came() -> None:
     places = [(1, 2), (1, 10), (2, 1), (10, 1)]
-    keys = [session_part("job-1", "a", attempt=one, number=two) for one, two in places]
+    keys = [conversation_part_key("job-1", "a", attempt=one, number=two) for one, two in places]
 
     assert keys == sorted(keys)
-    assert all(key.startswith(session_part("job-1", "a")) for key in keys)
-    assert [checked_key(key) for key in keys] == keys
+    assert all(key.startswith(conversation_part_key("job-1", "a")) for key in keys)
+    assert [validate_key(key) for key in keys] == keys

@@ -7,30 +7,31 @@ from typing import Any
 import pytest
 
 from longshore.core.budgets import (
-    MOST,
+    MAX_AMOUNT,
     NO_BUDGET,
-    Account,
     Allowance,
     Budget,
-    Holding,
-    Stale,
-    allowed_more,
+    Exhausted,
+    Reservation,
+    SharedBudget,
+    StaleReservation,
+    add_allowance,
     close,
-    day_account,
-    day_after,
-    exhausted,
-    job_account,
-    raised,
+    day_budget_name,
+    exhaustion,
+    job_budget_name,
+    next_day_start,
     read_budget,
     reserve,
     settle,
-    tokens_of,
-    used_up,
+    shared_exhaustion,
+    total_tokens,
+    with_allowance,
 )
 from longshore.core.events.types import Usage
 
 NOTHING = Usage()
-EMPTY = Account(tenant="acme", name="job/one")
+EMPTY = SharedBudget(tenant="acme", name="job/one")
 ONE_DOLLAR = Budget(usd=1.0)
 
 
@@ -39,15 +40,17 @@ def usd(amount: float) -> Usage:
 
 
 def reserved_in(
-    account: Account, task_id: str = "a", attempt: int = 1, **fields: Any
-) -> Account | str:
-    wanted = {"spent": NOTHING, "reserved": NOTHING, "wanted": usd(0.25), **fields}
-    return reserve(account, ONE_DOLLAR, task_id=task_id, attempt=attempt, **wanted)
+    shared: SharedBudget, task_id: str = "a", attempt: int = 1, **fields: Any
+) -> SharedBudget | Exhausted:
+    wanted = {"spent": NOTHING, "reserved": NOTHING, "requested": usd(0.25), **fields}
+    return reserve(shared, ONE_DOLLAR, task_id=task_id, attempt=attempt, **wanted)
 
 
-def granted(account: Account, task_id: str = "a", attempt: int = 1, **fields: Any) -> Account:
-    answer = reserved_in(account, task_id, attempt, **fields)
-    assert isinstance(answer, Account), answer
+def granted(
+    shared: SharedBudget, task_id: str = "a", attempt: int = 1, **fields: Any
+) -> SharedBudget:
+    answer = reserved_in(shared, task_id, attempt, **fields)
+    assert isinstance(answer, SharedBudget), answer
     return answer
 
 
@@ -72,11 +75,11 @@ class TestBudget:
     def test_more_is_added_to_what_is_limited_and_what_is_not_stays_so(self) -> None:
         more = Budget(usd=1.0, tokens=10, minutes=5.0)
 
-        assert Budget(usd=2.0, tokens=1, minutes=1.0).with_more(more) == Budget(
+        assert Budget(usd=2.0, tokens=1, minutes=1.0).raised_by(more) == Budget(
             usd=3.0, tokens=11, minutes=6.0
         )
-        assert NO_BUDGET.with_more(more) == NO_BUDGET
-        assert more.with_more(NO_BUDGET) == more
+        assert NO_BUDGET.raised_by(more) == NO_BUDGET
+        assert more.raised_by(NO_BUDGET) == more
 
     def test_two_additions_are_one(self) -> None:
         assert Budget(usd=1.0, tokens=2) + Budget(usd=0.5, minutes=3.0) == Budget(
@@ -86,9 +89,9 @@ class TestBudget:
     def test_what_is_added_to_no_limit_is_named(self) -> None:
         everything = Budget(usd=1.0, tokens=1, minutes=1.0)
 
-        assert NO_BUDGET.unlimited_of(everything) == ["dollars", "tokens", "minutes"]
-        assert Budget(tokens=5).unlimited_of(Budget(usd=1.0, tokens=1)) == ["dollars"]
-        assert everything.unlimited_of(everything) == []
+        assert NO_BUDGET.unlimited_units(everything) == ["dollars", "tokens", "minutes"]
+        assert Budget(tokens=5).unlimited_units(Budget(usd=1.0, tokens=1)) == ["dollars"]
+        assert everything.unlimited_units(everything) == []
 
 
 class TestReading:
@@ -99,7 +102,7 @@ class TestReading:
             (0.5, Budget(usd=0.5)),
             ({"usd": 1}, Budget(usd=1.0)),
             ({"tokens": 5, "minutes": 1}, Budget(tokens=5, minutes=1.0)),
-            ({"tokens": MOST}, Budget(tokens=MOST)),
+            ({"tokens": MAX_AMOUNT}, Budget(tokens=MAX_AMOUNT)),
         ],
     )
     def test_dollars_alone_or_some_of_three_are_a_budget(
@@ -114,7 +117,7 @@ class TestReading:
     @pytest.mark.parametrize(
         "document",
         [
-            *(None, True, "1", [], {}, 0, -1, float("nan"), float("inf"), MOST + 1),
+            *(None, True, "1", [], {}, 0, -1, float("nan"), float("inf"), MAX_AMOUNT + 1),
             *({"euro": 1}, {"usd": "1"}, {"usd": True}, {"tokens": 1.5}, {"tokens": None}),
             *({"minutes": 0}, {"usd": 1, "tokens": -1}),
         ],
@@ -127,25 +130,27 @@ class TestReading:
 
 class TestAllowance:
     def test_additions_add_up_and_each_request_counts_once(self) -> None:
-        first = allowed_more(None, Budget(usd=1.0), "r1")
+        first = add_allowance(None, Budget(usd=1.0), "r1")
         assert first == Allowance(added=Budget(usd=1.0), requests=("r1",))
-        second = allowed_more(first, Budget(usd=2.0, tokens=5), "r2")
+        second = add_allowance(first, Budget(usd=2.0, tokens=5), "r2")
         assert second == Allowance(added=Budget(usd=3.0, tokens=5), requests=("r1", "r2"))
 
-        assert allowed_more(second, Budget(usd=1.0), "r1") is None
+        assert add_allowance(second, Budget(usd=1.0), "r1") is None
 
     def test_only_the_last_requests_are_remembered(self) -> None:
         allowance: Allowance | None = None
         for number in range(40):
-            allowance = allowed_more(allowance, Budget(tokens=1), f"r{number}")
+            allowance = add_allowance(allowance, Budget(tokens=1), f"r{number}")
 
         assert allowance is not None
         assert allowance.added == Budget(tokens=40)
         assert allowance.requests == tuple(f"r{number}" for number in range(24, 40))
 
     def test_a_budget_is_raised_by_what_was_added(self) -> None:
-        assert raised(ONE_DOLLAR, None) == ONE_DOLLAR
-        assert raised(ONE_DOLLAR, Allowance(added=Budget(usd=0.5), requests=())) == Budget(usd=1.5)
+        assert with_allowance(ONE_DOLLAR, None) == ONE_DOLLAR
+        assert with_allowance(ONE_DOLLAR, Allowance(added=Budget(usd=0.5), requests=())) == Budget(
+            usd=1.5
+        )
 
 
 class TestExhausted:
@@ -154,7 +159,7 @@ class TestExhausted:
     )
 
     def test_all_tokens_count_those_from_a_cache_too(self) -> None:
-        assert tokens_of(self.SPENT) == 123
+        assert total_tokens(self.SPENT) == 123
 
     @pytest.mark.parametrize(
         ("budget", "why"),
@@ -170,74 +175,76 @@ class TestExhausted:
     def test_a_budget_is_used_up_as_soon_as_nothing_is_left_of_a_part_of_it(
         self, budget: Budget, why: str | None
     ) -> None:
-        assert exhausted(budget, self.SPENT) == why
+        exhausted = exhaustion(budget, self.SPENT)
+
+        assert (None if exhausted is None else str(exhausted)) == why
 
 
 class TestNames:
     def test_each_job_and_each_day_has_an_account(self) -> None:
         east = timezone(timedelta(hours=10))
 
-        assert job_account("job-1") == "job/job-1"
-        assert day_account(datetime(2026, 3, 1, 9, tzinfo=east)) == "day/2026-02-28"
+        assert job_budget_name("job-1") == "job/job-1"
+        assert day_budget_name(datetime(2026, 3, 1, 9, tzinfo=east)) == "day/2026-02-28"
 
     def test_a_day_ends_at_midnight_utc(self) -> None:
         last = datetime(2026, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 
-        assert day_after(last) == datetime(2027, 1, 1, tzinfo=UTC)
-        assert day_after(day_after(last)) == datetime(2027, 1, 2, tzinfo=UTC)
-        assert day_account(day_after(last)) == "day/2027-01-01"
+        assert next_day_start(last) == datetime(2027, 1, 1, tzinfo=UTC)
+        assert next_day_start(next_day_start(last)) == datetime(2027, 1, 2, tzinfo=UTC)
+        assert day_budget_name(next_day_start(last)) == "day/2027-01-01"
 
 
 class TestReserving:
     def test_what_one_has_reserved_is_gone_for_the_others(self) -> None:
-        account = granted(EMPTY, "a", wanted=usd(1.0))
+        account = granted(EMPTY, "a", requested=usd(1.0))
 
-        assert (account.spent, account.taken) == (NOTHING, usd(1.0))
-        assert reserved_in(account, "b") == "$1.00 of $1.00 is spent or reserved"
+        assert (account.spent, account.spent_and_reserved) == (NOTHING, usd(1.0))
+        assert str(reserved_in(account, "b")) == "$1.00 of $1.00 is spent or reserved"
 
     def test_what_is_spent_is_not_called_reserved(self) -> None:
         told = settle(granted(EMPTY, "a"), task_id="a", attempt=1, spent=usd(1.0), reserved=NOTHING)
         assert told is not None
 
-        assert reserved_in(told, "b") == "$1.00 of $1.00 is spent"
-        assert used_up(told, ONE_DOLLAR) == "$1.00 of $1.00 is spent"
-        assert used_up(told, Budget(usd=1.5)) is None
+        assert str(reserved_in(told, "b")) == "$1.00 of $1.00 is spent"
+        assert str(shared_exhaustion(told, ONE_DOLLAR)) == "$1.00 of $1.00 is spent"
+        assert shared_exhaustion(told, Budget(usd=1.5)) is None
 
     def test_nobody_is_kept_from_the_last_of_it(self) -> None:
-        account = granted(EMPTY, "a", wanted=usd(0.75))
+        account = granted(EMPTY, "a", requested=usd(0.75))
 
-        assert granted(account, "b", wanted=usd(5.0)).taken == usd(5.75)
+        assert granted(account, "b", requested=usd(5.0)).spent_and_reserved == usd(5.75)
 
     def test_who_asks_for_several_at_once_is_not_granted_more_than_there_is(self) -> None:
-        account = granted(EMPTY, wanted=usd(1.0))
+        account = granted(EMPTY, requested=usd(1.0))
 
-        again = reserved_in(account, reserved=usd(1.0), wanted=usd(0.5))
+        again = reserved_in(account, reserved=usd(1.0), requested=usd(0.5))
 
-        assert again == "$1.00 of $1.00 is spent or reserved"
+        assert str(again) == "$1.00 of $1.00 is spent or reserved"
 
     def test_asking_again_for_the_same_takes_it_once(self) -> None:
-        once = granted(EMPTY, wanted=usd(0.9))
+        once = granted(EMPTY, requested=usd(0.9))
 
-        assert granted(once, wanted=usd(0.9)) == once
+        assert granted(once, requested=usd(0.9)) == once
 
     def test_what_an_attempt_tells_while_it_asks_is_counted(self) -> None:
-        account = granted(granted(EMPTY), spent=usd(0.25), reserved=usd(0.125), wanted=usd(0.5))
+        account = granted(granted(EMPTY), spent=usd(0.25), reserved=usd(0.125), requested=usd(0.5))
 
         assert account.spent == usd(0.25)
-        assert account.holdings == (
-            Holding(task_id="a", attempt=1, spent=usd(0.25), reserved=usd(0.625)),
+        assert account.reservations == (
+            Reservation(task_id="a", attempt=1, spent=usd(0.25), reserved=usd(0.625)),
         )
 
     def test_a_refusal_changes_nothing_and_more_that_is_allowed_ends_it(self) -> None:
-        account = granted(EMPTY, "a", wanted=usd(1.0))
+        account = granted(EMPTY, "a", requested=usd(1.0))
         more = replace(account, allowance=Allowance(added=Budget(usd=0.5), requests=("r",)))
 
-        assert isinstance(reserved_in(account, "b"), str)
-        assert isinstance(reserved_in(more, "b"), Account)
+        assert isinstance(reserved_in(account, "b"), Exhausted)
+        assert isinstance(reserved_in(more, "b"), SharedBudget)
 
     def test_an_earlier_attempt_of_the_task_is_over_and_what_it_had_told_is_spent(self) -> None:
         told = settle(
-            granted(EMPTY, "a", wanted=usd(0.5)),
+            granted(EMPTY, "a", requested=usd(0.5)),
             task_id="a",
             attempt=1,
             spent=usd(0.25),
@@ -245,22 +252,22 @@ class TestReserving:
         )
         assert told is not None
 
-        account = granted(told, "a", 2, wanted=usd(0.125))
+        account = granted(told, "a", 2, requested=usd(0.125))
 
-        assert (account.closed, account.taken) == (usd(0.25), usd(0.375))
-        assert [one.attempt for one in account.holdings] == [2]
+        assert (account.closed_usage, account.spent_and_reserved) == (usd(0.25), usd(0.375))
+        assert [one.attempt for one in account.reservations] == [2]
 
     def test_an_attempt_that_others_have_closed_is_told_so(self) -> None:
         closed = close(granted(EMPTY), task_id="a", attempt=1)
         assert closed is not None
 
-        with pytest.raises(Stale):
+        with pytest.raises(StaleReservation):
             reserved_in(closed, spent=usd(0.25))
 
     def test_an_attempt_whose_successor_is_here_is_told_so(self) -> None:
         account = granted(EMPTY, "a", 2)
 
-        with pytest.raises(Stale):
+        with pytest.raises(StaleReservation):
             reserved_in(account, "a", 1)
 
 
@@ -271,7 +278,7 @@ class TestSettling:
         account = settle(both, task_id="a", attempt=1, spent=usd(0.1), reserved=NOTHING)
 
         assert account is not None
-        assert (account.spent, account.taken) == (usd(0.1), usd(0.35))
+        assert (account.spent, account.spent_and_reserved) == (usd(0.1), usd(0.35))
 
     def test_told_twice_it_is_counted_once(self) -> None:
         once = settle(granted(EMPTY), task_id="a", attempt=1, spent=usd(0.1), reserved=NOTHING)
@@ -300,8 +307,8 @@ class TestClosing:
 
         assert silent is not None
         assert last_word is not None
-        assert (silent.closed, last_word.closed) == (usd(0.1), usd(0.3))
-        assert [one.task_id for one in silent.holdings] == ["b"]
+        assert (silent.closed_usage, last_word.closed_usage) == (usd(0.1), usd(0.3))
+        assert [one.task_id for one in silent.reservations] == ["b"]
 
     def test_closed_twice_it_is_counted_once(self) -> None:
         once = close(granted(EMPTY), task_id="a", attempt=1, spent=usd(0.3))

@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.core.budgets import (
-    Account,
     Budget,
-    Stale,
+    SharedBudget,
+    StaleReservation,
     close,
     reserve,
     settle,
-    tokens_of,
+    total_tokens,
 )
 from longshore.core.events.types import Usage
 
 NOTHING = Usage()
-EMPTY = Account(tenant="acme", name="job/one")
+EMPTY = SharedBudget(tenant="acme", name="job/one")
 
 
 @dataclass
@@ -29,9 +29,9 @@ class Spender:
     attempt: int
     spent: int = 0  # tokens, by all its answers
     reserved: int = 0
-    told: int = 0
+    reported: int = 0
     closed: bool = False  # by itself, or by whoever found it dead
-    over: bool = False  # it has been told, or is dead
+    ended: bool = False  # it has been told, or is dead
 
     @property
     def name(self) -> dict[str, Any]:
@@ -52,44 +52,44 @@ def tokens(amount: int) -> Usage:
     return Usage(input_tokens=amount)
 
 
-def _asks(account: Account, one: Spender, amount: int) -> Account:
-    if one.over or one.reserved:
-        return account
-    asked = {"spent": tokens(one.spent), "reserved": NOTHING, "wanted": tokens(amount)}
+def _request(shared: SharedBudget, spender: Spender, amount: int) -> SharedBudget:
+    if spender.ended or spender.reserved:
+        return shared
+    asked = {"spent": tokens(spender.spent), "reserved": NOTHING, "requested": tokens(amount)}
     try:
-        answer = reserve(account, LIMIT, **one.name, **asked)
-    except Stale:
-        one.over = True
-        return account
-    if isinstance(answer, Account):
-        one.reserved, one.told = amount, one.spent
+        answer = reserve(shared, LIMIT, **spender.name, **asked)
+    except StaleReservation:
+        spender.ended = True
+        return shared
+    if isinstance(answer, SharedBudget):
+        spender.reserved, spender.reported = amount, spender.spent
         return answer
-    return account
+    return shared
 
 
-def _acts(account: Account, one: Spender, action: str, amount: int) -> Account:
+def _apply_action(shared: SharedBudget, spender: Spender, action: str, amount: int) -> SharedBudget:
     match action:
         case "ask":
-            return _asks(account, one, amount)
-        case "answer" if one.reserved and not one.over:
-            one.spent, one.reserved = one.spent + amount, 0
-            after = settle(account, **one.name, spent=tokens(one.spent), reserved=NOTHING)
+            return _request(shared, spender, amount)
+        case "answer" if spender.reserved and not spender.ended:
+            spender.spent, spender.reserved = spender.spent + amount, 0
+            after = settle(shared, **spender.name, spent=tokens(spender.spent), reserved=NOTHING)
             if after is not None:
-                one.told = one.spent
-        case "close" if not one.over:
-            after = close(account, **one.name, spent=tokens(one.spent))
+                spender.reported = spender.spent
+        case "close" if not spender.ended:
+            after = close(shared, **spender.name, spent=tokens(spender.spent))
             if after is not None:
-                one.told = one.spent
-            one.over, one.reserved, one.closed = True, 0, True
+                spender.reported = spender.spent
+            spender.ended, spender.reserved, spender.closed = True, 0, True
         case "die":
-            one.over = True
-            return account
-        case "bury" if one.over:
-            after = close(account, **one.name)
-            one.closed, one.reserved = True, 0
+            spender.ended = True
+            return shared
+        case "bury" if spender.ended:
+            after = close(shared, **spender.name)
+            spender.closed, spender.reserved = True, 0
         case _:
-            return account
-    return account if after is None else after
+            return shared
+    return shared if after is None else after
 
 
 @given(st.lists(ACTIONS, min_size=20, max_size=60))
@@ -100,18 +100,18 @@ def test_however_many_spend_at_once_and_die_each_answer_is_counted_once(
     account = EMPTY
     for number, action, amount, repeated in actions:
         one = spenders[number]
-        account = _acts(account, one, action, amount)
-        if repeated and action == "ask" and one.reserved and not one.over:
+        account = _apply_action(account, one, action, amount)
+        if repeated and action == "ask" and one.reserved and not one.ended:
             # Its answer was lost: the same is decided again.
-            wanted = {"reserved": NOTHING, "wanted": tokens(one.reserved)}
+            wanted = {"reserved": NOTHING, "requested": tokens(one.reserved)}
             again = reserve(account, LIMIT, **one.name, spent=tokens(one.spent), **wanted)
-            assert isinstance(again, str) or again.taken == account.taken
+            assert isinstance(again, str) or again.spent_and_reserved == account.spent_and_reserved
         elif repeated:
-            account = _acts(account, one, action, 0)
+            account = _apply_action(account, one, action, 0)
 
-        assert tokens_of(account.spent) == sum(one.told for one in spenders)
+        assert total_tokens(account.spent) == sum(one.reported for one in spenders)
         on_the_way = sum(one.reserved for one in spenders if not one.closed)
-        assert tokens_of(account.taken) == tokens_of(account.spent) + on_the_way
-        assert tokens_of(account.spent) < 30 + ANSWER * len(spenders)
-        names = [(one.task_id, one.attempt) for one in account.holdings]
+        assert total_tokens(account.spent_and_reserved) == total_tokens(account.spent) + on_the_way
+        assert total_tokens(account.spent) < 30 + ANSWER * len(spenders)
+        names = [(one.task_id, one.attempt) for one in account.reservations]
         assert len(set(names)) == len(names)

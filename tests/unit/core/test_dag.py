@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.dag import PROBLEM_LIMIT, Dag, Node, Problem, problems_of
+from longshore.core.jobs.dag import PROBLEM_LIMIT, Dag, Node, Problem, problems_of
 from longshore.errors import InvalidJob
 from tests.unit.core.nodes import LIMIT, a_task, problems, random_jobs
 

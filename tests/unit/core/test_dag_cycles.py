@@ -6,11 +6,11 @@ from itertools import pairwise
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from longshore.core.dag import Dag, Node, Problem, problems_of
+from longshore.core.jobs.dag import Dag, Node, Problem, problems_of
 from tests.unit.core.nodes import LIMIT, a_task, problems, random_jobs
 
 
-def cycle_named_in(message: str) -> list[str]:
+def cycle_in(message: str) -> list[str]:
     return message.removeprefix("each of these tasks depends on the next: ").split(" -> ")
 
 
@@ -26,13 +26,13 @@ def test_tasks_that_only_wait_behind_a_cycle_are_not_part_of_it() -> None:
     found = problems(a_task("behind", "b"), a_task("a", "b"), a_task("b", "a"))
 
     assert list(found) == ["tasks[1].dependsOn[0]"]
-    assert cycle_named_in(found["tasks[1].dependsOn[0]"]) == ["a", "b", "a"]
+    assert cycle_in(found["tasks[1].dependsOn[0]"]) == ["a", "b", "a"]
 
 
 def test_each_separate_cycle_is_one_problem_also_when_one_waits_for_the_other() -> None:
     found = problems(a_task("c", "a", "d"), a_task("d", "c"), a_task("a", "b"), a_task("b", "a"))
 
-    cycles = {tuple(cycle_named_in(message)) for message in found.values()}
+    cycles = {tuple(cycle_in(message)) for message in found.values()}
     assert cycles == {("a", "b", "a"), ("c", "d", "c")}
 
 
@@ -74,7 +74,7 @@ def test_an_edge_that_closes_a_cycle_is_reported_as_a_real_cycle(
     (problem,) = problems_of(broken, limit=LIMIT)
 
     assert_names_a_real_cycle(problem, broken)
-    assert (nodes[upper].key, nodes[lower].key) in edges_named_in(problem)
+    assert (nodes[upper].key, nodes[lower].key) in edges_in(problem)
 
 
 @given(st.data())
@@ -89,25 +89,25 @@ def test_any_graph_is_either_accepted_or_shown_to_have_a_real_cycle(data: st.Dat
     found = problems_of(nodes, limit=LIMIT)
 
     assert bool(found) == has_cycle_by_brute_force(nodes)
-    named = [key for problem in found for key in cycle_named_in(problem.message)[1:]]
+    named = [key for problem in found for key in cycle_in(problem.message)[1:]]
     assert len(named) == len(set(named)), "cycles that are reported share no task"
     for problem in found:
         assert_names_a_real_cycle(problem, nodes)
 
 
-def edges_named_in(problem: Problem) -> set[tuple[str, str]]:
-    cycle = cycle_named_in(problem.message)
+def edges_in(problem: Problem) -> set[tuple[str, str]]:
+    cycle = cycle_in(problem.message)
     return set(pairwise(cycle))
 
 
 def assert_names_a_real_cycle(problem: Problem, nodes: list[Node]) -> None:
     parents = {node.key: node.parents for node in nodes}
-    cycle = cycle_named_in(problem.message)
+    cycle = cycle_in(problem.message)
     place = re.fullmatch(r"tasks\[(\d+)\]\.dependsOn\[(\d+)\]", problem.path)
 
     assert cycle[0] == cycle[-1]
     assert len(cycle) >= 3
-    assert all(upper in parents[lower] for lower, upper in edges_named_in(problem))
+    assert all(upper in parents[lower] for lower, upper in edges_in(problem))
     assert place is not None
     assert nodes[int(place[1])].key == cycle[0]
     assert nodes[int(place[1])].parents[int(place[2])] == cycle[1]

@@ -5,7 +5,7 @@ They would not come back in time if the work were quadratic, or at all if it rec
 
 import pytest
 
-from longshore.core.dag import PROBLEM_LIMIT, Dag, Node, problems_of
+from longshore.core.jobs.dag import PROBLEM_LIMIT, Dag, Node, problems_of
 from tests.unit.core.nodes import LIMIT, a_task
 
 

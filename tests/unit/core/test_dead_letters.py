@@ -5,24 +5,24 @@ from typing import Any
 
 import pytest
 
-from longshore.core.changes import Change
 from longshore.core.dead_letters import (
-    DeadFilter,
     DeadLetter,
+    DeadLetterFilter,
     DeadMessage,
-    Fate,
-    Goes,
-    Stays,
-    fate_of,
-    message_named,
-    of_message,
-    of_task,
+    Disposition,
+    DropMessage,
+    KeepMessage,
+    dead_letter_of_message,
+    dead_letter_of_task,
+    disposition_of,
+    message_id_of,
 )
 from longshore.core.events import types as e
-from longshore.core.failures import ErrorCategory
-from longshore.core.messages import body_for
-from longshore.core.rows import TaskRow
-from longshore.core.states import TaskState
+from longshore.core.messages import message_body
+from longshore.core.tasks.changes import Change
+from longshore.core.tasks.failures import ErrorCategory
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import TaskState
 from tests.factories import (
     JOB_ID,
     LASTS,
@@ -41,25 +41,27 @@ OVER = NOON + LASTS + MARGIN
 TICK = timedelta(milliseconds=1)
 
 
-def a_message(body: str = body_for("job-a_b"), **fields: Any) -> DeadMessage:
-    wanted = {"id": "7", "queue": "default", "receives": 20, "sent_at": NOON, **fields}
+def a_message(body: str = message_body("job-a_b"), **fields: Any) -> DeadMessage:
+    wanted = {"id": "7", "queue": "default", "receive_count": 20, "sent_at": NOON, **fields}
     return DeadMessage(body=body, **wanted)
 
 
-def fate(row: TaskRow | None, message: DeadMessage | None = None, **moment: Any) -> Fate:
+def disposition(
+    row: TaskRow | None, message: DeadMessage | None = None, **moment: Any
+) -> Disposition:
     now = moment.get("now", LATER)
-    return fate_of(message or a_message(), row, now=now, margin=MARGIN, change_id="new")
+    return disposition_of(message or a_message(), row, now=now, margin=MARGIN, change_id="new")
 
 
-class TestFate:
+class TestDisposition:
     def test_a_message_that_cannot_be_read_stays_with_the_reason(self) -> None:
-        assert fate(None, a_message("no json")) == Stays("not JSON")
+        assert disposition(None, a_message("no json")) == KeepMessage("not JSON")
 
     def test_a_message_that_names_no_task_stays_with_the_reason(self) -> None:
-        assert fate(None) == Stays("there is no task 'job-a_b'")
+        assert disposition(None) == KeepMessage("there is no task 'job-a_b'")
 
     def test_a_task_that_nobody_runs_fails_and_says_by_whom(self) -> None:
-        change = changed(fate(a_task(rung_at=NOON)))
+        change = changed(disposition(a_task(enqueued_at=NOON)))
 
         (event,) = change.events
         assert change.row.state is TaskState.FAILED
@@ -79,29 +81,29 @@ class TestFate:
         ],
     )
     def test_a_message_for_a_task_that_is_not_to_be_run_goes(self, state: TaskState) -> None:
-        assert fate(a_task(state=state)) == Goes()
+        assert disposition(a_task(state=state)) == DropMessage()
 
     def test_a_task_in_a_living_workers_hands_is_left_alone(self) -> None:
         row = a_task(state=TaskState.PROCESSING)
 
-        assert fate(row, now=OVER - TICK) == Goes()
-        assert isinstance(fate(row, now=OVER), Change)
+        assert disposition(row, now=OVER - TICK) == DropMessage()
+        assert isinstance(disposition(row, now=OVER), Change)
 
     def test_a_task_in_a_dead_workers_hands_that_was_to_be_cancelled_is_cancelled(self) -> None:
         row = a_task(state=TaskState.PROCESSING, cancel=a_cancel_request())
 
-        assert changed(fate(row, now=OVER)).row.state is TaskState.CANCELLED
+        assert changed(disposition(row, now=OVER)).row.state is TaskState.CANCELLED
 
     def test_a_task_that_was_rung_for_since_has_another_message_to_speak_for_it(self) -> None:
-        assert isinstance(fate(a_task(rung_at=NOON + MARGIN)), Change)
-        assert fate(a_task(rung_at=NOON + MARGIN + TICK)) == Goes()
+        assert isinstance(disposition(a_task(enqueued_at=NOON + MARGIN)), Change)
+        assert disposition(a_task(enqueued_at=NOON + MARGIN + TICK)) == DropMessage()
 
 
 class TestLetters:
     def test_a_task_that_failed_is_a_dead_letter(self) -> None:
         row = a_task(state=TaskState.FAILED, failure=a_failure(), finished_at=LATER)
 
-        letter = of_task(row)
+        letter = dead_letter_of_task(row)
 
         assert letter == DeadLetter(
             id=row.id,
@@ -116,19 +118,19 @@ class TestLetters:
     def test_a_task_that_failed_without_a_word_is_one_too(self) -> None:
         row = a_task(state=TaskState.FAILED, failure=None, finished_at=None)
 
-        letter = of_task(row)
+        letter = dead_letter_of_task(row)
 
         assert letter is not None
         assert (letter.at, letter.reason, letter.category) == (NOON, "failed", None)
 
     @pytest.mark.parametrize("state", [s for s in TaskState if s is not TaskState.FAILED])
     def test_any_other_task_is_none(self, state: TaskState) -> None:
-        assert of_task(a_task(state=state)) is None
+        assert dead_letter_of_task(a_task(state=state)) is None
 
     def test_a_message_that_stays_is_a_dead_letter_with_its_reason(self) -> None:
         message = a_message("[]")
 
-        letter = of_message(message, None, now=LATER, margin=MARGIN)
+        letter = dead_letter_of_message(message, None, now=LATER, margin=MARGIN)
 
         assert letter == DeadLetter(
             id="msg-7", at=NOON, queue="default", reason="not a JSON object", message=message
@@ -138,7 +140,7 @@ class TestLetters:
     def test_a_message_that_will_end_its_task_says_so_until_then(self) -> None:
         row = a_task()
 
-        letter = of_message(a_message(), row, now=LATER, margin=MARGIN)
+        letter = dead_letter_of_message(a_message(), row, now=LATER, margin=MARGIN)
 
         assert letter is not None
         assert letter.row is row
@@ -147,14 +149,14 @@ class TestLetters:
     def test_a_leftover_is_no_dead_letter(self) -> None:
         row = a_task(state=TaskState.COMPLETED)
 
-        assert of_message(a_message(), row, now=LATER, margin=MARGIN) is None
+        assert dead_letter_of_message(a_message(), row, now=LATER, margin=MARGIN) is None
 
     def test_the_id_tells_messages_and_tasks_apart(self) -> None:
-        assert message_named("msg-7") == "7"
-        assert message_named("job-a_msg-7") is None
+        assert message_id_of("msg-7") == "7"
+        assert message_id_of("job-a_msg-7") is None
 
 
-TASK = of_task(
+TASK = dead_letter_of_task(
     a_task(
         state=TaskState.FAILED,
         spec=a_spec(queue="mail", definition="send"),
@@ -162,13 +164,13 @@ TASK = of_task(
         finished_at=LATER,
     )
 )
-MESSAGE = of_message(a_message("x", queue="mail"), None, now=LATER, margin=MARGIN)
+MESSAGE = dead_letter_of_message(a_message("x", queue="mail"), None, now=LATER, margin=MARGIN)
 
 
 class TestFilter:
     @pytest.mark.parametrize("letter", [TASK, MESSAGE], ids=["task", "message"])
     def test_no_wish_means_everything(self, letter: DeadLetter) -> None:
-        assert DeadFilter().fits(letter)
+        assert DeadLetterFilter().matches(letter)
 
     @pytest.mark.parametrize(
         ("wish", "other"),
@@ -183,12 +185,12 @@ class TestFilter:
     )
     def test_each_wish_chooses(self, wish: dict[str, Any], other: dict[str, Any]) -> None:
         assert TASK is not None
-        assert DeadFilter(**wish).fits(TASK)
-        assert not DeadFilter(**other).fits(TASK)
+        assert DeadLetterFilter(**wish).matches(TASK)
+        assert not DeadLetterFilter(**other).matches(TASK)
 
     def test_every_wish_must_be_met(self) -> None:
         assert TASK is not None
-        assert not DeadFilter(queue="mail", definition="receive").fits(TASK)
+        assert not DeadLetterFilter(queue="mail", definition="receive").matches(TASK)
 
     @pytest.mark.parametrize(
         "wish",
@@ -199,15 +201,15 @@ class TestFilter:
         self, wish: dict[str, Any]
     ) -> None:
         assert MESSAGE is not None
-        assert not DeadFilter(**wish).fits(MESSAGE)
+        assert not DeadLetterFilter(**wish).matches(MESSAGE)
 
     def test_a_message_is_meant_by_its_queue_and_its_age(self) -> None:
         assert MESSAGE is not None
-        assert DeadFilter(queue="mail", since=NOON).fits(MESSAGE)
-        assert not DeadFilter(since=NOON + TICK).fits(MESSAGE)
+        assert DeadLetterFilter(queue="mail", since=NOON).matches(MESSAGE)
+        assert not DeadLetterFilter(since=NOON + TICK).matches(MESSAGE)
 
     def test_who_sees_only_their_own_does_not_see_what_is_nobodys(self) -> None:
         assert TASK is not None
         assert MESSAGE is not None
-        assert DeadFilter(ownerless=False).fits(TASK)
-        assert not DeadFilter(ownerless=False).fits(MESSAGE)
+        assert DeadLetterFilter(include_orphans=False).matches(TASK)
+        assert not DeadLetterFilter(include_orphans=False).matches(MESSAGE)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from longshore.core.child_limits import Isolation
-from longshore.core.definition import BUILTIN, Definition, RunnerKind
+from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition, RunnerKind
+from longshore.core.definitions.resources import Isolation
 
 
 def a_definition(**fields: Any) -> Definition:
@@ -45,9 +45,9 @@ def test_the_shortest_timeout_is_accepted() -> None:
 
 
 def test_each_runner_can_be_used_without_a_definition_of_its_own() -> None:
-    assert set(BUILTIN) == {"command", "python"}
-    assert all(definition.runner == name for name, definition in BUILTIN.items())
-    assert all(definition.version == 0 for definition in BUILTIN.values())
+    assert set(BUILTIN_DEFINITIONS) == {"command", "python"}
+    assert all(definition.runner == name for name, definition in BUILTIN_DEFINITIONS.items())
+    assert all(definition.version == 0 for definition in BUILTIN_DEFINITIONS.values())
 
 
 def test_two_definitions_do_not_share_their_options() -> None:

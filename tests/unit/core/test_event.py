@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.events.event import TICK, Context, Event, next_moment
+from longshore.core.events.event import TICK, Event, EventContext, next_moment
 from longshore.core.events.types import EntityType, MessageRejected, TaskApproved
 
 NOON = datetime(2026, 1, 3, 12, 0, tzinfo=UTC)
@@ -46,7 +46,7 @@ def test_the_entity_has_its_type_before_it() -> None:
 
 
 def test_an_event_that_nobody_claims_comes_from_the_system() -> None:
-    assert an_event().context == Context(origin="system", source="system", worker_id=None)
+    assert an_event().context == EventContext(origin="system", source="system", worker_id=None)
 
 
 def test_the_id_looks_like_a_uuid_and_is_the_same_for_everybody() -> None:

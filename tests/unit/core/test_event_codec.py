@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longshore.core import overflow
-from longshore.core.events import codec
+from longshore.core.documents import Document
+from longshore.core.events import codec, overflow
 from longshore.core.events import types as e
-from longshore.core.events.event import Context, Event
-from longshore.core.events.shapes import Shape
-from longshore.core.values import Document
+from longshore.core.events.event import Event, EventContext
+from longshore.core.events.wire_objects import WireObject
 from tests.unit.core.event_samples import AT, COMPLETED, IDS, JOB, STARTED, an_event, inline
 
 # Strategies by type hint, so that an event type or a field that is added is covered by itself.
@@ -68,7 +67,7 @@ def events_of(body: type[e.EventBody]) -> st.SearchStrategy[Event]:
         sequence=st.integers(1, 2**53),
         at=BY_HINT[datetime],
         body=instances_of(body),
-        context=instances_of(Context),
+        context=instances_of(EventContext),
     )
 
 
@@ -107,7 +106,7 @@ def test_large_fields_that_were_moved_out_are_empty_until_they_are_joined_again(
 ) -> None:
     event = data.draw(events_of(body))
     whole = codec.properties_of(event)
-    kept, moved = overflow.split(whole, entity_id="t", event_id="x", size=1, limit=0)
+    kept, moved = overflow.split_overflow(whole, entity_id="t", event_id="x", size=1, limit=0)
     key = moved.key if moved else "some/other"
 
     wire = codec.to_wire(replace(event, overflow=key), environment="prod")
@@ -116,7 +115,7 @@ def test_large_fields_that_were_moved_out_are_empty_until_they_are_joined_again(
     assert wire["properties"] == kept | {"_s3Overflow": {"key": key}}
     assert back == replace(event, body=emptied(event.body), overflow=key)
     payload = moved.fields if moved else {}
-    joined = overflow.join(wire["properties"], payload)
+    joined = overflow.join_overflow(wire["properties"], payload)
     assert codec.body_from_properties(event.type, joined) == (event.body, None)
 
 
@@ -230,7 +229,7 @@ def test_a_type_hint_that_has_no_form_on_the_wire_is_found_at_once() -> None:
     odd = dataclasses.make_dataclass("Odd", [("names", set[str])])
 
     with pytest.raises(TypeError):
-        Shape(odd)
+        WireObject(odd)
 
 
 def test_every_event_type_is_known_by_its_name() -> None:

@@ -12,7 +12,7 @@ from longshore.core.events import types as e
 from longshore.core.events.codec import EVENT_TYPES
 from longshore.core.events.event import Event
 from longshore.core.events.folding import EVENT_TO_STATE, TaskView, fold
-from longshore.core.states import TaskState
+from longshore.core.tasks.states import TaskState
 
 NOON = datetime(2026, 1, 3, 12, 0, tzinfo=UTC)
 LASTS = timedelta(seconds=45)
@@ -23,7 +23,7 @@ def at(sequence: int) -> datetime:
     return NOON + timedelta(seconds=sequence)
 
 
-def told(*bodies: e.EventBody, first: int = 1) -> list[Event]:
+def emit(*bodies: e.EventBody, first: int = 1) -> list[Event]:
     """The bodies as events of one task, a second apart."""
     return [
         Event(
@@ -138,7 +138,7 @@ def histories(draw: st.DrawFn) -> list[Event]:
     if draw(st.booleans()):
         bodies += [pending(9), started(attempt + 1), submitted(attempt + 1), REVISION]
         bodies += [started(attempt + 2), submitted(attempt + 2), APPROVED, completed(attempt + 2)]
-    return told(*bodies[: draw(st.integers(0, len(bodies)))])
+    return emit(*bodies[: draw(st.integers(0, len(bodies)))])
 
 
 @given(histories(), st.data())
@@ -162,7 +162,7 @@ def test_the_state_is_that_of_the_last_event(history: list[Event]) -> None:
 
 @given(histories(), st.data())
 def test_a_history_with_a_hole_says_so(history: list[Event], data: st.DataObject) -> None:
-    later = told(heartbeat(), first=len(history) + 1)
+    later = emit(heartbeat(), first=len(history) + 1)
     kept = data.draw(st.lists(st.sampled_from(history), unique_by=id)) if history else []
 
     view = fold([*kept, *later])
@@ -171,7 +171,7 @@ def test_a_history_with_a_hole_says_so(history: list[Event], data: st.DataObject
     assert view.complete is (len(kept) == len(history))
 
 
-OVER = [completed(), failed(), timed_out(), cancelled()]
+TERMINAL_EVENTS = [completed(), failed(), timed_out(), cancelled()]
 LATE = [
     *(
         make(2)
@@ -185,23 +185,23 @@ LATE = [
     UNPARKED,
     REVISION,
     APPROVED,
-    *OVER,
+    *TERMINAL_EVENTS,
 ]
 
 
-@given(st.sampled_from(OVER), st.lists(st.sampled_from(LATE), min_size=1, max_size=5))
+@given(st.sampled_from(TERMINAL_EVENTS), st.lists(st.sampled_from(LATE), min_size=1, max_size=5))
 def test_nothing_but_a_greater_round_leaves_a_terminal_state(
     end: e.EventBody, late: list[e.EventBody]
 ) -> None:
-    history = told(pending(2), started(), end)
+    history = emit(pending(2), started(), end)
 
-    view = fold([*history, *told(*late, first=4)])
+    view = fold([*history, *emit(*late, first=4)])
 
     assert view == replace(fold(history), last_sequence=3 + len(late))
 
 
 def test_a_heartbeat_delivered_after_the_end_changes_nothing() -> None:
-    history = told(pending(), started(), heartbeat(), completed())
+    history = emit(pending(), started(), heartbeat(), completed())
 
     late = fold([history[0], history[1], history[3], history[2]])
 
@@ -214,7 +214,7 @@ def test_a_task_without_events_is_waiting() -> None:
 
 
 def test_a_started_task_shows_its_lease() -> None:
-    view = fold(told(pending(), started()))
+    view = fold(emit(pending(), started()))
 
     assert view == TaskView(
         state=TaskState.PROCESSING,
@@ -229,13 +229,13 @@ def test_a_started_task_shows_its_lease() -> None:
 
 
 def test_a_heartbeat_moves_the_end_of_the_lease() -> None:
-    view = fold(told(pending(), started(), heartbeat(until=NOON + 5 * LASTS)))
+    view = fold(emit(pending(), started(), heartbeat(until=NOON + 5 * LASTS)))
 
     assert (view.effective_until, view.updated_at) == (NOON + 5 * LASTS, at(3))
 
 
 def test_a_heartbeat_alone_tells_of_the_attempt_but_the_history_is_not_whole() -> None:
-    view = fold(told(heartbeat(attempt=3), first=9))
+    view = fold(emit(heartbeat(attempt=3), first=9))
 
     assert (view.state, view.attempt, view.worker_id) == (TaskState.PROCESSING, 3, "w-3")
     assert view.complete is False
@@ -250,7 +250,7 @@ def test_a_heartbeat_alone_tells_of_the_attempt_but_the_history_is_not_whole() -
     ids=lambda body: body.TYPE,
 )
 def test_when_an_attempt_ends_nobody_holds_a_lease(end: e.EventBody) -> None:
-    view = fold(told(pending(), started(), end))
+    view = fold(emit(pending(), started(), end))
 
     assert (view.worker_id, view.effective_until) == (None, None)
     assert (view.attempt, view.fence, view.started_at) == (1, 101, NOON)
@@ -265,13 +265,13 @@ def test_when_an_attempt_ends_nobody_holds_a_lease(end: e.EventBody) -> None:
     ],
 )
 def test_a_failure_is_told_with_its_category(end: e.EventBody, failure: tuple[str, str]) -> None:
-    view = fold(told(pending(), started(), end))
+    view = fold(emit(pending(), started(), end))
 
     assert (view.error, view.error_category) == failure
 
 
 def test_a_failure_is_remembered_while_the_task_is_tried_again() -> None:
-    view = fold(told(pending(), started(), processing_failed(), started(2)))
+    view = fold(emit(pending(), started(), processing_failed(), started(2)))
 
     assert (view.state, view.error, view.attempt) == (TaskState.PROCESSING, "reset", 2)
 
@@ -287,31 +287,31 @@ def test_a_failure_is_remembered_while_the_task_is_tried_again() -> None:
     ids=["completed", "in review", "resumed", "resumed into waiting"],
 )
 def test_a_failure_is_forgotten_with_a_result_or_a_new_round(later: list[e.EventBody]) -> None:
-    view = fold(told(pending(), started(), processing_failed(), *later))
+    view = fold(emit(pending(), started(), processing_failed(), *later))
 
     assert (view.error, view.error_category) == (None, None)
 
 
 def test_a_resumed_task_is_pending_in_its_new_round_and_keeps_its_count_of_attempts() -> None:
-    view = fold(told(pending(), started(), failed(), pending(2)))
+    view = fold(emit(pending(), started(), failed(), pending(2)))
 
     assert (view.state, view.round, view.attempt) == (TaskState.PENDING, 2, 1)
 
 
 def test_a_task_resumed_behind_its_parents_is_waiting_in_its_new_round() -> None:
-    view = fold(told(cancelled(), waiting(2)))
+    view = fold(emit(cancelled(), waiting(2)))
 
     assert (view.state, view.round, view.complete) == (TaskState.WAITING, 2, True)
 
 
 def test_a_pending_of_the_same_round_keeps_the_failure() -> None:
-    view = fold(told(pending(), started(), processing_failed(), pending()))
+    view = fold(emit(pending(), started(), processing_failed(), pending()))
 
     assert (view.state, view.error) == (TaskState.PENDING, "reset")
 
 
 def test_an_approved_task_is_completed_by_the_event_that_follows() -> None:
-    history = told(pending(), started(), submitted(), APPROVED, completed())
+    history = emit(pending(), started(), submitted(), APPROVED, completed())
 
     states = [fold(history[:length]).state for length in (3, 4, 5)]
 
@@ -319,11 +319,11 @@ def test_an_approved_task_is_completed_by_the_event_that_follows() -> None:
 
 
 def test_a_task_sent_back_by_its_reviewer_is_pending() -> None:
-    assert fold(told(pending(), started(), submitted(), REVISION)).state is TaskState.PENDING
+    assert fold(emit(pending(), started(), submitted(), REVISION)).state is TaskState.PENDING
 
 
 def test_a_task_rests_until_it_is_unparked() -> None:
-    history = told(pending(), started(), parked(), ADDED, UNPARKED)
+    history = emit(pending(), started(), parked(), ADDED, UNPARKED)
 
     states = [fold(history[:length]).state for length in (3, 4, 5)]
 
@@ -336,9 +336,9 @@ def test_a_task_rests_until_it_is_unparked() -> None:
     ids=["pending", "processing", "in review"],
 )
 def test_what_may_be_spent_is_no_state_of_a_task(before: list[e.EventBody]) -> None:
-    view = fold(told(*before))
+    view = fold(emit(*before))
 
-    after = fold(told(*before, ADDED))
+    after = fold(emit(*before, ADDED))
 
     sequence = len(before) + 1
     assert after == replace(view, last_sequence=sequence, updated_at=at(sequence))

@@ -6,14 +6,14 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core import commands as c
-from longshore.core.budgets import Budget, Scope
-from longshore.core.changes import Change
+from longshore.core.budgets import Budget, BudgetScope
 from longshore.core.events.folding import TaskView, fold
-from longshore.core.failures import ErrorCategory, Failure
-from longshore.core.numbers import NO_NUMBERS, NumberSet
-from longshore.core.rows import TaskRow, TaskSpec
-from longshore.core.task import apply, create
+from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.changes import Change
+from longshore.core.tasks.failures import ErrorCategory, Failure
+from longshore.core.tasks.rows import TaskRow, TaskSpec
+from longshore.core.tasks.task import apply, create
 
 NOON = datetime(2026, 1, 3, 12, 0, tzinfo=UTC)
 LASTS = timedelta(seconds=45)
@@ -38,24 +38,24 @@ def commands_for(row: TaskRow) -> list[c.Command]:
     """Whatever may be asked of a task; most of it is refused in most states."""
     fence = row.fence
     return [
-        c.Claim(worker_id="w", process_id=7, lasts=LASTS),
-        c.Renew(fence=fence, lasts=LASTS),
+        c.Claim(worker_id="w", process_id=7, lease_duration=LASTS),
+        c.Renew(fence=fence, lease_duration=LASTS),
         c.Release(fence=fence, reason="drain"),
-        c.AttemptFailed(fence=fence, failure=NETWORK, roll=0.5, duration=LASTS),
-        c.AttemptFailed(fence=fence, failure=AUTH, roll=0.5, duration=LASTS),
+        c.AttemptFailed(fence=fence, failure=NETWORK, jitter=0.5, duration=LASTS),
+        c.AttemptFailed(fence=fence, failure=AUTH, jitter=0.5, duration=LASTS),
         c.Complete(fence=fence, result=None, duration=LASTS),
-        c.TimeOut(fence=fence, timeout=LASTS, elapsed=LASTS, signal="SIGTERM", roll=0.5),
-        c.LeaseEnded(fence=fence, margin=timedelta(), holder_gone=True),
+        c.TimeOut(fence=fence, timeout=LASTS, elapsed=LASTS, signal="SIGTERM", jitter=0.5),
+        c.LeaseEnded(fence=fence, margin=timedelta(), holder_dead=True),
         c.FailTask(failure=AUTH, source="dlq", margin=timedelta()),
         c.RequestCancel(by="ann"),
         c.ConfirmCancel(fence=fence),
         c.RequestRevision(feedback="shorter", by="ann"),
         c.Approve(by="ann"),
         c.Resume(round=row.round + 1, by="ann"),
-        c.ParentsDone(numbers=NumberSet([1])),
-        c.Park(fence=fence, scope=Scope.TASK, reason="all is spent", duration=LASTS),
-        c.Unpark(scope=Scope.TASK, by="ann"),
-        c.AddBudget(more=Budget(usd=1.0), by="ann", request_id=f"r{row.version}"),
+        c.ParentsCompleted(numbers=NumberSet([1])),
+        c.Park(fence=fence, scope=BudgetScope.TASK, reason="all is spent", duration=LASTS),
+        c.Unpark(scope=BudgetScope.TASK, by="ann"),
+        c.AddBudget(amount=Budget(usd=1.0), by="ann", request_id=f"r{row.version}"),
     ]
 
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from longshore.core.events.codec import index_keys
 from longshore.core.events.event import Event
-from longshore.core.events.keys import index_keys
 from longshore.core.events.types import (
     EntityType,
     EventBody,

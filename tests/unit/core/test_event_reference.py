@@ -5,14 +5,14 @@ from longshore.core.events import types as e
 
 
 def test_no_two_properties_of_an_event_share_a_name() -> None:
-    for doc in codec.describe():
+    for doc in codec.event_docs():
         names = [part.name for part in doc.properties]
 
         assert len(set(names)) == len(names), doc.name
 
 
 def test_the_reference_lists_every_event_once_with_what_it_tells() -> None:
-    docs = {doc.name: doc for doc in codec.describe()}
+    docs = {doc.name: doc for doc in codec.event_docs()}
 
     assert list(docs) == list(codec.EVENT_TYPES)
     heartbeat = docs["Task Heartbeat"]
@@ -23,7 +23,7 @@ def test_the_reference_lists_every_event_once_with_what_it_tells() -> None:
 
 
 def test_the_reference_names_each_property_with_its_kind() -> None:
-    docs = {doc.name: doc for doc in codec.describe()}
+    docs = {doc.name: doc for doc in codec.event_docs()}
 
     shown = [(part.name, part.kind, part.optional) for part in docs["Task Heartbeat"].properties]
 
@@ -53,7 +53,7 @@ def test_the_reference_names_each_property_with_its_kind() -> None:
 
 
 def test_the_reference_shows_what_is_inside_lists() -> None:
-    docs = {doc.name: doc for doc in codec.describe()}
+    docs = {doc.name: doc for doc in codec.event_docs()}
 
     shown = {part.name: part.kind for part in docs["Job Created"].properties}
 
@@ -70,7 +70,7 @@ def test_the_reference_shows_what_is_inside_lists() -> None:
 
 
 def test_the_reference_marks_what_ends_a_task_or_a_job() -> None:
-    terminal = {doc.name for doc in codec.describe() if doc.terminal}
+    terminal = {doc.name for doc in codec.event_docs() if doc.terminal}
 
     assert terminal == {
         "Task Completed",

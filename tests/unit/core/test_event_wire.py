@@ -7,7 +7,7 @@ import pytest
 
 from longshore.core.events import codec
 from longshore.core.events import types as e
-from longshore.core.events.event import Context
+from longshore.core.events.event import EventContext
 from tests.unit.core.event_samples import (
     AT,
     COMPLETED,
@@ -74,7 +74,7 @@ def test_an_event_on_the_wire_has_all_keys_and_nothing_else() -> None:
 
 
 def test_a_context_without_a_worker_does_not_name_one() -> None:
-    event = an_event(STARTED, context=Context(origin="producer", source="user"))
+    event = an_event(STARTED, context=EventContext(origin="producer", source="user"))
 
     wire = codec.to_wire(event, environment="dev")
 

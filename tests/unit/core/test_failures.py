@@ -9,16 +9,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from longshore.core.failures import (
+from longshore.core.tasks.failures import (
     MESSAGE_LIMIT,
     ErrorCategory,
-    Failed,
     Failure,
+    FailureRaised,
     failure_of,
     failure_of_exit,
-    late_text,
+    timeout_text,
 )
-from longshore.core.secret_shapes import MASK
+from longshore.core.text.secrets import MASK
 from longshore.errors import Fail, Retry
 
 MINUTE = timedelta(minutes=1)
@@ -242,7 +242,7 @@ def test_exit_code_zero_is_no_failure() -> None:
 
 
 def test_an_attempt_whose_time_was_up_says_how_long_it_had() -> None:
-    assert late_text(timedelta(seconds=2.5)) == "no result within 2.5 s"
+    assert timeout_text(timedelta(seconds=2.5)) == "no result within 2.5 s"
 
 
 def test_a_failure_survives_pickle() -> None:
@@ -254,5 +254,5 @@ def test_a_failure_survives_pickle() -> None:
 def test_who_knows_already_why_it_failed_is_believed() -> None:
     known = Failure(category=ErrorCategory.AUTH, message="no key is set", retry=False)
 
-    assert failure_of(Failed(known)) is known
-    assert str(Failed(known)) == "no key is set"
+    assert failure_of(FailureRaised(known)) is known
+    assert str(FailureRaised(known)) == "no key is set"

@@ -6,8 +6,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.graph import Addition, Graph, request_mark
-from longshore.core.numbers import NO_NUMBERS, NumberSet
+from longshore.core.jobs.graph import Addition, Graph, request_hash
+from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
 
 
 def a_graph(*parents: tuple[int, ...]) -> Graph:
@@ -30,24 +30,24 @@ DIAMOND = a_graph((), (0,), (0,), (1, 2), ())
 
 
 def test_everything_that_depends_on_a_task_is_behind_it_near_or_far() -> None:
-    assert DIAMOND.behind([0]) == NumberSet([1, 2, 3])
-    assert DIAMOND.behind([1]) == NumberSet([3])
-    assert DIAMOND.behind([1, 2]) == NumberSet([3])
+    assert DIAMOND.descendants_of([0]) == NumberSet([1, 2, 3])
+    assert DIAMOND.descendants_of([1]) == NumberSet([3])
+    assert DIAMOND.descendants_of([1, 2]) == NumberSet([3])
 
 
 def test_nothing_is_behind_the_last_task_or_behind_no_task() -> None:
-    assert DIAMOND.behind([3, 4]) == NO_NUMBERS
-    assert DIAMOND.behind([]) == NO_NUMBERS
+    assert DIAMOND.descendants_of([3, 4]) == NO_NUMBERS
+    assert DIAMOND.descendants_of([]) == NO_NUMBERS
 
 
 def test_a_task_that_is_asked_for_is_listed_only_if_it_is_behind_another() -> None:
-    assert DIAMOND.behind([0, 1]) == NumberSet([1, 2, 3])
+    assert DIAMOND.descendants_of([0, 1]) == NumberSet([1, 2, 3])
 
 
 def test_a_long_chain_is_followed_to_its_end() -> None:
     chain = a_graph((), *((number,) for number in range(5_000)))
 
-    assert len(chain.behind([0])) == 5_000
+    assert len(chain.descendants_of([0])) == 5_000
 
 
 @given(graphs(), st.data())
@@ -56,7 +56,7 @@ def test_a_task_is_behind_others_if_one_of_its_parents_is_one_of_them_or_behind_
 ) -> None:
     numbers = data.draw(st.sets(st.integers(0, max(len(graph.keys) - 1, 0))))
 
-    behind = graph.behind(numbers)
+    behind = graph.descendants_of(numbers)
 
     for child, parents in enumerate(graph.parents):
         assert (child in behind) == any(p in numbers or p in behind for p in parents)
@@ -68,26 +68,26 @@ def test_a_graph_comes_back_from_json_as_it_was(graph: Graph) -> None:
 
 
 def test_only_those_that_name_a_task_are_directly_behind_it() -> None:
-    assert DIAMOND.directly_behind(0) == [1, 2]
-    assert DIAMOND.directly_behind(4) == []
+    assert DIAMOND.dependents_of(0) == [1, 2]
+    assert DIAMOND.dependents_of(4) == []
 
 
 def test_what_was_added_by_whom_is_kept_with_the_graph() -> None:
     first, second = (
-        Addition(request_mark("one"), "body", 3, 1),
-        Addition(request_mark("two"), "body", 4, 1),
+        Addition(request_hash("one"), "body", 3, 1),
+        Addition(request_hash("two"), "body", 4, 1),
     )
     grown = replace(DIAMOND, additions=(first, second))
 
     again = Graph.from_json(json.loads(json.dumps(grown.to_json())))
 
     assert again == grown
-    assert again.added_by(request_mark("two")) == second
-    assert again.added_by(request_mark("three")) is None
+    assert again.find_addition(request_hash("two")) == second
+    assert again.find_addition(request_hash("three")) is None
 
 
 def test_a_graph_is_known_as_it_was_before() -> None:
     first, second = Addition("one", "body", 3, 1), Addition("two", "body", 4, 1)
     grown = replace(DIAMOND, additions=(first, second))
 
-    assert grown.before(4) == replace(a_graph((), (0,), (0,), (1, 2)), additions=(first,))
+    assert grown.truncated(4) == replace(a_graph((), (0,), (0,), (1, 2)), additions=(first,))

@@ -5,8 +5,6 @@ from datetime import timedelta
 
 import pytest
 
-from longshore.core import commands as c
-from longshore.core import task as tasks
 from longshore.core.events.event import Event
 from longshore.core.events.folding import EVENT_TO_STATE
 from longshore.core.events.types import (
@@ -18,13 +16,15 @@ from longshore.core.events.types import (
 from longshore.core.health import (
     CheckedTask,
     Health,
-    HealthLimits,
     HealthPolicy,
-    checked,
+    HealthThresholds,
+    check_task,
     report_of,
 )
-from longshore.core.rows import TaskRow
-from longshore.core.states import TaskState
+from longshore.core.tasks import commands as c
+from longshore.core.tasks import task as tasks
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import TaskState
 from tests.factories import LASTS, MARGIN, NOON, SECOND, TENANT, a_lease, a_spec, a_task, changed
 
 MINUTE = timedelta(minutes=1)
@@ -55,7 +55,7 @@ def test_a_running_task_is_reported_with_all_that_a_person_asks_first() -> None:
         last_event_at=NOON - 6 * MINUTE,
     )
 
-    assert checked(row, now=NOON, policy=POLICY) == CheckedTask(
+    assert check_task(row, now=NOON, policy=POLICY) == CheckedTask(
         task_id=row.id,
         attempt=2,
         health=Health.WARNING,
@@ -72,20 +72,20 @@ def test_a_running_task_is_reported_with_all_that_a_person_asks_first() -> None:
 def test_only_a_task_that_is_processing_has_a_health(state: TaskState) -> None:
     row = a_task(state=state, last_event_at=NOON - timedelta(days=9))
 
-    assert checked(row, now=NOON, policy=POLICY) is None
+    assert check_task(row, now=NOON, policy=POLICY) is None
 
 
 @pytest.mark.parametrize("missing", ["lease", "started_at"])
 def test_a_row_that_could_not_be_is_stepped_over(missing: str) -> None:
     row = replace(a_task(state=TaskState.PROCESSING), **{missing: None})
 
-    assert checked(row, now=NOON, policy=POLICY) is None
+    assert check_task(row, now=NOON, policy=POLICY) is None
 
 
 def test_a_task_without_events_was_last_seen_when_it_was_started() -> None:
     row = replace(running("a", since=7 * MINUTE, silent=SECOND), last_event_at=None)
 
-    found = checked(row, now=NOON, policy=POLICY)
+    found = check_task(row, now=NOON, policy=POLICY)
 
     assert found is not None
     assert found.silence == 7 * MINUTE
@@ -93,7 +93,7 @@ def test_a_task_without_events_was_last_seen_when_it_was_started() -> None:
 
 
 def test_a_clock_ahead_of_ours_makes_nothing_negative() -> None:
-    found = checked(running("a", since=-MINUTE, silent=-MINUTE), now=NOON, policy=POLICY)
+    found = check_task(running("a", since=-MINUTE, silent=-MINUTE), now=NOON, policy=POLICY)
 
     assert found is not None
     assert (found.elapsed, found.silence) == (timedelta(0), timedelta(0))
@@ -110,18 +110,18 @@ def test_the_last_event_is_told_as_history_has_it_whatever_else_happens_to_the_r
     told: list[Event] = []
     row = a_task()
     for command in (
-        c.Claim(worker_id="w", process_id=1, lasts=LASTS),
+        c.Claim(worker_id="w", process_id=1, lease_duration=LASTS),
         c.SaveCheckpoint(fence=1, key="k"),
         c.RequestCancel(by="ann"),
-        c.Renew(fence=1, process_id=1, lasts=LASTS),
+        c.Renew(fence=1, process_id=1, lease_duration=LASTS),
         c.SaveCheckpoint(fence=1, key="l"),
-        c.Renew(fence=1, process_id=1, lasts=LASTS),
-        c.LeaseEnded(fence=1, margin=MARGIN, holder_gone=True),
+        c.Renew(fence=1, process_id=1, lease_duration=LASTS),
+        c.LeaseEnded(fence=1, margin=MARGIN, holder_dead=True),
     ):
         change = changed(tasks.apply(row, command, now=NOON, change_id=f"c-{len(told)}"))
         told += change.events
         row = change.row
-        found = checked(row, now=NOON, policy=POLICY)
+        found = check_task(row, now=NOON, policy=POLICY)
 
         assert found is None or found.last_event_type == told[-1].type
 
@@ -190,39 +190,39 @@ def test_each_task_is_judged_by_its_own_policy() -> None:
 @pytest.mark.parametrize(
     ("own", "expected"),
     [
-        (HealthLimits(), POLICY),
-        (HealthLimits(longest_run=3 * MINUTE), replace(POLICY, longest_run=3 * MINUTE)),
-        (HealthLimits(healthy_within=MINUTE), replace(POLICY, healthy_within=MINUTE)),
+        (HealthThresholds(), POLICY),
+        (HealthThresholds(longest_run=3 * MINUTE), replace(POLICY, longest_run=3 * MINUTE)),
+        (HealthThresholds(healthy_within=MINUTE), replace(POLICY, healthy_within=MINUTE)),
         (
-            HealthLimits(healthy_within=30 * MINUTE),
+            HealthThresholds(healthy_within=30 * MINUTE),
             replace(POLICY, healthy_within=30 * MINUTE, warning_within=30 * MINUTE),
         ),
-        (HealthLimits(warning_within=30 * MINUTE), replace(POLICY, warning_within=30 * MINUTE)),
+        (HealthThresholds(warning_within=30 * MINUTE), replace(POLICY, warning_within=30 * MINUTE)),
         (
-            HealthLimits(warning_within=MINUTE),
+            HealthThresholds(warning_within=MINUTE),
             replace(POLICY, healthy_within=MINUTE, warning_within=MINUTE),
         ),
         (
-            HealthLimits(healthy_within=MINUTE, warning_within=2 * MINUTE),
+            HealthThresholds(healthy_within=MINUTE, warning_within=2 * MINUTE),
             replace(POLICY, healthy_within=MINUTE, warning_within=2 * MINUTE),
         ),
     ],
 )
 def test_what_a_definition_does_not_say_is_as_usual(
-    own: HealthLimits, expected: HealthPolicy
+    own: HealthThresholds, expected: HealthPolicy
 ) -> None:
-    assert own.within(POLICY) == expected
+    assert own.applied_to(POLICY) == expected
 
 
 @pytest.mark.parametrize("name", ["longest_run", "healthy_within", "warning_within"])
 def test_a_definition_cannot_ask_for_no_time(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be longer than zero"):
-        HealthLimits(**{name: timedelta(0)})
+        HealthThresholds(**{name: timedelta(0)})
 
 
 def test_a_definition_cannot_warn_before_it_stops_being_healthy() -> None:
     with pytest.raises(ValueError, match="warning_within must be no shorter"):
-        HealthLimits(healthy_within=2 * MINUTE, warning_within=MINUTE)
+        HealthThresholds(healthy_within=2 * MINUTE, warning_within=MINUTE)
 
 
 def test_only_what_a_person_should_look_at_now_is_urgent() -> None:

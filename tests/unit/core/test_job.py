@@ -4,15 +4,15 @@ from collections.abc import Iterable
 
 import pytest
 
-from longshore.core.changes import Reason
 from longshore.core.events import types as e
-from longshore.core.events.event import Context
-from longshore.core.job import IntentDone, ResumeJob, tells
-from longshore.core.numbers import NO_NUMBERS, NumberSet
-from longshore.core.rows import Intent, IntentKind
-from longshore.core.states import JobState, TaskState
+from longshore.core.events.event import EventContext
+from longshore.core.jobs.job import IntentDone, ResumeJob, needs_statuses
+from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
+from longshore.core.tasks.changes import RefusalReason
+from longshore.core.tasks.rows import Intent, IntentKind
+from longshore.core.tasks.states import JobState, TaskState
 from tests.factories import NOON, a_cancel_request, a_job, an_intent
-from tests.unit.core.job_steps import (
+from tests.unit.core.job_commands import (
     CANCELLED,
     COMPLETED,
     FAILED,
@@ -25,7 +25,7 @@ from tests.unit.core.job_steps import (
     refusal_of,
 )
 
-OPERATOR = Context(origin="operator", source="user")
+OPERATOR = EventContext(origin="operator", source="user")
 
 
 def resume(*numbers: int, blocked: Iterable[int] = (), intent: Intent | None = None) -> ResumeJob:
@@ -59,12 +59,12 @@ class TestTasksEnded:
         assert bodies(change) == [
             e.JobCompleted(job_id=row.id, total_tasks=2, task_statuses=STATUSES, round=1)
         ]
-        assert change.events[0].context == Context(origin="dispatcher")
+        assert change.events[0].context == EventContext(origin="dispatcher")
 
     def test_an_end_that_is_recorded_changes_nothing_the_second_time(self) -> None:
         row = a_job(2, completed=[0])
 
-        assert refusal_of(row, ends(an_end(0))).reason is Reason.NOTHING_TO_DO
+        assert refusal_of(row, ends(an_end(0))).reason is RefusalReason.NOTHING_TO_DO
 
     def test_the_first_failure_is_told_and_the_second_is_not(self) -> None:
         row = a_job(4)
@@ -121,7 +121,10 @@ class TestTasksEnded:
     def test_the_first_word_about_a_task_is_the_last_of_its_round(self) -> None:
         row = a_job(2, completed=[0])
 
-        assert refusal_of(row, ends(an_end(0, FAILED, blocks=[1]))).reason is Reason.NOTHING_TO_DO
+        assert (
+            refusal_of(row, ends(an_end(0, FAILED, blocks=[1]))).reason
+            is RefusalReason.NOTHING_TO_DO
+        )
 
     def test_an_end_from_before_a_resume_that_is_under_way_is_passed_over(self) -> None:
         row = a_job(2, round=2, intents=(an_intent(numbers=NumberSet([0]), round=2),))
@@ -130,13 +133,13 @@ class TestTasksEnded:
         current = change_of(row, ends(an_end(0, FAILED, round=2)))
         other = change_of(row, ends(an_end(1, round=1)))
 
-        assert stale.reason is Reason.NOTHING_TO_DO
+        assert stale.reason is RefusalReason.NOTHING_TO_DO
         assert current.row.failed == NumberSet([0])
         assert other.row.completed == NumberSet([1])
 
     def test_a_job_that_is_over_and_has_not_told_so_tells_it_when_it_is_looked_at(self) -> None:
-        completed = a_job(2, completed=[0, 1], end_told_in=0)
-        cancelled = a_job(2, round=2, cancelled=[0], blocked=[1], end_told_in=1)
+        completed = a_job(2, completed=[0, 1], end_emitted_round=0)
+        cancelled = a_job(2, round=2, cancelled=[0], blocked=[1], end_emitted_round=1)
 
         ended, called_off = change_of(completed, ends()), change_of(cancelled, ends())
 
@@ -144,21 +147,21 @@ class TestTasksEnded:
             e.JobCompleted(job_id=completed.id, total_tasks=2, task_statuses=STATUSES, round=1)
         ]
         assert bodies(called_off) == [e.JobCancelled(job_id=cancelled.id, by="user", round=2)]
-        assert (ended.row.end_told_in, called_off.row.end_told_in) == (1, 2)
+        assert (ended.row.end_emitted_round, called_off.row.end_emitted_round) == (1, 2)
         for change in (ended, called_off):
             assert change.row.finished_at == NOON
-            assert refusal_of(change.row, ends()).reason is Reason.NOTHING_TO_DO
+            assert refusal_of(change.row, ends()).reason is RefusalReason.NOTHING_TO_DO
 
     def test_a_job_that_runs_or_has_failed_has_nothing_to_tell_when_it_is_looked_at(self) -> None:
         for row in (a_job(2, completed=[0]), a_job(2, failed=[0, 1])):
-            assert not row.untold
-            assert refusal_of(row, ends()).reason is Reason.NOTHING_TO_DO
+            assert not row.end_unreported
+            assert refusal_of(row, ends()).reason is RefusalReason.NOTHING_TO_DO
 
     @pytest.mark.parametrize("state", [COMPLETED, FAILED, CANCELLED])
     def test_the_end_of_the_last_task_that_was_to_be_created_closes_the_creation(
         self, state: TaskState
     ) -> None:
-        creation = an_intent(IntentKind.CREATE, numbers=NumberSet.up_to(2), round=1)
+        creation = an_intent(IntentKind.CREATE, numbers=NumberSet.below(2), round=1)
         row = a_job(2, completed=[0], intents=(creation,))
 
         assert change_of(row, ends(an_end(1, state))).row.intents == ()
@@ -166,7 +169,7 @@ class TestTasksEnded:
     @pytest.mark.parametrize(
         ("kind", "numbers"),
         [
-            (IntentKind.CREATE, NumberSet.up_to(2)),
+            (IntentKind.CREATE, NumberSet.below(2)),
             (IntentKind.CREATE, NO_NUMBERS),  # of a version that did not name them
             (IntentKind.ADD, NumberSet([1])),
             (IntentKind.CANCEL, NumberSet([1])),
@@ -189,24 +192,24 @@ class TestTasksEnded:
         assert change.row.cancelled == NumberSet([0])
 
 
-class TestTells:
+class TestEvents:
     def test_statuses_are_needed_for_the_first_failure_of_a_round(self) -> None:
         failing = [an_end(0, FAILED)]
 
-        assert tells(a_job(3), failing)
-        assert not tells(a_job(3, failed=[1]), failing)
-        assert tells(a_job(3, failed=[1], round=2, failure_told_in=1), failing)
+        assert needs_statuses(a_job(3), failing)
+        assert not needs_statuses(a_job(3, failed=[1]), failing)
+        assert needs_statuses(a_job(3, failed=[1], round=2, failure_emitted_round=1), failing)
 
     def test_statuses_are_needed_for_the_end_of_a_job_that_completes(self) -> None:
-        assert tells(a_job(2, completed=[0]), [an_end(1)])
-        assert not tells(a_job(3, completed=[0]), [an_end(1)])
-        assert tells(a_job(1, completed=[0], end_told_in=0), [])
+        assert needs_statuses(a_job(2, completed=[0]), [an_end(1)])
+        assert not needs_statuses(a_job(3, completed=[0]), [an_end(1)])
+        assert needs_statuses(a_job(1, completed=[0], end_emitted_round=0), [])
 
     def test_statuses_are_not_needed_for_what_is_told_already(self) -> None:
-        assert not tells(a_job(2, completed=[0, 1]), [an_end(1)])
+        assert not needs_statuses(a_job(2, completed=[0, 1]), [an_end(1)])
 
     def test_statuses_are_not_needed_for_a_cancellation(self) -> None:
-        assert not tells(a_job(1), [an_end(0, CANCELLED)])
+        assert not needs_statuses(a_job(1), [an_end(0, CANCELLED)])
 
 
 class TestResume:
@@ -260,17 +263,17 @@ class TestResume:
     def test_only_what_failed_or_was_cancelled_is_resumed(self, numbers: tuple[int, ...]) -> None:
         row = a_job(3, completed=[0], failed=[1])
 
-        assert refusal_of(row, resume(*numbers)).reason is Reason.WRONG_STATE
+        assert refusal_of(row, resume(*numbers)).reason is RefusalReason.WRONG_STATE
 
     def test_nothing_is_resumed_behind_a_task_that_is_not(self) -> None:
         row = a_job(2, failed=[0], cancelled=[1])
 
-        assert refusal_of(row, resume(1, blocked=[1])).reason is Reason.WRONG_STATE
+        assert refusal_of(row, resume(1, blocked=[1])).reason is RefusalReason.WRONG_STATE
 
     def test_nothing_is_resumed_while_the_job_is_being_cancelled(self) -> None:
         row = a_job(2, failed=[0], cancel=a_cancel_request())
 
-        assert refusal_of(row, resume(0)).reason is Reason.WRONG_STATE
+        assert refusal_of(row, resume(0)).reason is RefusalReason.WRONG_STATE
 
 
 class TestIntentDone:
@@ -285,7 +288,7 @@ class TestIntentDone:
     def test_an_intent_is_closed_once(self) -> None:
         row = a_job(intents=(an_intent(id="second"),))
 
-        assert refusal_of(row, IntentDone(intent_id="first")).reason is Reason.NOTHING_TO_DO
+        assert refusal_of(row, IntentDone(intent_id="first")).reason is RefusalReason.NOTHING_TO_DO
 
 
 class TestState:

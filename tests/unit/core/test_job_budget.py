@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 
 from longshore.core.budgets import Allowance, Budget
-from longshore.core.changes import Reason
 from longshore.core.events import types as e
-from longshore.core.events.event import Context
-from longshore.core.job import AddJobBudget, IntentDone
-from longshore.core.rows import IntentKind, JobRow
+from longshore.core.events.event import EventContext
+from longshore.core.jobs.job import AddJobBudget, IntentDone
+from longshore.core.tasks.changes import RefusalReason
+from longshore.core.tasks.rows import IntentKind, JobRow
 from tests.factories import a_cancel_request, a_job, an_intent
-from tests.unit.core.job_steps import bodies, change_of, refusal_of
+from tests.unit.core.job_commands import bodies, change_of, refusal_of
 
 INTENT = an_intent(IntentKind.UNPARK, round=1)
 ADD = AddJobBudget(
-    more=Budget(usd=1.0, tokens=5, minutes=2.0), by="ann", request_id="r1", intent=INTENT
+    amount=Budget(usd=1.0, tokens=5, minutes=2.0), by="ann", request_id="r1", intent=INTENT
 )
 
 
@@ -24,19 +24,19 @@ def test_what_is_added_is_written_down_with_what_is_left_to_do() -> None:
 
     change = change_of(row, ADD)
 
-    assert change.row.allowance == Allowance(added=ADD.more, requests=("r1",))
+    assert change.row.allowance == Allowance(added=ADD.amount, requests=("r1",))
     assert (change.row.intents, change.row.state) == ((INTENT,), row.state)
     assert bodies(change) == [
         e.JobBudgetAdded(job_id=row.id, by="ann", usd=1.0, tokens=5, minutes=2.0)
     ]
-    assert change.events[0].context == Context(origin="operator", source="user")
-    assert change.promised
+    assert change.events[0].context == EventContext(origin="operator", source="user")
+    assert change.durable
 
 
 def test_the_same_request_adds_once_and_another_adds_to_it() -> None:
     row = change_of(a_job(3), ADD).row
 
-    assert refusal_of(row, ADD).reason is Reason.NOTHING_TO_DO
+    assert refusal_of(row, ADD).reason is RefusalReason.NOTHING_TO_DO
     other = an_intent(IntentKind.UNPARK, id="intent-2", round=1)
     after = change_of(row, replace(ADD, request_id="r2", intent=other)).row
     assert after.allowance is not None
@@ -61,7 +61,7 @@ def test_what_is_done_is_taken_off_the_list_and_the_budget_stays() -> None:
     ids=["completed", "cancelled"],
 )
 def test_nothing_is_added_to_a_job_of_which_nothing_is_left_to_do(row: JobRow) -> None:
-    assert refusal_of(row, ADD).reason is Reason.ENDED
+    assert refusal_of(row, ADD).reason is RefusalReason.ENDED
 
 
 @pytest.mark.parametrize(

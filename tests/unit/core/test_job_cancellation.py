@@ -2,21 +2,29 @@
 
 import pytest
 
-from longshore.core.changes import Reason
 from longshore.core.events import types as e
-from longshore.core.job import CancelJob
-from longshore.core.numbers import NumberSet
-from longshore.core.rows import CancelRequest, IntentKind, JobRow
-from longshore.core.states import JobState
+from longshore.core.jobs.job import CancelJob
+from longshore.core.jobs.numbers import NumberSet
+from longshore.core.tasks.changes import RefusalReason
+from longshore.core.tasks.rows import CancelRequest, IntentKind, JobRow
+from longshore.core.tasks.states import JobState
 from tests.factories import SECOND, a_cancel_request, a_job, an_intent
-from tests.unit.core.job_steps import CANCELLED, LATER, an_end, bodies, change_of, ends, refusal_of
+from tests.unit.core.job_commands import (
+    CANCELLED,
+    LATER,
+    an_end,
+    bodies,
+    change_of,
+    ends,
+    refusal_of,
+)
 
 
 class TestCancel:
     COMMAND = CancelJob(by="bob", reason="too late")
 
     def test_a_cancellation_is_written_down_before_it_is_carried_out(self) -> None:
-        intent = an_intent(IntentKind.CANCEL, numbers=NumberSet.up_to(3), round=1)
+        intent = an_intent(IntentKind.CANCEL, numbers=NumberSet.below(3), round=1)
 
         change = change_of(a_job(3), CancelJob(by="bob", reason="too late", intent=intent))
 
@@ -83,9 +91,9 @@ class TestCancel:
     def test_what_has_ended_cannot_be_cancelled(self, row: JobRow) -> None:
         refusal = refusal_of(row, self.COMMAND)
 
-        assert (refusal.reason, refusal.detail) == (Reason.ENDED, f"the job is {row.state}")
+        assert (refusal.reason, refusal.detail) == (RefusalReason.ENDED, f"the job is {row.state}")
 
     def test_asking_twice_changes_nothing(self) -> None:
         row = a_job(2, cancel=a_cancel_request())
 
-        assert refusal_of(row, self.COMMAND).reason is Reason.NOTHING_TO_DO
+        assert refusal_of(row, self.COMMAND).reason is RefusalReason.NOTHING_TO_DO

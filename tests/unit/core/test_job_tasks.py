@@ -2,19 +2,19 @@
 
 import pytest
 
-from longshore.core import job
-from longshore.core.changes import Reason
 from longshore.core.events import types as e
-from longshore.core.events.event import Context
-from longshore.core.job import AddTasks
-from longshore.core.numbers import NumberSet
-from longshore.core.rows import IntentKind, JobRow
-from longshore.core.states import JobState
+from longshore.core.events.event import EventContext
+from longshore.core.jobs import job
+from longshore.core.jobs.job import AddTasks
+from longshore.core.jobs.numbers import NumberSet
+from longshore.core.tasks.changes import RefusalReason
+from longshore.core.tasks.rows import IntentKind, JobRow
+from longshore.core.tasks.states import JobState
 from tests.factories import NOON, a_cancel_request, a_document, a_job, a_job_spec, an_intent
-from tests.unit.core.job_steps import bodies, change_of, refusal_of
+from tests.unit.core.job_commands import bodies, change_of, refusal_of
 
 GRAPH = a_document('{"keys":["t0"]}')
-PRODUCER = Context(origin="producer", source="user")
+PRODUCER = EventContext(origin="producer", source="user")
 
 
 class TestCreate:
@@ -48,7 +48,7 @@ class TestCreate:
         assert (change.row.last_sequence, change.row.last_event_at) == (1, NOON)
 
     def test_rows_that_are_still_to_be_created_are_an_intent(self) -> None:
-        intent = an_intent(IntentKind.CREATE, numbers=NumberSet.up_to(2), round=1)
+        intent = an_intent(IntentKind.CREATE, numbers=NumberSet.below(2), round=1)
 
         change = job.create(
             a_job_spec(), self.TASKS, GRAPH, now=NOON, change_id="first", intent=intent
@@ -84,11 +84,13 @@ class TestAddTasks:
         assert change.row.intents == (first, second)
 
     def test_old_tasks_that_get_dependents_are_remembered(self) -> None:
-        row = a_job(3, grown=NumberSet([0]))
+        row = a_job(3, with_added_dependents=NumberSet([0]))
 
-        change = change_of(row, AddTasks(tasks=self.NEW, graph=GRAPH, grown=NumberSet([2])))
+        change = change_of(
+            row, AddTasks(tasks=self.NEW, graph=GRAPH, with_added_dependents=NumberSet([2]))
+        )
 
-        assert change.row.grown == NumberSet([0, 2])
+        assert change.row.with_added_dependents == NumberSet([0, 2])
 
     def test_a_failed_job_runs_again_with_new_tasks(self) -> None:
         row = a_job(2, failed=[0], blocked=[1])
@@ -119,4 +121,4 @@ class TestAddTasks:
     ) -> None:
         refusal = refusal_of(row, AddTasks(tasks=self.NEW, graph=GRAPH))
 
-        assert (refusal.reason, refusal.detail) == (Reason.ENDED, f"the job is {described}")
+        assert (refusal.reason, refusal.detail) == (RefusalReason.ENDED, f"the job is {described}")

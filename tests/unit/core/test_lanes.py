@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.lanes import LOW_EVERY, lanes_for
-from longshore.core.states import Priority
+from longshore.core.messages import LOW_EVERY, lane_order
+from longshore.core.tasks.states import Priority
 
 
 @given(st.integers(min_value=0))
 def test_every_receive_looks_into_every_lane_once(turn: int) -> None:
-    assert sorted(lanes_for(turn)) == sorted(Priority)
+    assert sorted(lane_order(turn)) == sorted(Priority)
 
 
 @given(st.integers(min_value=0))
 def test_any_eight_receives_in_a_row_begin_with_each_lane_as_often(start: int) -> None:
-    first = Counter(lanes_for(turn)[0] for turn in range(start, start + LOW_EVERY))
+    first = Counter(lane_order(turn)[0] for turn in range(start, start + LOW_EVERY))
 
     assert first == {Priority.HIGH: 6, Priority.NORMAL: 1, Priority.LOW: 1}
 
@@ -35,9 +35,9 @@ def test_any_eight_receives_in_a_row_begin_with_each_lane_as_often(start: int) -
     ],
 )
 def test_the_lower_lanes_have_their_turns(turn: int, first: Priority) -> None:
-    assert lanes_for(turn)[0] is first
+    assert lane_order(turn)[0] is first
 
 
 def test_after_the_first_lane_the_more_urgent_comes_first() -> None:
-    assert lanes_for(3) == (Priority.NORMAL, Priority.HIGH, Priority.LOW)
-    assert lanes_for(7) == (Priority.LOW, Priority.HIGH, Priority.NORMAL)
+    assert lane_order(3) == (Priority.NORMAL, Priority.HIGH, Priority.LOW)
+    assert lane_order(7) == (Priority.LOW, Priority.HIGH, Priority.NORMAL)

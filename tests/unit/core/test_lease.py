@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.lease import EPOCH_BITS, LeasePolicy, next_fence, over
+from longshore.core.tasks.lease import EPOCH_BITS, LeasePolicy, is_over, next_fence
 from tests.factories import LASTS, MARGIN, NOON, SECOND, a_lease
 
 MICROSECOND = timedelta(microseconds=1)
@@ -15,19 +15,19 @@ MICROSECOND = timedelta(microseconds=1)
 def test_a_lease_is_live_before_its_end_and_not_at_it() -> None:
     lease = a_lease()
 
-    assert lease.live(NOON + LASTS - MICROSECOND)
-    assert not lease.live(NOON + LASTS)
+    assert lease.is_live(NOON + LASTS - MICROSECOND)
+    assert not lease.is_live(NOON + LASTS)
 
 
 def test_others_may_end_a_lease_when_its_end_and_the_margin_have_passed() -> None:
     lease = a_lease()
 
-    assert not over(lease, now=NOON + LASTS + MARGIN - MICROSECOND, margin=MARGIN)
-    assert over(lease, now=NOON + LASTS + MARGIN, margin=MARGIN)
+    assert not is_over(lease, now=NOON + LASTS + MARGIN - MICROSECOND, margin=MARGIN)
+    assert is_over(lease, now=NOON + LASTS + MARGIN, margin=MARGIN)
 
 
 def test_a_lease_outlasts_the_visibility_of_its_message() -> None:
-    assert LeasePolicy(extend_by=30 * SECOND).lasts == 45 * SECOND
+    assert LeasePolicy(extend_by=30 * SECOND).duration == 45 * SECOND
 
 
 def test_a_worker_stops_trusting_its_lease_in_time_to_kill_what_runs() -> None:

@@ -6,19 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.messages import BODY_LIMIT_CHARACTERS, Malformed, body_for, task_named_in
+from longshore.core.messages import (
+    BODY_LIMIT_CHARACTERS,
+    MalformedMessage,
+    message_body,
+    parse_message,
+)
 
 TASK_IDS = st.from_regex(r"[A-Za-z0-9_-]{1,256}", fullmatch=True)
 
 
 @given(TASK_IDS)
 def test_a_message_names_the_task_it_rings_for(task_id: str) -> None:
-    assert json.loads(body_for(task_id)) == {"requestId": task_id}
-    assert task_named_in(body_for(task_id)) == task_id
+    assert json.loads(message_body(task_id)) == {"requestId": task_id}
+    assert parse_message(message_body(task_id)) == task_id
 
 
 def test_whatever_else_a_sender_wrote_is_ignored() -> None:
-    assert task_named_in('{"priority": [1, {}], "requestId": "job-1_a"}') == "job-1_a"
+    assert parse_message('{"priority": [1, {}], "requestId": "job-1_a"}') == "job-1_a"
 
 
 @pytest.mark.parametrize(
@@ -39,22 +44,22 @@ def test_whatever_else_a_sender_wrote_is_ignored() -> None:
     ids=lambda text: text[:30],
 )
 def test_a_message_that_names_no_task_says_why(body: str, reason: str) -> None:
-    malformed = task_named_in(body)
+    malformed = parse_message(body)
 
-    assert malformed == Malformed(reason, body[:200])
+    assert malformed == MalformedMessage(reason, body[:200])
 
 
 def test_a_message_is_read_up_to_the_limit_and_not_beyond() -> None:
-    longest = body_for("a").ljust(BODY_LIMIT_CHARACTERS)
+    longest = message_body("a").ljust(BODY_LIMIT_CHARACTERS)
 
-    too_long = task_named_in(longest + " ")
+    too_long = parse_message(longest + " ")
 
-    assert task_named_in(longest) == "a"
-    assert isinstance(too_long, Malformed)
+    assert parse_message(longest) == "a"
+    assert isinstance(too_long, MalformedMessage)
     assert too_long.reason == f"longer than {BODY_LIMIT_CHARACTERS} characters"
     assert len(too_long.excerpt) == 200
 
 
 @given(st.text(max_size=300))
 def test_no_text_at_all_makes_reading_fail(body: str) -> None:
-    assert isinstance(task_named_in(body), str | Malformed)
+    assert isinstance(parse_message(body), str | MalformedMessage)

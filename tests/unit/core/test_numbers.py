@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.numbers import NO_NUMBERS, NumberSet
+from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
 
 NUMBERS = st.sets(st.integers(0, 300))
 
@@ -48,22 +48,22 @@ def test_no_numbers_are_no_text() -> None:
 
 
 def test_a_set_up_to_a_count_has_all_numbers_below_it() -> None:
-    assert list(NumberSet.up_to(4)) == [0, 1, 2, 3]
-    assert NumberSet.up_to(0) == NO_NUMBERS
+    assert list(NumberSet.below(4)) == [0, 1, 2, 3]
+    assert NumberSet.below(0) == NO_NUMBERS
 
 
 def test_no_number_is_negative() -> None:
     with pytest.raises(ValueError, match="cannot hold -1"):
         NumberSet([3, -1])
     with pytest.raises(ValueError, match="cannot hold -2"):
-        NumberSet.up_to(-2)
+        NumberSet.below(-2)
     with pytest.raises(ValueError, match="cannot hold -255"):
         NumberSet.from_text("-ff")
     assert -1 not in NumberSet([0, 1])
 
 
 def test_ten_thousand_tasks_fit_in_a_small_row() -> None:
-    assert len(NumberSet.up_to(10_000).to_text()) == 2_500
+    assert len(NumberSet.below(10_000).to_text()) == 2_500
 
 
 def test_a_set_is_equal_to_nothing_else() -> None:
@@ -72,5 +72,5 @@ def test_a_set_is_equal_to_nothing_else() -> None:
 
 def test_a_short_set_is_shown_and_a_long_one_counted() -> None:
     assert repr(NumberSet([3, 1])) == "NumberSet([1, 3])"
-    assert repr(NumberSet.up_to(20)) == f"NumberSet({list(range(20))})"
-    assert repr(NumberSet.up_to(21)) == "NumberSet(<21 numbers>)"
+    assert repr(NumberSet.below(20)) == f"NumberSet({list(range(20))})"
+    assert repr(NumberSet.below(21)) == "NumberSet(<21 numbers>)"

@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.overflow import (
+from longshore.core.events.overflow import (
     EVENT_SIZE_LIMIT_BYTES,
     LARGE_FIELDS,
     Overflow,
-    join,
+    join_overflow,
     payload_key,
-    split,
+    split_overflow,
 )
 
 KEY = "events/job-a/e-1-payload.json"
@@ -24,13 +24,15 @@ property_names = st.sampled_from([*LARGE_FIELDS, "requestId", "state"]) | st.tex
 
 
 def split_big(properties: dict[str, object], *, bucket: str | None = None):
-    return split(properties, entity_id="job-a", event_id="e-1", size=TOO_BIG, bucket=bucket)
+    return split_overflow(
+        properties, entity_id="job-a", event_id="e-1", size=TOO_BIG, bucket=bucket
+    )
 
 
 def test_an_event_of_exactly_the_limit_is_left_whole() -> None:
     properties = {"output": "x", "state": "done"}
 
-    kept, overflow = split(
+    kept, overflow = split_overflow(
         properties, entity_id="job-a", event_id="e-1", size=EVENT_SIZE_LIMIT_BYTES
     )
 
@@ -70,7 +72,9 @@ def test_an_event_that_was_split_before_is_left_as_it_is() -> None:
 
 
 def test_a_lower_limit_moves_sooner() -> None:
-    _, overflow = split({"output": "x"}, entity_id="job-a", event_id="e-1", size=11, limit=10)
+    _, overflow = split_overflow(
+        {"output": "x"}, entity_id="job-a", event_id="e-1", size=11, limit=10
+    )
 
     assert overflow is not None
 
@@ -80,9 +84,9 @@ def test_the_callers_properties_are_never_changed() -> None:
 
     kept, _ = split_big(properties)
     kept["state"] = "other"
-    whole, _ = split(properties, entity_id="job-a", event_id="e-1", size=1)
+    whole, _ = split_overflow(properties, entity_id="job-a", event_id="e-1", size=1)
     whole["state"] = "other"
-    joined = join(kept, {"output": "x"})
+    joined = join_overflow(kept, {"output": "x"})
     joined["output"] = "other"
 
     assert properties == {"output": "x", "state": "done"}
@@ -103,6 +107,6 @@ def test_whole_properties_need_no_payload() -> None:
 def test_what_was_split_joins_to_what_it_was(properties, bucket) -> None:
     kept, overflow = split_big(properties, bucket=bucket)
 
-    restored = kept if overflow is None else join(kept, overflow.fields)
+    restored = kept if overflow is None else join_overflow(kept, overflow.fields)
 
     assert restored == properties

@@ -9,14 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.backoff import RetryPolicy
-from longshore.core.definition import BUILTIN, Definition, RunnerKind
+from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition, RunnerKind
+from longshore.core.documents import INLINE_LIMIT_BYTES, Document
 from longshore.core.ids import task_id_of
-from longshore.core.numbers import NO_NUMBERS, NumberSet
-from longshore.core.planning import Plan, Site, document_of, plan, site_of
-from longshore.core.states import Priority
-from longshore.core.submission import TaskRequest
-from longshore.core.values import INLINE_LIMIT_BYTES, Document
+from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
+from longshore.core.jobs.planning import (
+    PlanTarget,
+    SubmissionPlan,
+    initial_target,
+    make_document,
+    plan_tasks,
+)
+from longshore.core.jobs.submission import TaskRequest
+from longshore.core.tasks.backoff import RetryPolicy
+from longshore.core.tasks.states import Priority
 from tests.factories import JOB_ID, NOON, a_job_spec
 
 RETRY = RetryPolicy(max_attempts=5)
@@ -30,15 +36,15 @@ OWN = Definition(
     retry_on_timeout=True,
     requires_review=True,
 )
-DEFINITIONS = {**BUILTIN, "own": OWN}
+DEFINITIONS = {**BUILTIN_DEFINITIONS, "own": OWN}
 
 
 def a_request(key: str = "a", *parents: str, **fields: Any) -> TaskRequest:
     return TaskRequest(**{"key": key, "definition": "command", "parents": parents, **fields})
 
 
-def planned(*requests: TaskRequest) -> Plan:
-    return plan(site_of(a_job_spec()), requests, DEFINITIONS, retry=RETRY)
+def planned(*requests: TaskRequest) -> SubmissionPlan:
+    return plan_tasks(initial_target(a_job_spec()), requests, DEFINITIONS, retry=RETRY)
 
 
 def value_in(document: Document | None, blobs: tuple[tuple[str, bytes], ...]) -> Any:
@@ -139,7 +145,9 @@ def test_two_bodies_under_one_request_id_keep_their_blobs_apart() -> None:
     large = a_request("a", input="x" * INLINE_LIMIT_BYTES)
     specs = [a_job_spec(body_hash=letter * 64) for letter in "ab"]
 
-    one, other = (plan(site_of(spec), [large], DEFINITIONS, retry=RETRY).blobs for spec in specs)
+    one, other = (
+        plan_tasks(initial_target(spec), [large], DEFINITIONS, retry=RETRY).blobs for spec in specs
+    )
 
     assert one[0][0] != other[0][0]
 
@@ -170,7 +178,7 @@ def test_the_same_request_gives_the_same_plan() -> None:
 def test_a_document_stands_in_the_row_up_to_the_limit_and_not_beyond(size: int) -> None:
     value = "x" * (size - 2)  # with its two quotes
 
-    document, data = document_of(value, "place")
+    document, data = make_document(value, "place")
 
     assert document.size == size
     if size <= INLINE_LIMIT_BYTES:
@@ -180,7 +188,7 @@ def test_a_document_stands_in_the_row_up_to_the_limit_and_not_beyond(size: int) 
 
 
 def test_a_document_is_measured_in_bytes_and_not_in_characters() -> None:
-    document, data = document_of("ü" * 600, "place")
+    document, data = make_document("ü" * 600, "place")
 
     assert document.size == 1202
     assert data is not None
@@ -189,22 +197,22 @@ def test_a_document_is_measured_in_bytes_and_not_in_characters() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800", {1, 2}], ids=repr)
 def test_what_json_cannot_carry_is_no_document(value: Any) -> None:
     with pytest.raises((ValueError, TypeError)):
-        document_of(value, "place")
+        make_document(value, "place")
 
 
 def test_added_tasks_go_on_where_the_job_ends_and_await_only_what_has_not_completed() -> None:
     first = planned(a_request("a"), a_request("b", "a"))
     later = NOON + timedelta(hours=1)
-    site = Site(
+    site = PlanTarget(
         job=a_job_spec(),
-        at=later,
+        requested_at=later,
         body_hash="f" * 64,
         graph=first.graph,
         completed=NumberSet([0]),
     )
     requests = (a_request("c", "a"), a_request("d", "a", "b", "c", delay=timedelta(seconds=5)))
 
-    made = plan(site, requests, DEFINITIONS, retry=RETRY)
+    made = plan_tasks(site, requests, DEFINITIONS, retry=RETRY)
 
     assert [task.spec.number for task in made.tasks] == [2, 3]
     assert [task.awaits for task in made.tasks] == [NO_NUMBERS, NumberSet([1, 2])]

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.core.ids import job_id_of, task_id_of
-from longshore.core.sanitise import mask_secrets
-from longshore.core.secret_shapes import MASK, RULES
+from longshore.core.text.sanitise import mask_secrets
+from longshore.core.text.secrets import MASK, RULES
 from tests.unit.core.secret_samples import (
     ANTHROPIC,
     AWS_ID,
     AWS_SECRET,
-    DRAWN,
+    GENERATED,
     GITHUB,
     GOOGLE,
     JWT,
@@ -29,7 +29,7 @@ from tests.unit.core.secret_samples import (
 
 @pytest.mark.parametrize(
     "secret",
-    [ANTHROPIC, OPENAI, AWS_ID, GITHUB, SLACK, GOOGLE, JWT, SENDGRID, STRIPE, DRAWN, PEM],
+    [ANTHROPIC, OPENAI, AWS_ID, GITHUB, SLACK, GOOGLE, JWT, SENDGRID, STRIPE, GENERATED, PEM],
 )
 @pytest.mark.parametrize(
     "around", ["{}", "failed with {} today", "({})", "key={}", '"{}"', "a\n{}\nb"]
@@ -134,7 +134,7 @@ def test_a_url_keeps_its_host_and_loses_its_secret(text: str, masked: str) -> No
 
 
 def test_a_password_that_only_shows_when_part_of_it_is_masked_is_masked() -> None:
-    assert mask_secrets(f"amqp://u:{DRAWN}/:x@host") == f"amqp://u:{MASK}@host"
+    assert mask_secrets(f"amqp://u:{GENERATED}/:x@host") == f"amqp://u:{MASK}@host"
 
 
 def test_a_private_key_without_an_end_is_masked_to_the_end() -> None:
@@ -155,7 +155,7 @@ def test_a_private_key_without_an_end_is_masked_to_the_end() -> None:
         job_id_of("tenant", "request"),
         task_id_of(job_id_of("tenant", "request"), "Zx81kQ0vRt5yLm2Np9Wb3Ds6Hf7Jg4Ac"),
         "msg_01XFDUDYJgAACzvnptvVoYEL",
-        "/usr/local/lib/python3.11/site-packages/longshore/core/sanitise.py",
+        "/usr/local/lib/python3.11/site-packages/longshore/core/text/sanitise.py",
         "/Users/JaneDoe/Projects2024/MyApplication2/Sources/MainWindow",
         "TestHttpServerWithTlsAndRetryPolicyVersion2",
         "arn:aws:sqs:eu-west-1:123456789012:MyQueue",
@@ -193,9 +193,9 @@ def test_long_drawn_secrets_are_found_nearly_always() -> None:
 
 
 def test_a_drawn_secret_is_found_at_the_end_of_a_long_path() -> None:
-    masked = mask_secrets("/srv/data/some/quite/long/folder/name/of/words/" + DRAWN * 2)
+    masked = mask_secrets("/srv/data/some/quite/long/folder/name/of/words/" + GENERATED * 2)
 
-    assert DRAWN not in masked
+    assert GENERATED not in masked
 
 
 # No clock in these two: a pattern that is not linear would run for hours.
@@ -235,7 +235,7 @@ def test_every_rule_finds_its_secret_in_capitals_too() -> None:
     texts = [
         PEM, "AUTHORIZATION: BEARER A1", "COOKIE: A=B", "PASSWORD=X", "--TOKEN X", "?SIG=A",
         "://U:P@H", f"://{'T' * 20}@H", "HOOKS.SLACK.COM/SERVICES/T", "BEARER ABCDEFG1", GITHUB,
-        DRAWN,
+        GENERATED,
     ]  # fmt: skip
 
     idle = [rule for rule in RULES if all(rule.mask(t, t.lower()) == t for t in texts)]

@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.sanitise import (
-    CUT_MARK,
-    EXAMINED_LIMIT_CHARACTERS,
+from longshore.core.text.sanitise import (
+    CUT_SUFFIX,
     PROMPT_LIMIT_CHARACTERS,
+    SCAN_LIMIT_CHARACTERS,
     safe_excerpt,
     sanitise_prompt_input,
 )
-from longshore.core.secret_shapes import MASK
-from tests.unit.core.secret_samples import DRAWN, GITHUB, OPENAI
+from longshore.core.text.secrets import MASK
+from tests.unit.core.secret_samples import GENERATED, GITHUB, OPENAI
 
 
 @pytest.mark.parametrize(
@@ -43,19 +43,19 @@ def test_longer_prompt_input_is_cut_visibly() -> None:
     cut = sanitise_prompt_input("x" * (PROMPT_LIMIT_CHARACTERS + 1))
 
     assert len(cut) == PROMPT_LIMIT_CHARACTERS
-    assert cut.endswith("x" + CUT_MARK)
+    assert cut.endswith("x" + CUT_SUFFIX)
 
 
 def test_the_limit_may_be_chosen() -> None:
-    assert sanitise_prompt_input("x" * 100, limit=20) == "x" * (20 - len(CUT_MARK)) + CUT_MARK
+    assert sanitise_prompt_input("x" * 100, limit=20) == "x" * (20 - len(CUT_SUFFIX)) + CUT_SUFFIX
 
 
 def test_a_limit_without_room_for_the_mark_is_refused() -> None:
     with pytest.raises(ValueError, match="limit must be at least"):
-        sanitise_prompt_input("x", limit=len(CUT_MARK) - 1)
+        sanitise_prompt_input("x", limit=len(CUT_SUFFIX) - 1)
 
 
-@given(st.text(st.characters()), st.integers(len(CUT_MARK), 40))
+@given(st.text(st.characters()), st.integers(len(CUT_SUFFIX), 40))
 def test_sanitising_prompt_input_twice_is_doing_it_once(text: str, limit: int) -> None:
     clean = sanitise_prompt_input(text, limit=limit)
 
@@ -71,24 +71,24 @@ def test_an_excerpt_finds_secrets_behind_unseen_characters() -> None:
 
 
 def test_an_excerpt_is_masked_before_it_is_cut() -> None:
-    text = "x" * 70 + " " + DRAWN
+    text = "x" * 70 + " " + GENERATED
 
-    assert DRAWN[:5] not in safe_excerpt(text, limit=90)
+    assert GENERATED[:5] not in safe_excerpt(text, limit=90)
 
 
 @pytest.mark.parametrize("before", [" ", "&"], ids=["a space", "no space anywhere"])
 def test_an_excerpt_never_shows_the_first_half_of_a_key(before: str) -> None:
     # All before the key is masked away, and the key is cut too short to be known as one.
-    masked_away = "password=" + "x" * (EXAMINED_LIMIT_CHARACTERS - 20)
+    masked_away = "password=" + "x" * (SCAN_LIMIT_CHARACTERS - 20)
 
     excerpt = safe_excerpt(masked_away + before + GITHUB, limit=500)
 
     assert GITHUB[:4] not in excerpt
-    assert excerpt.endswith(CUT_MARK)
+    assert excerpt.endswith(CUT_SUFFIX)
 
 
 def test_an_excerpt_of_an_endless_text_is_short_and_says_so() -> None:
     excerpt = safe_excerpt("word " * 1_000_000, limit=500)
 
     assert len(excerpt) == 500
-    assert excerpt.endswith(CUT_MARK)
+    assert excerpt.endswith(CUT_SUFFIX)

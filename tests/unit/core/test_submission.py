@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.core.budgets import NO_BUDGET, Budget
-from longshore.core.states import Priority
-from longshore.core.submission import (
-    DEEPEST_INPUT,
-    LONGEST_DELAY,
-    MOST_ATTEMPTS,
+from longshore.core.jobs.submission import (
+    MAX_ATTEMPTS,
+    MAX_DELAY,
+    MAX_INPUT_DEPTH,
     JobRequest,
     TaskRequest,
     canonical_hash,
     canonical_text,
-    definitions_named_in,
-    read_added,
+    read_added_tasks,
     read_job,
+    referenced_definitions,
 )
+from longshore.core.tasks.states import Priority
 from longshore.errors import InvalidJob
 
 LIMIT = 100
@@ -58,7 +58,7 @@ def test_a_task_with_everything_is_read_field_by_field() -> None:
         queue="fast",
         priority="high",
         delay=1.5,
-        maxAttempts=MOST_ATTEMPTS,
+        maxAttempts=MAX_ATTEMPTS,
     )
 
     other = {"taskId": "b", "name": "own"}
@@ -76,7 +76,7 @@ def test_a_task_with_everything_is_read_field_by_field() -> None:
                 queue="fast",
                 priority=Priority.HIGH,
                 delay=timedelta(seconds=1.5),
-                max_attempts=MOST_ATTEMPTS,
+                max_attempts=MAX_ATTEMPTS,
             ),
             TaskRequest(key="b", definition="own"),
         ),
@@ -190,7 +190,7 @@ WRONG = [
     ("delay", "1"),
     ("delay", True),
     ("delay", -1),
-    ("delay", LONGEST_DELAY.total_seconds() + 1),
+    ("delay", MAX_DELAY.total_seconds() + 1),
     ("delay", float("nan")),
     ("runAt", "tomorrow"),
     ("runAt", 3),
@@ -198,7 +198,7 @@ WRONG = [
     ("runAt", "9999-12-31T23:59:59-01:00"),
     ("runAt", "0001-01-01T00:00:00+01:00"),
     ("maxAttempts", 0),
-    ("maxAttempts", MOST_ATTEMPTS + 1),
+    ("maxAttempts", MAX_ATTEMPTS + 1),
     ("maxAttempts", True),
     ("maxAttempts", 1.0),
     ("maxAttempts", 10**5000),
@@ -210,7 +210,7 @@ WRONG = [
     ("input", {"a": b"bytes"}),
     ("input", {"a": datetime(2030, 1, 1, tzinfo=UTC)}),
     ("input", 10**5000),
-    ("input", nested(DEEPEST_INPUT + 1)),
+    ("input", nested(MAX_INPUT_DEPTH + 1)),
 ]
 
 
@@ -238,9 +238,9 @@ def test_the_name_of_a_job_is_a_line_of_text(name: Any) -> None:
 
 
 def test_an_input_as_deep_as_allowed_is_read() -> None:
-    request = read_job(a_job(a_task(input=nested(DEEPEST_INPUT))), limit=LIMIT)
+    request = read_job(a_job(a_task(input=nested(MAX_INPUT_DEPTH))), limit=LIMIT)
 
-    assert request.tasks[0].input == nested(DEEPEST_INPUT)
+    assert request.tasks[0].input == nested(MAX_INPUT_DEPTH)
 
 
 def test_an_input_that_contains_itself_is_refused() -> None:
@@ -289,7 +289,7 @@ JOB_LIKE = JSON_LIKE | st.fixed_dictionaries(
 
 @given(JOB_LIKE)
 def test_any_document_is_read_or_refused_as_a_job_and_nothing_else(document: Any) -> None:
-    definitions_named_in(document)
+    referenced_definitions(document)
     try:
         request = read_job(document, limit=3)
     except InvalidJob as error:
@@ -359,7 +359,7 @@ def test_definitions_are_found_also_in_a_job_that_is_not_valid() -> None:
         ]
     }
 
-    assert definitions_named_in(document) == [
+    assert referenced_definitions(document) == [
         ("tasks[0].name", "one"),
         ("tasks[4].name", "two"),
         ("tasks[5].name", "one"),
@@ -368,11 +368,11 @@ def test_definitions_are_found_also_in_a_job_that_is_not_valid() -> None:
 
 @pytest.mark.parametrize("document", [None, [], {}, {"tasks": 3}], ids=repr)
 def test_what_is_no_job_names_no_definitions(document: Any) -> None:
-    assert definitions_named_in(document) == []
+    assert referenced_definitions(document) == []
 
 
 def test_added_tasks_may_depend_on_those_that_are_there() -> None:
-    added = read_added(
+    added = read_added_tasks(
         {"tasks": [{"taskId": "b", "name": "command", "dependsOn": ["a"]}]},
         limit=2,
         existing=("a",),
@@ -383,7 +383,7 @@ def test_added_tasks_may_depend_on_those_that_are_there() -> None:
 
 def test_only_tasks_can_be_added_and_none_that_is_there() -> None:
     with pytest.raises(InvalidJob) as caught:
-        read_added(
+        read_added_tasks(
             {"tasks": [{"taskId": "a", "name": "command"}], "name": "x"}, limit=5, existing=("a",)
         )
 

@@ -3,15 +3,15 @@
 from datetime import timedelta
 from typing import Any
 
-from longshore.core import commands as c
-from longshore.core.backoff import RetryPolicy
-from longshore.core.changes import Ring
 from longshore.core.events import types as e
-from longshore.core.events.event import Context
-from longshore.core.failures import ErrorCategory, Failure
-from longshore.core.states import Priority, TaskState
+from longshore.core.events.event import EventContext
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.backoff import RetryPolicy
+from longshore.core.tasks.changes import Enqueue
+from longshore.core.tasks.failures import ErrorCategory, Failure
+from longshore.core.tasks.states import Priority, TaskState
 from tests.factories import SECOND, a_document, a_failure, a_spec, a_task
-from tests.unit.core.attempts import LATER, OVER, change_of, running
+from tests.unit.core.attempt_commands import LATER, OVER, change_of, running
 
 RESULT = a_document('{"pages":3}')
 SPENT = e.Usage(turns=2, cost_usd=0.25)
@@ -24,7 +24,7 @@ def failing(
     return c.AttemptFailed(
         fence=3,
         failure=a_failure(category, **failure),
-        roll=roll,
+        jitter=roll,
         duration=4 * SECOND,
         usage=SPENT,
         last_output=8,
@@ -39,7 +39,7 @@ TIME_OUT = c.TimeOut(
     timeout=2.5 * SECOND,
     elapsed=4 * SECOND,
     signal="SIGKILL",
-    roll=0.5,
+    jitter=0.5,
     usage=SPENT,
     last_output=8,
 )
@@ -70,8 +70,8 @@ class TestComplete:
                 usage=SPENT,
             )
         ]
-        assert change.events[0].context == Context(origin="worker", worker_id="worker-1")
-        assert change.promised
+        assert change.events[0].context == EventContext(origin="worker", worker_id="worker-1")
+        assert change.durable
 
     def test_a_result_stands_even_a_moment_after_the_lease_ran_out(self) -> None:
         assert change_of(running(), COMPLETE, now=OVER).row.state is TaskState.COMPLETED
@@ -123,10 +123,10 @@ class TestAttemptFailed:
 
         due_at = LATER + 4 * SECOND  # half of a window that has doubled once
         assert (change.row.state, change.row.lease) == (TaskState.PENDING, None)
-        assert (change.row.due_at, change.row.rung_at) == (due_at, LATER)
+        assert (change.row.due_at, change.row.enqueued_at) == (due_at, LATER)
         assert (change.row.attempt, change.row.attempts_used) == (3, 2)
         assert change.row.finished_at is None
-        assert change.effects == (Ring(row.id, "default", Priority.NORMAL, due_at),)
+        assert change.effects == (Enqueue(row.id, "default", Priority.NORMAL, due_at),)
 
     def test_the_row_remembers_how_the_attempt_went(self) -> None:
         row = change_of(running(), failing(ErrorCategory.EXIT_CODE, exit_code=3, retry=True)).row
@@ -153,7 +153,7 @@ class TestAttemptFailed:
             last_output=8,
             usage=SPENT,
         )
-        assert event.context == Context(origin="worker", worker_id="worker-1")
+        assert event.context == EventContext(origin="worker", worker_id="worker-1")
 
     def test_the_last_attempt_that_fails_ends_the_task(self) -> None:
         row = running(attempts_used=2)
@@ -231,7 +231,7 @@ class TestAttemptFailed:
         for attempt in (1, 2, 3):
             row = a_task(state=TaskState.PROCESSING, attempt=attempt, spec=a_spec(retry=policy))
             failure = a_failure(ErrorCategory.RATE_LIMIT)
-            command = c.AttemptFailed(fence=attempt, failure=failure, roll=0.5, duration=SECOND)
+            command = c.AttemptFailed(fence=attempt, failure=failure, jitter=0.5, duration=SECOND)
 
             due_at = change_of(row, command).row.due_at
 

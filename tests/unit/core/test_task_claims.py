@@ -5,14 +5,14 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from longshore.core import commands as c
-from longshore.core.changes import Reason, Refusal, Ring
 from longshore.core.events import types as e
-from longshore.core.events.event import Context
-from longshore.core.lease import EPOCH_BITS
-from longshore.core.rows import TaskRow
-from longshore.core.states import Priority, TaskState
-from longshore.core.task import TaskChange, apply
+from longshore.core.events.event import EventContext
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.changes import Enqueue, Refusal, RefusalReason
+from longshore.core.tasks.lease import EPOCH_BITS
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import Priority, TaskState
+from longshore.core.tasks.task import TaskChange, apply
 from tests.factories import (
     LASTS,
     NOON,
@@ -31,7 +31,9 @@ LATER = NOON + 10 * SECOND
 
 
 def a_claim(worker_id: str = "worker-2", *, epoch: int = 0, local: bool = True) -> c.Claim:
-    return c.Claim(worker_id=worker_id, process_id=4711, lasts=LASTS, epoch=epoch, local=local)
+    return c.Claim(
+        worker_id=worker_id, process_id=4711, lease_duration=LASTS, epoch=epoch, local=local
+    )
 
 
 def change_of(row: TaskRow, command: c.Command, *, now: datetime = LATER) -> TaskChange:
@@ -71,7 +73,7 @@ def test_a_claim_is_told_with_everything_that_a_reader_needs_to_follow_the_lease
         attempt_number=1,
         fence=1,
     )
-    assert event.context == Context(origin="worker", source="system", worker_id="worker-2")
+    assert event.context == EventContext(origin="worker", source="system", worker_id="worker-2")
     assert (event.entity, event.tenant, event.app) == (f"TASK#{row.id}", "acme", "shop")
 
 
@@ -98,7 +100,7 @@ def test_a_claim_takes_away_what_belonged_to_the_attempt_before() -> None:
 
     claimed = change_of(row, a_claim()).row
 
-    assert (claimed.due_at, claimed.rung_at) == (None, None)
+    assert (claimed.due_at, claimed.enqueued_at) == (None, None)
     assert (claimed.exit_code, claimed.ran_for, claimed.last_output) == (None, None, None)
     assert claimed.failure == row.failure
 
@@ -114,7 +116,7 @@ def test_after_a_power_loss_a_claim_has_a_fence_from_a_higher_range() -> None:
 def test_a_claim_must_be_on_disk_before_it_leaves_the_machine(local: bool) -> None:
     change = change_of(a_task(), a_claim(local=local))
 
-    assert change.promised is not local
+    assert change.durable is not local
     assert change.row.lease is not None
     assert change.row.lease.local is local
 
@@ -126,17 +128,17 @@ def test_a_task_that_is_held_cannot_be_claimed_not_even_after_its_lease_ran_out(
 
     refusal = refusal_of(row, a_claim(), now=lease.expires_at + LASTS)
 
-    assert (refusal.reason, refusal.until) == (Reason.LEASE_HELD, lease.expires_at)
+    assert (refusal.reason, refusal.until) == (RefusalReason.LEASE_HELD, lease.expires_at)
 
 
 @pytest.mark.parametrize("state", [TaskState.WAITING, TaskState.IN_REVIEW])
 def test_a_task_that_is_not_pending_cannot_be_claimed(state: TaskState) -> None:
-    assert refusal_of(a_task(state=state), a_claim()).reason is Reason.WRONG_STATE
+    assert refusal_of(a_task(state=state), a_claim()).reason is RefusalReason.WRONG_STATE
 
 
 @pytest.mark.parametrize("state", [state for state in TaskState if state.terminal])
 def test_a_task_that_has_ended_cannot_be_claimed(state: TaskState) -> None:
-    assert refusal_of(a_task(state=state), a_claim()).reason is Reason.ENDED
+    assert refusal_of(a_task(state=state), a_claim()).reason is RefusalReason.ENDED
 
 
 def test_a_task_can_be_claimed_at_the_moment_it_is_due_and_not_before() -> None:
@@ -145,7 +147,7 @@ def test_a_task_can_be_claimed_at_the_moment_it_is_due_and_not_before() -> None:
     early = refusal_of(row, a_claim(), now=LATER - timedelta(microseconds=1))
     in_time = change_of(row, a_claim(), now=LATER)
 
-    assert (early.reason, early.until) == (Reason.NOT_DUE, LATER)
+    assert (early.reason, early.until) == (RefusalReason.NOT_DUE, LATER)
     assert in_time.row.state is TaskState.PROCESSING
 
 
@@ -159,8 +161,8 @@ def test_a_lease_ends_at_a_whole_millisecond() -> None:
     lasts = timedelta(microseconds=1_234_567)
     ends = LATER + timedelta(milliseconds=1_234)
 
-    claimed = change_of(a_task(), replace(a_claim(), lasts=lasts)).row
-    renewed = change_of(claimed, c.Renew(fence=1, lasts=lasts)).row
+    claimed = change_of(a_task(), replace(a_claim(), lease_duration=lasts)).row
+    renewed = change_of(claimed, c.Renew(fence=1, lease_duration=lasts)).row
 
     assert claimed.lease is not None
     assert renewed.lease is not None
@@ -174,8 +176,8 @@ def test_a_pending_task_without_a_due_time_is_due() -> None:
 def test_a_renewal_moves_the_end_of_the_lease_and_counts() -> None:
     row = a_task(state=TaskState.PROCESSING)
 
-    first = change_of(row, c.Renew(fence=1, lasts=LASTS)).row
-    second = change_of(first, c.Renew(fence=1, lasts=LASTS), now=LATER + SECOND).row
+    first = change_of(row, c.Renew(fence=1, lease_duration=LASTS)).row
+    second = change_of(first, c.Renew(fence=1, lease_duration=LASTS), now=LATER + SECOND).row
 
     assert second.lease is not None
     assert second.lease.expires_at == LATER + SECOND + LASTS
@@ -186,7 +188,9 @@ def test_a_renewal_moves_the_end_of_the_lease_and_counts() -> None:
 def test_a_renewal_is_told_as_a_heartbeat() -> None:
     row = a_task(state=TaskState.PROCESSING)
     activity = e.Activity(type="step_running", step_name="parse", timestamp=NOON)
-    renewal = c.Renew(fence=1, lasts=LASTS, process_id=99, rss_bytes=1 << 20, activity=activity)
+    renewal = c.Renew(
+        fence=1, lease_duration=LASTS, process_id=99, rss_bytes=1 << 20, activity=activity
+    )
 
     (event,) = change_of(row, renewal).events
 
@@ -202,13 +206,13 @@ def test_a_renewal_is_told_as_a_heartbeat() -> None:
         rss_bytes=1 << 20,
         last_activity=activity,
     )
-    assert event.context == Context(origin="worker", worker_id="worker-1")
+    assert event.context == EventContext(origin="worker", worker_id="worker-1")
 
 
 def test_a_heartbeat_never_says_that_less_than_no_time_has_passed() -> None:
     row = a_task(state=TaskState.PROCESSING)
 
-    (event,) = change_of(row, c.Renew(fence=1, lasts=LASTS), now=NOON - SECOND).events
+    (event,) = change_of(row, c.Renew(fence=1, lease_duration=LASTS), now=NOON - SECOND).events
 
     assert isinstance(event.body, e.TaskHeartbeat)
     assert event.body.elapsed == timedelta()
@@ -216,33 +220,33 @@ def test_a_heartbeat_never_says_that_less_than_no_time_has_passed() -> None:
 
 def test_a_lease_can_be_renewed_before_its_end_but_not_at_it() -> None:
     row = a_task(state=TaskState.PROCESSING)
-    renewal = c.Renew(fence=1, lasts=LASTS)
+    renewal = c.Renew(fence=1, lease_duration=LASTS)
     end = NOON + LASTS
 
     in_time = change_of(row, renewal, now=end - timedelta(microseconds=1))
     late = refusal_of(row, renewal, now=end)
 
     assert in_time.row.lease is not None
-    assert in_time.row.lease.live(end)
-    assert late.reason is Reason.LEASE_LOST
+    assert in_time.row.lease.is_live(end)
+    assert late.reason is RefusalReason.LEASE_LOST
 
 
 @pytest.mark.parametrize("local", [True, False])
 def test_a_renewal_must_be_on_disk_before_it_leaves_the_machine(local: bool) -> None:
     row = a_task(state=TaskState.PROCESSING, lease=a_lease(local=local))
 
-    assert change_of(row, c.Renew(fence=1, lasts=LASTS)).promised is not local
+    assert change_of(row, c.Renew(fence=1, lease_duration=LASTS)).durable is not local
 
 
 def test_a_renewal_tells_what_was_consumed_and_keeps_it_where_it_grew() -> None:
     row = a_task(state=TaskState.PROCESSING)
     paid = e.Usage(turns=1, cost_usd=0.25)
-    renewal = c.Renew(fence=1, lasts=LASTS, usage=paid)
+    renewal = c.Renew(fence=1, lease_duration=LASTS, usage=paid)
 
     first = change_of(row, renewal)
     second = change_of(first.row, renewal)
 
-    assert (first.promised, second.promised) == (True, False)
+    assert (first.durable, second.durable) == (True, False)
     for change in (first, second):
         assert change.row.lease is not None
         assert change.row.lease.usage == paid
@@ -254,9 +258,9 @@ def test_a_renewal_tells_what_was_consumed_and_keeps_it_where_it_grew() -> None:
 def test_a_renewal_that_comes_late_takes_nothing_back_of_what_was_spent() -> None:
     row = a_task(state=TaskState.PROCESSING)
     later, earlier = e.Usage(turns=2, cost_usd=2.0), e.Usage(turns=1, cost_usd=1.0)
-    first = change_of(row, c.Renew(fence=1, lasts=LASTS, usage=later))
+    first = change_of(row, c.Renew(fence=1, lease_duration=LASTS, usage=later))
 
-    second = change_of(first.row, c.Renew(fence=1, lasts=LASTS, usage=earlier))
+    second = change_of(first.row, c.Renew(fence=1, lease_duration=LASTS, usage=earlier))
 
     assert second.row.lease is not None
     assert second.row.lease.usage == later
@@ -265,7 +269,7 @@ def test_a_renewal_that_comes_late_takes_nothing_back_of_what_was_spent() -> Non
 def test_a_renewal_leaves_the_wish_to_cancel_for_the_worker_to_see() -> None:
     row = a_task(state=TaskState.PROCESSING, cancel=a_cancel_request())
 
-    assert change_of(row, c.Renew(fence=1, lasts=LASTS)).row.cancel == a_cancel_request()
+    assert change_of(row, c.Renew(fence=1, lease_duration=LASTS)).row.cancel == a_cancel_request()
 
 
 def test_a_checkpoint_is_kept_on_disk_and_not_told() -> None:
@@ -275,7 +279,7 @@ def test_a_checkpoint_is_kept_on_disk_and_not_told() -> None:
 
     assert change.row.checkpoint == "blobs/step-1"
     assert change.events == ()
-    assert change.promised
+    assert change.durable
     assert change.row.last_sequence == row.last_sequence
 
 
@@ -291,10 +295,10 @@ def test_a_released_task_can_be_taken_at_once_and_has_used_no_attempt() -> None:
     change = change_of(row, c.Release(fence=2, reason="shutdown", last_output=7))
 
     assert (change.row.state, change.row.lease) == (TaskState.PENDING, None)
-    assert (change.row.due_at, change.row.rung_at) == (LATER, LATER)
+    assert (change.row.due_at, change.row.enqueued_at) == (LATER, LATER)
     assert (change.row.attempt, change.row.attempts_used) == (2, 1)
     assert change.row.last_output == 7
-    assert change.effects == (Ring(row.id, "default", Priority.NORMAL, LATER),)
+    assert change.effects == (Enqueue(row.id, "default", Priority.NORMAL, LATER),)
     assert change_of(change.row, a_claim()).row.attempt == 3
 
 
@@ -314,7 +318,7 @@ def test_a_release_is_told_with_its_reason() -> None:
         last_output=7,
         usage=spent,
     )
-    assert event.context == Context(origin="worker", worker_id="worker-1")
+    assert event.context == EventContext(origin="worker", worker_id="worker-1")
 
 
 def test_what_a_released_attempt_spent_is_counted() -> None:
@@ -342,18 +346,18 @@ def test_a_doorbell_rings_on_the_queue_and_lane_of_the_task() -> None:
 
     change = change_of(row, c.Release(fence=1, reason="shutdown"))
 
-    assert change.effects == (Ring(row.id, "slow", Priority.LOW, LATER),)
+    assert change.effects == (Enqueue(row.id, "slow", Priority.LOW, LATER),)
 
 
 STALE: list[c.Command] = [
-    c.Renew(fence=1, lasts=LASTS),
+    c.Renew(fence=1, lease_duration=LASTS),
     c.SaveCheckpoint(fence=1, key="blobs/old"),
     c.Release(fence=1, reason="shutdown"),
-    c.AttemptFailed(fence=1, failure=a_failure(), roll=0.5, duration=SECOND),
+    c.AttemptFailed(fence=1, failure=a_failure(), jitter=0.5, duration=SECOND),
     c.Complete(fence=1, result=a_document("1"), duration=SECOND),
-    c.TimeOut(fence=1, timeout=SECOND, elapsed=SECOND, signal="SIGTERM", roll=0.5),
+    c.TimeOut(fence=1, timeout=SECOND, elapsed=SECOND, signal="SIGTERM", jitter=0.5),
     c.ConfirmCancel(fence=1),
-    c.LeaseEnded(fence=1, margin=timedelta(), holder_gone=True),
+    c.LeaseEnded(fence=1, margin=timedelta(), holder_dead=True),
 ]
 
 
@@ -364,7 +368,7 @@ def test_a_report_under_an_old_fence_changes_nothing(state: TaskState, command: 
 
     refusal = refusal_of(row, command, now=NOON + 10 * LASTS)
 
-    assert refusal.reason is Reason.LEASE_LOST
+    assert refusal.reason is RefusalReason.LEASE_LOST
     assert "fence 1 is not current" in refusal.detail
 
 
@@ -372,4 +376,4 @@ def test_a_report_under_an_old_fence_changes_nothing(state: TaskState, command: 
 def test_a_report_after_the_lease_was_given_back_changes_nothing(command: c.Command) -> None:
     row = a_task(state=TaskState.PENDING, attempt=1)
 
-    assert refusal_of(row, command).reason is Reason.LEASE_LOST
+    assert refusal_of(row, command).reason is RefusalReason.LEASE_LOST

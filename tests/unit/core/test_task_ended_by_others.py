@@ -5,12 +5,12 @@ from datetime import timedelta
 
 import pytest
 
-from longshore.core import commands as c
-from longshore.core.changes import Reason
 from longshore.core.events import types as e
-from longshore.core.events.event import Context
-from longshore.core.failures import ErrorCategory, Failure
-from longshore.core.states import TaskState
+from longshore.core.events.event import EventContext
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.changes import RefusalReason
+from longshore.core.tasks.failures import ErrorCategory, Failure
+from longshore.core.tasks.states import TaskState
 from tests.factories import (
     LASTS,
     MARGIN,
@@ -21,7 +21,7 @@ from tests.factories import (
     a_lease,
     a_task,
 )
-from tests.unit.core.attempts import BEFORE, LATER, OVER, change_of, refusal_of, running
+from tests.unit.core.attempt_commands import BEFORE, LATER, OVER, change_of, refusal_of, running
 
 LEASE_ENDED = c.LeaseEnded(fence=3, margin=MARGIN)
 
@@ -31,7 +31,7 @@ class TestLeaseEnded:
         early = refusal_of(running(), LEASE_ENDED, now=OVER - timedelta(microseconds=1))
         in_time = change_of(running(), LEASE_ENDED, now=OVER)
 
-        assert (early.reason, early.until) == (Reason.LEASE_HELD, OVER)
+        assert (early.reason, early.until) == (RefusalReason.LEASE_HELD, OVER)
         assert (in_time.row.state, in_time.row.lease) == (TaskState.PENDING, None)
 
     def test_a_silent_worker_costs_an_attempt_and_no_pause(self) -> None:
@@ -44,7 +44,7 @@ class TestLeaseEnded:
         assert change.row.ran_for == LASTS + MARGIN
         assert change.row.usage == BEFORE
         assert [event.type for event in change.events] == ["Task Processing Failed"]
-        assert change.events[0].context == Context(origin="sweeper")
+        assert change.events[0].context == EventContext(origin="sweeper")
 
     def test_what_a_silent_worker_had_paid_for_by_its_last_word_is_counted(self) -> None:
         paid = e.Usage(turns=2, cost_usd=0.5)
@@ -60,7 +60,7 @@ class TestLeaseEnded:
             assert told.body.usage == paid
 
     def test_a_local_worker_whose_process_is_gone_is_not_waited_for(self) -> None:
-        command = c.LeaseEnded(fence=3, margin=MARGIN, holder_gone=True)
+        command = c.LeaseEnded(fence=3, margin=MARGIN, holder_dead=True)
 
         row = change_of(running(), command, now=NOON + SECOND).row
 
@@ -71,12 +71,12 @@ class TestLeaseEnded:
     def test_nobody_here_knows_whether_the_process_of_a_remote_worker_is_gone(self) -> None:
         lease = a_lease(fence=3, local=False)
         row = a_task(state=TaskState.PROCESSING, attempt=3, lease=lease)
-        command = c.LeaseEnded(fence=3, margin=MARGIN, holder_gone=True)
+        command = c.LeaseEnded(fence=3, margin=MARGIN, holder_dead=True)
 
-        assert refusal_of(row, command, now=NOON + SECOND).reason is Reason.LEASE_HELD
+        assert refusal_of(row, command, now=NOON + SECOND).reason is RefusalReason.LEASE_HELD
 
     def test_no_attempt_is_said_to_have_run_for_less_than_no_time(self) -> None:
-        command = c.LeaseEnded(fence=3, margin=MARGIN, holder_gone=True)
+        command = c.LeaseEnded(fence=3, margin=MARGIN, holder_dead=True)
 
         assert change_of(running(), command, now=NOON - SECOND).row.ran_for == timedelta()
 
@@ -109,7 +109,7 @@ class TestFailTask:
         change = change_of(row, self.COMMAND)
 
         assert (change.row.state, change.row.finished_at) == (TaskState.FAILED, LATER)
-        assert (change.row.due_at, change.row.rung_at) == (None, None)
+        assert (change.row.due_at, change.row.enqueued_at) == (None, None)
         assert (change.row.failure, change.row.exit_code) == (self.COMMAND.failure, 9)
         assert [event.body for event in change.events] == [
             e.TaskFailed(
@@ -123,7 +123,7 @@ class TestFailTask:
                 exit_code=9,
             )
         ]
-        assert change.events[0].context == Context(origin="sweeper")
+        assert change.events[0].context == EventContext(origin="sweeper")
 
     def test_what_its_last_worker_had_paid_for_is_counted(self) -> None:
         paid = e.Usage(turns=2, cost_usd=0.5)
@@ -147,7 +147,7 @@ class TestFailTask:
     def test_a_task_in_a_living_workers_hands_is_left_alone(self) -> None:
         refusal = refusal_of(running(), self.COMMAND, now=OVER - timedelta(microseconds=1))
 
-        assert (refusal.reason, refusal.until) == (Reason.LEASE_HELD, OVER)
+        assert (refusal.reason, refusal.until) == (RefusalReason.LEASE_HELD, OVER)
 
     def test_a_task_in_a_dead_workers_hands_fails(self) -> None:
         row = change_of(running(), self.COMMAND, now=OVER).row
@@ -162,14 +162,14 @@ class TestFailTask:
     @pytest.mark.parametrize(
         ("state", "reason"),
         [
-            (TaskState.WAITING, Reason.WRONG_STATE),
-            (TaskState.IN_REVIEW, Reason.WRONG_STATE),
-            (TaskState.COMPLETED, Reason.ENDED),
-            (TaskState.FAILED, Reason.ENDED),
-            (TaskState.CANCELLED, Reason.ENDED),
+            (TaskState.WAITING, RefusalReason.WRONG_STATE),
+            (TaskState.IN_REVIEW, RefusalReason.WRONG_STATE),
+            (TaskState.COMPLETED, RefusalReason.ENDED),
+            (TaskState.FAILED, RefusalReason.ENDED),
+            (TaskState.CANCELLED, RefusalReason.ENDED),
         ],
     )
     def test_a_task_that_is_not_to_be_run_is_left_alone(
-        self, state: TaskState, reason: Reason
+        self, state: TaskState, reason: RefusalReason
     ) -> None:
         assert refusal_of(a_task(state=state), self.COMMAND).reason is reason

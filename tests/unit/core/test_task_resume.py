@@ -2,16 +2,16 @@
 
 import pytest
 
-from longshore.core import commands as c
-from longshore.core.changes import Reason
 from longshore.core.events import types as e
-from longshore.core.events.event import Context
-from longshore.core.numbers import NO_NUMBERS, NumberSet
-from longshore.core.states import TaskState
+from longshore.core.events.event import EventContext
+from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.changes import RefusalReason
+from longshore.core.tasks.states import TaskState
 from tests.factories import a_document, a_failure, a_task
-from tests.unit.core.attempts import LATER, change_of, refusal_of
+from tests.unit.core.attempt_commands import LATER, change_of, refusal_of
 
-OPERATOR = Context(origin="operator", source="user")
+OPERATOR = EventContext(origin="operator", source="user")
 # Cancelled before it could run.
 WAITED = a_task(state=TaskState.CANCELLED, attempt=0, awaits=NumberSet([1, 2]))
 
@@ -37,7 +37,7 @@ class TestResume:
         assert (change.row.attempt, change.row.attempts_used, change.row.fence) == (3, 0, 3)
         assert (change.row.failure, change.row.exit_code, change.row.result) == (None, None, None)
         assert (change.row.cancel, change.row.finished_at) == (None, None)
-        assert (change.row.due_at, change.row.rung_at) == (LATER, LATER)
+        assert (change.row.due_at, change.row.enqueued_at) == (LATER, LATER)
         assert change.row.checkpoint == "blobs/step-2"
         assert len(change.effects) == 1
 
@@ -56,7 +56,7 @@ class TestResume:
 
         refusal = refusal_of(resumed, c.Resume(round=2, by="ann"))
 
-        assert refusal.reason is Reason.STALE_ROUND
+        assert refusal.reason is RefusalReason.STALE_ROUND
 
     @pytest.mark.parametrize(
         "state",
@@ -65,7 +65,7 @@ class TestResume:
     def test_what_has_not_failed_cannot_be_resumed(self, state: TaskState) -> None:
         refusal = refusal_of(a_task(state=state), c.Resume(round=2, by="ann"))
 
-        assert refusal.reason is Reason.WRONG_STATE
+        assert refusal.reason is RefusalReason.WRONG_STATE
 
     def test_a_task_that_was_cancelled_while_it_waited_waits_again_for_the_parents_that_are_left(
         self,
@@ -86,17 +86,17 @@ class TestResume:
     def test_a_task_that_waits_again_goes_on_when_its_last_parent_completes(self) -> None:
         waiting = change_of(WAITED, c.Resume(round=2, by="ann", completed=NumberSet([1]))).row
 
-        told_before = refusal_of(waiting, c.ParentsDone(numbers=NumberSet([1])))
-        change = change_of(waiting, c.ParentsDone(numbers=NumberSet([2])))
+        told_before = refusal_of(waiting, c.ParentsCompleted(numbers=NumberSet([1])))
+        change = change_of(waiting, c.ParentsCompleted(numbers=NumberSet([2])))
 
-        assert told_before.reason is Reason.NOTHING_TO_DO
+        assert told_before.reason is RefusalReason.NOTHING_TO_DO
         assert (change.row.state, change.row.round) == (TaskState.PENDING, 2)
         assert [event.type for event in change.events] == ["Task Pending"]
 
     def test_a_resume_into_waiting_that_is_carried_out_twice_acts_once(self) -> None:
         waiting = change_of(WAITED, c.Resume(round=2, by="ann")).row
 
-        assert refusal_of(waiting, c.Resume(round=2, by="ann")).reason is Reason.STALE_ROUND
+        assert refusal_of(waiting, c.Resume(round=2, by="ann")).reason is RefusalReason.STALE_ROUND
 
     def test_a_task_whose_parents_completed_while_it_was_cancelled_is_pending_at_once(
         self,

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from longshore.core.undelivered import (
-    Facts,
-    Kept,
-    Undelivered,
-    id_in,
-    kept_from_json,
-    kept_to_json,
-    key_of,
+    UndeliveredEvent,
+    UndeliveredFacts,
+    UndeliveredRecord,
+    id_of_key,
+    key_of_id,
+    record_from_json,
+    record_to_json,
 )
 from longshore.errors import UsageError
 from tests.factories import NOON, SECOND
@@ -29,15 +29,15 @@ ENVELOPE = {
 }
 
 
-def a_letter(body: Any = ENVELOPE, message_id: str = "message-1") -> Undelivered:
+def a_letter(body: Any = ENVELOPE, message_id: str = "message-1") -> UndeliveredEvent:
     text = body if isinstance(body, str) else json.dumps(body)
-    return Undelivered(
+    return UndeliveredEvent(
         message_id=message_id, sent_at=NOON, body=text, source="history", reason="too often"
     )
 
 
 def test_what_can_be_read_of_an_event_is_told() -> None:
-    assert a_letter().facts() == Facts(
+    assert a_letter().facts() == UndeliveredFacts(
         event_type="Task Completed",
         detail_type="log-event",
         entity="TASK#job-abc_a",
@@ -51,7 +51,7 @@ def test_what_can_be_read_of_an_event_is_told() -> None:
     ["nonsense", "[]", "{}", '{"detail": 7}', '{"detail": {"entityId": "", "timestamp": "soon"}}'],
 )
 def test_of_what_cannot_be_read_only_that_it_came_is_known(body: str) -> None:
-    assert a_letter(body).facts() == Facts(
+    assert a_letter(body).facts() == UndeliveredFacts(
         event_type="unknown", detail_type="unknown", entity="unknown", tenant=None, at=NOON
     )
 
@@ -62,13 +62,13 @@ def test_ids_are_in_the_order_of_time_and_name_a_place_below_one_folder() -> Non
     assert letter.id.startswith(f"{int(NOON.timestamp() * 1000):015d}-")
     assert letter.key.startswith("undelivered/")
     assert "/" not in letter.id
-    assert (id_in(letter.key), key_of(letter.id)) == (letter.id, letter.key)
+    assert (id_of_key(letter.key), key_of_id(letter.id)) == (letter.id, letter.key)
 
 
 def test_what_is_kept_is_read_as_it_was() -> None:
-    kept = Kept(letter=a_letter(), told=frozenset({"slack", "webhook"}))
+    kept = UndeliveredRecord(event=a_letter(), notified=frozenset({"slack", "webhook"}))
 
-    assert kept_from_json(kept_to_json(kept)) == kept
+    assert record_from_json(record_to_json(kept)) == kept
 
 
 @pytest.mark.parametrize(
@@ -77,16 +77,16 @@ def test_what_is_kept_is_read_as_it_was() -> None:
         ({"format": 2}, "format 1"),
         ({"messageId": None}, "an undelivered event"),
         ({"sentAt": "soon"}, "an undelivered event"),
-        ({"told": 7}, "expected JSON"),
+        ({"notified": 7}, "expected JSON"),
     ],
 )
 def test_what_is_not_what_was_kept_is_refused(change: dict[str, Any], problem: str) -> None:
-    document = json.loads(kept_to_json(Kept(letter=a_letter()))) | change
+    document = json.loads(record_to_json(UndeliveredRecord(event=a_letter()))) | change
 
     with pytest.raises(UsageError, match=problem):
-        kept_from_json(json.dumps(document).encode())
+        record_from_json(json.dumps(document).encode())
 
 
 def test_what_is_no_json_is_refused() -> None:
     with pytest.raises(UsageError, match="expected JSON"):
-        kept_from_json(b"nonsense")
+        record_from_json(b"nonsense")

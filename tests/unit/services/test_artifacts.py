@@ -10,10 +10,10 @@ import pytest
 from longshore.adapters.memory.backend import memory_backend
 from longshore.errors import BackendRejected, BackendUnavailable
 from longshore.ports.blobs import BlobStore
-from longshore.services.artifacts import ArtifactPolicy, Artifacts, anything_in
+from longshore.services.artifacts import ArtifactPolicy, Artifacts, has_artifacts
 from longshore.testing.clock import FakeClock
-from longshore.testing.flaky import Flaky
-from tests.unit.services.stage import BACKENDS, opened, scenario
+from longshore.testing.flaky_port import FlakyPort
+from tests.unit.services.harness import BACKENDS, open_backend, scenario
 
 TASK = "job-a_a"
 PREFIX = f"task/logs/{TASK}/attempt-2/"
@@ -41,15 +41,15 @@ async def once(put: Callable[[], Awaitable[int]]) -> int:
     return await put()
 
 
-async def keep(
+async def store(
     blobs: BlobStore, folder: Path | None, *, summaries: Any = (), **policy: int
 ) -> str | None:
     service = Artifacts(blobs, ArtifactPolicy(**policy))
-    return await service.keep(TASK, 2, folder, summaries=summaries, insistently=once)
+    return await service.store(TASK, 2, folder, summaries=summaries, retry=once)
 
 
-async def kept(blobs: BlobStore) -> list[str]:
-    keys = await blobs.keys("")
+async def stored(blobs: BlobStore) -> list[str]:
+    keys = await blobs.list_keys("")
     assert all(key.startswith(PREFIX) for key in keys)
     return [key.removeprefix(PREFIX) for key in keys]
 
@@ -60,12 +60,12 @@ async def test_artifacts_traces_and_the_summary_are_kept_and_nothing_else(
     kind: str, folder: Path, tmp_path: Path
 ) -> None:
     wanted = ["artifacts/a.csv", "artifacts/deep/er/b", "logs/summary.log", "traces/one.json"]
-    write(folder, *wanted, "order.json", "logs/other.log", "artifact/c", "notes")
-    async with opened(kind, tmp_path / "data") as backend:
-        note = await keep(backend.blobs, folder)
+    write(folder, *wanted, "spec.json", "logs/other.log", "artifact/c", "notes")
+    async with open_backend(kind, tmp_path / "data") as backend:
+        note = await store(backend.blobs, folder)
 
         assert note is None
-        assert await kept(backend.blobs) == wanted
+        assert await stored(backend.blobs) == wanted
         assert await backend.blobs.get(f"{PREFIX}artifacts/deep/er/b") == b"text"
 
 
@@ -75,8 +75,8 @@ async def test_a_large_file_arrives_whole(kind: str, folder: Path, tmp_path: Pat
     data = os.urandom(1_000_001)
     write(folder, "artifacts/large", "artifacts/empty", text="")
     (folder / "artifacts" / "large").write_bytes(data)
-    async with opened(kind, tmp_path / "data") as backend:
-        note = await keep(backend.blobs, folder)
+    async with open_backend(kind, tmp_path / "data") as backend:
+        note = await store(backend.blobs, folder)
 
         assert note is None
         assert await backend.blobs.get(f"{PREFIX}artifacts/large") == data
@@ -89,9 +89,9 @@ async def test_an_attempt_without_a_folder_or_files_leaves_nothing(
 ) -> None:
     write(folder, "notes")
 
-    assert [anything_in(None), anything_in(folder)] == [False, False]
-    assert [await keep(blobs, None), await keep(blobs, folder)] == [None, None]
-    assert await kept(blobs) == []
+    assert [has_artifacts(None), has_artifacts(folder)] == [False, False]
+    assert [await store(blobs, None), await store(blobs, folder)] == [None, None]
+    assert await stored(blobs) == []
 
 
 @scenario
@@ -100,9 +100,9 @@ async def test_what_was_said_is_the_summary_of_those_who_wrote_none(
 ) -> None:
     write(folder, "artifacts/a")
 
-    await keep(blobs, folder, summaries=["one", "zwölf"])
+    await store(blobs, folder, summaries=["one", "zwölf"])
 
-    assert await kept(blobs) == ["artifacts/a", "logs/summary.log"]
+    assert await stored(blobs) == ["artifacts/a", "logs/summary.log"]
     assert await blobs.get(f"{PREFIX}logs/summary.log") == "one\nzwölf\n".encode()
 
 
@@ -110,7 +110,7 @@ async def test_what_was_said_is_the_summary_of_those_who_wrote_none(
 async def test_a_summary_that_was_written_stands(blobs: BlobStore, folder: Path) -> None:
     write(folder, "logs/summary.log", text="by hand\n")
 
-    await keep(blobs, folder, summaries=["said"])
+    await store(blobs, folder, summaries=["said"])
 
     assert await blobs.get(f"{PREFIX}logs/summary.log") == b"by hand\n"
 
@@ -121,9 +121,9 @@ async def test_files_beyond_the_number_are_left_out_and_told(
 ) -> None:
     write(folder, *(f"artifacts/{number}" for number in range(9)), "traces/t", "logs/summary.log")
 
-    note = await keep(blobs, folder, limit_files=4)
+    note = await store(blobs, folder, limit_files=4)
 
-    assert await kept(blobs) == ["artifacts/0", "artifacts/1", "logs/summary.log", "traces/t"]
+    assert await stored(blobs) == ["artifacts/0", "artifacts/1", "logs/summary.log", "traces/t"]
     assert note == (
         "files that are not kept: artifacts/2 (more than 4 files), "
         "artifacts/3 (more than 4 files), artifacts/4 (more than 4 files), "
@@ -139,9 +139,9 @@ async def test_files_beyond_the_bytes_are_left_out_and_smaller_ones_are_not(
     write(folder, "artifacts/b", text="x" * 41)
     write(folder, "artifacts/c", text="x" * 40)
 
-    note = await keep(blobs, folder, limit_bytes=100)
+    note = await store(blobs, folder, limit_bytes=100)
 
-    assert await kept(blobs) == ["artifacts/a", "artifacts/c"]
+    assert await stored(blobs) == ["artifacts/a", "artifacts/c"]
     assert note == "files that are not kept: artifacts/b (more than 100 bytes in all)"
 
 
@@ -151,9 +151,9 @@ async def test_a_folder_with_more_than_anybody_would_look_through_is_cut_short(
 ) -> None:
     write(folder, *(f"artifacts/{number:02}" for number in range(30)))
 
-    note = await keep(blobs, folder, limit_files=2)
+    note = await store(blobs, folder, limit_files=2)
 
-    assert len(await kept(blobs)) == 2
+    assert len(await stored(blobs)) == 2
     assert note is not None
     assert note.endswith("and 14 more")  # 20 were looked at, and the folder is named once
 
@@ -164,9 +164,9 @@ async def test_many_small_folders_are_cut_short_as_one_large_is(
 ) -> None:
     write(folder, *(f"artifacts/{one}/{two}" for one in range(9) for two in range(9)))
 
-    note = await keep(blobs, folder, limit_files=1)
+    note = await store(blobs, folder, limit_files=1)
 
-    assert await kept(blobs) == ["artifacts/0/0"]
+    assert await stored(blobs) == ["artifacts/0/0"]
     assert note is not None
     assert note.endswith("and 5 more")
 
@@ -186,9 +186,9 @@ async def test_a_folder_that_cannot_be_read_is_told_and_the_others_are_kept(
     # Not by its mode: the tests may run as somebody who may read everything.
     monkeypatch.setattr(os, "scandir", refused)
 
-    note = await keep(blobs, folder)
+    note = await store(blobs, folder)
 
-    assert await kept(blobs) == ["artifacts/open/b"]
+    assert await stored(blobs) == ["artifacts/open/b"]
     assert note == "files that are not kept: artifacts/shut (cannot be read: Permission denied)"
 
 
@@ -196,14 +196,14 @@ async def test_a_folder_that_cannot_be_read_is_told_and_the_others_are_kept(
 async def test_a_link_is_followed_only_within_its_part_of_the_folder(
     blobs: BlobStore, folder: Path, tmp_path: Path
 ) -> None:
-    write(folder, "artifacts/a", "artifacts/deep/b", "order.json")
+    write(folder, "artifacts/a", "artifacts/deep/b", "spec.json")
     write(tmp_path, "secret", "secrets/key")
     links = {
         "artifacts/inside": folder / "artifacts" / "deep" / "b",
         "artifacts/relative": Path("deep/b"),
         "artifacts/outside": tmp_path / "secret",
         "artifacts/folder": tmp_path / "secrets",
-        "artifacts/upwards": Path("../order.json"),
+        "artifacts/upwards": Path("../spec.json"),
         "artifacts/dangling": folder / "artifacts" / "gone",
         "artifacts/circle": Path("circle"),
         "traces": tmp_path / "secrets",
@@ -213,10 +213,10 @@ async def test_a_link_is_followed_only_within_its_part_of_the_folder(
     for name, target in links.items():
         (folder / name).symlink_to(target)
 
-    note = await keep(blobs, folder, limit_files=10)
+    note = await store(blobs, folder, limit_files=10)
 
     wanted = ["artifacts/a", "artifacts/deep/b", "artifacts/inside", "artifacts/relative"]
-    assert await kept(blobs) == wanted
+    assert await stored(blobs) == wanted
     assert note is not None
     assert note.startswith("files that are not kept: logs/summary.log (a link that leads out of")
     assert note.endswith("and 2 more")
@@ -229,9 +229,9 @@ async def test_a_link_to_a_folder_whose_name_only_begins_alike_leads_out(
     write(folder, "artifacts/a", "artifacts2/b")
     (folder / "artifacts" / "near").symlink_to(Path("../artifacts2/b"))
 
-    note = await keep(blobs, folder)
+    note = await store(blobs, folder)
 
-    assert await kept(blobs) == ["artifacts/a"]
+    assert await stored(blobs) == ["artifacts/a"]
     assert note == "files that are not kept: artifacts/near (a link that leads out of artifacts)"
 
 
@@ -240,9 +240,9 @@ async def test_a_folder_that_links_back_to_itself_ends(blobs: BlobStore, folder:
     write(folder, "artifacts/deep/a")
     (folder / "artifacts" / "deep" / "again").symlink_to(folder / "artifacts")
 
-    note = await keep(blobs, folder)
+    note = await store(blobs, folder)
 
-    assert await kept(blobs) == ["artifacts/deep/a"]
+    assert await stored(blobs) == ["artifacts/deep/a"]
     assert note is not None
     assert "artifacts/deep/again" in note
 
@@ -253,9 +253,9 @@ async def test_what_is_no_file_is_left_out(blobs: BlobStore, folder: Path) -> No
     os.mkfifo(folder / "artifacts" / "pipe")
     (folder / "logs" / "summary.log").mkdir(parents=True)
 
-    note = await keep(blobs, folder)
+    note = await store(blobs, folder)
 
-    assert await kept(blobs) == ["artifacts/a"]
+    assert await stored(blobs) == ["artifacts/a"]
     assert note == "files that are not kept: artifacts/pipe (no file)"
 
 
@@ -265,8 +265,8 @@ async def test_a_file_where_a_folder_is_expected_is_kept_as_what_it_is(
 ) -> None:
     write(folder, "artifacts")
 
-    assert await keep(blobs, folder) is None
-    assert await kept(blobs) == ["artifacts"]
+    assert await store(blobs, folder) is None
+    assert await stored(blobs) == ["artifacts"]
 
 
 @scenario
@@ -276,9 +276,9 @@ async def test_names_are_put_right_and_two_do_not_become_one(
     write(folder, "artifacts/a_b", "artifacts/a\nb", "artifacts/a\x1bb", "artifacts/ü ok")
     (Path(os.fsdecode(os.fsencode(folder) + b"/artifacts/\xff"))).write_text("not unicode")
 
-    note = await keep(blobs, folder)
+    note = await store(blobs, folder)
 
-    names = await kept(blobs)
+    names = await stored(blobs)
     assert note is None
     assert len(names) == 5
     assert {"artifacts/a_b", "artifacts/ü ok"} < set(names)
@@ -292,8 +292,8 @@ async def test_a_path_deeper_than_a_key_can_be_long_has_its_place(
     deep = "/".join(["d" * 100] * 12)
     write(folder, f"artifacts/{deep}/one", f"artifacts/{deep}/two")
 
-    assert await keep(blobs, folder) is None
-    assert len(await kept(blobs)) == 2
+    assert await store(blobs, folder) is None
+    assert len(await stored(blobs)) == 2
 
 
 class Vanishing:
@@ -316,9 +316,9 @@ async def test_a_file_that_became_a_link_since_it_was_looked_at_is_not_followed(
 ) -> None:
     write(folder, "artifacts/a", "artifacts/b")
 
-    note = await keep(Vanishing(blobs, folder / "artifacts" / "b"), folder)  # type: ignore[arg-type]
+    note = await store(Vanishing(blobs, folder / "artifacts" / "b"), folder)  # type: ignore[arg-type]
 
-    assert await kept(blobs) == ["artifacts/a"]
+    assert await stored(blobs) == ["artifacts/a"]
     assert note is not None
     assert note.startswith("files that are not kept: artifacts/b (cannot be read: ")
 
@@ -329,12 +329,12 @@ async def test_trouble_of_the_store_leaves_out_the_rest_and_says_so(
     error: Exception, blobs: BlobStore, folder: Path
 ) -> None:
     write(folder, "artifacts/a", "artifacts/b", "artifacts/c")
-    flaky = Flaky(blobs, "put", error, times=None, skip=1)
+    flaky = FlakyPort(blobs, "put", error, times=None, skip=1)
 
-    note = await keep(flaky, folder)  # type: ignore[arg-type]
+    note = await store(flaky, folder)  # type: ignore[arg-type]
 
     assert flaky.calls == 2
-    assert await kept(blobs) == ["artifacts/a"]
+    assert await stored(blobs) == ["artifacts/a"]
     assert note == (
         "files that are not kept: artifacts/b (the store could not be reached), "
         "artifacts/c (the store could not be reached)"
@@ -352,5 +352,5 @@ async def test_files_are_kept_also_when_there_is_no_thread_to_be_had(
     monkeypatch.setattr("asyncio.to_thread", no_thread)
     write(folder, "artifacts/a")
 
-    assert await keep(blobs, folder) is None
-    assert await kept(blobs) == ["artifacts/a"]
+    assert await store(blobs, folder) is None
+    assert await stored(blobs) == ["artifacts/a"]

@@ -6,35 +6,39 @@ from typing import Any
 
 import pytest
 
-from longshore.core.commands import RequestCancel
-from longshore.core.dead_letters import DeadFilter
-from longshore.core.failures import ErrorCategory
-from longshore.core.states import JobState, TaskState
+from longshore.core.dead_letters import DeadLetterFilter
+from longshore.core.tasks.commands import RequestCancel
+from longshore.core.tasks.failures import ErrorCategory
+from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import CommandRefused, NotFound, UsageError
 from longshore.services import dead_letters as module
-from tests.unit.services.dead import send, wear_out
-from tests.unit.services.ports import recorded
-from tests.unit.services.stage import (
+from tests.unit.services.dead_messages import exhaust_receives, send
+from tests.unit.services.harness import (
     BACKENDS,
     SECOND,
     TENANT,
-    Stage,
-    a_task,
+    ServiceHarness,
     job_id,
-    opened,
+    make_task,
+    open_backend,
     scenario,
     task_id,
 )
+from tests.unit.services.port_wrappers import record_calls
 
 A = task_id("a")
 OTHER = "another-tenant"
 
 
-async def a_morning(stage: Stage) -> None:
+async def fail_five_tasks(harness: ServiceHarness) -> None:
     """Five tasks that failed, one a second, in another order than that of their creation."""
-    await stage.submit(a_task("a", queue="mail"), a_task("b"), a_task("fine"), request_id="one")
-    stage.clock.advance(SECOND)
-    await stage.submit(a_task("c", queue="mail"), a_task("d"), a_task("e"), request_id="two")
+    await harness.submit(
+        make_task("a", queue="mail"), make_task("b"), make_task("fine"), request_id="one"
+    )
+    harness.clock.advance(SECOND)
+    await harness.submit(
+        make_task("c", queue="mail"), make_task("d"), make_task("e"), request_id="two"
+    )
     for key, request_id, category in [
         ("c", "two", ErrorCategory.AUTH),
         ("a", "one", ErrorCategory.VALIDATION),
@@ -42,14 +46,14 @@ async def a_morning(stage: Stage) -> None:
         ("b", "one", ErrorCategory.AUTH),
         ("e", "two", ErrorCategory.UNKNOWN),
     ]:
-        stage.clock.advance(SECOND)
-        await stage.fail(task_id(key, request_id), category)
-    await stage.complete(task_id("fine", "one"))
+        harness.clock.advance(SECOND)
+        await harness.fail(task_id(key, request_id), category)
+    await harness.complete(task_id("fine", "one"))
 
 
-async def keys(stage: Stage, **wish: Any) -> str:
+async def keys(harness: ServiceHarness, **filter_: Any) -> str:
     """The last parts of the ids of what is listed, in order."""
-    found = await stage.dead_letters.page(TENANT, DeadFilter(**wish))
+    found = await harness.dead_letters.list_page(TENANT, DeadLetterFilter(**filter_))
     assert found.total == len(found.items)
     return " ".join(letter.id.rpartition("_")[2] for letter in found.items)
 
@@ -57,9 +61,9 @@ async def keys(stage: Stage, **wish: Any) -> str:
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_what_failed_last_comes_first(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await a_morning(stage)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await fail_five_tasks(stage)
 
         assert await keys(stage) == "e b d a c"
 
@@ -67,9 +71,9 @@ async def test_what_failed_last_comes_first(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_each_filter_chooses_and_all_must_be_met(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await a_morning(stage)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await fail_five_tasks(stage)
         now = stage.clock.now()
 
         assert await keys(stage, queue="mail") == "a c"
@@ -87,21 +91,21 @@ async def test_each_filter_chooses_and_all_must_be_met(kind: str, tmp_path: Path
 async def test_pages_show_everything_once_while_more_is_added(
     kind: str, limit: int, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await a_morning(stage)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await fail_five_tasks(stage)
         await send(stage, "poison")
-        await wear_out(stage)
+        await exhaust_receives(stage)
         dead = stage.dead_letters
 
         seen, cursor = [], None
         while cursor is not None or not seen:
-            page = await dead.page(TENANT, limit=limit, cursor=cursor)
+            page = await dead.list_page(TENANT, limit=limit, cursor=cursor)
             seen += [letter.id.rpartition("_")[2] for letter in page.items]
             cursor = page.cursor
             if len(seen) == limit:
                 stage.clock.advance(SECOND)
-                await stage.submit(a_task("new"), request_id="three")
+                await stage.submit(make_task("new"), request_id="three")
                 await stage.fail(task_id("new", "three"))
         messages = [one for one in seen if one.startswith("msg-")]
 
@@ -116,14 +120,14 @@ async def test_more_than_are_read_at_once_are_all_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_AT_ONCE", 2)
-    async with opened("atomic memory", tmp_path) as backend:
-        stage = Stage(backend)
-        await a_morning(stage)
+    async with open_backend("atomic memory", tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await fail_five_tasks(stage)
         await send(stage, *(f"poison {number}" for number in range(7)))
-        await wear_out(stage)
+        await exhaust_receives(stage)
         dead = stage.dead_letters
 
-        page = await dead.page(TENANT, limit=3)
+        page = await dead.list_page(TENANT, limit=3)
 
         assert (len(page.items), page.total) == (3, 12)
         assert (await dead.count(TENANT)).messages == 7
@@ -132,23 +136,23 @@ async def test_more_than_are_read_at_once_are_all_listed(
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_cursor_of_another_listing_is_refused(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task("a"), a_task("b"))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b"))
         foreign = (await backend.ledger.list_tasks(TENANT, limit=1)).cursor
 
         with pytest.raises(UsageError):
-            await stage.dead_letters.page(TENANT, cursor=foreign)
+            await stage.dead_letters.list_page(TENANT, cursor=foreign)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_they_are_counted_by_queue_and_category(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await a_morning(stage)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await fail_five_tasks(stage)
         await send(stage, "poison", queue="mail")
-        await wear_out(stage, "mail")
+        await exhaust_receives(stage, "mail")
         dead = stage.dead_letters
 
         counts = await dead.count(TENANT)
@@ -162,21 +166,21 @@ async def test_they_are_counted_by_queue_and_category(kind: str, tmp_path: Path)
             ("default", "validation"): 1,
             ("default", "unknown"): 1,
         }
-        assert (await dead.count(TENANT, DeadFilter(category=ErrorCategory.AUTH))).total == 2
+        assert (await dead.count(TENANT, DeadLetterFilter(category=ErrorCategory.AUTH))).total == 2
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_another_tenant_neither_sees_nor_replays_them(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await a_morning(stage)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await fail_five_tasks(stage)
         dead, mine = stage.dead_letters, task_id("a", "one")
 
-        assert (await dead.page(OTHER)).items == ()
+        assert (await dead.list_page(OTHER)).items == ()
         assert (await dead.count(OTHER)).total == 0
         with pytest.raises(NotFound):
-            await dead.find(OTHER, mine)
+            await dead.get(OTHER, mine)
         with pytest.raises(NotFound):
             await dead.replay(OTHER, [mine], by="ann")
         assert (await dead.replay_matching(OTHER, by="ann")).rounds == {}
@@ -188,17 +192,17 @@ async def test_another_tenant_neither_sees_nor_replays_them(kind: str, tmp_path:
 async def test_a_dead_message_is_shown_to_nobody_but_the_tenant_of_its_task(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
-        await wear_out(stage)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        await exhaust_receives(stage)
         dead = stage.dead_letters
-        (mine,) = (await dead.page(TENANT)).items
+        (mine,) = (await dead.list_page(TENANT)).items
 
-        assert (await dead.page(OTHER)).items == ()
+        assert (await dead.list_page(OTHER)).items == ()
         assert (await dead.count(OTHER)).total == 0
         with pytest.raises(NotFound):
-            await dead.find(OTHER, mine.id)
+            await dead.get(OTHER, mine.id)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -206,9 +210,9 @@ async def test_a_dead_message_is_shown_to_nobody_but_the_tenant_of_its_task(
 async def test_a_replayed_task_has_another_round_and_is_no_dead_letter_any_more(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task("a"), a_task("after", "a"))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("after", "a"))
         await stage.fail(A)
         dead = stage.dead_letters
 
@@ -218,7 +222,7 @@ async def test_a_replayed_task_has_another_round_and_is_no_dead_letter_any_more(
         assert replayed.moved_on == {}
         assert (await dead.count(TENANT)).total == 0
         with pytest.raises(NotFound):
-            await dead.find(TENANT, A)
+            await dead.get(TENANT, A)
         await stage.finish()
         assert (await stage.job()).state is JobState.COMPLETED
 
@@ -226,9 +230,9 @@ async def test_a_replayed_task_has_another_round_and_is_no_dead_letter_any_more(
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_task_that_moved_on_is_told_and_left_as_it_is(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task("a"), a_task("b"))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b"))
         await stage.fail(A)
         dead = stage.dead_letters
         await dead.replay(TENANT, [A], by="ann")
@@ -249,9 +253,9 @@ async def test_a_task_that_moved_on_is_told_and_left_as_it_is(kind: str, tmp_pat
 async def test_two_replays_of_everything_at_once_give_each_task_one_new_round(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stages = [Stage(backend), Stage(backend)]
-        await a_morning(stages[0])
+    async with open_backend(kind, tmp_path) as backend:
+        stages = [ServiceHarness(backend), ServiceHarness(backend)]
+        await fail_five_tasks(stages[0])
 
         replays = await asyncio.gather(
             *(stage.dead_letters.replay_matching(TENANT, by="ann") for stage in stages)
@@ -260,7 +264,7 @@ async def test_two_replays_of_everything_at_once_give_each_task_one_new_round(
         replayed = [task for one in replays for task in one.rounds]
         assert len(replayed) == len(set(replayed)) == 5
         for key, request_id in [("a", "one"), ("b", "one"), ("c", "two"), ("d", "two")]:
-            told = await stages[0].told(key, request_id)
+            told = await stages[0].event_types(key, request_id)
             assert told.count("Task Pending") == 2
 
 
@@ -269,14 +273,14 @@ async def test_two_replays_of_everything_at_once_give_each_task_one_new_round(
 async def test_a_replay_by_filter_takes_what_fits_and_leaves_messages(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await a_morning(stage)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await fail_five_tasks(stage)
         await send(stage, "poison", queue="mail")
-        await wear_out(stage, "mail")
+        await exhaust_receives(stage, "mail")
         dead = stage.dead_letters
 
-        replayed = await dead.replay_matching(TENANT, DeadFilter(queue="mail"), by="ann")
+        replayed = await dead.replay_matching(TENANT, DeadLetterFilter(queue="mail"), by="ann")
 
         assert set(replayed.rounds) == {task_id("a", "one"), task_id("c", "two")}
         assert (await dead.count(TENANT)).tasks == 3
@@ -286,9 +290,9 @@ async def test_a_replay_by_filter_takes_what_fits_and_leaves_messages(
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_replay_of_an_unknown_task_changes_nothing(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         await stage.fail(A)
 
         with pytest.raises(NotFound):
@@ -302,10 +306,10 @@ async def test_a_replay_of_an_unknown_task_changes_nothing(kind: str, tmp_path: 
 async def test_a_cancelled_task_is_no_dead_letter_and_is_not_replayed(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
-        await stage.transitions.task(A, RequestCancel(by="ann"))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        await stage.transitions.apply_to_task(A, RequestCancel(by="ann"))
 
         replayed = await stage.dead_letters.replay(TENANT, [A], by="ann")
 
@@ -317,12 +321,12 @@ async def test_a_cancelled_task_is_no_dead_letter_and_is_not_replayed(
 async def test_a_message_that_leads_nowhere_is_forgotten_and_an_event_tells_of_it(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await send(stage, "password=hunter2 and more", queue="mail")
-        await wear_out(stage, "mail")
+        await exhaust_receives(stage, "mail")
         dead = stage.dead_letters
-        (letter,) = (await dead.page(TENANT)).items
+        (letter,) = (await dead.list_page(TENANT)).items
 
         await dead.discard(TENANT, letter.id, by="ann")
 
@@ -338,26 +342,26 @@ async def test_a_message_that_leads_nowhere_is_forgotten_and_an_event_tells_of_i
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_nothing_is_forgotten_before_the_event_is_written(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await send(stage, "poison")
-        await wear_out(stage)
-        watched, calls = recorded(backend)
-        dead = Stage(watched).dead_letters
-        (letter,) = (await dead.page(TENANT)).items
+        await exhaust_receives(stage)
+        watched, calls = record_calls(backend)
+        dead = ServiceHarness(watched).dead_letters
+        (letter,) = (await dead.list_page(TENANT)).items
 
         await dead.discard(TENANT, letter.id, by="ann")
 
-        writing = [call for call in calls if call in ("events.append", "queue.drop_dead_letter")]
-        assert writing == ["events.append", "queue.drop_dead_letter"]
+        writing = [call for call in calls if call in ("events.append", "queue.delete_dead_letter")]
+        assert writing == ["events.append", "queue.delete_dead_letter"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_task_is_history_and_cannot_be_discarded(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         await stage.fail(A)
 
         with pytest.raises(CommandRefused, match="history"):
@@ -369,12 +373,12 @@ async def test_a_task_is_history_and_cannot_be_discarded(kind: str, tmp_path: Pa
 async def test_a_message_that_speaks_for_a_task_cannot_be_discarded(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
-        await wear_out(stage)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        await exhaust_receives(stage)
         dead = stage.dead_letters
-        (letter,) = (await dead.page(TENANT)).items
+        (letter,) = (await dead.list_page(TENANT)).items
 
         with pytest.raises(CommandRefused, match="speaks for task"):
             await dead.discard(TENANT, letter.id, by="ann")
@@ -383,6 +387,6 @@ async def test_a_message_that_speaks_for_a_task_cannot_be_discarded(
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_what_is_not_there_cannot_be_discarded(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
+    async with open_backend(kind, tmp_path) as backend:
         with pytest.raises(NotFound):
-            await Stage(backend).dead_letters.discard(TENANT, "msg-9", by="ann")
+            await ServiceHarness(backend).dead_letters.discard(TENANT, "msg-9", by="ann")

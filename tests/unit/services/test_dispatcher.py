@@ -8,33 +8,33 @@ from typing import Any
 
 import pytest
 
-from longshore.core import commands as c
 from longshore.core.events.types import JobCompleted, JobFailureDetected
-from longshore.core.failures import ErrorCategory
-from longshore.core.rows import TaskRow
-from longshore.core.states import JobState, TaskState
-from longshore.testing.flaky import Flaky
-from longshore.testing.presence import FakePresence
-from tests.unit.services.samples import DIAMOND
-from tests.unit.services.stage import (
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.failures import ErrorCategory
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import JobState, TaskState
+from longshore.testing.flaky_port import FlakyPort
+from longshore.testing.worker_registry import FakeWorkerRegistry
+from tests.unit.services.harness import (
     BACKENDS,
     IN_MEMORY,
     NO_WAIT,
     SECOND,
     TENANT,
-    Stage,
-    a_task,
+    ServiceHarness,
     job_id,
-    opened,
+    make_task,
+    open_backend,
     scenario,
     task_id,
 )
+from tests.unit.services.samples import DIAMOND
 
 WAITING, PENDING, COMPLETED = TaskState.WAITING, TaskState.PENDING, TaskState.COMPLETED
 
 
-async def last_of_job(stage: Stage) -> Any:
-    event = await stage.backend.events.latest(TENANT, f"JOB#{job_id()}")
+async def last_of_job(harness: ServiceHarness) -> Any:
+    event = await harness.backend.events.latest(TENANT, f"JOB#{job_id()}")
     assert event is not None
     return event.body
 
@@ -42,8 +42,8 @@ async def last_of_job(stage: Stage) -> Any:
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_diamond_is_run_from_its_top_to_its_bottom(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await stage.submit(*DIAMOND)
 
         seen = []
@@ -62,14 +62,14 @@ async def test_a_diamond_is_run_from_its_top_to_its_bottom(kind: str, tmp_path: 
             [COMPLETED] * 4,
         ]
         assert (await stage.job()).state is JobState.COMPLETED
-        assert await stage.job_told() == ["Job Created", "Job Completed"]
+        assert await stage.job_event_types() == ["Job Created", "Job Completed"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_the_end_of_a_job_tells_the_state_of_every_task(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await stage.submit(*DIAMOND)
 
         await stage.finish()
@@ -87,10 +87,10 @@ async def test_the_end_of_a_job_tells_the_state_of_every_task(kind: str, tmp_pat
 async def test_a_wide_fan_out_comes_together_again(kind: str, tmp_path: Path) -> None:
     width = 300
     middle = [f"m{number}" for number in range(width)]
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await stage.submit(
-            a_task("top"), *(a_task(key, "top") for key in middle), a_task("end", *middle)
+            make_task("top"), *(make_task(key, "top") for key in middle), make_task("end", *middle)
         )
         await stage.complete(task_id("top"))
         await stage.dispatch()
@@ -105,7 +105,7 @@ async def test_a_wide_fan_out_comes_together_again(kind: str, tmp_path: Path) ->
 
         assert fanned_out == width
         assert (before, after) == (WAITING, PENDING)
-        assert await stage.told("end") == ["Task Pending"]
+        assert await stage.event_types("end") == ["Task Pending"]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -113,10 +113,14 @@ async def test_a_wide_fan_out_comes_together_again(kind: str, tmp_path: Path) ->
 async def test_a_failure_blocks_only_what_is_behind_it_and_is_told_once(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await stage.submit(
-            *DIAMOND, a_task("e", "d"), a_task("alone"), a_task("alone-2", "alone"), a_task("f")
+            *DIAMOND,
+            make_task("e", "d"),
+            make_task("alone"),
+            make_task("alone-2", "alone"),
+            make_task("f"),
         )
         await stage.complete(task_id("a"))
         await stage.dispatch()
@@ -143,7 +147,7 @@ async def test_a_failure_blocks_only_what_is_behind_it_and_is_told_once(
         assert running is JobState.RUNNING
         job = await stage.job()
         assert job.state is JobState.FAILED
-        assert await stage.job_told() == ["Job Created", "Job Failure Detected"]
+        assert await stage.job_event_types() == ["Job Created", "Job Failure Detected"]
         states = await stage.states()
         assert states["alone-2"] is states["c"] is COMPLETED
         assert states["d"] is states["e"] is WAITING
@@ -155,37 +159,37 @@ async def test_a_failure_blocks_only_what_is_behind_it_and_is_told_once(
 async def test_a_timeout_and_a_cancellation_are_ends_too(
     kind: str, ending: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await stage.submit(*DIAMOND)
         if ending == "timeout":
             fence = (await stage.claim(task_id("a"))).fence
             late = c.TimeOut(
-                fence=fence, timeout=SECOND, elapsed=SECOND, signal="SIGTERM", roll=0.0
+                fence=fence, timeout=SECOND, elapsed=SECOND, signal="SIGTERM", jitter=0.0
             )
-            await stage.transitions.task(task_id("a"), late)
+            await stage.transitions.apply_to_task(task_id("a"), late)
         else:
-            await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
+            await stage.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
 
         await stage.dispatch()
 
         job = await stage.job()
         assert job.state is (JobState.FAILED if ending == "timeout" else JobState.CANCELLED)
         assert len(job.blocked) == 3
-        assert len(await stage.job_told()) == 2
+        assert len(await stage.job_event_types()) == 2
 
 
 @scenario
 async def test_a_failure_that_is_to_be_tried_again_is_no_end(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend("memory", tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await stage.submit(*DIAMOND)
         await stage.fail(task_id("a"), ErrorCategory.NETWORK)
 
         deliveries = await stage.dispatch()
 
         assert deliveries == 0
-        assert await stage.job_told() == ["Job Created"]
+        assert await stage.job_event_types() == ["Job Created"]
 
 
 class Counting:
@@ -199,17 +203,17 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
 
-    async def task(self, task_id: str) -> TaskRow | None:
+    async def get_task(self, task_id: str) -> TaskRow | None:
         self.reads += 1
-        return await self._ledger.task(task_id)
+        return await self._ledger.get_task(task_id)
 
-    async def tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
+    async def get_tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
         self.reads += len(task_ids)
-        return await self._ledger.tasks(task_ids)
+        return await self._ledger.get_tasks(task_ids)
 
-    async def job(self, job_id: str) -> Any:
+    async def get_job(self, job_id: str) -> Any:
         self.reads += 1
-        return await self._ledger.job(job_id)
+        return await self._ledger.get_job(job_id)
 
     async def task_states(self, job_id: str) -> dict[str, TaskState]:
         found = await self._ledger.task_states(job_id)
@@ -229,11 +233,11 @@ async def test_the_work_for_a_completed_task_does_not_grow_with_its_job(
 ) -> None:
     work = []
     for size in (100, 1000):
-        async with opened(kind, tmp_path) as backend:
-            stage = Stage(backend)
+        async with open_backend(kind, tmp_path) as backend:
+            stage = ServiceHarness(backend)
             keys = [f"t{number}" for number in range(size)]
             parents = {key: [keys[n - 1]] for n, key in enumerate(keys) if n and shape == "chain"}
-            await stage.submit(*(a_task(key, *parents.get(key, [])) for key in keys))
+            await stage.submit(*(make_task(key, *parents.get(key, [])) for key in keys))
             counting = Counting(backend.ledger)
             watching = stage.with_ports(ledger=counting)
             for key in keys[:3]:
@@ -248,14 +252,14 @@ async def test_the_work_for_a_completed_task_does_not_grow_with_its_job(
 
 @scenario
 async def test_a_dispatcher_goes_on_after_the_store_was_out_of_reach(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend("memory", tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await stage.submit(*DIAMOND)
-        ledger = Flaky(backend.ledger, "tasks", times=3)
+        ledger = FlakyPort(backend.ledger, "get_tasks", times=3)
         running = asyncio.ensure_future(stage.with_ports(ledger=ledger).dispatcher.run())
         await stage.complete(task_id("a"))
 
-        await stage.passes(timedelta(seconds=10))
+        await stage.advance(timedelta(seconds=10))
 
         assert ledger.failures == 3
         assert (await stage.task("b")).state is PENDING
@@ -266,15 +270,15 @@ async def test_a_dispatcher_goes_on_after_the_store_was_out_of_reach(tmp_path: P
 async def test_one_that_does_not_lead_only_looks_whether_the_leader_stands_still(
     tmp_path: Path,
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage = Stage(backend, presence=FakePresence(leading=False))
+    async with open_backend("memory", tmp_path) as backend:
+        stage = ServiceHarness(backend, worker_registry=FakeWorkerRegistry(leading=False))
         await stage.submit(*DIAMOND)
         await stage.complete(task_id("a"))
         running = asyncio.ensure_future(stage.dispatcher.run())
 
-        await stage.passes(timedelta(seconds=9))
+        await stage.advance(timedelta(seconds=9))
         before = (await stage.task("b")).state
-        await stage.passes(timedelta(seconds=2))
+        await stage.advance(timedelta(seconds=2))
         after = (await stage.task("b")).state
 
         assert (before, after) == (WAITING, PENDING)
@@ -283,17 +287,17 @@ async def test_one_that_does_not_lead_only_looks_whether_the_leader_stands_still
 
 @scenario
 async def test_one_that_begins_to_lead_follows_at_once(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
-        presence = FakePresence(leading=False)
-        stage = Stage(backend, presence=presence)
+    async with open_backend("memory", tmp_path) as backend:
+        presence = FakeWorkerRegistry(leading=False)
+        stage = ServiceHarness(backend, worker_registry=presence)
         await stage.submit(*DIAMOND)
         running = asyncio.ensure_future(stage.dispatcher.run())
-        await stage.passes(SECOND)
+        await stage.advance(SECOND)
 
         presence.leading = True
-        await stage.passes(SECOND)
+        await stage.advance(SECOND)
         await stage.complete(task_id("a"))
-        await stage.passes(NO_WAIT)
+        await stage.advance(NO_WAIT)
 
         assert (await stage.task("b")).state is PENDING
         running.cancel()

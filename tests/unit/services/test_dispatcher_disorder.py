@@ -8,28 +8,28 @@ from typing import Any
 
 import pytest
 
-from longshore.core import commands as c
-from longshore.core.events.event import Context
+from longshore.core.events.event import EventContext
 from longshore.core.events.types import TaskCancelled
-from longshore.core.rows import TaskRow
-from longshore.core.states import JobState, TaskState
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import JobState, TaskState
 from longshore.services.dispatcher import CONSUMER, ENDING_EVENTS
-from longshore.testing.flaky import Flaky
-from tests.unit.services.ports import Crash, Interposed, crashing
-from tests.unit.services.samples import DIAMOND
-from tests.unit.services.stage import (
+from longshore.testing.flaky_port import FlakyPort
+from tests.unit.services.harness import (
     APP,
     BACKENDS,
     IN_MEMORY,
     NO_WAIT,
     TENANT,
-    Stage,
-    a_task,
+    ServiceHarness,
     job_id,
-    opened,
+    make_task,
+    open_backend,
     scenario,
     task_id,
 )
+from tests.unit.services.port_wrappers import Crash, InterposedPort, crash_at
+from tests.unit.services.samples import DIAMOND
 
 WAITING, PENDING = TaskState.WAITING, TaskState.PENDING
 
@@ -46,9 +46,9 @@ async def test_events_that_come_twice_late_and_out_of_order_change_nothing(
 ) -> None:
     chance = random.Random(seed)
     keys = [f"t{number}" for number in range(12)]
-    tasks = [a_task(key, *chance.sample(keys[:n], min(n, 2))) for n, key in enumerate(keys)]
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    tasks = [make_task(key, *chance.sample(keys[:n], min(n, 2))) for n, key in enumerate(keys)]
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await stage.submit(*tasks)
         ended: list[str] = []
         while len(ended) < len(keys):
@@ -63,9 +63,9 @@ async def test_events_that_come_twice_late_and_out_of_order_change_nothing(
             await stage.dispatcher.settle(ids(key))
 
         assert (await stage.job()).state is JobState.COMPLETED
-        assert await stage.job_told() == ["Job Created", "Job Completed"]
+        assert await stage.job_event_types() == ["Job Created", "Job Completed"]
         for key in keys:
-            assert (await stage.told(key)).count("Task Pending") == 1
+            assert (await stage.event_types(key)).count("Task Pending") == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -73,8 +73,8 @@ async def test_events_that_come_twice_late_and_out_of_order_change_nothing(
 async def test_an_event_is_not_believed_if_the_row_says_otherwise(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await stage.submit(*DIAMOND)
         before = await stage.job()
 
@@ -97,10 +97,10 @@ class Lagging:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
 
-    async def tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
+    async def get_tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
         if self._task_id in task_ids and self._answers:
             return self._answers.pop(0)
-        return await self._ledger.tasks(task_ids)
+        return await self._ledger.get_tasks(task_ids)
 
 
 @pytest.mark.parametrize("kind", IN_MEMORY)
@@ -108,14 +108,14 @@ class Lagging:
 async def test_an_event_that_comes_before_its_row_is_readable_is_not_forgotten(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await stage.submit(*DIAMOND)
         old = await stage.task("a")
         await stage.complete(task_id("a"))
         lagging = stage.with_ports(ledger=Lagging(backend.ledger, task_id("a"), old))
 
-        await stage.in_time(lagging.dispatch())
+        await stage.advance_until_done(lagging.dispatch())
 
         assert (await stage.task("b")).state is PENDING
         assert len((await stage.job()).completed) == 1
@@ -123,20 +123,20 @@ async def test_an_event_that_comes_before_its_row_is_readable_is_not_forgotten(
 
 @scenario
 async def test_an_event_whose_row_never_comes_does_not_stop_everything(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend("memory", tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await stage.submit(*DIAMOND)
         await backend.events.append(
             tenant=TENANT,
             app=APP,
             entity_id=task_id("nobody"),
             body=TaskCancelled(task_id=task_id("nobody"), job_id=job_id(), by="ann"),
-            context=Context(origin="test"),
+            context=EventContext(origin="test"),
             now=stage.clock.now(),
         )
         await stage.complete(task_id("a"))
 
-        await stage.in_time(stage.dispatch())
+        await stage.advance_until_done(stage.dispatch())
 
         assert (await stage.task("b")).state is PENDING
 
@@ -146,8 +146,8 @@ async def test_an_event_whose_row_never_comes_does_not_stop_everything(tmp_path:
 async def test_an_event_of_a_job_that_nobody_knows_does_not_hold_up_the_others(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await stage.submit(*DIAMOND)
         await stage.complete(task_id("a"))
 
@@ -159,11 +159,11 @@ async def test_an_event_of_a_job_that_nobody_knows_does_not_hold_up_the_others(
 @pytest.mark.parametrize("kind", IN_MEMORY)
 @scenario
 async def test_what_was_not_acknowledged_is_delivered_again(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await stage.submit(*DIAMOND)
         await stage.complete(task_id("a"))
-        bus = Flaky(backend.bus, "acknowledge", Crash(), times=1)
+        bus = FlakyPort(backend.bus, "acknowledge", Crash(), times=1)
 
         with pytest.raises(Crash):
             await stage.with_ports(bus=bus).dispatcher.step(NO_WAIT)
@@ -172,7 +172,7 @@ async def test_what_was_not_acknowledged_is_delivered_again(kind: str, tmp_path:
 
         assert delivery is not None
         assert [event.entity_id for event in delivery.events] == [task_id("a")]
-        assert await stage.job_told() == ["Job Created", "Job Completed"]
+        assert await stage.job_event_types() == ["Job Created", "Job Completed"]
 
 
 @pytest.mark.parametrize("kind", IN_MEMORY)
@@ -183,11 +183,11 @@ async def test_a_dispatcher_that_dies_at_any_call_is_replaced_by_the_next(
 ) -> None:
     crashes = 0
     for at in range(1, 200):
-        async with opened(kind, tmp_path) as backend:
-            stage = Stage(backend)
-            await stage.submit(*DIAMOND, a_task("e"))
+        async with open_backend(kind, tmp_path) as backend:
+            stage = ServiceHarness(backend)
+            await stage.submit(*DIAMOND, make_task("e"))
             await stage.fail(task_id("e"))
-            dying = Stage(crashing(backend, at, after_the_call=after_the_call))
+            dying = ServiceHarness(crash_at(backend, at, after_call=after_the_call))
             for key in "abcd":
                 await stage.complete(task_id(key))
                 try:
@@ -199,9 +199,9 @@ async def test_a_dispatcher_that_dies_at_any_call_is_replaced_by_the_next(
             job = await stage.job()
             assert job.state is JobState.FAILED
             assert len(job.completed) == 4
-            assert await stage.job_told() == ["Job Created", "Job Failure Detected"]
+            assert await stage.job_event_types() == ["Job Created", "Job Failure Detected"]
             for key in "abcd":
-                assert (await stage.told(key)).count("Task Pending") == 1
+                assert (await stage.event_types(key)).count("Task Pending") == 1
         if not crashes:
             break
         crashes = 0
@@ -209,24 +209,24 @@ async def test_a_dispatcher_that_dies_at_any_call_is_replaced_by_the_next(
 
 
 @pytest.mark.parametrize("kind", IN_MEMORY)
-@pytest.mark.parametrize("method", ["tasks", "job", "commit"])
+@pytest.mark.parametrize("method", ["get_tasks", "get_job", "commit"])
 @scenario
 async def test_two_dispatchers_at_once_send_nothing_twice_and_forget_nothing(
     kind: str, method: str, tmp_path: Path
 ) -> None:
     for at in range(1, 50):
-        async with opened(kind, tmp_path) as backend:
-            stage, other = Stage(backend), Stage(backend)
+        async with open_backend(kind, tmp_path) as backend:
+            stage, other = ServiceHarness(backend), ServiceHarness(backend)
             await stage.submit(*DIAMOND)
-            ledger = Interposed(backend.ledger, method, before=other.dispatch, at=at)
+            ledger = InterposedPort(backend.ledger, method, before=other.dispatch, at=at)
             one = stage.with_ports(ledger=ledger)
             for key in "abcd":
                 await stage.complete(task_id(key))
                 await one.dispatch()
 
-            assert await stage.job_told() == ["Job Created", "Job Completed"]
+            assert await stage.job_event_types() == ["Job Created", "Job Completed"]
             for key in "abcd":
-                assert await stage.told(key) == [
+                assert await stage.event_types(key) == [
                     "Task Pending",
                     "Task Processing Started",
                     "Task Completed",
@@ -241,15 +241,15 @@ async def test_two_dispatchers_at_once_send_nothing_twice_and_forget_nothing(
 async def test_a_dependent_that_changes_while_it_is_told_does_not_take_the_others_with_it(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await stage.submit(*DIAMOND)
         await stage.complete(task_id("a"))
 
         async def somebody_cancels() -> None:
-            await stage.transitions.task(task_id("c"), c.RequestCancel(by="ann"))
+            await stage.transitions.apply_to_task(task_id("c"), c.RequestCancel(by="ann"))
 
-        ledger = Interposed(backend.ledger, "commit", before=somebody_cancels)
+        ledger = InterposedPort(backend.ledger, "commit", before=somebody_cancels)
         await stage.with_ports(ledger=ledger).dispatch()
 
         states = await stage.states()
@@ -260,19 +260,19 @@ async def test_a_dependent_that_changes_while_it_is_told_does_not_take_the_other
 @scenario
 async def test_many_dispatchers_racing_agree(kind: str, tmp_path: Path) -> None:
     keys = [f"t{number}" for number in range(40)]
-    async with opened(kind, tmp_path) as backend:
-        stages = [Stage(backend) for _ in range(4)]
+    async with open_backend(kind, tmp_path) as backend:
+        stages = [ServiceHarness(backend) for _ in range(4)]
         stage = stages[0]
-        await stage.submit(*(a_task(key) for key in keys), a_task("end", *keys))
+        await stage.submit(*(make_task(key) for key in keys), make_task("end", *keys))
         for key in keys:
             await stage.complete(task_id(key))
 
         await asyncio.gather(*(each.dispatcher.settle(ids(key)) for key in keys for each in stages))
         await stage.finish()
 
-        assert await stage.told("end") == [
+        assert await stage.event_types("end") == [
             "Task Pending",
             "Task Processing Started",
             "Task Completed",
         ]
-        assert await stage.job_told() == ["Job Created", "Job Completed"]
+        assert await stage.job_event_types() == ["Job Created", "Job Completed"]

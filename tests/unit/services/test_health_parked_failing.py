@@ -6,13 +6,29 @@ from typing import Any
 
 import pytest
 
-from longshore.core.alerting import told_from_json, told_key
+from longshore.core.alerts import channel_state_key, channel_states_from_json
 from longshore.errors import BackendUnavailable
-from longshore.testing.flaky import Flaky
-from tests.unit.services.dead_heard import a_check, dies, said
-from tests.unit.services.hearing import MINUTE, RecordingAlerts, claim_for_long, heard_in
-from tests.unit.services.parked_heard import goes_on, parks, said_of_parked
-from tests.unit.services.stage import BACKENDS, TENANT, Stage, a_task, opened, scenario
+from longshore.testing.flaky_port import FlakyPort
+from tests.unit.services.alert_recording import (
+    MINUTE,
+    RecordingAlerts,
+    claim_with_long_lease,
+    health_in,
+)
+from tests.unit.services.dead_letter_alerts import (
+    dead_letter_change,
+    fail_task,
+    make_tenant_health_check,
+)
+from tests.unit.services.harness import (
+    BACKENDS,
+    TENANT,
+    ServiceHarness,
+    make_task,
+    open_backend,
+    scenario,
+)
+from tests.unit.services.parked_alerts import park_task, parked_change, unpark
 
 ERRORS = [BackendUnavailable("out of reach"), RuntimeError("a fault")]
 
@@ -23,32 +39,34 @@ ERRORS = [BackendUnavailable("out of reach"), RuntimeError("a fault")]
 async def test_parked_tasks_that_cannot_be_read_keep_nobody_from_hearing_of_the_rest(
     kind: str, error: Exception, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage, alerts = Stage(backend), RecordingAlerts()
-        await parks(stage, "parked")
-        await a_check(stage, alerts).check_all()
+    async with open_backend(kind, tmp_path) as backend:
+        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        await park_task(stage, "parked")
+        await make_tenant_health_check(stage, alerts).check_all()
         alerts.notices.clear()
-        await stage.submit(a_task("stuck"))
-        await claim_for_long(stage, "stuck")
+        await stage.submit(make_task("stuck"))
+        await claim_with_long_lease(stage, "stuck")
         stage.clock.advance(11 * MINUTE)
-        await dies(stage, "dead")
-        broken = Flaky(backend.ledger, "parked", error, times=None)
-        check = a_check(stage.with_ports(ledger=broken), alerts)
+        await fail_task(stage, "dead")
+        broken = FlakyPort(backend.ledger, "parked_tasks", error, times=None)
+        check = make_tenant_health_check(stage.with_ports(ledger=broken), alerts)
 
         (report,) = await check.check_all()
 
         assert broken.failures == 1
         assert len(report.tasks) == 1
         (notice,) = alerts.notices
-        assert heard_in(notice) == {"stuck": "critical"}
+        assert health_in(notice) == {"stuck": "critical"}
         # Nobody knows, so nobody is told that none is left.
-        assert (said(notice), said_of_parked(notice)) == (("first", 1), None)
+        assert (dead_letter_change(notice), parked_change(notice)) == (("first", 1), None)
         unavailable = isinstance(error, BackendUnavailable)
-        (record,) = [one for one in caplog.records if "parked" in one.msg]
-        assert record.msg == f"health.parked_{'unavailable' if unavailable else 'unreadable'}"
+        (record,) = [
+            record for record in caplog.records if getattr(record, "backlog", None) == "parked"
+        ]
+        assert record.msg == f"backlog.{'unavailable' if unavailable else 'read_failed'}"
         assert (record.exc_info is None) is unavailable
         alerts.notices.clear()
-        broken.mend()
+        broken.recover()
         await check.check_all()
         assert alerts.notices == []
 
@@ -56,32 +74,33 @@ async def test_parked_tasks_that_cannot_be_read_keep_nobody_from_hearing_of_the_
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize(
-    "read", ["ledger.failed", "ledger.failed_tenants", "queue.dead_letters", "ledger.held"]
+    "read",
+    ["ledger.failed_tasks", "ledger.failed_tenants", "queue.dead_letters", "ledger.leased_tasks"],
 )
 @scenario
 async def test_whatever_else_cannot_be_read_parked_tasks_are_told_and_that_none_is_left(
     kind: str, read: str, error: Exception, tmp_path: Path
 ) -> None:
     port, method = read.split(".")
-    async with opened(kind, tmp_path) as backend:
-        stage, alerts = Stage(backend), RecordingAlerts()
-        await dies(stage, "dead")
-        broken = Flaky(getattr(backend, port), method, error, times=None)
-        check = a_check(stage.with_ports(**{port: broken}), alerts)
+    async with open_backend(kind, tmp_path) as backend:
+        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        await fail_task(stage, "dead")
+        broken = FlakyPort(getattr(backend, port), method, error, times=None)
+        check = make_tenant_health_check(stage.with_ports(**{port: broken}), alerts)
 
         async def looks() -> None:
-            if method == "held":
+            if method == "leased_tasks":
                 with pytest.raises(type(error)):
                     await check.check_all()
             else:
                 await check.check_all()
 
-        parked = await parks(stage, "parked")
+        parked = await park_task(stage, "parked")
         await looks()
-        await goes_on(stage, parked)
+        await unpark(stage, parked)
         await looks()
 
-        assert [said_of_parked(one) for one in alerts.notices] == [("first", 1), ("none_left", 0)]
+        assert [parked_change(one) for one in alerts.notices] == [("first", 1), ("none_left", 0)]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -89,15 +108,17 @@ async def test_whatever_else_cannot_be_read_parked_tasks_are_told_and_that_none_
 async def test_while_it_is_not_known_of_whom_people_were_told_what_is_parked_is_told(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage, alerts = Stage(backend), RecordingAlerts()
-        await parks(stage)
-        blobs = Flaky(backend.blobs, "keys", BackendUnavailable("out of reach"), times=None)
+    async with open_backend(kind, tmp_path) as backend:
+        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        await park_task(stage)
+        blobs = FlakyPort(
+            backend.blobs, "list_keys", BackendUnavailable("out of reach"), times=None
+        )
 
         with pytest.raises(BackendUnavailable):
-            await a_check(stage.with_ports(blobs=blobs), alerts).check_all()
+            await make_tenant_health_check(stage.with_ports(blobs=blobs), alerts).check_all()
 
-        assert [said_of_parked(notice) for notice in alerts.notices] == [("first", 1)]
+        assert [parked_change(notice) for notice in alerts.notices] == [("first", 1)]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -105,23 +126,25 @@ async def test_while_it_is_not_known_of_whom_people_were_told_what_is_parked_is_
 async def test_a_parked_task_that_cannot_be_read_is_not_said_to_go_on(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage, alerts = Stage(backend), RecordingAlerts()
-        parked = await parks(stage)
-        await a_check(stage, alerts).check_all()
+    async with open_backend(kind, tmp_path) as backend:
+        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        parked = await park_task(stage)
+        await make_tenant_health_check(stage, alerts).check_all()
         alerts.notices.clear()
-        await parks(stage, "b", tenant="other")
+        await park_task(stage, "b", tenant="other")
         fault = ValueError("not a row")
-        damaged: Any = Flaky(Flaky(backend.ledger, "tasks", fault, None), "task", fault, times=1)
+        damaged: Any = FlakyPort(
+            FlakyPort(backend.ledger, "get_tasks", fault, None), "get_task", fault, times=1
+        )
 
-        await a_check(stage.with_ports(ledger=damaged), alerts).check_all()
+        await make_tenant_health_check(stage.with_ports(ledger=damaged), alerts).check_all()
 
         # Of the others people hear all the same.
-        assert [(notice.tenant, said_of_parked(notice)) for notice in alerts.notices] == [
+        assert [(notice.tenant, parked_change(notice)) for notice in alerts.notices] == [
             ("other", ("first", 1))
         ]
         *_, record = [one for one in caplog.records if one.levelno == logging.ERROR]
-        assert (record.msg, record.task_id) == ("health.task_unreadable", parked)
+        assert (record.msg, record.task_id) == ("row.read_failed", parked)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -129,22 +152,24 @@ async def test_a_parked_task_that_cannot_be_read_is_not_said_to_go_on(
 async def test_the_next_process_knows_what_was_told_and_one_from_before_has_told_nothing_of_it(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage, alerts = Stage(backend), RecordingAlerts()
-        await dies(stage, "dead")
-        await a_check(stage, alerts).check_all()
-        kept = (await backend.blobs.get(told_key(TENANT))).replace(b',"parkedTasks":{}', b"")
-        await backend.blobs.put(told_key(TENANT), kept)
-        await parks(stage, "parked")
+    async with open_backend(kind, tmp_path) as backend:
+        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        await fail_task(stage, "dead")
+        await make_tenant_health_check(stage, alerts).check_all()
+        kept = (await backend.blobs.get(channel_state_key(TENANT))).replace(
+            b',"parkedTasks":{}', b""
+        )
+        await backend.blobs.put(channel_state_key(TENANT), kept)
+        await park_task(stage, "parked")
 
         for _ in range(2):
-            await a_check(Stage(backend), alerts).check_all()
+            await make_tenant_health_check(ServiceHarness(backend), alerts).check_all()
 
-        assert [(said(one), said_of_parked(one)) for one in alerts.notices] == [
+        assert [(dead_letter_change(one), parked_change(one)) for one in alerts.notices] == [
             (("first", 1), None),
             (None, ("first", 1)),
         ]
-        told = told_from_json(await backend.blobs.get(told_key(TENANT)))["slack"]
+        told = channel_states_from_json(await backend.blobs.get(channel_state_key(TENANT)))["slack"]
         assert b"parked" not in kept
-        assert told.dead is not None
-        assert told.parked is not None
+        assert told.dead_letters is not None
+        assert told.parked_tasks is not None

@@ -4,25 +4,25 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core import commands as c
-from longshore.core.budgets import Scope
+from longshore.core.budgets import BudgetScope
 from longshore.core.events.types import Usage
-from longshore.core.failures import ErrorCategory, Failure
-from longshore.core.rows import TaskRow
-from longshore.core.states import JobState
-from longshore.testing.flaky import Flaky
-from tests.unit.services.ports import Crash, Interposed
-from tests.unit.services.stage import (
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.failures import ErrorCategory, Failure
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import JobState
+from longshore.testing.flaky_port import FlakyPort
+from tests.unit.services.harness import (
     BACKENDS,
     SECOND,
     TENANT,
-    Stage,
-    a_task,
+    ServiceHarness,
     job_id,
-    opened,
+    make_task,
+    open_backend,
     scenario,
     task_id,
 )
+from tests.unit.services.port_wrappers import Crash, InterposedPort
 
 # Sums of quarters are exact.
 ONE = Usage(input_tokens=100, output_tokens=10, cache_read_tokens=5, turns=1, cost_usd=0.25)
@@ -30,50 +30,52 @@ TWO, THREE = ONE + ONE, ONE + ONE + ONE
 NOTHING = Usage()
 
 
-async def complete(stage: Stage, key: str) -> TaskRow:
-    claimed = await stage.claim(task_id(key))
+async def complete(harness: ServiceHarness, key: str) -> TaskRow:
+    claimed = await harness.claim(task_id(key))
     done = c.Complete(fence=claimed.fence, result=None, duration=SECOND, usage=ONE)
-    return await stage.transitions.task(claimed.id, done, row=claimed)
+    return await harness.transitions.apply_to_task(claimed.id, done, row=claimed)
 
 
-async def fail(stage: Stage, key: str, category: ErrorCategory = ErrorCategory.AUTH) -> TaskRow:
-    claimed = await stage.claim(task_id(key))
+async def fail(
+    harness: ServiceHarness, key: str, category: ErrorCategory = ErrorCategory.AUTH
+) -> TaskRow:
+    claimed = await harness.claim(task_id(key))
     failed = c.AttemptFailed(
         fence=claimed.fence,
         failure=Failure(category=category, message="broke"),
-        roll=0.0,
+        jitter=0.0,
         duration=SECOND,
         usage=ONE,
     )
-    return await stage.transitions.task(claimed.id, failed, row=claimed)
+    return await harness.transitions.apply_to_task(claimed.id, failed, row=claimed)
 
 
-async def park(stage: Stage, key: str) -> TaskRow:
-    claimed = await stage.claim(task_id(key))
+async def park(harness: ServiceHarness, key: str) -> TaskRow:
+    claimed = await harness.claim(task_id(key))
     parked = c.Park(
-        fence=claimed.fence, scope=Scope.TASK, reason="spent", duration=SECOND, usage=ONE
+        fence=claimed.fence, scope=BudgetScope.TASK, reason="spent", duration=SECOND, usage=ONE
     )
-    return await stage.transitions.task(claimed.id, parked, row=claimed)
+    return await harness.transitions.apply_to_task(claimed.id, parked, row=claimed)
 
 
-async def usage(stage: Stage) -> Usage:
-    await stage.dispatch()
-    return (await stage.job()).usage
+async def usage(harness: ServiceHarness) -> Usage:
+    await harness.dispatch()
+    return (await harness.job()).usage
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_job_costs_what_its_tasks_cost_that_have_ended(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task("a"), a_task("b"), a_task("c"), a_task("d"))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b"), make_task("c"), make_task("d"))
 
         await park(stage, "a")
         resting = await usage(stage)
         await complete(stage, "b")
         await fail(stage, "c")
         ended = await usage(stage)
-        await stage.cancelling.cancel_task(TENANT, task_id("a"), by="ann")
+        await stage.canceller.cancel_task(TENANT, task_id("a"), by="ann")
         cancelled = await usage(stage)
 
         assert (resting, ended, cancelled) == (NOTHING, TWO, THREE)
@@ -82,15 +84,15 @@ async def test_a_job_costs_what_its_tasks_cost_that_have_ended(kind: str, tmp_pa
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_attempts_that_failed_or_were_parked_are_paid_for(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task("a", maxAttempts=3))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a", maxAttempts=3))
 
         await fail(stage, "a", ErrorCategory.NETWORK)
-        await stage.passes(SECOND * 600)
+        await stage.advance(SECOND * 600)
         await park(stage, "a")
-        added = c.Unpark(scope=Scope.TASK, by="ann")
-        await stage.transitions.task(task_id("a"), added)
+        added = c.Unpark(scope=BudgetScope.TASK, by="ann")
+        await stage.transitions.apply_to_task(task_id("a"), added)
         await complete(stage, "a")
 
         assert await usage(stage) == THREE
@@ -99,9 +101,9 @@ async def test_attempts_that_failed_or_were_parked_are_paid_for(kind: str, tmp_p
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_an_end_that_is_told_often_is_counted_once(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage, other = Stage(backend), Stage(backend)
-        await stage.submit(a_task("a"), a_task("b"))
+    async with open_backend(kind, tmp_path) as backend:
+        stage, other = ServiceHarness(backend), ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b"))
         await complete(stage, "a")
 
         once = await usage(stage)
@@ -117,14 +119,14 @@ async def test_an_end_that_is_told_often_is_counted_once(kind: str, tmp_path: Pa
 async def test_a_task_that_is_resumed_counts_again_when_it_ends_with_all_its_rounds(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task("a"), a_task("b"))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b"))
         await complete(stage, "b")
         await fail(stage, "a")
         before = await usage(stage)
 
-        await stage.resuming.resume(job_id(), [task_id("a")], by="ann")
+        await stage.resumer.resume(job_id(), [task_id("a")], by="ann")
         meanwhile = await usage(stage)
         await complete(stage, "a")
 
@@ -137,17 +139,17 @@ async def test_a_task_that_is_resumed_counts_again_when_it_ends_with_all_its_rou
 async def test_an_end_or_a_resume_whose_answer_was_lost_is_counted_once(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task("a"), a_task("b"))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b"))
         await complete(stage, "b")
         await fail(stage, "a")
 
-        ending = stage.with_ports(ledger=Flaky(backend.ledger, "commit", after_the_write=True))
-        await stage.in_time(ending.dispatcher.settle([task_id("a"), task_id("b")]))
+        ending = stage.with_ports(ledger=FlakyPort(backend.ledger, "commit", after_write=True))
+        await stage.advance_until_done(ending.dispatcher.settle([task_id("a"), task_id("b")]))
         ended = await usage(stage)
-        again = stage.with_ports(ledger=Flaky(backend.ledger, "commit", after_the_write=True))
-        await stage.in_time(again.resuming.resume(job_id(), [task_id("a")], by="ann"))
+        again = stage.with_ports(ledger=FlakyPort(backend.ledger, "commit", after_write=True))
+        await stage.advance_until_done(again.resumer.resume(job_id(), [task_id("a")], by="ann"))
 
         assert (ended, await usage(stage)) == (TWO, ONE)
 
@@ -157,14 +159,14 @@ async def test_whoever_dies_while_a_task_is_resumed_its_old_end_is_not_counted_a
     tmp_path: Path,
 ) -> None:
     # Here a job is committed before its tasks.
-    async with opened("memory", tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task("a"))
+    async with open_backend("memory", tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"))
         await fail(stage, "a")
         assert await usage(stage) == ONE
-        dying = stage.with_ports(ledger=Interposed(backend.ledger, "commit", after=_die))
+        dying = stage.with_ports(ledger=InterposedPort(backend.ledger, "commit", after=_die))
         with pytest.raises(Crash):
-            await dying.resuming.resume(job_id(), [task_id("a")], by="ann")
+            await dying.resumer.resume(job_id(), [task_id("a")], by="ann")
 
         await stage.dispatcher.settle([task_id("a")])
         taken_back = await usage(stage)

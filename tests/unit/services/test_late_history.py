@@ -5,19 +5,19 @@ from typing import Any
 import pytest
 
 from longshore.adapters.memory.backend import memory_backend
-from longshore.core.definition import Definition, RunnerKind
+from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.events.event import Event
-from longshore.core.states import TaskState
+from longshore.core.tasks.states import TaskState
 from longshore.errors import CommandRefused, OutcomeUnknown, VersionConflict
 from longshore.ports.backend import Backend
-from longshore.services.reviewing import Reviewing
+from longshore.services.review import ReviewDecisions
 from longshore.testing.clock import FakeClock
-from tests.unit.services.stage import TENANT, Stage, a_task, job_id, scenario, task_id
+from tests.unit.services.harness import TENANT, ServiceHarness, job_id, make_task, scenario, task_id
 
 NEVER = 10**6
 
 
-class Late:
+class LateEventLog:
     """An event log in which nothing has arrived for the first looks."""
 
     def __init__(self, backend: Backend, looks: int) -> None:
@@ -32,16 +32,16 @@ class Late:
         return [] if self._looks >= 0 else await self._log.history(*given, **named)
 
 
-async def in_review(looks: int) -> tuple[Stage, Reviewing]:
+async def in_review(looks: int) -> tuple[ServiceHarness, ReviewDecisions]:
     """A task whose first attempt is in review, and a reviewer to whom its history comes late."""
     backend = memory_backend(FakeClock())
     own = Definition(name="reviewed", runner=RunnerKind.COMMAND, requires_review=True)
     await backend.definitions.put(TENANT, own)
-    stage = Stage(backend)
-    await stage.submit(a_task(name="reviewed"))
+    stage = ServiceHarness(backend)
+    await stage.submit(make_task(name="reviewed"))
     await stage.complete(task_id("a"))
-    late = stage.with_ports(events=Late(backend, looks))
-    reviewing = Reviewing(
+    late = stage.with_ports(events=LateEventLog(backend, looks))
+    reviewing = ReviewDecisions(
         backend=late.backend, transitions=late.transitions, dispatcher=late.dispatcher
     )
     return stage, reviewing
@@ -52,7 +52,7 @@ async def approved_twice(looks: int) -> TaskState:
     stage, reviewing = await in_review(looks)
     for _ in range(2):
         approval = reviewing.approve(TENANT, task_id("a"), by="ann", attempt=1)
-        row = await stage.in_time(approval)
+        row = await stage.advance_until_done(approval)
     return row.state
 
 
@@ -60,7 +60,9 @@ async def approved_twice(looks: int) -> TaskState:
 async def test_what_was_not_decided_yet_is_refused_without_the_history() -> None:
     stage, reviewing = await in_review(looks=NEVER)
     with pytest.raises(CommandRefused, match="feedback must"):
-        await stage.in_time(reviewing.request_revision(TENANT, task_id("a"), by="ann", feedback=""))
+        await stage.advance_until_done(
+            reviewing.revise(TENANT, task_id("a"), by="ann", feedback="")
+        )
 
 
 @scenario
@@ -70,11 +72,11 @@ async def test_a_decision_is_waited_for_until_its_event_is_there() -> None:
 
 @scenario
 async def test_a_decision_whose_event_does_not_come_is_not_denied() -> None:
-    with pytest.raises(OutcomeUnknown, match="still on its way"):
+    with pytest.raises(OutcomeUnknown, match="not readable yet"):
         await approved_twice(looks=NEVER)
 
 
-class LosesOne:
+class LossyLedger:
     """A ledger whose library asks again when the answer of a resume is lost, and others were
     faster."""
 
@@ -91,7 +93,7 @@ class LosesOne:
             return answer
         self._lost = True
         conflict = VersionConflict(changes[0].row.id, changes[0].expected_version)
-        conflict.perhaps_ours = True
+        conflict.maybe_committed = True
         raise conflict
 
 
@@ -100,17 +102,17 @@ def test_a_resume_that_was_made_is_never_denied(looks: int) -> None:
     @scenario
     async def play() -> None:
         backend = memory_backend(FakeClock())
-        stage = Stage(backend)
-        await stage.submit(a_task())
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         await stage.fail(task_id("a"))
         await stage.dispatch()
-        late = stage.with_ports(ledger=LosesOne(backend), events=Late(backend, looks))
+        late = stage.with_ports(ledger=LossyLedger(backend), events=LateEventLog(backend, looks))
 
-        resume = late.resuming.resume(job_id(), [task_id("a")], by="ann")
-        resumed = await stage.in_time(resume)
+        resume = late.resumer.resume(job_id(), [task_id("a")], by="ann")
+        resumed = await stage.advance_until_done(resume)
 
         assert list(resumed.refused) == []
-        assert [event for event in await stage.job_told() if event == "Job Resumed"] == [
+        assert [event for event in await stage.job_event_types() if event == "Job Resumed"] == [
             "Job Resumed"
         ]
 

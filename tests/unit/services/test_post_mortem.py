@@ -5,20 +5,20 @@ from typing import Any
 
 import pytest
 
-from longshore.core import commands as c
-from longshore.core.failures import ErrorCategory
-from longshore.ports.output import OutputEntry, Stream
-from longshore.services.post_mortem import PostMortem, examine
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.failures import ErrorCategory
+from longshore.ports.output import OutputChunk, Stream
+from longshore.services.dead_letters import PostMortem, read_post_mortem
 from tests.factories import a_failure
-from tests.unit.services.dead import send, wear_out
-from tests.unit.services.stage import (
+from tests.unit.services.dead_messages import exhaust_receives, send
+from tests.unit.services.harness import (
     BACKENDS,
     LEASE,
     SECOND,
     TENANT,
-    Stage,
-    a_task,
-    opened,
+    ServiceHarness,
+    make_task,
+    open_backend,
     scenario,
     task_id,
 )
@@ -26,39 +26,41 @@ from tests.unit.services.stage import (
 A = task_id("a")
 
 
-async def post_mortem(stage: Stage, letter_id: str = A) -> PostMortem:
-    letter = await stage.dead_letters.find(TENANT, letter_id)
-    return await examine(stage.backend, letter)
+async def post_mortem(harness: ServiceHarness, letter_id: str = A) -> PostMortem:
+    letter = await harness.dead_letters.get(TENANT, letter_id)
+    return await read_post_mortem(harness.backend, letter)
 
 
-async def prints(stage: Stage, attempt: int, *pieces: tuple[Stream, bytes], **fields: Any) -> None:
+async def prints(
+    harness: ServiceHarness, attempt: int, *chunks: tuple[Stream, bytes], **fields: Any
+) -> None:
     entries = [
-        OutputEntry(
+        OutputChunk(
             attempt=attempt,
             sequence=sequence,
-            at=stage.clock.now(),
+            at=harness.clock.now(),
             stream=stream,
             data=data,
             **fields,
         )
-        for sequence, (stream, data) in enumerate(pieces, start=1)
+        for sequence, (stream, data) in enumerate(chunks, start=1)
     ]
-    await stage.backend.output.append(A, entries)
+    await harness.backend.output.append(A, entries)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_each_attempt_is_there_with_its_error(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         await stage.fail(A, ErrorCategory.NETWORK)
-        await stage.passes(60 * SECOND)
+        await stage.advance(60 * SECOND)
         await stage.fail(A, ErrorCategory.VALIDATION)
 
         found = await post_mortem(stage)
 
-        assert [(one.number, one.category, one.ended) for one in found.attempts] == [
+        assert [(one.number, one.category, one.outcome) for one in found.attempts] == [
             (1, "network", "failed"),
             (2, "validation", "failed"),
         ]
@@ -67,14 +69,14 @@ async def test_each_attempt_is_there_with_its_error(kind: str, tmp_path: Path) -
 
 @scenario
 async def test_who_ended_it_is_that_of_the_last_round(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task(maxAttempts=1))
+    async with open_backend("memory", tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task(maxAttempts=1))
         await stage.fail(A)
         dead = stage.dead_letters
         await dead.replay(TENANT, [A], by="ann")
-        await wear_out(stage)
-        await dead.settle()
+        await exhaust_receives(stage)
+        await dead.settle_messages()
 
         found = await post_mortem(stage)
 
@@ -84,36 +86,36 @@ async def test_who_ended_it_is_that_of_the_last_round(tmp_path: Path) -> None:
 
 @scenario
 async def test_a_task_whose_time_was_up_was_ended_by_its_worker(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend("memory", tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         claimed = await stage.claim(A)
         late = c.TimeOut(
-            fence=claimed.fence, timeout=SECOND, elapsed=2 * SECOND, signal="SIGKILL", roll=0.0
+            fence=claimed.fence, timeout=SECOND, elapsed=2 * SECOND, signal="SIGKILL", jitter=0.0
         )
-        await stage.transitions.task(A, late)
+        await stage.transitions.apply_to_task(A, late)
 
         found = await post_mortem(stage)
 
         assert found.ended_by == "worker"
-        assert found.attempts[0].ended == "timed out"
+        assert found.attempts[0].outcome == "timed out"
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_long_history_is_read_to_its_end(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         row = await stage.claim(A)
         for _ in range(1001):
-            row = await stage.transitions.task(
-                A, c.Renew(fence=row.fence, lasts=LEASE.lasts), row=row
+            row = await stage.transitions.apply_to_task(
+                A, c.Renew(fence=row.fence, lease_duration=LEASE.duration), row=row
             )
-        stage.clock.advance(LEASE.lasts + LEASE.skew_margin)
+        stage.clock.advance(LEASE.duration + LEASE.skew_margin)
         ended = c.LeaseEnded(fence=row.fence, margin=LEASE.skew_margin)
-        await stage.transitions.task(A, ended)
-        await stage.passes(60 * SECOND)
+        await stage.transitions.apply_to_task(A, ended)
+        await stage.advance(60 * SECOND)
         await stage.fail(A)
 
         found = await post_mortem(stage)
@@ -126,12 +128,12 @@ async def test_a_long_history_is_read_to_its_end(kind: str, tmp_path: Path) -> N
 async def test_the_last_lines_of_the_last_attempt_are_there_whole_and_masked(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         await prints(stage, 1, (Stream.STDOUT, b"of the first attempt\n"))
         await stage.fail(A, ErrorCategory.NETWORK)
-        await stage.passes(60 * SECOND)
+        await stage.advance(60 * SECOND)
         await prints(
             stage,
             2,
@@ -158,24 +160,24 @@ async def test_the_last_lines_of_the_last_attempt_are_there_whole_and_masked(
 
 @scenario
 async def test_of_a_great_deal_of_output_only_the_end_is_read(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend("memory", tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         pieces = [(Stream.STDOUT, b"line %d\n" % number) for number in range(5000)]
         await prints(stage, 1, *pieces)
         row = await stage.claim(A)
         failed = c.AttemptFailed(
             fence=row.fence,
             failure=a_failure(ErrorCategory.VALIDATION),
-            roll=0.0,
+            jitter=0.0,
             duration=SECOND,
             last_output=5000,
         )
-        await stage.transitions.task(A, failed)
+        await stage.transitions.apply_to_task(A, failed)
         read: list[int] = []
 
         class Counting:
-            async def read(self, *values: Any, **named: Any) -> list[OutputEntry]:
+            async def read(self, *values: Any, **named: Any) -> list[OutputChunk]:
                 batch = await backend.output.read(*values, **named)
                 read.append(len(batch))
                 return batch
@@ -190,9 +192,9 @@ async def test_of_a_great_deal_of_output_only_the_end_is_read(tmp_path: Path) ->
 
 @scenario
 async def test_lost_output_is_passed_over(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend("memory", tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         await prints(stage, 1, (Stream.STDOUT, b"one\n"), (Stream.LOST, b""), (Stream.STDOUT, b"2"))
         await stage.fail(A)
 
@@ -202,11 +204,11 @@ async def test_lost_output_is_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_message_has_no_history(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await send(stage, "poison")
-        await wear_out(stage)
-        (letter,) = (await stage.dead_letters.page(TENANT)).items
+        await exhaust_receives(stage)
+        (letter,) = (await stage.dead_letters.list_page(TENANT)).items
 
         found = await post_mortem(stage, letter.id)
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from longshore.core.supervision import SupervisionPolicy
-from longshore.services.supervisor import LOOK_EVERY, NOT_STARTED, Supervisor, Word
+from longshore.services.supervisor import CHECK_INTERVAL, START_FAILED, Supervisor, WorkerStatus
 from longshore.testing.clock import FakeClock
-from tests.unit.services.stage import SECOND, scenario
+from tests.unit.services.harness import SECOND, scenario
 
 DELAY = SupervisionPolicy().restart_delay
 KILL_AFTER = SupervisionPolicy().kill_after
@@ -20,17 +20,19 @@ KILL_AFTER = SupervisionPolicy().kill_after
 class FakeWorker:
     """A worker that does what a test says."""
 
-    def __init__(self, number: int, process_id: int, heard: Callable[[Word], None]) -> None:
+    def __init__(
+        self, number: int, process_id: int, on_status: Callable[[WorkerStatus], None]
+    ) -> None:
         self.number = number
         self.process_id = process_id
-        self.say = heard
-        self.asked = 0
+        self.report_status = on_status
+        self.stop_requests = 0
         self.killed = False
         self.memory = 0
         self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    def ask_to_end(self) -> None:
-        self.asked += 1
+    def request_stop(self) -> None:
+        self.stop_requests += 1
 
     def kill(self) -> None:
         self.killed = True
@@ -38,7 +40,7 @@ class FakeWorker:
     def memory_bytes(self) -> int:
         return self.memory
 
-    async def ended(self) -> int:
+    async def wait(self) -> int:
         return await asyncio.shield(self._end)
 
     def end(self, code: int = 0) -> None:
@@ -54,10 +56,10 @@ class Fleet:
         self.broken = False
         self.supervisor = Supervisor(policy, self._start, clock)
 
-    def _start(self, number: int, heard: Callable[[Word], None]) -> FakeWorker:
+    def _start(self, number: int, on_status: Callable[[WorkerStatus], None]) -> FakeWorker:
         if self.broken:
             raise OSError(11, "no more processes")
-        self.workers.append(FakeWorker(number, 100 + len(self.workers), heard))
+        self.workers.append(FakeWorker(number, 100 + len(self.workers), on_status))
         return self.workers[-1]
 
     async def settle(self) -> None:
@@ -66,7 +68,7 @@ class Fleet:
     async def serve(self) -> None:
         await self.settle()
         for worker in self.workers:
-            worker.say(Word.SERVING)
+            worker.report_status(WorkerStatus.SERVING)
         await self.settle()
 
 
@@ -113,7 +115,7 @@ async def test_a_stop_asks_each_worker_once_and_waits_for_all() -> None:
         fleet.workers[0].end()
         await fleet.clock.run(10 * SECOND)
 
-        assert [worker.asked for worker in fleet.workers] == [1, 1]
+        assert [worker.stop_requests for worker in fleet.workers] == [1, 1]
         assert fleet.supervisor.running == 1
 
 
@@ -125,12 +127,12 @@ async def test_a_second_stop_asks_again_and_a_third_kills() -> None:
         await fleet.settle()
         fleet.supervisor.stop()
         await fleet.settle()
-        assert (worker.asked, worker.killed) == (2, False)
+        assert (worker.stop_requests, worker.killed) == (2, False)
 
         fleet.supervisor.stop()
         await fleet.settle()
 
-        assert (worker.asked, worker.killed) == (2, True)
+        assert (worker.stop_requests, worker.killed) == (2, True)
 
 
 @scenario
@@ -151,16 +153,16 @@ async def test_a_recycled_worker_is_followed_when_it_takes_no_more_work() -> Non
     async with at_work(processes=2) as fleet:
         fleet.supervisor.recycle()
         await fleet.settle()
-        assert [worker.asked for worker in fleet.workers] == [1, 0]
+        assert [worker.stop_requests for worker in fleet.workers] == [1, 0]
 
-        fleet.workers[0].say(Word.DRAINING)
+        fleet.workers[0].report_status(WorkerStatus.DRAINING)
         await fleet.settle()
         assert [worker.number for worker in fleet.workers] == [1, 2, 1]
 
-        fleet.workers[2].say(Word.SERVING)
+        fleet.workers[2].report_status(WorkerStatus.SERVING)
         fleet.workers[0].end()
         await fleet.settle()
-        assert [worker.asked for worker in fleet.workers] == [1, 1, 0]
+        assert [worker.stop_requests for worker in fleet.workers] == [1, 1, 0]
 
 
 @scenario
@@ -169,9 +171,9 @@ async def test_a_worker_that_has_grown_too_large_is_recycled_at_the_next_look() 
         await fleet.clock.run(60 * SECOND)
 
         fleet.workers[0].memory = 1001
-        await fleet.clock.run(LOOK_EVERY)
+        await fleet.clock.run(CHECK_INTERVAL)
 
-        assert fleet.workers[0].asked == 1
+        assert fleet.workers[0].stop_requests == 1
 
 
 @scenario
@@ -179,11 +181,11 @@ async def test_workers_are_recycled_at_the_time_of_day_that_the_machine_shows() 
     at = datetime(2030, 1, 7, 12, 30, tzinfo=UTC).astimezone().time()
     async with at_work(recycle_at=time(at.hour, at.minute)) as fleet:
         await fleet.clock.run(timedelta(minutes=29, seconds=59))
-        assert fleet.workers[0].asked == 0
+        assert fleet.workers[0].stop_requests == 0
 
         await fleet.clock.run(SECOND)
 
-        assert fleet.workers[0].asked == 1
+        assert fleet.workers[0].stop_requests == 1
 
 
 @scenario
@@ -194,9 +196,9 @@ async def test_workers_that_keep_ending_are_given_up_and_the_rest_is_drained() -
             await fleet.clock.run(DELAY)
 
         assert [worker.number for worker in fleet.workers] == [1, 2, 2, 2]
-        assert fleet.supervisor.given_up is not None
-        assert fleet.supervisor.given_up.code == 5
-        assert fleet.workers[0].asked == 1
+        assert fleet.supervisor.failure is not None
+        assert fleet.supervisor.failure.code == 5
+        assert fleet.workers[0].stop_requests == 1
 
 
 @scenario
@@ -209,9 +211,9 @@ async def test_what_cannot_be_started_is_tried_again_and_given_up_in_the_end(
 
         await fleet.clock.run(3 * DELAY)
 
-        assert fleet.supervisor.given_up is not None
-        assert fleet.supervisor.given_up.code == NOT_STARTED
-        told = [record for record in caplog.records if record.msg == "worker.not_started"]
+        assert fleet.supervisor.failure is not None
+        assert fleet.supervisor.failure.code == START_FAILED
+        told = [record for record in caplog.records if record.msg == "worker.start_failed"]
         assert len(told) == 2
         assert "no more processes" in told[0].error
 
@@ -224,7 +226,7 @@ async def test_last_words_that_come_after_the_end_are_not_heard() -> None:
         fleet.workers[0].end()
         await fleet.settle()
 
-        fleet.workers[0].say(Word.DRAINING)
+        fleet.workers[0].report_status(WorkerStatus.DRAINING)
         await fleet.settle()
 
         assert [worker.number for worker in fleet.workers] == [1, 2, 1]
@@ -240,4 +242,4 @@ async def test_a_supervisor_that_is_cancelled_kills_nobody() -> None:
     await asyncio.gather(running, return_exceptions=True)
 
     assert running.cancelled()
-    assert (fleet.workers[0].asked, fleet.workers[0].killed) == (0, False)
+    assert (fleet.workers[0].stop_requests, fleet.workers[0].killed) == (0, False)

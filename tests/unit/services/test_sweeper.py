@@ -7,27 +7,27 @@ from typing import Any
 
 import pytest
 
-from longshore.core import commands as c
-from longshore.core.states import TaskState
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable
 from longshore.services.sweeper import Repairs
-from longshore.testing.flaky import Flaky
-from tests.unit.services.dead import lose_messages
-from tests.unit.services.ports import Interposed
-from tests.unit.services.stage import (
+from longshore.testing.flaky_port import FlakyPort
+from tests.unit.services.dead_messages import lose_messages
+from tests.unit.services.harness import (
     BACKENDS,
     LEASE,
     SECOND,
-    Stage,
-    a_task,
-    opened,
+    ServiceHarness,
+    make_task,
+    open_backend,
     scenario,
     task_id,
 )
+from tests.unit.services.port_wrappers import InterposedPort
 
 TICK = timedelta(milliseconds=1)
-TAKEN_OVER_AFTER = LEASE.lasts + LEASE.skew_margin
-RUNG_AGAIN_AFTER = timedelta(seconds=60)
+TAKEN_OVER_AFTER = LEASE.duration + LEASE.skew_margin
+REENQUEUED_AFTER = timedelta(seconds=60)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -35,9 +35,9 @@ RUNG_AGAIN_AFTER = timedelta(seconds=60)
 async def test_a_lease_is_ended_once_its_end_and_the_clocks_error_have_passed(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         held = await stage.claim(task_id("a"))
 
         stage.clock.advance(TAKEN_OVER_AFTER - TICK)
@@ -53,7 +53,7 @@ async def test_a_lease_is_ended_once_its_end_and_the_clocks_error_have_passed(
         assert row.state is TaskState.PENDING
         assert row.lease is None
         assert row.due_at == stage.clock.now()
-        assert (await stage.told("a"))[-1] == "Task Processing Failed"
+        assert (await stage.event_types("a"))[-1] == "Task Processing Failed"
         assert len(await stage.messages()) == 1
 
 
@@ -62,9 +62,9 @@ async def test_a_lease_is_ended_once_its_end_and_the_clocks_error_have_passed(
 async def test_a_silent_worker_uses_up_an_attempt_and_the_last_one_fails_the_task(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task(maxAttempts=2))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task(maxAttempts=2))
         for _ in range(2):
             await stage.claim(task_id("a"))
             stage.clock.advance(TAKEN_OVER_AFTER)
@@ -84,11 +84,11 @@ async def test_a_silent_worker_uses_up_an_attempt_and_the_last_one_fails_the_tas
 async def test_a_cancelled_task_of_a_silent_worker_ends_as_cancelled(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         await stage.claim(task_id("a"))
-        await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
+        await stage.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
 
         stage.clock.advance(TAKEN_OVER_AFTER)
         await stage.sweeper.sweep()
@@ -96,7 +96,7 @@ async def test_a_cancelled_task_of_a_silent_worker_ends_as_cancelled(
         assert (await stage.task("a")).state is TaskState.CANCELLED
 
 
-class Noting:
+class RecordingLedger:
     """A ledger that notes its commits where the presence notes its calls."""
 
     def __init__(self, ledger: Any, calls: list[tuple[str, str]]) -> None:
@@ -116,26 +116,26 @@ class Noting:
 async def test_the_leases_of_a_dead_worker_end_at_once_after_its_children_were_killed(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task("a"), a_task("b"), a_task("c"))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b"), make_task("c"))
         await stage.claim(task_id("a"), "dead")
         await stage.claim(task_id("b"), "dead")
         others = await stage.claim(task_id("c"), "alive")
-        calls = stage.presence.calls
-        stage.presence.dies("dead")
-        watched = stage.with_ports(ledger=Noting(backend.ledger, calls))
+        calls = stage.worker_registry.calls
+        stage.worker_registry.kill("dead")
+        watched = stage.with_ports(ledger=RecordingLedger(backend.ledger, calls))
 
         repairs = await watched.sweeper.sweep()
 
         assert repairs == Repairs(leases_ended=2)
-        assert calls[0] == ("clear", "dead")
+        assert calls[0] == ("reap", "dead")
         assert sorted(calls[1:3]) == [("commit", task_id("a")), ("commit", task_id("b"))]
-        assert calls[3:] == [("leave", "dead")]
+        assert calls[3:] == [("deregister", "dead")]
         states = await stage.states()
         assert (states["a"], states["b"]) == (TaskState.PENDING, TaskState.PENDING)
         assert await stage.task("c") == others
-        assert stage.presence.absent() == []
+        assert stage.worker_registry.dead_workers() == []
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -143,12 +143,12 @@ async def test_the_leases_of_a_dead_worker_end_at_once_after_its_children_were_k
 async def test_a_lease_held_elsewhere_does_not_end_because_a_name_is_missing_here(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
-        claim = c.Claim(worker_id="w", process_id=1, lasts=LEASE.lasts, local=False)
-        held = await stage.transitions.task(task_id("a"), claim)
-        stage.presence.dies("w")
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        claim = c.Claim(worker_id="w", process_id=1, lease_duration=LEASE.duration, local=False)
+        held = await stage.transitions.apply_to_task(task_id("a"), claim)
+        stage.worker_registry.kill("w")
 
         repairs = await stage.sweeper.sweep()
 
@@ -161,20 +161,22 @@ async def test_a_lease_held_elsewhere_does_not_end_because_a_name_is_missing_her
 async def test_a_dead_worker_is_kept_in_mind_until_its_leases_have_been_ended(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         await stage.claim(task_id("a"), "dead")
-        stage.presence.dies("dead")
-        ledger = Flaky(backend.ledger, "commit", times=None)
+        stage.worker_registry.kill("dead")
+        ledger = FlakyPort(backend.ledger, "commit", times=None)
 
         with pytest.raises(BackendUnavailable):
-            await stage.in_time(stage.with_ports(ledger=ledger).sweeper.bury_the_dead())
-        remembered = stage.presence.absent()
-        await stage.sweeper.bury_the_dead()
+            await stage.advance_until_done(
+                stage.with_ports(ledger=ledger).sweeper.reap_dead_workers()
+            )
+        remembered = stage.worker_registry.dead_workers()
+        await stage.sweeper.reap_dead_workers()
 
         assert remembered == ["dead"]
-        assert stage.presence.absent() == []
+        assert stage.worker_registry.dead_workers() == []
         assert (await stage.task("a")).state is TaskState.PENDING
 
 
@@ -183,19 +185,19 @@ async def test_a_dead_worker_is_kept_in_mind_until_its_leases_have_been_ended(
 async def test_a_task_that_was_due_and_not_taken_is_rung_again_after_a_while(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         await lose_messages(stage)
 
-        stage.clock.advance(RUNG_AGAIN_AFTER)
+        stage.clock.advance(REENQUEUED_AFTER)
         early = await stage.sweeper.sweep()
         stage.clock.advance(TICK)
         repairs = await stage.sweeper.sweep()
         again = await stage.sweeper.sweep()
 
         assert not early
-        assert repairs == Repairs(rung_again=1)
+        assert repairs == Repairs(reenqueued=1)
         assert not again
         assert len(await stage.messages()) == 1
 
@@ -205,9 +207,9 @@ async def test_a_task_that_was_due_and_not_taken_is_rung_again_after_a_while(
 async def test_a_task_that_is_to_run_later_is_not_rung_before_it_is_due(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task(delay=3600))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task(delay=3600))
 
         stage.clock.advance(timedelta(seconds=3599))
         early = await stage.sweeper.sweep()
@@ -216,24 +218,27 @@ async def test_a_task_that_is_to_run_later_is_not_rung_before_it_is_due(
         repairs = await stage.sweeper.sweep()
 
         assert not early
-        assert repairs.rung_again == 1
+        assert repairs.reenqueued == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_healthy_tasks_are_left_alone(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         keys = ("done", "waiting", "cancelled", "running")
         await stage.submit(
-            a_task("done"), a_task("waiting", "running"), a_task("cancelled"), a_task("running")
+            make_task("done"),
+            make_task("waiting", "running"),
+            make_task("cancelled"),
+            make_task("running"),
         )
         await stage.complete(task_id("done"))
-        await stage.transitions.task(task_id("cancelled"), c.RequestCancel(by="ann"))
+        await stage.transitions.apply_to_task(task_id("cancelled"), c.RequestCancel(by="ann"))
         await stage.dispatch()
         stage.clock.advance(timedelta(hours=1))
         await stage.claim(task_id("running"))
-        stage.clock.advance(LEASE.lasts)
+        stage.clock.advance(LEASE.duration)
         before = [await stage.task(key) for key in keys]
 
         repairs = await stage.sweeper.sweep()
@@ -243,62 +248,62 @@ async def test_healthy_tasks_are_left_alone(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
-@pytest.mark.parametrize("method", ["held", "task", "commit"])
+@pytest.mark.parametrize("method", ["leased_tasks", "get_task", "commit"])
 @scenario
 async def test_two_sweepers_at_once_end_a_lease_once(
     kind: str, method: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage, other = Stage(backend), Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage, other = ServiceHarness(backend), ServiceHarness(backend)
+        await stage.submit(make_task())
         await stage.claim(task_id("a"))
         stage.clock.advance(TAKEN_OVER_AFTER)
-        ledger = Interposed(backend.ledger, method, before=other.sweeper.sweep)
+        ledger = InterposedPort(backend.ledger, method, before=other.sweeper.sweep)
         one = stage.with_ports(ledger=ledger)
 
         await one.sweeper.sweep()
 
         assert one.sweeper.repairs.leases_ended + other.sweeper.repairs.leases_ended == 1
-        assert (await stage.told("a")).count("Task Processing Failed") == 1
+        assert (await stage.event_types("a")).count("Task Processing Failed") == 1
         assert (await stage.task("a")).attempts_used == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
-@pytest.mark.parametrize("method", ["unrung", "task", "commit"])
+@pytest.mark.parametrize("method", ["unqueued_tasks", "get_task", "commit"])
 @scenario
 async def test_two_sweepers_at_once_ring_for_a_task_once(
     kind: str, method: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage, other = Stage(backend), Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage, other = ServiceHarness(backend), ServiceHarness(backend)
+        await stage.submit(make_task())
         await lose_messages(stage)
-        stage.clock.advance(2 * RUNG_AGAIN_AFTER)
-        ledger = Interposed(backend.ledger, method, before=other.sweeper.sweep)
+        stage.clock.advance(2 * REENQUEUED_AFTER)
+        ledger = InterposedPort(backend.ledger, method, before=other.sweeper.sweep)
         one = stage.with_ports(ledger=ledger)
 
         await one.sweeper.sweep()
 
-        assert one.sweeper.repairs.rung_again + other.sweeper.repairs.rung_again == 1
+        assert one.sweeper.repairs.reenqueued + other.sweeper.repairs.reenqueued == 1
         assert len(await stage.messages()) == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
-@pytest.mark.parametrize("method", ["task", "commit"])
+@pytest.mark.parametrize("method", ["get_task", "commit"])
 @scenario
 async def test_a_task_that_is_taken_while_the_sweeper_looks_is_not_rung(
     kind: str, method: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         await lose_messages(stage)
-        stage.clock.advance(2 * RUNG_AGAIN_AFTER)
+        stage.clock.advance(2 * REENQUEUED_AFTER)
 
         async def somebody_takes_it() -> None:
             await stage.claim(task_id("a"))
 
-        ledger = Interposed(backend.ledger, method, before=somebody_takes_it)
+        ledger = InterposedPort(backend.ledger, method, before=somebody_takes_it)
         repairs = await stage.with_ports(ledger=ledger).sweeper.sweep()
 
         assert not repairs
@@ -310,18 +315,18 @@ async def test_a_task_that_is_taken_while_the_sweeper_looks_is_not_rung(
 async def test_everything_that_is_left_behind_is_mended_in_one_sweep_however_much_it_is(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         keys = [f"t{number}" for number in range(1_200)]
-        await stage.submit(*(a_task(key) for key in keys))
+        await stage.submit(*(make_task(key) for key in keys))
         for key in keys[:600]:
             await stage.claim(task_id(key))
         await lose_messages(stage)
-        stage.clock.advance(2 * RUNG_AGAIN_AFTER)
+        stage.clock.advance(2 * REENQUEUED_AFTER)
 
         repairs = await stage.sweeper.sweep()
 
-        assert repairs == Repairs(leases_ended=600, rung_again=600)
+        assert repairs == Repairs(leases_ended=600, reenqueued=600)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -330,20 +335,20 @@ async def test_a_dead_worker_is_noticed_at_once_and_a_silent_one_at_the_next_swe
     kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task("a"), a_task("b"))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b"))
         running = asyncio.ensure_future(stage.sweeper.run())
-        await stage.passes(SECOND)
+        await stage.advance(SECOND)
         await stage.claim(task_id("a"), "dead")
         await stage.claim(task_id("b"), "silent")
 
-        stage.presence.dies("dead")
-        await stage.passes(SECOND)
+        stage.worker_registry.kill("dead")
+        await stage.advance(SECOND)
         soon = await stage.states()
-        await stage.passes(TAKEN_OVER_AFTER - SECOND)
+        await stage.advance(TAKEN_OVER_AFTER - SECOND)
         before_the_sweep = await stage.states()
-        await stage.passes(timedelta(seconds=15))
+        await stage.advance(timedelta(seconds=15))
         later = await stage.states()
 
         assert soon == {"a": TaskState.PENDING, "b": TaskState.PROCESSING}
@@ -358,14 +363,14 @@ async def test_a_dead_worker_is_noticed_at_once_and_a_silent_one_at_the_next_swe
 async def test_a_sweeper_goes_on_after_the_store_was_out_of_reach(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         await stage.claim(task_id("a"))
-        ledger = Flaky(backend.ledger, "held", times=5)
+        ledger = FlakyPort(backend.ledger, "leased_tasks", times=5)
         running = asyncio.ensure_future(stage.with_ports(ledger=ledger).sweeper.run())
 
-        await stage.passes(timedelta(minutes=3))
+        await stage.advance(timedelta(minutes=3))
 
         assert ledger.failures == 5
         assert (await stage.task("a")).state is TaskState.PENDING
@@ -375,9 +380,9 @@ async def test_a_sweeper_goes_on_after_the_store_was_out_of_reach(
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_what_was_mended_is_counted_over_all_sweeps(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task("a"), a_task("b"))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b"))
         for key in "ab":
             await stage.claim(task_id(key))
             stage.clock.advance(TAKEN_OVER_AFTER)

@@ -5,28 +5,28 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core import job as jobs
-from longshore.core.backoff import RetryPolicy
-from longshore.core.commands import RequestCancel
-from longshore.core.numbers import NumberSet
-from longshore.core.rows import Intent, IntentKind, JobRow
-from longshore.core.states import JobState, TaskState
+from longshore.core.jobs import job as jobs
+from longshore.core.jobs.numbers import NumberSet
+from longshore.core.tasks.backoff import RetryPolicy
+from longshore.core.tasks.commands import RequestCancel
+from longshore.core.tasks.rows import Intent, IntentKind, JobRow
+from longshore.core.tasks.states import JobState, TaskState
 from longshore.services import sweeper as module
 from longshore.services.sweeper import Repairs
-from tests.unit.services.ports import Crash, Interposed, crashing
-from tests.unit.services.samples import DIAMOND
-from tests.unit.services.stage import (
+from tests.unit.services.harness import (
     BACKENDS,
-    Stage,
-    a_task,
+    ServiceHarness,
     job_id,
-    opened,
+    make_task,
+    open_backend,
     scenario,
     task_id,
 )
+from tests.unit.services.port_wrappers import Crash, InterposedPort, crash_at
+from tests.unit.services.samples import DIAMOND
 
 SECOND = timedelta(seconds=1)
-CHAIN = (a_task("a"), a_task("b", "a"), a_task("c", "b"))
+CHAIN = (make_task("a"), make_task("b", "a"), make_task("c", "b"))
 IDS = [task_id(key) for key in "abc"]
 
 
@@ -37,12 +37,12 @@ async def test_a_cancellation_that_dies_at_any_call_is_finished_by_the_sweeper_o
 ) -> None:
     outcomes = set()
     for at in range(1, 100):
-        async with opened("memory", tmp_path) as backend:
-            stage = Stage(backend)
+        async with open_backend("memory", tmp_path) as backend:
+            stage = ServiceHarness(backend)
             await stage.submit(*DIAMOND)
-            dying = Stage(crashing(backend, at, after_the_call=after_the_call))
+            dying = ServiceHarness(crash_at(backend, at, after_call=after_the_call))
             try:
-                await dying.cancelling.cancel(job_id(), by="ann")
+                await dying.canceller.cancel_job(job_id(), by="ann")
             except Crash:
                 begun = (await stage.job()).cancel is not None
                 outcomes.add("half done" if begun else "never was")
@@ -54,9 +54,9 @@ async def test_a_cancellation_that_dies_at_any_call_is_finished_by_the_sweeper_o
                 await stage.dispatch()
                 assert (await stage.job()).intents == ()
                 assert set((await stage.states()).values()) == {TaskState.CANCELLED}
-                assert await stage.job_told() == ["Job Created", "Job Cancelled"]
+                assert await stage.job_event_types() == ["Job Created", "Job Cancelled"]
                 for key in "abcd":
-                    assert (await stage.told(key)).count("Task Cancelled") == 1
+                    assert (await stage.event_types(key)).count("Task Cancelled") == 1
     assert outcomes == {"half done", "never was"}
 
 
@@ -67,14 +67,14 @@ async def test_a_resume_that_dies_at_any_call_is_finished_by_the_sweeper_or_neve
 ) -> None:
     outcomes = set()
     for at in range(1, 100):
-        async with opened("memory", tmp_path) as backend:
-            stage = Stage(backend)
+        async with open_backend("memory", tmp_path) as backend:
+            stage = ServiceHarness(backend)
             await stage.submit(*CHAIN)
-            await stage.cancelling.cancel(job_id(), by="ann")
+            await stage.canceller.cancel_job(job_id(), by="ann")
             await stage.dispatch()
-            dying = Stage(crashing(backend, at, after_the_call=after_the_call))
+            dying = ServiceHarness(crash_at(backend, at, after_call=after_the_call))
             try:
-                await dying.resuming.resume(job_id(), IDS, by="ann")
+                await dying.resumer.resume(job_id(), IDS, by="ann")
             except Crash:
                 begun = (await stage.job()).round == 2
                 outcomes.add("half done" if begun else "never was")
@@ -86,7 +86,7 @@ async def test_a_resume_that_dies_at_any_call_is_finished_by_the_sweeper_or_neve
                 await stage.finish()
                 assert (await stage.job()).state is JobState.COMPLETED
                 assert (await stage.job()).intents == ()
-                assert await stage.job_told() == [
+                assert await stage.job_event_types() == [
                     "Job Created",
                     "Job Cancelled",
                     "Job Resumed",
@@ -100,15 +100,15 @@ async def test_a_resume_that_dies_at_any_call_is_finished_by_the_sweeper_or_neve
 async def test_a_cancelled_job_that_is_resumed_goes_on_in_the_order_of_its_dependencies(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await stage.submit(*CHAIN)
         await stage.complete(task_id("a"))
         await stage.dispatch()
-        await stage.cancelling.cancel(job_id(), by="ann")
+        await stage.canceller.cancel_job(job_id(), by="ann")
         await stage.dispatch()
 
-        await stage.resuming.resume(job_id(), IDS[1:], by="ann")
+        await stage.resumer.resume(job_id(), IDS[1:], by="ann")
 
         states = await stage.states()
         assert [states[key] for key in "abc"] == [
@@ -118,7 +118,11 @@ async def test_a_cancelled_job_that_is_resumed_goes_on_in_the_order_of_its_depen
         ]
         await stage.finish()
         assert (await stage.job()).state is JobState.COMPLETED
-        assert (await stage.told("c"))[:3] == ["Task Cancelled", "Task Waiting", "Task Pending"]
+        assert (await stage.event_types("c"))[:3] == [
+            "Task Cancelled",
+            "Task Waiting",
+            "Task Pending",
+        ]
         assert (await stage.history("c"))[1].body.round == 2
 
 
@@ -127,10 +131,10 @@ async def test_a_cancelled_job_that_is_resumed_goes_on_in_the_order_of_its_depen
 async def test_a_parent_that_completes_while_its_child_is_being_resumed_is_not_missed(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await stage.submit(*CHAIN)
-        await stage.transitions.task(task_id("b"), RequestCancel(by="ann"))
+        await stage.transitions.apply_to_task(task_id("b"), RequestCancel(by="ann"))
         await stage.dispatch()
 
         async def the_parent_completes() -> None:
@@ -138,35 +142,35 @@ async def test_a_parent_that_completes_while_its_child_is_being_resumed_is_not_m
             await stage.dispatch()
 
         # Between the look at the job and the commit.
-        ledger = Interposed(backend.ledger, "tasks", after=the_parent_completes, at=2)
-        await stage.with_ports(ledger=ledger).resuming.resume(job_id(), [task_id("b")], by="ann")
+        ledger = InterposedPort(backend.ledger, "get_tasks", after=the_parent_completes, at=2)
+        await stage.with_ports(ledger=ledger).resumer.resume(job_id(), [task_id("b")], by="ann")
         await stage.dispatch()
         await stage.sweeper.sweep()
 
         assert ledger.calls >= 2
         assert (await stage.task("b")).state is TaskState.PENDING
-        assert (await stage.told("b")).count("Task Pending") == 1
+        assert (await stage.event_types("b")).count("Task Pending") == 1
 
 
 @scenario
 async def test_a_job_that_was_cancelled_while_it_was_created_is_created_first(
     tmp_path: Path,
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend("memory", tmp_path) as backend:
+        stage = ServiceHarness(backend)
         with pytest.raises(Crash):
-            await Stage(crashing(backend, 5, after_the_call=True)).submit(*DIAMOND)
+            await ServiceHarness(crash_at(backend, 5, after_call=True)).submit(*DIAMOND)
         half = await stage.states()
 
         async def cancel(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
-            everything = NumberSet.up_to(row.total)
+            everything = NumberSet.below(row.total)
             intent = Intent(
                 id="cancel", kind=IntentKind.CANCEL, numbers=everything, round=1, by="ann"
             )
             command = jobs.CancelJob(by="ann", intent=intent)
             return jobs.apply(row, command, now=now, change_id=change_id)
 
-        await stage.transitions.job(job_id(), cancel)
+        await stage.transitions.apply_to_job(job_id(), cancel)
 
         repairs = await stage.sweeper.sweep()
 
@@ -178,14 +182,14 @@ async def test_a_job_that_was_cancelled_while_it_was_created_is_created_first(
 
 @scenario
 async def test_two_sweepers_that_finish_one_cancellation_count_it_once(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage, other = Stage(backend), Stage(backend)
+    async with open_backend("memory", tmp_path) as backend:
+        stage, other = ServiceHarness(backend), ServiceHarness(backend)
         await stage.submit(*DIAMOND)
         with pytest.raises(Crash):
-            await Stage(crashing(backend, 3, after_the_call=True)).cancelling.cancel(
+            await ServiceHarness(crash_at(backend, 3, after_call=True)).canceller.cancel_job(
                 job_id(), by="ann"
             )
-        ledger = Interposed(backend.ledger, "commit", before=other.sweeper.sweep, at=2)
+        ledger = InterposedPort(backend.ledger, "commit", before=other.sweeper.sweep, at=2)
         one = stage.with_ports(ledger=ledger)
 
         await one.sweeper.sweep()
@@ -196,12 +200,12 @@ async def test_two_sweepers_that_finish_one_cancellation_count_it_once(tmp_path:
 
 @scenario
 async def test_a_submit_is_finished_with_the_retries_it_was_accepted_with(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
+    async with open_backend("memory", tmp_path) as backend:
         accepted_with = RetryPolicy(max_attempts=7, base=1.5 * SECOND, cap=20 * SECOND)
-        dying = Stage(crashing(backend, 5, after_the_call=True), retry=accepted_with)
+        dying = ServiceHarness(crash_at(backend, 5, after_call=True), retry=accepted_with)
         with pytest.raises(Crash):
             await dying.submit(*DIAMOND)
-        stage = Stage(backend)
+        stage = ServiceHarness(backend)
         half = len(await stage.states())
 
         await stage.sweeper.sweep()
@@ -216,12 +220,12 @@ async def test_more_intents_than_are_read_at_once_are_all_finished_in_one_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_AT_ONCE", 2)
-    async with opened("memory", tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend("memory", tmp_path) as backend:
+        stage = ServiceHarness(backend)
         requests = [f"request-{number}" for number in range(5)]
         for request_id in requests:
             with pytest.raises(Crash):
-                await Stage(crashing(backend, 5, after_the_call=True)).submit(
+                await ServiceHarness(crash_at(backend, 5, after_call=True)).submit(
                     *DIAMOND, request_id=request_id
                 )
 
@@ -238,20 +242,20 @@ async def test_a_job_that_is_cancelled_while_it_is_resumed_is_cancelled_whole(
 ) -> None:
     half_done = 0
     for at in range(1, 100):
-        async with opened("memory", tmp_path) as backend:
-            stage = Stage(backend)
+        async with open_backend("memory", tmp_path) as backend:
+            stage = ServiceHarness(backend)
             await stage.submit(*CHAIN)
-            await stage.cancelling.cancel(job_id(), by="ann")
-            dying = Stage(crashing(backend, at, after_the_call=after_the_call))
+            await stage.canceller.cancel_job(job_id(), by="ann")
+            dying = ServiceHarness(crash_at(backend, at, after_call=after_the_call))
             try:
-                await dying.resuming.resume(job_id(), IDS, by="ann")
+                await dying.resumer.resume(job_id(), IDS, by="ann")
             except Crash:
                 if (await stage.job()).state is JobState.CANCELLED:
                     continue
             else:
                 break
             half_done += 1
-            await stage.cancelling.cancel(job_id(), by="bob")
+            await stage.canceller.cancel_job(job_id(), by="bob")
 
             # Whoever finds what is left of the resume must not undo the cancellation.
             await stage.sweeper.sweep()
@@ -266,21 +270,21 @@ async def test_a_job_that_is_cancelled_while_it_is_resumed_is_cancelled_whole(
 async def test_who_finishes_a_resume_when_the_job_is_cancelled_changes_nothing_any_more(
     tmp_path: Path,
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend("memory", tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await stage.submit(*CHAIN)
-        await stage.cancelling.cancel(job_id(), by="ann")
-        dying = Stage(crashing(backend, 8, after_the_call=True))
+        await stage.canceller.cancel_job(job_id(), by="ann")
+        dying = ServiceHarness(crash_at(backend, 8, after_call=True))
         with pytest.raises(Crash):
-            await dying.resuming.resume(job_id(), IDS, by="ann")
+            await dying.resumer.resume(job_id(), IDS, by="ann")
         half_done = await stage.job()
         (intent,) = half_done.intents
 
         async def cancel() -> None:
-            await stage.cancelling.cancel(job_id(), by="bob")
+            await stage.canceller.cancel_job(job_id(), by="bob")
 
-        ledger = Interposed(backend.ledger, "commit", before=cancel, at=1)
-        await stage.with_ports(ledger=ledger).resuming.finish(half_done, intent)
+        ledger = InterposedPort(backend.ledger, "commit", before=cancel, at=1)
+        await stage.with_ports(ledger=ledger).resumer.finish_intent(half_done, intent)
 
         assert set((await stage.states()).values()) == {TaskState.CANCELLED}
         assert (await stage.job()).state is JobState.CANCELLED

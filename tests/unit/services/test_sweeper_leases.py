@@ -5,38 +5,38 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core import commands as c
-from longshore.core import task as tasks
-from longshore.core.changes import Change
-from tests.unit.services.ports import Interposed
-from tests.unit.services.stage import (
+from longshore.core.tasks import commands as c
+from longshore.core.tasks import task as tasks
+from longshore.core.tasks.changes import Change
+from tests.unit.services.harness import (
     BACKENDS,
     LEASE,
     SECOND,
-    Stage,
-    a_task,
-    opened,
+    ServiceHarness,
+    make_task,
+    open_backend,
     scenario,
     task_id,
 )
+from tests.unit.services.port_wrappers import InterposedPort
 
 TICK = timedelta(milliseconds=1)
 A = task_id("a")
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
-@pytest.mark.parametrize("method", ["task", "commit"])
+@pytest.mark.parametrize("method", ["get_task", "commit"])
 @scenario
 async def test_a_lease_that_is_renewed_while_the_sweeper_looks_stays(
     kind: str, method: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         held = await stage.claim(A)
         # Sent in time, and long on its way.
-        stage.clock.advance(LEASE.lasts - TICK)
-        renew = c.Renew(fence=held.fence, lasts=LEASE.lasts)
+        stage.clock.advance(LEASE.duration - TICK)
+        renew = c.Renew(fence=held.fence, lease_duration=LEASE.duration)
         renewal = tasks.apply(held, renew, now=stage.clock.now(), change_id="under-way")
         assert isinstance(renewal, Change)
         stage.clock.advance(TICK + LEASE.skew_margin)
@@ -44,7 +44,7 @@ async def test_a_lease_that_is_renewed_while_the_sweeper_looks_stays(
         async def it_arrives() -> None:
             await backend.ledger.commit(renewal)
 
-        ledger = Interposed(backend.ledger, method, before=it_arrives)
+        ledger = InterposedPort(backend.ledger, method, before=it_arrives)
         repairs = await stage.with_ports(ledger=ledger).sweeper.sweep()
 
         assert ledger.calls > 0
@@ -53,23 +53,23 @@ async def test_a_lease_that_is_renewed_while_the_sweeper_looks_stays(
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
-@pytest.mark.parametrize("method", ["task", "commit"])
+@pytest.mark.parametrize("method", ["get_task", "commit"])
 @scenario
 async def test_a_task_of_a_dead_worker_that_another_takes_while_the_sweeper_looks_is_the_other_s(
     kind: str, method: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         await stage.claim(A, "dead")
-        stage.presence.dies("dead")
+        stage.worker_registry.kill("dead")
         stage.clock.advance(SECOND)
 
         async def another_takes_it() -> None:
-            await stage.lost("a")
+            await stage.end_lease("a")
             await stage.claim(A, "alive")
 
-        ledger = Interposed(backend.ledger, method, before=another_takes_it)
+        ledger = InterposedPort(backend.ledger, method, before=another_takes_it)
         repairs = await stage.with_ports(ledger=ledger).sweeper.sweep()
 
         lease = (await stage.task("a")).lease

@@ -9,31 +9,31 @@ from pathlib import Path
 
 import pytest
 
-from longshore.adapters.process.presence import FilePresence
-from longshore.core.states import TaskState
+from longshore.core.tasks.states import TaskState
+from longshore.execution.host.registry import FileWorkerRegistry
 from longshore.services.sweeper import Repairs, SweeperPolicy
-from longshore.testing.flaky import Flaky
-from longshore.testing.presence import FakePresence
-from tests.unit.services.dead import lose_messages, wear_out
-from tests.unit.services.ports import recorded
-from tests.unit.services.samples import MINUTE
-from tests.unit.services.stage import (
+from longshore.testing.flaky_port import FlakyPort
+from longshore.testing.worker_registry import FakeWorkerRegistry
+from tests.unit.services.dead_messages import exhaust_receives, lose_messages
+from tests.unit.services.harness import (
     BACKENDS,
     LEASE,
     SECOND,
-    Stage,
-    a_task,
-    opened,
+    ServiceHarness,
+    make_task,
+    open_backend,
     scenario,
     task_id,
 )
+from tests.unit.services.port_wrappers import record_calls
+from tests.unit.services.samples import MINUTE
 
-TAKEN_OVER_AFTER = LEASE.lasts + LEASE.skew_margin
+TAKEN_OVER_AFTER = LEASE.duration + LEASE.skew_margin
 SWEEP = "ledger.open_intents"  # asked for once a sweep
 
 
 @contextmanager
-def sweeping(*stages: Stage) -> Iterator[list["asyncio.Task[None]"]]:
+def sweeping(*stages: ServiceHarness) -> Iterator[list["asyncio.Task[None]"]]:
     running = [asyncio.ensure_future(stage.sweeper.run()) for stage in stages]
     try:
         yield running
@@ -48,20 +48,20 @@ async def test_one_of_many_sweepers_sweeps_and_the_next_takes_over_at_once_when_
     kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        (first, of_first), (second, of_second) = recorded(backend), recorded(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        (first, of_first), (second, of_second) = record_calls(backend), record_calls(backend)
         with (
-            closing(FilePresence(tmp_path)) as of_one_process,
-            closing(FilePresence(tmp_path)) as of_another,
+            closing(FileWorkerRegistry(tmp_path)) as of_one_process,
+            closing(FileWorkerRegistry(tmp_path)) as of_another,
         ):
-            one = Stage(first, presence=of_one_process)
-            other = Stage(second, presence=of_another)
+            one = ServiceHarness(first, worker_registry=of_one_process)
+            other = ServiceHarness(second, worker_registry=of_another)
             with sweeping(one, other) as (running, _):
-                await one.passes(4 * MINUTE)
+                await one.advance(4 * MINUTE)
                 swept = (of_first.count(SWEEP), of_second.count(SWEEP))
                 running.cancel()
                 of_one_process.close()
-                await one.passes(SECOND)
+                await one.advance(SECOND)
 
         assert swept == (5, 0)
         assert of_first.count(SWEEP) == 5
@@ -73,17 +73,17 @@ async def test_one_of_many_sweepers_sweeps_and_the_next_takes_over_at_once_when_
 async def test_whoever_takes_over_finds_the_tasks_of_the_one_who_died(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        presence = FakePresence(leading=False)
-        stage = Stage(backend, presence=presence)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        presence = FakeWorkerRegistry(leading=False)
+        stage = ServiceHarness(backend, worker_registry=presence)
+        await stage.submit(make_task())
         await stage.claim(task_id("a"), "leader")
         with sweeping(stage):
-            await stage.passes(SECOND)
+            await stage.advance(SECOND)
             waits = (await stage.task("a")).state
-            presence.dies("leader")
+            presence.kill("leader")
             presence.leading = True
-            await stage.passes(SECOND)
+            await stage.advance(SECOND)
 
         assert waits is TaskState.PROCESSING
         assert (await stage.task("a")).state is TaskState.PENDING
@@ -95,14 +95,14 @@ async def test_if_the_one_whose_turn_it_is_stands_still_the_others_sweep_all_the
     kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend, presence=FakePresence(leading=False))
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend, worker_registry=FakeWorkerRegistry(leading=False))
+        await stage.submit(make_task())
         await stage.claim(task_id("a"))
         with sweeping(stage):
-            await stage.passes(5 * MINUTE - SECOND)
+            await stage.advance(5 * MINUTE - SECOND)
             early = (await stage.task("a")).state
-            await stage.passes(2 * SECOND)
+            await stage.advance(2 * SECOND)
 
         assert early is TaskState.PROCESSING
         assert (await stage.task("a")).state is TaskState.PENDING
@@ -111,13 +111,13 @@ async def test_if_the_one_whose_turn_it_is_stands_still_the_others_sweep_all_the
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_whoever_stands_in_does_so_again_and_again(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        watched, calls = recorded(backend)
-        stage = Stage(watched, presence=FakePresence(leading=False))
+    async with open_backend(kind, tmp_path) as backend:
+        watched, calls = record_calls(backend)
+        stage = ServiceHarness(watched, worker_registry=FakeWorkerRegistry(leading=False))
         swept = []
         with sweeping(stage):
             for _ in range(4):
-                await stage.passes(5 * MINUTE)
+                await stage.advance(5 * MINUTE)
                 swept.append(calls.count(SWEEP))
 
         assert swept == [1, 2, 3, 4]
@@ -128,38 +128,38 @@ async def test_whoever_stands_in_does_so_again_and_again(kind: str, tmp_path: Pa
 async def test_a_dead_worker_is_buried_with_all_its_tasks_however_many_there_are(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         keys = [f"t{number}" for number in range(1_100)]
-        await stage.submit(*(a_task(key) for key in keys))
+        await stage.submit(*(make_task(key) for key in keys))
         # Those of others end earlier, and stand before its own wherever it is looked.
         for key in keys[:600]:
             await stage.claim(task_id(key), "alive")
         stage.clock.advance(SECOND)
         for key in keys[600:]:
             await stage.claim(task_id(key), "dead")
-        stage.presence.dies("dead")
+        stage.worker_registry.kill("dead")
 
-        await stage.sweeper.bury_the_dead()
+        await stage.sweeper.reap_dead_workers()
 
         states = await stage.states()
         assert stage.sweeper.repairs == Repairs(leases_ended=500)
         assert {states[key] for key in keys[:600]} == {TaskState.PROCESSING}
         assert {states[key] for key in keys[600:]} == {TaskState.PENDING}
-        assert stage.presence.absent() == []
+        assert stage.worker_registry.dead_workers() == []
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_backlog_is_rung_for_with_pauses_that_double(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         rung = []
         for minute in range(1, 200):
             stage.clock.advance(MINUTE + timedelta(milliseconds=1))
             await lose_messages(stage)
-            if (await stage.sweeper.sweep()).rung_again:
+            if (await stage.sweeper.sweep()).reenqueued:
                 rung.append(minute)
 
         assert rung == [1, 2, 4, 8, 16, 32, 64, 128]
@@ -171,9 +171,9 @@ async def test_a_task_that_is_due_again_is_rung_for_as_soon_as_the_first_time(
     kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         await lose_messages(stage)
         stage.clock.advance(timedelta(hours=3))
         await stage.claim(task_id("a"))
@@ -184,7 +184,7 @@ async def test_a_task_that_is_due_again_is_rung_for_as_soon_as_the_first_time(
         stage.clock.advance(MINUTE + SECOND)
         repairs = await stage.sweeper.sweep()
 
-        assert repairs == Repairs(rung_again=1)
+        assert repairs == Repairs(reenqueued=1)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -192,10 +192,10 @@ async def test_a_task_that_is_due_again_is_rung_for_as_soon_as_the_first_time(
 async def test_a_message_that_was_worn_out_has_its_effect_in_a_sweep(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
-        await wear_out(stage)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        await exhaust_receives(stage)
 
         repairs = await stage.sweeper.sweep()
 
@@ -208,9 +208,9 @@ async def test_a_message_that_was_worn_out_has_its_effect_in_a_sweep(
 async def test_what_was_mended_is_told_by_kind(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task("a"), a_task("b"), a_task("c"))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b"), make_task("c"))
         for key in "ab":
             await stage.claim(task_id(key))
         await lose_messages(stage)
@@ -219,8 +219,8 @@ async def test_what_was_mended_is_told_by_kind(
             await stage.sweeper.sweep()
 
         (record,) = [one for one in caplog.records if one.getMessage() == "sweep.repaired"]
-        assert (record.leases_ended, record.rung_again) == (2, 1)
-        assert not hasattr(record, "sent_on")
+        assert (record.leases_ended, record.reenqueued) == (2, 1)
+        assert not hasattr(record, "dependents_notified")
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -228,9 +228,9 @@ async def test_what_was_mended_is_told_by_kind(
 async def test_a_sweep_that_finds_nothing_says_nothing(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         with caplog.at_level(logging.DEBUG, "longshore.services.sweeper"):
             await stage.sweeper.sweep()
 
@@ -243,52 +243,34 @@ async def test_what_was_mended_before_the_store_was_out_of_reach_is_counted(
     kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         await stage.claim(task_id("a"))
         stage.clock.advance(TAKEN_OVER_AFTER)
-        ledger = Flaky(backend.ledger, "open_intents", times=3)
+        ledger = FlakyPort(backend.ledger, "open_intents", times=3)
         stage = stage.with_ports(ledger=ledger)
         with sweeping(stage):
-            await stage.passes(MINUTE)
+            await stage.advance(MINUTE)
 
         assert ledger.failures == 3
         assert stage.sweeper.repairs.leases_ended == 1
-
-
-@pytest.mark.parametrize("kind", BACKENDS)
-@scenario
-async def test_a_bus_that_does_not_read_the_log_has_what_it_missed_published(
-    kind: str,
-    tmp_path: Path,
-) -> None:
-    async with opened(kind, tmp_path) as backend:
-        unpublished = [3, 0]
-
-        async def publish() -> int:
-            return unpublished.pop(0)
-
-        sweeper = Stage(backend).a_sweeper(policy=SweeperPolicy(), publish=publish)
-
-        assert await sweeper.sweep() == Repairs(events_published=3)
-        assert not await sweeper.sweep()
 
 
 @scenario
 async def test_where_functions_sweep_a_worker_looks_after_its_own_machines_dead_alone(
     tmp_path: Path,
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
-        told, calls = recorded(backend)
-        stage = Stage(told)
-        await stage.submit(a_task())
+    async with open_backend("memory", tmp_path) as backend:
+        told, calls = record_calls(backend)
+        stage = ServiceHarness(told)
+        await stage.submit(make_task())
         await stage.claim(task_id("a"), "dead")
-        stage.presence.dies("dead")
-        sweeper = stage.a_sweeper(policy=SweeperPolicy(sweeps=False))
+        stage.worker_registry.kill("dead")
+        sweeper = stage.build_sweeper(policy=SweeperPolicy(sweeps=False))
 
         running = asyncio.ensure_future(sweeper.run())
-        await stage.passes(10 * MINUTE)
+        await stage.advance(10 * MINUTE)
         running.cancel()
 
         assert SWEEP not in calls

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from longshore.core import commands as c
-from longshore.core import job as jobs
-from longshore.core.changes import Reason, Refusal
-from longshore.core.rows import JobRow
-from longshore.core.states import TaskState
+from longshore.core.jobs import job as jobs
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.changes import Refusal, RefusalReason
+from longshore.core.tasks.rows import JobRow
+from longshore.core.tasks.states import TaskState
 from longshore.errors import (
     BackendUnavailable,
     CommandRefused,
@@ -18,31 +18,31 @@ from longshore.errors import (
     LeaseLost,
     NotFound,
 )
-from longshore.ports.queue import Outgoing
-from longshore.testing.flaky import Flaky
-from tests.unit.services.ports import Interposed
-from tests.unit.services.stage import (
+from longshore.ports.task_queue import OutgoingMessage
+from longshore.testing.flaky_port import FlakyPort
+from tests.unit.services.harness import (
     BACKENDS,
     IN_MEMORY,
     LEASE,
     SECOND,
-    Stage,
-    a_task,
+    ServiceHarness,
     job_id,
-    opened,
+    make_task,
+    open_backend,
     scenario,
     task_id,
 )
+from tests.unit.services.port_wrappers import InterposedPort
 
 TRIES = 6
 
 
 def a_claim(worker_id: str = "worker-1") -> c.Claim:
-    return c.Claim(worker_id=worker_id, process_id=1, lasts=LEASE.lasts)
+    return c.Claim(worker_id=worker_id, process_id=1, lease_duration=LEASE.duration)
 
 
 def a_renewal(fence: int = 1) -> c.Renew:
-    return c.Renew(fence=fence, lasts=LEASE.lasts)
+    return c.Renew(fence=fence, lease_duration=LEASE.duration)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -50,14 +50,14 @@ def a_renewal(fence: int = 1) -> c.Renew:
 async def test_a_row_that_changed_since_it_was_read_is_read_again(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
-        claimed = await stage.transitions.task(task_id("a"), a_claim())
-        await stage.transitions.task(task_id("a"), a_renewal(claimed.fence), row=claimed)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        claimed = await stage.transitions.apply_to_task(task_id("a"), a_claim())
+        await stage.transitions.apply_to_task(task_id("a"), a_renewal(claimed.fence), row=claimed)
 
         command = c.SaveCheckpoint(fence=claimed.fence, key="step-1")
-        saved = await stage.transitions.task(task_id("a"), command, row=claimed)
+        saved = await stage.transitions.apply_to_task(task_id("a"), command, row=claimed)
 
         assert saved == await stage.task("a")
         assert saved.version == claimed.version + 2
@@ -71,13 +71,15 @@ async def test_a_row_that_changed_since_it_was_read_is_read_again(
 async def test_a_refusal_from_a_row_of_yesterday_is_checked_against_the_row_of_today(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
-        held = await stage.transitions.task(task_id("a"), a_claim())
-        await stage.transitions.task(task_id("a"), c.Release(fence=held.fence, reason="test"))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        held = await stage.transitions.apply_to_task(task_id("a"), a_claim())
+        await stage.transitions.apply_to_task(
+            task_id("a"), c.Release(fence=held.fence, reason="test")
+        )
 
-        claimed = await stage.transitions.task(task_id("a"), a_claim("worker-2"), row=held)
+        claimed = await stage.transitions.apply_to_task(task_id("a"), a_claim("worker-2"), row=held)
 
         assert claimed.lease is not None
         assert claimed.lease.worker_id == "worker-2"
@@ -89,19 +91,19 @@ async def test_a_refusal_from_a_row_of_yesterday_is_checked_against_the_row_of_t
 async def test_a_refusal_of_the_row_as_it_is_comes_as_an_error_and_changes_nothing(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
-        held = await stage.transitions.task(task_id("a"), a_claim())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        held = await stage.transitions.apply_to_task(task_id("a"), a_claim())
 
         with pytest.raises(LeaseHeld) as caught:
-            await stage.transitions.task(task_id("a"), a_claim("worker-2"))
+            await stage.transitions.apply_to_task(task_id("a"), a_claim("worker-2"))
         with pytest.raises(LeaseLost):
-            await stage.transitions.task(task_id("a"), a_renewal(held.fence + 1))
+            await stage.transitions.apply_to_task(task_id("a"), a_renewal(held.fence + 1))
         with pytest.raises(CommandRefused):
-            await stage.transitions.task(task_id("a"), c.Approve(by="ann"))
+            await stage.transitions.apply_to_task(task_id("a"), c.Approve(by="ann"))
         with pytest.raises(NotFound):
-            await stage.transitions.task(task_id("b"), a_claim())
+            await stage.transitions.apply_to_task(task_id("b"), a_claim())
 
         assert held.lease is not None
         assert caught.value.until == held.lease.expires_at
@@ -113,17 +115,19 @@ async def test_a_refusal_of_the_row_as_it_is_comes_as_an_error_and_changes_nothi
 async def test_a_commit_whose_answer_was_lost_is_known_as_one_s_own(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
-        ledger = Flaky(backend.ledger, "commit", after_the_write=True)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        ledger = FlakyPort(backend.ledger, "commit", after_write=True)
         forgetful = stage.with_ports(ledger=ledger)
 
-        claimed = await stage.in_time(forgetful.transitions.task(task_id("a"), a_claim()))
+        claimed = await stage.advance_until_done(
+            forgetful.transitions.apply_to_task(task_id("a"), a_claim())
+        )
 
         assert ledger.failures == 1
         assert claimed == await stage.task("a")
-        assert (await stage.told("a")).count("Task Processing Started") == 1
+        assert (await stage.event_types("a")).count("Task Processing Started") == 1
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -131,20 +135,22 @@ async def test_a_commit_whose_answer_was_lost_is_known_as_one_s_own(
 async def test_a_claim_whose_answer_was_lost_is_known_also_when_the_row_changed_since(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
 
         async def somebody_cancels() -> None:
-            await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
+            await stage.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
 
-        ledger = Flaky(
-            Interposed(backend.ledger, "commit", after=somebody_cancels),
+        ledger = FlakyPort(
+            InterposedPort(backend.ledger, "commit", after=somebody_cancels),
             "commit",
-            after_the_write=True,
+            after_write=True,
         )
         forgetful = stage.with_ports(ledger=ledger)
-        claimed = await stage.in_time(forgetful.transitions.task(task_id("a"), a_claim()))
+        claimed = await stage.advance_until_done(
+            forgetful.transitions.apply_to_task(task_id("a"), a_claim())
+        )
 
         assert claimed == await stage.task("a")
         assert claimed.lease is not None
@@ -158,71 +164,77 @@ async def test_a_claim_whose_answer_was_lost_is_known_also_when_the_row_changed_
 async def test_a_claim_that_somebody_else_won_is_not_taken_for_one_s_own(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         pending = await stage.task("a")
-        await stage.transitions.task(task_id("a"), a_claim("worker-2"))
+        await stage.transitions.apply_to_task(task_id("a"), a_claim("worker-2"))
 
         with pytest.raises(LeaseHeld):
-            await stage.transitions.task(task_id("a"), a_claim("worker-1"), row=pending)
+            await stage.transitions.apply_to_task(task_id("a"), a_claim("worker-1"), row=pending)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_an_outcome_whose_answer_was_lost_is_told_once(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
-        claimed = await stage.transitions.task(task_id("a"), a_claim())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        claimed = await stage.transitions.apply_to_task(task_id("a"), a_claim())
         forgetful = stage.with_ports(
-            ledger=Flaky(backend.ledger, "commit", times=3, after_the_write=True)
+            ledger=FlakyPort(backend.ledger, "commit", times=3, after_write=True)
         )
 
         done = c.Complete(fence=claimed.fence, result=None, duration=SECOND)
-        row = await stage.in_time(forgetful.transitions.task(task_id("a"), done, row=claimed))
+        row = await stage.advance_until_done(
+            forgetful.transitions.apply_to_task(task_id("a"), done, row=claimed)
+        )
 
         assert row.state is TaskState.COMPLETED
-        assert (await stage.told("a")).count("Task Completed") == 1
+        assert (await stage.event_types("a")).count("Task Completed") == 1
 
 
-@pytest.mark.parametrize("method", ["commit", "task"])
+@pytest.mark.parametrize("method", ["commit", "get_task"])
 @scenario
 async def test_an_outage_that_ends_in_time_is_waited_out(method: str, tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
-        ledger = Flaky(backend.ledger, method, times=TRIES - 1)
+    async with open_backend("memory", tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        ledger = FlakyPort(backend.ledger, method, times=TRIES - 1)
         unlucky = stage.with_ports(ledger=ledger)
 
-        claimed = await stage.in_time(unlucky.transitions.task(task_id("a"), a_claim()))
+        claimed = await stage.advance_until_done(
+            unlucky.transitions.apply_to_task(task_id("a"), a_claim())
+        )
 
         assert ledger.failures == TRIES - 1
         assert claimed.attempt == 1
 
 
-@pytest.mark.parametrize("method", ["commit", "task"])
+@pytest.mark.parametrize("method", ["commit", "get_task"])
 @scenario
 async def test_an_outage_that_lasts_is_told_after_several_tries(
     method: str, tmp_path: Path
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend("memory", tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         before = await stage.task("a")
-        ledger = Flaky(backend.ledger, method, times=None)
+        ledger = FlakyPort(backend.ledger, method, times=None)
         unlucky = stage.with_ports(ledger=ledger)
         began = stage.clock.elapsed()
 
         with pytest.raises(BackendUnavailable):
-            await stage.in_time(unlucky.transitions.task(task_id("a"), a_claim()))
+            await stage.advance_until_done(
+                unlucky.transitions.apply_to_task(task_id("a"), a_claim())
+            )
 
         assert ledger.calls == TRIES
         assert stage.clock.elapsed() - began >= SECOND
         assert await stage.task("a") == before
 
 
-class Full:
+class FullQueue:
     """A queue that accepts nothing."""
 
     def __init__(self, queue: Any) -> None:
@@ -231,7 +243,7 @@ class Full:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)
 
-    async def send(self, messages: list[Outgoing]) -> list[Outgoing]:
+    async def send(self, messages: list[OutgoingMessage]) -> list[OutgoingMessage]:
         return messages
 
 
@@ -242,19 +254,19 @@ class Full:
 async def test_a_ring_that_the_queue_does_not_take_is_left_to_the_sweeper(
     kind: str, trouble: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        queue = Flaky(backend.queue, "send", times=None)
-        silent = stage.with_ports(queue=queue if trouble == "down" else Full(backend.queue))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        queue = FlakyPort(backend.queue, "send", times=None)
+        silent = stage.with_ports(queue=queue if trouble == "down" else FullQueue(backend.queue))
 
-        accepted = await silent.submit(a_task())
+        accepted = await silent.submit(make_task())
         unrung = await stage.messages()
-        await stage.passes(timedelta(minutes=2))
+        await stage.advance(timedelta(minutes=2))
         repairs = await stage.sweeper.sweep()
 
         assert accepted.created
         assert unrung == []
-        assert repairs.rung_again == 1
+        assert repairs.reenqueued == 1
         assert len(await stage.messages()) == 1
 
 
@@ -263,10 +275,10 @@ async def test_a_ring_that_the_queue_does_not_take_is_left_to_the_sweeper(
 async def test_a_job_that_changed_meanwhile_is_decided_again_from_its_new_row(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task("a"), a_task("b"))
-        await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b"))
+        await stage.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
         seen: list[int] = []
 
         async def decide(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
@@ -275,7 +287,7 @@ async def test_a_job_that_changed_meanwhile_is_decided_again_from_its_new_row(
                 await stage.dispatcher.settle([task_id("a")])
             return jobs.apply(row, jobs.CancelJob(by="bob"), now=now, change_id=change_id)
 
-        row = await stage.transitions.job(job_id(), decide)
+        row = await stage.transitions.apply_to_job(job_id(), decide)
 
         assert seen == [0, 1]
         assert row == await stage.job()
@@ -287,29 +299,29 @@ async def test_a_job_that_changed_meanwhile_is_decided_again_from_its_new_row(
 @scenario
 async def test_a_job_s_refusal_comes_as_an_error(kind: str, tmp_path: Path) -> None:
     async def refuse(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
-        return Refusal(reason=Reason.ENDED, detail="no")
+        return Refusal(reason=RefusalReason.ENDED, detail="no")
 
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
 
         with pytest.raises(CommandRefused, match="no"):
-            await stage.transitions.job(job_id(), refuse)
+            await stage.transitions.apply_to_job(job_id(), refuse)
         with pytest.raises(NotFound):
-            await stage.transitions.job("job-nobody", refuse)
+            await stage.transitions.apply_to_job("job-nobody", refuse)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_job_s_change_whose_answer_was_lost_is_told_once(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
-        await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
-        ledger = Flaky(backend.ledger, "commit", after_the_write=True)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        await stage.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
+        ledger = FlakyPort(backend.ledger, "commit", after_write=True)
         forgetful = stage.with_ports(ledger=ledger)
 
-        await stage.in_time(forgetful.dispatcher.settle([task_id("a")]))
+        await stage.advance_until_done(forgetful.dispatcher.settle([task_id("a")]))
 
         assert ledger.failures == 1
-        assert (await stage.job_told()).count("Job Cancelled") == 1
+        assert (await stage.job_event_types()).count("Job Cancelled") == 1

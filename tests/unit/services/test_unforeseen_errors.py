@@ -7,25 +7,25 @@ from typing import Any
 
 import pytest
 
-from longshore.core.failures import ErrorCategory
-from longshore.core.numbers import NumberSet
-from longshore.core.states import JobState, TaskState
+from longshore.core.jobs.numbers import NumberSet
+from longshore.core.tasks.failures import ErrorCategory
+from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import BackendRejected, BackendUnavailable
 from longshore.ports.output import Stream
-from longshore.services.edges import stepped_over
+from longshore.services.errors_boundary import log_and_continue
 from longshore.services.sweeper import Repairs
-from longshore.testing.flaky import Flaky
-from longshore.testing.presence import FakePresence
-from longshore.testing.runner import FakeRunner, Script, prints, succeeds
-from tests.unit.services.dead import lose_messages
-from tests.unit.services.stage import (
+from longshore.testing.fake_runner import FakeRunner, Script, prints, succeeds
+from longshore.testing.flaky_port import FlakyPort
+from longshore.testing.worker_registry import FakeWorkerRegistry
+from tests.unit.services.dead_messages import lose_messages
+from tests.unit.services.harness import (
     IN_MEMORY,
     NO_WAIT,
     SECOND,
-    Stage,
-    a_task,
+    ServiceHarness,
     job_id,
-    opened,
+    make_task,
+    open_backend,
     scenario,
     task_id,
 )
@@ -61,12 +61,12 @@ class BrokenFor:
 async def test_a_job_that_cannot_be_moved_keeps_no_other_from_moving(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         for request in ("cursed", "well"):
-            await stage.submit(a_task("a"), a_task("b", "a"), request_id=request)
+            await stage.submit(make_task("a"), make_task("b", "a"), request_id=request)
             await stage.complete(task_id("a", request))
-        ledger = BrokenFor(backend.ledger, "job", job_id("cursed"))
+        ledger = BrokenFor(backend.ledger, "get_job", job_id("cursed"))
         dispatcher = stage.with_ports(ledger=ledger).dispatcher
 
         assert await dispatcher.step(NO_WAIT)
@@ -83,17 +83,17 @@ async def test_a_job_that_cannot_be_moved_keeps_no_other_from_moving(
 
 @scenario
 async def test_a_store_out_of_reach_is_told_before_any_fault_so_that_all_is_done_again() -> None:
-    async with opened("memory", Path()) as backend:
-        stage = Stage(backend)
+    async with open_backend("memory", Path()) as backend:
+        stage = ServiceHarness(backend)
         for request in ("cursed", "far"):
-            await stage.submit(a_task("a"), request_id=request)
+            await stage.submit(make_task("a"), request_id=request)
             await stage.complete(task_id("a", request))
-        ledger = BrokenFor(backend.ledger, "job", job_id("cursed"))
-        far = Flaky(ledger, "tasks", BackendUnavailable("far"), None)
+        ledger = BrokenFor(backend.ledger, "get_job", job_id("cursed"))
+        far = FlakyPort(ledger, "get_tasks", BackendUnavailable("far"), None)
         dispatcher = stage.with_ports(ledger=far).dispatcher
 
         with pytest.raises(BackendUnavailable):
-            await stage.in_time(dispatcher.step(NO_WAIT))
+            await stage.advance_until_done(dispatcher.step(NO_WAIT))
 
         assert await stage.dispatch() == 1
         assert (await stage.job("far")).state is JobState.COMPLETED
@@ -101,107 +101,107 @@ async def test_a_store_out_of_reach_is_told_before_any_fault_so_that_all_is_done
 
 @pytest.mark.parametrize(
     "listing",
-    ["held", "open_intents", "unrecorded_ends", "untold_parents", "untold_ends"],
+    ["leased_tasks", "open_intents", "unrecorded_ends", "unnotified_dependents", "unreported_ends"],
 )
 @scenario
 async def test_a_repair_that_breaks_keeps_no_other_from_being_made(listing: str) -> None:
-    async with opened("memory", Path()) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend("memory", Path()) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         await lose_messages(stage)
         stage.clock.advance(2 * MINUTE)
-        broken = Flaky(backend.ledger, listing, FAULT, None)
+        broken = FlakyPort(backend.ledger, listing, FAULT, None)
 
         repairs = await stage.with_ports(ledger=broken).sweeper.sweep()
 
         assert broken.failures
-        assert repairs == Repairs(rung_again=1)
+        assert repairs == Repairs(reenqueued=1)
 
 
 @scenario
 async def test_a_task_that_cannot_be_rung_for_keeps_no_other_from_it() -> None:
-    async with opened("memory", Path()) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task("a"), a_task("b"), a_task("c"))
+    async with open_backend("memory", Path()) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b"), make_task("c"))
         await lose_messages(stage)
         stage.clock.advance(2 * MINUTE)
-        ledger = BrokenFor(backend.ledger, "task", task_id("b"))
+        ledger = BrokenFor(backend.ledger, "get_task", task_id("b"))
 
         repairs = await stage.with_ports(ledger=ledger).sweeper.sweep()
 
-        assert repairs == Repairs(rung_again=2)
+        assert repairs == Repairs(reenqueued=2)
 
 
-class NotCleared(FakePresence):
+class UnclearableRegistry(FakeWorkerRegistry):
     """A machine on which one worker's processes cannot be killed."""
 
-    def clear(self, worker_id: str) -> None:
+    def reap(self, worker_id: str) -> None:
         if worker_id == "stubborn":
             raise FAULT
-        super().clear(worker_id)
+        super().reap(worker_id)
 
 
 @scenario
 async def test_tasks_of_a_worker_that_cannot_be_cleared_away_are_not_given_to_others() -> None:
-    async with opened("memory", Path()) as backend:
-        stage = Stage(backend, presence=NotCleared())
+    async with open_backend("memory", Path()) as backend:
+        stage = ServiceHarness(backend, worker_registry=UnclearableRegistry())
         for key in ("stubborn", "other"):
-            await stage.submit(a_task(key), request_id=key)
+            await stage.submit(make_task(key), request_id=key)
             await stage.claim(task_id(key, key), key)
-            stage.presence.dies(key)
+            stage.worker_registry.kill(key)
 
-        await stage.sweeper.bury_the_dead()
+        await stage.sweeper.reap_dead_workers()
 
         assert (await stage.task("other", "other")).state is TaskState.PENDING
         assert (await stage.task("stubborn", "stubborn")).state is TaskState.PROCESSING
-        assert stage.presence.absent() == ["stubborn"]
+        assert stage.worker_registry.dead_workers() == ["stubborn"]
 
 
 @pytest.mark.parametrize("error", [FAULT, BackendRejected("denied")])
 @scenario
 async def test_a_worker_outlasts_a_queue_that_breaks(error: Exception) -> None:
-    async with opened("memory", Path()) as backend:
-        queue = Flaky(backend.queue, "receive", error, 3)
-        stage = Stage(backend).with_ports(queue=queue)
-        await stage.submit(a_task())
+    async with open_backend("memory", Path()) as backend:
+        queue = FlakyPort(backend.queue, "receive", error, 3)
+        stage = ServiceHarness(backend).with_ports(queue=queue)
+        await stage.submit(make_task())
 
-        async with stage.working():
-            await stage.passes(timedelta(seconds=5))
+        async with stage.running_worker():
+            await stage.advance(timedelta(seconds=5))
 
         assert queue.failures == 3
         assert (await stage.task("a")).state is TaskState.COMPLETED
 
 
-class Unruly(FakeRunner):
+class FaultyRunner(FakeRunner):
     """Children of which one method breaks, a number of times."""
 
     method = "ending"
     times = 1
 
-    async def start(self, order: Any) -> Any:
-        child = await super().start(order)
-        broken = Flaky(child, self.method, FAULT, self.times)
+    async def start(self, spec: Any) -> Any:
+        child = await super().start(spec)
+        broken = FlakyPort(child, self.method, FAULT, self.times)
         self.times = 0
         return broken
 
 
-def unruly(stage: Stage, method: str, *, times: int = 1) -> Stage:
-    runner = Unruly(stage.clock)
+def make_children_faulty(harness: ServiceHarness, method: str, *, times: int = 1) -> ServiceHarness:
+    runner = FaultyRunner(harness.clock)
     runner.method, runner.times = method, times
-    stage.runner = runner
-    return stage
+    harness.runner = runner
+    return harness
 
 
 @scenario
 async def test_a_fault_in_the_worker_costs_one_attempt_and_the_history_says_so() -> None:
-    async with opened("memory", Path()) as backend:
-        stage = unruly(Stage(backend), "ending")
-        await stage.submit(a_task())
+    async with open_backend("memory", Path()) as backend:
+        stage = make_children_faulty(ServiceHarness(backend), "ending")
+        await stage.submit(make_task())
 
-        async with stage.working():
-            await stage.passes(SECOND)
+        async with stage.running_worker():
+            await stage.advance(SECOND)
             broken = await stage.task("a")
-            await stage.passes(MINUTE)
+            await stage.advance(MINUTE)
 
         assert broken.state is TaskState.PENDING
         assert broken.attempts_used == 1
@@ -214,13 +214,13 @@ async def test_a_fault_in_the_worker_costs_one_attempt_and_the_history_says_so()
 
 @scenario
 async def test_a_folder_that_cannot_be_tidied_up_does_not_cost_the_work() -> None:
-    async with opened("memory", Path()) as backend:
-        stage = unruly(Stage(backend), "close")
-        stage.runner.plays("a", Script(ending=succeeds(7)))
-        await stage.submit(a_task())
+    async with open_backend("memory", Path()) as backend:
+        stage = make_children_faulty(ServiceHarness(backend), "close")
+        stage.runner.set_scripts("a", Script(ending=succeeds(7)))
+        await stage.submit(make_task())
 
-        async with stage.working():
-            await stage.passes(SECOND)
+        async with stage.running_worker():
+            await stage.advance(SECOND)
 
         row = await stage.task("a")
         assert (row.state, row.attempt) == (TaskState.COMPLETED, 1)
@@ -229,28 +229,28 @@ async def test_a_folder_that_cannot_be_tidied_up_does_not_cost_the_work() -> Non
 
 @scenario
 async def test_nothing_is_told_of_an_attempt_whose_child_may_still_be_alive() -> None:
-    async with opened("memory", Path()) as backend:
-        stage = unruly(Stage(backend), "stop", times=100)
-        await stage.submit(a_task())
+    async with open_backend("memory", Path()) as backend:
+        stage = make_children_faulty(ServiceHarness(backend), "stop", times=100)
+        await stage.submit(make_task())
 
-        async with stage.working():
-            await stage.passes(SECOND)
+        async with stage.running_worker():
+            await stage.advance(SECOND)
             held = await stage.task("a")
 
         assert held.state is TaskState.PROCESSING
-        assert "Task Completed" not in await stage.told("a")
+        assert "Task Completed" not in await stage.event_types("a")
 
 
 @scenario
 async def test_output_that_a_fault_swallows_has_a_marker_in_its_place() -> None:
-    async with opened("memory", Path()) as backend:
-        output = Flaky(backend.output, "append", FAULT, 1)
-        stage = Stage(backend).with_ports(output=output)
-        stage.runner.plays("a", Script(says=[prints("gone"), SECOND, prints("there")]))
-        await stage.submit(a_task())
+    async with open_backend("memory", Path()) as backend:
+        output = FlakyPort(backend.output, "append", FAULT, 1)
+        stage = ServiceHarness(backend).with_ports(output=output)
+        stage.runner.set_scripts("a", Script(reports=[prints("gone"), SECOND, prints("there")]))
+        await stage.submit(make_task())
 
-        async with stage.working():
-            await stage.passes(timedelta(seconds=3))
+        async with stage.running_worker():
+            await stage.advance(timedelta(seconds=3))
 
         entries = await backend.output.read(task_id("a"))
         assert [(one.stream, one.sequence, one.end) for one in entries] == [
@@ -266,7 +266,7 @@ def test_what_is_stepped_over_is_told_with_its_trace(caplog: pytest.LogCaptureFi
     logger.propagate = True
     with (
         caplog.at_level(logging.ERROR, "longshore"),
-        stepped_over(logger, "job.stuck", job_id="job-1"),
+        log_and_continue(logger, "job.stuck", job_id="job-1"),
     ):
         raise FAULT
 
@@ -280,6 +280,6 @@ def test_what_is_stepped_over_is_told_with_its_trace(caplog: pytest.LogCaptureFi
 def test_what_is_out_of_reach_is_not_stepped_over() -> None:
     with (
         pytest.raises(BackendUnavailable),
-        stepped_over(logging.getLogger("longshore.edges"), "job.stuck"),
+        log_and_continue(logging.getLogger("longshore.edges"), "job.stuck"),
     ):
         raise BackendUnavailable

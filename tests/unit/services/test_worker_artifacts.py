@@ -7,46 +7,48 @@ from typing import Any
 
 import pytest
 
-from longshore.core import commands as c
-from longshore.core.states import TaskState
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.states import TaskState
 from longshore.ports.backend import Backend
 from longshore.ports.output import Stream
-from longshore.ports.runner import Summarised
+from longshore.ports.runner import SummaryReport
 from longshore.services.artifacts import ArtifactPolicy
-from longshore.testing.flaky import Flaky
-from longshore.testing.presence import FakePresence
-from longshore.testing.runner import FakeRunner, Script, fails, prints, succeeds
-from tests.unit.services.ports import Interposed, recorded
-from tests.unit.services.samples import MINUTE
-from tests.unit.services.stage import (
+from longshore.testing.fake_runner import FakeRunner, Script, fails, prints, succeeds
+from longshore.testing.flaky_port import FlakyPort
+from longshore.testing.worker_registry import FakeWorkerRegistry
+from tests.unit.services.harness import (
     BACKENDS,
     NO_WAIT,
     SECOND,
-    Stage,
-    a_task,
-    opened,
+    ServiceHarness,
+    make_task,
+    open_backend,
     scenario,
     task_id,
 )
+from tests.unit.services.port_wrappers import InterposedPort, record_calls
+from tests.unit.services.samples import MINUTE
 
 FILES = {"artifacts/a.csv": "1,2", "traces/t.json": "{}", "logs/summary.log": "fine\n"}
-LEAVES = Script(leaves=FILES)
+LEAVES = Script(files=FILES)
 PREFIX = f"task/logs/{task_id('a')}/attempt-1/"
 
 
-def a_stage(backend: Backend, tmp_path: Path, *scripts: Script, **given: Any) -> Stage:
+def make_harness(
+    backend: Backend, tmp_path: Path, *scripts: Script, **given: Any
+) -> ServiceHarness:
     """A process whose children have folders."""
-    stage = Stage(backend, **given)
+    stage = ServiceHarness(backend, **given)
     stage.runner = FakeRunner(stage.clock, folder=tmp_path / "work")
-    stage.runner.plays("a", *scripts)
+    stage.runner.set_scripts("a", *scripts)
     return stage
 
 
-async def kept(backend: Backend) -> list[str]:
-    return [key.removeprefix(PREFIX) for key in await backend.blobs.keys("task/logs/")]
+async def stored(backend: Backend) -> list[str]:
+    return [key.removeprefix(PREFIX) for key in await backend.blobs.list_keys("task/logs/")]
 
 
-async def told_lines(backend: Backend) -> list[str]:
+async def log_lines(backend: Backend) -> list[str]:
     entries = await backend.output.read(task_id("a"))
     return [entry.data.decode() for entry in entries if entry.stream is Stream.LOG]
 
@@ -56,18 +58,18 @@ async def told_lines(backend: Backend) -> list[str]:
 async def test_files_are_stored_before_the_outcome_and_the_folder_goes_after(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        watched, calls = recorded(backend)
-        stage = a_stage(watched, tmp_path, LEAVES)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        watched, calls = record_calls(backend)
+        stage = make_harness(watched, tmp_path, LEAVES)
+        await stage.submit(make_task())
 
-        async with stage.working():
-            await stage.passes(NO_WAIT)
+        async with stage.running_worker():
+            await stage.advance(NO_WAIT)
 
         (child,) = stage.runner.children
         wanted = sorted(FILES)
         writes = [call for call in calls if call in ("blobs.put", "ledger.commit")]
-        assert await kept(backend) == wanted
+        assert await stored(backend) == wanted
         assert await backend.blobs.get(f"{PREFIX}artifacts/a.csv") == b"1,2"
         assert writes[-4:] == ["blobs.put"] * 3 + ["ledger.commit"]
         assert child.folder is not None
@@ -75,14 +77,14 @@ async def test_files_are_stored_before_the_outcome_and_the_folder_goes_after(
         assert not child.folder.exists()
 
 
-HANGS_WITH_FILES = Script(leaves=FILES, ending=None)
+HANGS_WITH_FILES = Script(files=FILES, ending=None)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize(
     ("script", "wish", "state"),
     [
-        (Script(leaves=FILES, ending=fails()), None, TaskState.PENDING),
+        (Script(files=FILES, ending=fails()), None, TaskState.PENDING),
         (HANGS_WITH_FILES, None, TaskState.FAILED),
         (HANGS_WITH_FILES, c.RequestCancel(by="ann"), TaskState.CANCELLED),
     ],
@@ -92,21 +94,21 @@ HANGS_WITH_FILES = Script(leaves=FILES, ending=None)
 async def test_files_of_an_attempt_that_came_to_nothing_are_stored_too(
     kind: str, script: Script, wish: Any, state: TaskState, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = a_stage(backend, tmp_path, script)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = make_harness(backend, tmp_path, script)
+        await stage.submit(make_task())
 
-        async with stage.working(tools={"timeout": MINUTE}):
-            await stage.passes(timedelta(milliseconds=1))
+        async with stage.running_worker(context={"timeout": MINUTE}):
+            await stage.advance(timedelta(milliseconds=1))
             if wish is not None:
-                await stage.transitions.task(task_id("a"), wish)
+                await stage.transitions.apply_to_task(task_id("a"), wish)
             elif script is HANGS_WITH_FILES:
-                await stage.passes(MINUTE)
-            await stage.passes(NO_WAIT)
+                await stage.advance(MINUTE)
+            await stage.advance(NO_WAIT)
             row = await stage.task("a")
 
         assert row.state is state
-        assert await kept(backend) == sorted(FILES)
+        assert await stored(backend) == sorted(FILES)
         assert stage.runner.children[0].closed
 
 
@@ -116,20 +118,20 @@ async def test_a_worker_that_stops_gives_back_at_once_and_says_what_is_not_kept(
     kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = a_stage(backend, tmp_path, HANGS_WITH_FILES)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = make_harness(backend, tmp_path, HANGS_WITH_FILES)
+        await stage.submit(make_task())
 
-        async with stage.working() as worker:
-            await stage.passes(NO_WAIT)
+        async with stage.running_worker() as worker:
+            await stage.advance(NO_WAIT)
             worker.stop()
-            worker.end_all()
-            await stage.passes(NO_WAIT)
+            worker.release_all()
+            await stage.advance(NO_WAIT)
             row = await stage.task("a")
 
         assert (row.state, row.attempts_used) == (TaskState.PENDING, 0)
-        assert await kept(backend) == []
-        assert await told_lines(backend) == [
+        assert await stored(backend) == []
+        assert await log_lines(backend) == [
             "longshore: files that are not kept: all, the worker had no time left\n"
         ]
         assert row.last_output == 1
@@ -140,19 +142,19 @@ async def test_a_worker_that_stops_gives_back_at_once_and_says_what_is_not_kept(
 async def test_a_worker_that_stops_does_not_store_a_summary_either(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", Script(says=[Summarised("one")], ending=None))
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", Script(reports=[SummaryReport("one")], ending=None))
+        await stage.submit(make_task())
 
-        async with stage.working() as worker:
-            await stage.passes(NO_WAIT)
+        async with stage.running_worker() as worker:
+            await stage.advance(NO_WAIT)
             worker.stop()
-            worker.end_all()
-            await stage.passes(NO_WAIT)
+            worker.release_all()
+            await stage.advance(NO_WAIT)
 
-        assert await kept(backend) == []
-        assert "no time left" in (await told_lines(backend))[-1]
+        assert await stored(backend) == []
+        assert "no time left" in (await log_lines(backend))[-1]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -161,20 +163,20 @@ async def test_an_attempt_whose_time_was_up_stays_so_when_the_worker_stops_meanw
     kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = a_stage(backend, tmp_path, HANGS_WITH_FILES)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = make_harness(backend, tmp_path, HANGS_WITH_FILES)
+        await stage.submit(make_task())
 
         async def for_ever() -> None:
-            worker.end_all()
+            worker.release_all()
             await asyncio.Event().wait()
 
-        blobs = Interposed(backend.blobs, "put", before=for_ever)
+        blobs = InterposedPort(backend.blobs, "put", before=for_ever)
         storing = stage.with_ports(blobs=blobs)
-        async with storing.working(tools={"timeout": SECOND}) as worker:
-            await stage.passes(SECOND)
+        async with storing.running_worker(context={"timeout": SECOND}) as worker:
+            await stage.advance(SECOND)
 
-        assert (await stage.told("a"))[-1] == "Task Timeout"
+        assert (await stage.event_types("a"))[-1] == "Task Timeout"
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -183,24 +185,24 @@ async def test_finished_work_is_reported_although_the_worker_stops_while_its_fil
     kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = a_stage(backend, tmp_path, LEAVES)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = make_harness(backend, tmp_path, LEAVES)
+        await stage.submit(make_task())
         storing = asyncio.Event()
 
         async def for_ever() -> None:
             storing.set()
             await asyncio.Event().wait()
 
-        blobs = Interposed(backend.blobs, "put", before=for_ever)
-        async with stage.with_ports(blobs=blobs).working() as worker:
+        blobs = InterposedPort(backend.blobs, "put", before=for_ever)
+        async with stage.with_ports(blobs=blobs).running_worker() as worker:
             await storing.wait()
-            worker.end_all()
-            await stage.passes(NO_WAIT)
+            worker.release_all()
+            await stage.advance(NO_WAIT)
 
         assert (await stage.task("a")).state is TaskState.COMPLETED
-        assert await kept(backend) == []
-        assert "no time left" in (await told_lines(backend))[-1]
+        assert await stored(backend) == []
+        assert "no time left" in (await log_lines(backend))[-1]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -209,40 +211,40 @@ async def test_finished_work_is_reported_although_the_worker_stops_while_its_fil
 async def test_the_time_to_store_files_is_not_the_attempt_s(
     kind: str, wish: Any, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        script = Script(says=[timedelta(seconds=50)], leaves=FILES)
-        stage = a_stage(backend, tmp_path, script)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        script = Script(reports=[timedelta(seconds=50)], files=FILES)
+        stage = make_harness(backend, tmp_path, script)
+        await stage.submit(make_task())
 
         async def slow() -> None:
             if wish is not None:
-                await stage.transitions.task(task_id("a"), wish)
+                await stage.transitions.apply_to_task(task_id("a"), wish)
             await stage.clock.sleep(timedelta(seconds=15))
 
-        blobs = Interposed(backend.blobs, "put", before=slow)
-        async with stage.with_ports(blobs=blobs).working(tools={"timeout": MINUTE}):
-            await stage.passes(timedelta(seconds=65))
+        blobs = InterposedPort(backend.blobs, "put", before=slow)
+        async with stage.with_ports(blobs=blobs).running_worker(context={"timeout": MINUTE}):
+            await stage.advance(timedelta(seconds=65))
 
         row = await stage.task("a")
         assert row.state is TaskState.COMPLETED
         assert row.ran_for == timedelta(seconds=50)
-        assert await kept(backend) == sorted(FILES)
+        assert await stored(backend) == sorted(FILES)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_files_survive_a_short_outage_of_the_store(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = a_stage(backend, tmp_path, LEAVES)
-        await stage.submit(a_task())
-        blobs = Flaky(backend.blobs, "put", times=5)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = make_harness(backend, tmp_path, LEAVES)
+        await stage.submit(make_task())
+        blobs = FlakyPort(backend.blobs, "put", times=5)
 
-        async with stage.with_ports(blobs=blobs).working():
-            await stage.passes(timedelta(seconds=5))
+        async with stage.with_ports(blobs=blobs).running_worker():
+            await stage.advance(timedelta(seconds=5))
 
         assert blobs.failures == 5
         assert (await stage.task("a")).state is TaskState.COMPLETED
-        assert await kept(backend) == sorted(FILES)
+        assert await stored(backend) == sorted(FILES)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -251,29 +253,29 @@ async def test_a_long_outage_of_the_store_costs_the_files_and_not_the_outcome(
     kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = a_stage(backend, tmp_path, LEAVES)
-        await stage.submit(a_task())
-        blobs = Flaky(backend.blobs, "put", times=None)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = make_harness(backend, tmp_path, LEAVES)
+        await stage.submit(make_task())
+        blobs = FlakyPort(backend.blobs, "put", times=None)
 
-        async with stage.with_ports(blobs=blobs).working():
-            await stage.passes(timedelta(seconds=40))
+        async with stage.with_ports(blobs=blobs).running_worker():
+            await stage.advance(timedelta(seconds=40))
 
         row = await stage.task("a")
         assert (row.state, row.attempt) == (TaskState.COMPLETED, 1)
-        assert "the store could not be reached" in (await told_lines(backend))[-1]
+        assert "the store could not be reached" in (await log_lines(backend))[-1]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_what_is_left_out_is_the_last_line_of_the_output(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        script = Script(says=[prints("hello")], leaves=FILES)
-        stage = a_stage(backend, tmp_path, script)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        script = Script(reports=[prints("hello")], files=FILES)
+        stage = make_harness(backend, tmp_path, script)
+        await stage.submit(make_task())
 
-        async with stage.working(tools={"artifacts": ArtifactPolicy(limit_files=2)}):
-            await stage.passes(NO_WAIT)
+        async with stage.running_worker(context={"artifacts": ArtifactPolicy(limit_files=2)}):
+            await stage.advance(NO_WAIT)
 
         row = await stage.task("a")
         entries = await backend.output.read(task_id("a"))
@@ -285,13 +287,13 @@ async def test_what_is_left_out_is_the_last_line_of_the_output(kind: str, tmp_pa
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_summary_is_kept_of_an_attempt_without_a_folder(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", Script(says=[Summarised("one"), Summarised("two")]))
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", Script(reports=[SummaryReport("one"), SummaryReport("two")]))
+        await stage.submit(make_task())
 
-        async with stage.working():
-            await stage.passes(SECOND)
+        async with stage.running_worker():
+            await stage.advance(SECOND)
 
         assert await backend.blobs.get(f"{PREFIX}logs/summary.log") == b"one\ntwo\n"
 
@@ -301,25 +303,25 @@ async def test_a_summary_is_kept_of_an_attempt_without_a_folder(kind: str, tmp_p
 async def test_no_files_are_kept_of_an_attempt_whose_lease_is_lost(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = a_stage(backend, tmp_path, HANGS_WITH_FILES)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = make_harness(backend, tmp_path, HANGS_WITH_FILES)
+        await stage.submit(make_task())
 
-        async with stage.working():
-            await stage.passes(SECOND)
-            await stage.lost("a")
+        async with stage.running_worker():
+            await stage.advance(SECOND)
+            await stage.end_lease("a")
             await stage.claim(task_id("a"), "other")
-            await stage.passes(timedelta(seconds=30))
+            await stage.advance(timedelta(seconds=30))
 
         assert stage.runner.alive == []
         assert stage.runner.children[0].closed
-        assert await kept(backend) == []
+        assert await stored(backend) == []
 
 
-class NoRoom(FakePresence):
+class FullDiskRegistry(FakeWorkerRegistry):
     """A presence that cannot write anything down."""
 
-    def note_child(self, worker_id: str, process_id: int) -> None:
+    def record_child(self, worker_id: str, process_id: int) -> None:
         raise OSError(28, "No space left on device")
 
 
@@ -328,12 +330,14 @@ class NoRoom(FakePresence):
 async def test_a_child_that_was_never_supervised_leaves_no_folder(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = a_stage(backend, tmp_path, HANGS_WITH_FILES, presence=NoRoom())
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = make_harness(
+            backend, tmp_path, HANGS_WITH_FILES, worker_registry=FullDiskRegistry()
+        )
+        await stage.submit(make_task())
 
-        async with stage.working():
-            await stage.passes(SECOND)
+        async with stage.running_worker():
+            await stage.advance(SECOND)
 
         (child,) = stage.runner.children
         assert child.closed
@@ -345,16 +349,16 @@ async def test_a_worker_that_is_cancelled_while_it_stores_files_lets_go_of_every
     kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = a_stage(backend, tmp_path, Script(leaves=FILES, ending=succeeds(1)))
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = make_harness(backend, tmp_path, Script(files=FILES, ending=succeeds(1)))
+        await stage.submit(make_task())
         storing = asyncio.Event()
 
         async def for_ever() -> None:
             storing.set()
             await asyncio.Event().wait()
 
-        blobs = Interposed(backend.blobs, "put", before=for_ever)
+        blobs = InterposedPort(backend.blobs, "put", before=for_ever)
         running = asyncio.ensure_future(stage.with_ports(blobs=blobs).worker().run())
         await storing.wait()
         running.cancel()

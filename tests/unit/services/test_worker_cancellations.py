@@ -6,24 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core import commands as c
-from longshore.core.states import TaskState
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.states import TaskState
 from longshore.services.worker.attempt import Attempt
-from longshore.testing.flaky import Flaky
-from longshore.testing.runner import Script, prints, succeeds
-from tests.unit.services.ports import Interposed
-from tests.unit.services.samples import HANGS, STUBBORN
-from tests.unit.services.stage import (
+from longshore.testing.fake_runner import Script, prints, succeeds
+from longshore.testing.flaky_port import FlakyPort
+from tests.unit.services.harness import (
     BACKENDS,
     LEASE,
     NO_WAIT,
     SECOND,
-    Stage,
-    a_task,
-    opened,
+    ServiceHarness,
+    make_task,
+    open_backend,
     scenario,
     task_id,
 )
+from tests.unit.services.port_wrappers import InterposedPort
+from tests.unit.services.samples import HANGS, STUBBORN
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -31,16 +31,18 @@ from tests.unit.services.stage import (
 async def test_a_cancelled_task_is_killed_at_once_and_its_end_confirmed(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", Script(says=[prints("x")], ending=None))
-        await stage.submit(a_task("a"), a_task("b"))
-        stage.runner.plays("b", HANGS)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", Script(reports=[prints("x")], ending=None))
+        await stage.submit(make_task("a"), make_task("b"))
+        stage.runner.set_scripts("b", HANGS)
 
-        async with stage.working() as worker:
-            await stage.passes(SECOND)
-            await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann", reason="enough"))
-            await stage.passes(NO_WAIT)
+        async with stage.running_worker() as worker:
+            await stage.advance(SECOND)
+            await stage.transitions.apply_to_task(
+                task_id("a"), c.RequestCancel(by="ann", reason="enough")
+            )
+            await stage.advance(NO_WAIT)
             running = worker.running
 
         last = (await stage.history("a"))[-1]
@@ -58,15 +60,15 @@ async def test_a_cancelled_task_that_ignores_the_request_is_killed_for_good(
     kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", STUBBORN)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", STUBBORN)
+        await stage.submit(make_task())
 
-        async with stage.working():
-            await stage.passes(SECOND)
-            await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
-            await stage.passes(LEASE.kill_grace)
+        async with stage.running_worker():
+            await stage.advance(SECOND)
+            await stage.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
+            await stage.advance(LEASE.kill_grace)
 
             assert stage.runner.children[0].signals == ["SIGTERM", "SIGKILL"]
             assert (await stage.task("a")).state is TaskState.CANCELLED
@@ -77,13 +79,13 @@ async def test_a_cancelled_task_that_ignores_the_request_is_killed_for_good(
 async def test_a_cancellation_that_comes_with_the_claim_is_not_missed(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", HANGS)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", HANGS)
+        await stage.submit(make_task())
 
         async def somebody_cancels() -> None:
-            await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
+            await stage.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
             # The worker hears of it before it hears of its claim.
             await heard.wait()
 
@@ -91,10 +93,10 @@ async def test_a_cancellation_that_comes_with_the_claim_is_not_missed(
             heard.set()
 
         heard = asyncio.Event()
-        nudging = Interposed(backend.ledger, "nudged", after=note)
-        ledger = Interposed(nudging, "commit", after=somebody_cancels)
-        async with stage.with_ports(ledger=ledger).working():
-            await stage.passes(NO_WAIT)
+        nudging = InterposedPort(backend.ledger, "wait_for_wake", after=note)
+        ledger = InterposedPort(nudging, "commit", after=somebody_cancels)
+        async with stage.with_ports(ledger=ledger).running_worker():
+            await stage.advance(NO_WAIT)
 
             assert heard.is_set()
             assert (await stage.task("a")).state is TaskState.CANCELLED
@@ -106,18 +108,18 @@ async def test_a_cancellation_that_comes_with_the_claim_is_not_missed(
 async def test_a_claim_whose_answer_was_lost_while_it_was_cancelled_is_not_run(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", HANGS)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", HANGS)
+        await stage.submit(make_task())
 
         async def somebody_cancels() -> None:
-            await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
+            await stage.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
 
-        interposed = Interposed(backend.ledger, "commit", after=somebody_cancels)
-        ledger = Flaky(interposed, "commit", after_the_write=True)
-        async with stage.with_ports(ledger=ledger).working():
-            await stage.passes(SECOND)
+        interposed = InterposedPort(backend.ledger, "commit", after=somebody_cancels)
+        ledger = FlakyPort(interposed, "commit", after_write=True)
+        async with stage.with_ports(ledger=ledger).running_worker():
+            await stage.advance(SECOND)
 
             assert ledger.failures == 1
             assert (await stage.task("a")).state is TaskState.CANCELLED
@@ -130,14 +132,14 @@ async def test_an_attempt_whose_row_says_from_the_start_that_it_is_cancelled_end
     kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", HANGS)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", HANGS)
+        await stage.submit(make_task())
         await stage.claim(task_id("a"))
-        row = await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
+        row = await stage.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
 
-        await Attempt(stage.tools(), row, stage.clock.elapsed()).run()
+        await Attempt(stage.worker_context(), row, stage.clock.elapsed()).run()
 
         assert (await stage.task("a")).state is TaskState.CANCELLED
         assert stage.runner.alive == []
@@ -148,18 +150,18 @@ async def test_an_attempt_whose_row_says_from_the_start_that_it_is_cancelled_end
 async def test_an_outcome_that_is_faster_than_the_cancellation_stands(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", Script(says=[SECOND], ending=succeeds(1)))
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", Script(reports=[SECOND], ending=succeeds(1)))
+        await stage.submit(make_task())
 
         async def somebody_cancels() -> None:
-            await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
+            await stage.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
 
         # The first commit is the claim, the second the outcome.
-        ledger = Interposed(backend.ledger, "commit", before=somebody_cancels, at=2)
-        async with stage.with_ports(ledger=ledger).working():
-            await stage.passes(timedelta(seconds=2))
+        ledger = InterposedPort(backend.ledger, "commit", before=somebody_cancels, at=2)
+        async with stage.with_ports(ledger=ledger).running_worker():
+            await stage.advance(timedelta(seconds=2))
 
         row = await stage.task("a")
         assert row.state is TaskState.COMPLETED

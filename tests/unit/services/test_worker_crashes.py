@@ -6,70 +6,81 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core.states import JobState, TaskState
+from longshore.core.tasks.states import JobState, TaskState
 from longshore.ports.output import Stream
-from longshore.ports.queue import Depth
-from longshore.ports.runner import StepDone
-from longshore.testing.runner import Script, prints, succeeds
-from tests.unit.services.ports import crashing
-from tests.unit.services.stage import (
+from longshore.ports.runner import StepReport
+from longshore.ports.task_queue import QueueDepth
+from longshore.testing.fake_runner import Script, prints, succeeds
+from tests.unit.services.harness import (
     BACKENDS,
     LEASE,
     SECOND,
-    Stage,
-    a_task,
-    opened,
+    ServiceHarness,
+    make_task,
+    open_backend,
     scenario,
     task_id,
 )
+from tests.unit.services.port_wrappers import crash_at
 
 LARGE = "x" * 5000
 WORK = Script(
-    says=[prints("one"), StepDone("first", 1), timedelta(seconds=25), prints("two", Stream.STDERR)],
+    reports=[
+        prints("one"),
+        StepReport("first", 1),
+        timedelta(seconds=25),
+        prints("two", Stream.STDERR),
+    ],
     ending=succeeds(LARGE),
 )
 
 
-async def run_until_it_dies(stage: Stage) -> None:
-    stage.runner.plays("a", WORK)
-    worker = stage.worker("dying")
+async def run_until_crash(harness: ServiceHarness) -> None:
+    harness.runner.set_scripts("a", WORK)
+    worker = harness.worker("dying")
     running = asyncio.ensure_future(worker.run())
-    await stage.passes(timedelta(seconds=27))
+    await harness.advance(timedelta(seconds=27))
     worker.stop()
-    worker.end_all()
-    await stage.passes(SECOND)
+    worker.release_all()
+    await harness.advance(SECOND)
     await asyncio.gather(running, return_exceptions=True)
-    assert stage.runner.alive == []
+    assert harness.runner.alive == []
 
 
-async def work_goes_on(stage: Stage) -> None:
+async def finish_on_another_worker(harness: ServiceHarness) -> None:
     """Another process takes over what is left."""
-    stage.runner.plays("a", WORK)
-    sweeping = asyncio.ensure_future(stage.sweeper.run())
-    dispatching = asyncio.ensure_future(stage.dispatcher.run())
-    async with stage.working("next"):
+    harness.runner.set_scripts("a", WORK)
+    sweeping = asyncio.ensure_future(harness.sweeper.run())
+    dispatching = asyncio.ensure_future(harness.dispatcher.run())
+    async with harness.running_worker("next"):
         for _ in range(12):
-            await stage.passes(timedelta(seconds=20))
-            if (await stage.job()).state.terminal:
+            await harness.advance(timedelta(seconds=20))
+            if (await harness.job()).state.terminal:
                 break
         # Until each message that was left behind has been seen again: nothing comes of it.
-        await stage.passes(LEASE.lasts)
+        await harness.advance(LEASE.duration)
     sweeping.cancel()
     dispatching.cancel()
 
 
-async def everything_is_done_once(stage: Stage) -> None:
-    row = await stage.task("a")
-    told = await stage.told("a")
+async def check_done_once(harness: ServiceHarness) -> None:
+    row = await harness.task("a")
+    told = await harness.event_types("a")
     assert row.state is TaskState.COMPLETED
     assert told.count("Task Completed") == 1
     assert told.count("Task Processing Started") == row.attempt
-    assert await stage.documents.load(row.result) == LARGE
-    assert await stage.told("b") == ["Task Pending", "Task Processing Started", "Task Completed"]
-    assert (await stage.job()).state is JobState.COMPLETED
-    assert await stage.job_told() == ["Job Created", "Job Completed"]
-    assert await stage.backend.queue.depth("default") == Depth(ready=0, hidden=0, dead=0)
-    entries = await stage.backend.output.read(task_id("a"))
+    assert await harness.documents.load(row.result) == LARGE
+    assert await harness.event_types("b") == [
+        "Task Pending",
+        "Task Processing Started",
+        "Task Completed",
+    ]
+    assert (await harness.job()).state is JobState.COMPLETED
+    assert await harness.job_event_types() == ["Job Created", "Job Completed"]
+    assert await harness.backend.queue.depth("default") == QueueDepth(
+        ready=0, hidden=0, dead_letters=0
+    )
+    entries = await harness.backend.output.read(task_id("a"))
     last = [entry.data for entry in entries if entry.attempt == row.attempt]
     assert last == [b"one", b"two"]
 
@@ -81,19 +92,19 @@ async def test_work_survives_a_worker_that_dies_at_any_call(
     kind: str, after_the_call: bool, tmp_path: Path
 ) -> None:
     for at in range(1, 200):
-        async with opened(kind, tmp_path / str(at)) as backend:
-            stage = Stage(backend)
-            await stage.submit(a_task("a"), a_task("b", "a"))
+        async with open_backend(kind, tmp_path / str(at)) as backend:
+            stage = ServiceHarness(backend)
+            await stage.submit(make_task("a"), make_task("b", "a"))
             deaths: list[str] = []
-            dying = crashing(backend, at, after_the_call=after_the_call, deaths=deaths)
+            dying = crash_at(backend, at, after_call=after_the_call, crashes=deaths)
 
-            await run_until_it_dies(Stage(dying, presence=stage.presence))
+            await run_until_crash(ServiceHarness(dying, worker_registry=stage.worker_registry))
             if deaths:
-                stage.presence.dies("dying")
-            await work_goes_on(stage)
+                stage.worker_registry.kill("dying")
+            await finish_on_another_worker(stage)
 
-            await everything_is_done_once(stage)
-            steps = [order.checkpoints for order in stage.runner.orders if order.key == "a"]
+            await check_done_once(stage)
+            steps = [order.checkpoints for order in stage.runner.specs if order.key == "a"]
             assert all(kept in ({}, {"first": 1}) for kept in steps)
         if not deaths:
             break
@@ -103,18 +114,18 @@ async def test_work_survives_a_worker_that_dies_at_any_call(
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_finished_step_is_not_done_again_after_a_crash(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task("a"), a_task("b", "a"))
-        stage.runner.plays("a", WORK)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b", "a"))
+        stage.runner.set_scripts("a", WORK)
         running = asyncio.ensure_future(stage.worker("dying").run())
-        await stage.passes(SECOND)
+        await stage.advance(SECOND)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        stage.presence.dies("dying")
+        stage.worker_registry.kill("dying")
 
-        await work_goes_on(stage)
+        await finish_on_another_worker(stage)
 
-        assert [order.checkpoints for order in stage.runner.orders[:2]] == [{}, {"first": 1}]
+        assert [order.checkpoints for order in stage.runner.specs[:2]] == [{}, {"first": 1}]
         assert (await stage.task("a")).attempts_used == 1
-        await everything_is_done_once(stage)
+        await check_done_once(stage)

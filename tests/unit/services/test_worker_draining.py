@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core.states import TaskState
-from longshore.ports.queue import Depth
-from longshore.testing.runner import Script, prints
-from tests.unit.services.ports import Interposed
-from tests.unit.services.samples import HANGS
-from tests.unit.services.stage import (
+from longshore.core.tasks.states import TaskState
+from longshore.ports.task_queue import QueueDepth
+from longshore.testing.fake_runner import Script, prints
+from tests.unit.services.harness import (
     BACKENDS,
     NO_WAIT,
     SECOND,
-    Stage,
-    a_task,
-    opened,
+    ServiceHarness,
+    make_task,
+    open_backend,
     scenario,
 )
+from tests.unit.services.port_wrappers import InterposedPort
+from tests.unit.services.samples import HANGS
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -27,23 +27,23 @@ from tests.unit.services.stage import (
 async def test_a_stopping_worker_lets_its_attempts_finish_within_the_grace(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", Script(says=[timedelta(seconds=29)]))
-        await stage.submit(a_task("a"), a_task("b", delay=5))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", Script(reports=[timedelta(seconds=29)]))
+        await stage.submit(make_task("a"), make_task("b", delay=5))
         worker = stage.worker()
         running = asyncio.ensure_future(worker.run())
-        await stage.passes(SECOND)
+        await stage.advance(SECOND)
 
         worker.stop()
-        await stage.passes(timedelta(seconds=27))
+        await stage.advance(timedelta(seconds=27))
         before = running.done()
-        await stage.passes(SECOND)
+        await stage.advance(SECOND)
 
         assert (before, running.done()) == (False, True)
         assert (await stage.task("a")).state is TaskState.COMPLETED
-        assert [order.key for order in stage.runner.orders] == ["a"]
-        assert stage.presence.calls[-1] == ("leave", "worker-1")
+        assert [order.key for order in stage.runner.specs] == ["a"]
+        assert stage.worker_registry.calls[-1] == ("deregister", "worker-1")
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -51,48 +51,48 @@ async def test_a_stopping_worker_lets_its_attempts_finish_within_the_grace(
 async def test_what_outlasts_the_grace_is_released_at_once_and_costs_no_attempt(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", Script(says=[prints("x")], ending=None), Script())
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", Script(reports=[prints("x")], ending=None), Script())
+        await stage.submit(make_task())
         worker = stage.worker()
         running = asyncio.ensure_future(worker.run())
-        await stage.passes(SECOND)
+        await stage.advance(SECOND)
 
         worker.stop()
-        await stage.passes(timedelta(seconds=29))
+        await stage.advance(timedelta(seconds=29))
         alive = stage.runner.alive
-        await stage.passes(SECOND)
+        await stage.advance(SECOND)
         row = await stage.task("a")
         ready = await backend.queue.depth("default")
-        async with stage.working("worker-2"):
-            await stage.passes(NO_WAIT)
+        async with stage.running_worker("worker-2"):
+            await stage.advance(NO_WAIT)
 
         assert running.done()
         assert alive == ["a"]
         assert row.state is TaskState.PENDING
         assert (row.attempt, row.attempts_used, row.lease) == (1, 0, None)
-        assert ready == Depth(ready=1, hidden=0, dead=0)
+        assert ready == QueueDepth(ready=1, hidden=0, dead_letters=0)
         history = await stage.history("a")
         (released,) = [event for event in history if event.type == "Task Released"]
         assert released.body.last_output == 1
         assert (await stage.task("a")).state is TaskState.COMPLETED
-        assert stage.runner.orders[1].attempt == 2
+        assert stage.runner.specs[1].attempt == 2
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_leases_are_kept_while_a_worker_drains(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", Script(says=[timedelta(minutes=3)]))
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", Script(reports=[timedelta(minutes=3)]))
+        await stage.submit(make_task())
         worker = stage.worker(drain_grace=timedelta(minutes=10))
         running = asyncio.ensure_future(worker.run())
-        await stage.passes(SECOND)
+        await stage.advance(SECOND)
 
         worker.stop()
-        await stage.passes(timedelta(minutes=3))
+        await stage.advance(timedelta(minutes=3))
 
         assert running.done()
         assert (await stage.task("a")).state is TaskState.COMPLETED
@@ -103,17 +103,17 @@ async def test_leases_are_kept_while_a_worker_drains(kind: str, tmp_path: Path) 
 async def test_a_second_order_to_stop_gives_everything_back_at_once(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", HANGS)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", HANGS)
+        await stage.submit(make_task())
         worker = stage.worker()
         running = asyncio.ensure_future(worker.run())
-        await stage.passes(SECOND)
+        await stage.advance(SECOND)
 
         worker.stop()
-        worker.end_all()
-        await stage.passes(NO_WAIT)
+        worker.release_all()
+        await stage.advance(NO_WAIT)
 
         assert running.done()
         assert stage.runner.alive == []
@@ -125,19 +125,19 @@ async def test_a_second_order_to_stop_gives_everything_back_at_once(
 async def test_what_is_being_claimed_when_everything_is_given_back_is_given_back_too(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", HANGS)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", HANGS)
+        await stage.submit(make_task())
 
         async def stop_at_once() -> None:
             worker.stop()
-            worker.end_all()
+            worker.release_all()
 
-        ledger = Interposed(backend.ledger, "commit", after=stop_at_once)
+        ledger = InterposedPort(backend.ledger, "commit", after=stop_at_once)
         worker = stage.with_ports(ledger=ledger).worker(drain_grace=timedelta(hours=1))
         running = asyncio.ensure_future(worker.run())
-        await stage.passes(SECOND)
+        await stage.advance(SECOND)
 
         assert running.done()
         assert stage.runner.alive == []
@@ -147,18 +147,18 @@ async def test_what_is_being_claimed_when_everything_is_given_back_is_given_back
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_stopping_worker_claims_nothing_any_more(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
 
         async def stop() -> None:
             worker.stop()
 
-        ledger = Interposed(backend.ledger, "task", after=stop)
+        ledger = InterposedPort(backend.ledger, "get_task", after=stop)
         worker = stage.with_ports(ledger=ledger).worker()
         running = asyncio.ensure_future(worker.run())
-        await stage.passes(NO_WAIT)
+        await stage.advance(NO_WAIT)
 
         assert running.done()
-        assert stage.runner.orders == []
+        assert stage.runner.specs == []
         assert (await backend.queue.depth("default")).ready == 1

@@ -7,46 +7,46 @@ from typing import Any
 
 import pytest
 
-from longshore.core.definition import Definition, RunnerKind
-from longshore.core.failures import ErrorCategory
-from longshore.core.states import TaskState
+from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.tasks.failures import ErrorCategory
+from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable
 from longshore.ports.backend import Backend
-from longshore.ports.queues import PausedQueue
-from longshore.services.crew import until_nothing_is_left
-from longshore.testing.flaky import Flaky
-from longshore.testing.runner import Script, fails
-from tests.unit.services.samples import MINUTE
-from tests.unit.services.stage import (
+from longshore.ports.queue_controls import QueuePause
+from longshore.services.worker_group import wait_until_idle
+from longshore.testing.fake_runner import Script, fails
+from longshore.testing.flaky_port import FlakyPort
+from tests.unit.services.harness import (
     BACKENDS,
     NO_WAIT,
     SECOND,
     TENANT,
-    Stage,
-    a_task,
-    opened,
+    ServiceHarness,
+    make_task,
+    open_backend,
     scenario,
 )
+from tests.unit.services.samples import MINUTE
 
 AGENT = {"name": "agent-task", "input": {}}
 ONE = {"concurrency": 1}
 
 
-def turned_away(wait: timedelta | None = MINUTE, **fields: Any) -> Script:
+def rate_limited(wait: timedelta | None = MINUTE, **fields: Any) -> Script:
     category = fields.pop("category", ErrorCategory.RATE_LIMIT)
     return Script(ending=fails(category, retry_after=wait, **fields))
 
 
-async def staged(backend: Backend) -> Stage:
+async def agent_harness(backend: Backend) -> ServiceHarness:
     definition = Definition(
         name="agent-task", runner=RunnerKind.AGENT, options={"prompt": "Do it."}
     )
     await backend.definitions.put(TENANT, definition)
-    return Stage(backend)
+    return ServiceHarness(backend)
 
 
-def started(stage: Stage) -> list[str]:
-    return [order.key for order in stage.runner.orders]
+def started(harness: ServiceHarness) -> list[str]:
+    return [order.key for order in harness.runner.specs]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -54,14 +54,14 @@ def started(stage: Stage) -> list[str]:
 async def test_no_task_of_the_queue_begins_before_the_time_is_over_and_no_attempt_is_used(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = await staged(backend)
-        stage.runner.plays("a", turned_away(), Script())
-        async with stage.working(**ONE), stage.working("worker-2", **ONE):
-            await stage.submit(a_task("a", **AGENT))
-            await stage.passes(NO_WAIT)
-            (held,) = await backend.queues.paused()
-            assert held == PausedQueue(
+    async with open_backend(kind, tmp_path) as backend:
+        stage = await agent_harness(backend)
+        stage.runner.set_scripts("a", rate_limited(), Script())
+        async with stage.running_worker(**ONE), stage.running_worker("worker-2", **ONE):
+            await stage.submit(make_task("a", **AGENT))
+            await stage.advance(NO_WAIT)
+            (held,) = await backend.queue_controls.list_pauses()
+            assert held == QueuePause(
                 name="default",
                 by=held.by,
                 reason="the model's API asks to be left alone: rate limit",
@@ -70,28 +70,28 @@ async def test_no_task_of_the_queue_begins_before_the_time_is_over_and_no_attemp
             )
             assert held.by in ("worker-1", "worker-2")
 
-            await stage.submit(a_task("b", **AGENT), a_task("c"), request_id="later")
-            await stage.passes(MINUTE - SECOND)
+            await stage.submit(make_task("b", **AGENT), make_task("c"), request_id="later")
+            await stage.advance(MINUTE - SECOND)
             assert started(stage) == ["a"]
 
-            await stage.passes(2 * SECOND)
+            await stage.advance(2 * SECOND)
             assert set(started(stage)) == {"a", "b", "c"}
             done = await stage.task("a")
             assert (done.state, done.attempt, done.attempts_used) == (TaskState.COMPLETED, 2, 0)
-            assert await backend.queues.paused() == []
+            assert await backend.queue_controls.list_pauses() == []
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_other_queues_are_served_meanwhile(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = await staged(backend)
-        stage.runner.plays("a", turned_away(), Script())
-        async with stage.working(queues=("default", "other")):
-            await stage.submit(a_task("a", **AGENT))
-            await stage.passes(NO_WAIT)
-            await stage.submit(a_task("b", queue="other", **AGENT), request_id="other")
-            await stage.passes(NO_WAIT)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = await agent_harness(backend)
+        stage.runner.set_scripts("a", rate_limited(), Script())
+        async with stage.running_worker(queues=("default", "other")):
+            await stage.submit(make_task("a", **AGENT))
+            await stage.advance(NO_WAIT)
+            await stage.submit(make_task("b", queue="other", **AGENT), request_id="other")
+            await stage.advance(NO_WAIT)
 
             assert (await stage.task("b", "other")).state is TaskState.COMPLETED
 
@@ -99,9 +99,9 @@ async def test_other_queues_are_served_meanwhile(kind: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "script",
     [
-        turned_away(None),
-        turned_away(NO_WAIT),
-        turned_away(category=ErrorCategory.SERVER_ERROR),
+        rate_limited(None),
+        rate_limited(NO_WAIT),
+        rate_limited(category=ErrorCategory.SERVER_ERROR),
         Script(),
     ],
     ids=["no time was said", "no time at all", "another trouble", "a result"],
@@ -110,24 +110,24 @@ async def test_other_queues_are_served_meanwhile(kind: str, tmp_path: Path) -> N
 async def test_nothing_else_that_happens_to_an_agent_holds_its_queue(
     tmp_path: Path, script: Script
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage = await staged(backend)
-        stage.runner.plays("a", script)
-        await stage.submit(a_task("a", **AGENT))
-        async with stage.working():
+    async with open_backend("memory", tmp_path) as backend:
+        stage = await agent_harness(backend)
+        stage.runner.set_scripts("a", script)
+        await stage.submit(make_task("a", **AGENT))
+        async with stage.running_worker():
             assert (await stage.task("a")).attempt == 1
-            assert await backend.queues.paused() == []
+            assert await backend.queue_controls.list_pauses() == []
 
 
 @scenario
 async def test_a_task_that_no_agent_does_holds_up_nobody(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage = await staged(backend)
-        stage.runner.plays("a", turned_away())
-        await stage.submit(a_task("a"))
-        async with stage.working():
+    async with open_backend("memory", tmp_path) as backend:
+        stage = await agent_harness(backend)
+        stage.runner.set_scripts("a", rate_limited())
+        await stage.submit(make_task("a"))
+        async with stage.running_worker():
             assert (await stage.task("a")).attempt == 1
-            assert await backend.queues.paused() == []
+            assert await backend.queue_controls.list_pauses() == []
 
 
 @pytest.mark.parametrize(
@@ -137,24 +137,24 @@ async def test_a_task_that_no_agent_does_holds_up_nobody(tmp_path: Path) -> None
 async def test_a_hold_lasts_no_longer_than_was_asked_for_nor_than_it_may(
     tmp_path: Path, longest: timedelta, lasts: timedelta
 ) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage = await staged(backend)
-        stage.runner.plays("a", turned_away())
-        await stage.submit(a_task("a", **AGENT))
-        async with stage.working(tools={"longest_hold": longest}):
-            (held,) = await backend.queues.paused()
+    async with open_backend("memory", tmp_path) as backend:
+        stage = await agent_harness(backend)
+        stage.runner.set_scripts("a", rate_limited())
+        await stage.submit(make_task("a", **AGENT))
+        async with stage.running_worker(context={"longest_hold": longest}):
+            (held,) = await backend.queue_controls.list_pauses()
             assert held.until == held.at + lasts
 
 
 @scenario
 async def test_a_worker_that_may_hold_nothing_holds_nothing(tmp_path: Path) -> None:
-    async with opened("memory", tmp_path) as backend:
-        stage = await staged(backend)
-        stage.runner.plays("a", turned_away())
-        await stage.submit(a_task("a", **AGENT))
-        async with stage.working(tools={"longest_hold": NO_WAIT}):
+    async with open_backend("memory", tmp_path) as backend:
+        stage = await agent_harness(backend)
+        stage.runner.set_scripts("a", rate_limited())
+        await stage.submit(make_task("a", **AGENT))
+        async with stage.running_worker(context={"longest_hold": NO_WAIT}):
             assert (await stage.task("a")).attempt == 1
-            assert await backend.queues.paused() == []
+            assert await backend.queue_controls.list_pauses() == []
 
 
 @pytest.mark.parametrize("error", [BackendUnavailable("down"), RuntimeError("a bug")], ids=repr)
@@ -163,37 +163,37 @@ async def test_a_worker_that_may_hold_nothing_holds_nothing(tmp_path: Path) -> N
 async def test_a_hold_that_cannot_be_kept_costs_no_outcome(
     kind: str, tmp_path: Path, error: Exception
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        await staged(backend)
-        queues = Flaky(backend.queues, "hold", error, times=None)
-        stage = Stage(backend).with_ports(queues=queues)
-        stage.runner.plays("a", turned_away(), Script())
-        await stage.submit(a_task("a", **AGENT))
-        async with stage.working():
+    async with open_backend(kind, tmp_path) as backend:
+        await agent_harness(backend)
+        queues = FlakyPort(backend.queue_controls, "hold", error, times=None)
+        stage = ServiceHarness(backend).with_ports(queue_controls=queues)
+        stage.runner.set_scripts("a", rate_limited(), Script())
+        await stage.submit(make_task("a", **AGENT))
+        async with stage.running_worker():
             assert queues.failures == 1
             waiting = await stage.task("a")
             assert (waiting.state, waiting.attempts_used) == (TaskState.PENDING, 0)
             assert waiting.lease is None
 
-            await stage.passes(2 * MINUTE)
+            await stage.advance(2 * MINUTE)
             assert (await stage.task("a")).state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_somebody_who_resumes_the_queue_ends_the_hold(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = await staged(backend)
-        stage.runner.plays("a", turned_away(), Script())
-        async with stage.working():
-            await stage.submit(a_task("a", **AGENT))
-            await stage.passes(NO_WAIT)
-            await stage.submit(a_task("b", **AGENT), request_id="later")
-            await stage.passes(SECOND)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = await agent_harness(backend)
+        stage.runner.set_scripts("a", rate_limited(), Script())
+        async with stage.running_worker():
+            await stage.submit(make_task("a", **AGENT))
+            await stage.advance(NO_WAIT)
+            await stage.submit(make_task("b", **AGENT), request_id="later")
+            await stage.advance(SECOND)
             assert started(stage) == ["a"]
 
-            await backend.queues.resume("default")
-            await stage.passes(NO_WAIT)
+            await backend.queue_controls.resume("default")
+            await stage.advance(NO_WAIT)
             assert started(stage) == ["a", "b"]
 
 
@@ -202,18 +202,20 @@ async def test_somebody_who_resumes_the_queue_ends_the_hold(kind: str, tmp_path:
 async def test_what_runs_when_its_queue_is_held_goes_on_and_the_longest_wait_counts(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = await staged(backend)
-        stage.runner.plays("a", turned_away(), Script())
-        stage.runner.plays("b", Script(says=[10 * SECOND], ending=turned_away().ending), Script())
-        stage.runner.plays("c", Script(says=[20 * SECOND]))
-        await stage.submit(*(a_task(key, **AGENT) for key in "abc"))
-        async with stage.working():
+    async with open_backend(kind, tmp_path) as backend:
+        stage = await agent_harness(backend)
+        stage.runner.set_scripts("a", rate_limited(), Script())
+        stage.runner.set_scripts(
+            "b", Script(reports=[10 * SECOND], ending=rate_limited().ending), Script()
+        )
+        stage.runner.set_scripts("c", Script(reports=[20 * SECOND]))
+        await stage.submit(*(make_task(key, **AGENT) for key in "abc"))
+        async with stage.running_worker():
             began = stage.clock.now()
-            await stage.passes(30 * SECOND)
+            await stage.advance(30 * SECOND)
 
             assert (await stage.task("c")).state is TaskState.COMPLETED
-            (held,) = await backend.queues.paused()
+            (held,) = await backend.queue_controls.list_pauses()
             assert held.until is not None
             assert held.until - began >= 10 * SECOND + MINUTE
 
@@ -223,21 +225,21 @@ async def test_what_runs_when_its_queue_is_held_goes_on_and_the_longest_wait_cou
 async def test_who_waits_for_the_end_of_all_work_waits_for_a_hold_that_ends_soon(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = await staged(backend)
-        stage.runner.plays("a", turned_away(5 * SECOND), Script())
-        await stage.submit(a_task("a", **AGENT))
-        async with stage.working():
-            await stage.submit(a_task("b", **AGENT), request_id="later")
+    async with open_backend(kind, tmp_path) as backend:
+        stage = await agent_harness(backend)
+        stage.runner.set_scripts("a", rate_limited(5 * SECOND), Script())
+        await stage.submit(make_task("a", **AGENT))
+        async with stage.running_worker():
+            await stage.submit(make_task("b", **AGENT), request_id="later")
 
             def nothing_left(horizon: timedelta) -> Any:
-                return until_nothing_is_left(
+                return wait_until_idle(
                     backend, stage.dispatcher, tenant=TENANT, queues=["default"], horizon=horizon
                 )
 
             await asyncio.wait_for(nothing_left(SECOND), 10)
             assert (await stage.task("b", "later")).state is TaskState.PENDING
 
-            await stage.in_time(nothing_left(MINUTE))
+            await stage.advance_until_done(nothing_left(MINUTE))
             assert (await stage.task("a")).state is TaskState.COMPLETED
             assert (await stage.task("b", "later")).state is TaskState.COMPLETED

@@ -7,27 +7,27 @@ from pathlib import Path
 import pytest
 
 from longshore.errors import BackendRejected
-from longshore.ports.output import OutputEntry, Stream
-from longshore.testing.flaky import Flaky
-from longshore.testing.runner import Script, fails, prints
-from tests.unit.services.stage import (
+from longshore.ports.output import OutputChunk, Stream
+from longshore.testing.fake_runner import Script, fails, prints
+from longshore.testing.flaky_port import FlakyPort
+from tests.unit.services.harness import (
     BACKENDS,
     LEASE,
     NO_WAIT,
     SECOND,
-    Stage,
-    a_task,
-    opened,
+    ServiceHarness,
+    make_task,
+    open_backend,
     scenario,
     task_id,
 )
 
 
-async def kept(stage: Stage, task_id: str) -> list[OutputEntry]:
-    return await stage.backend.output.read(task_id, limit=10_000)
+async def stored(harness: ServiceHarness, task_id: str) -> list[OutputChunk]:
+    return await harness.backend.output.read(task_id, limit=10_000)
 
 
-def covered(entries: Sequence[OutputEntry]) -> list[int]:
+def covered(entries: Sequence[OutputChunk]) -> list[int]:
     """The sequences that the entries stand for, in order."""
     return [number for entry in entries for number in range(entry.sequence, entry.end + 1)]
 
@@ -35,19 +35,19 @@ def covered(entries: Sequence[OutputEntry]) -> list[int]:
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_attempts_of_a_task_keep_their_output_apart(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays(
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts(
             "a",
-            Script(says=[prints("one"), prints("two", Stream.STDERR)], ending=fails()),
-            Script(says=[prints("three")]),
+            Script(reports=[prints("one"), prints("two", Stream.STDERR)], ending=fails()),
+            Script(reports=[prints("three")]),
         )
-        await stage.submit(a_task())
+        await stage.submit(make_task())
 
-        async with stage.working():
-            await stage.passes(timedelta(seconds=5))
+        async with stage.running_worker():
+            await stage.advance(timedelta(seconds=5))
 
-        entries = await kept(stage, task_id("a"))
+        entries = await stored(stage, task_id("a"))
         assert [(entry.attempt, entry.sequence, entry.data) for entry in entries] == [
             (1, 1, b"one"),
             (1, 2, b"two"),
@@ -66,20 +66,20 @@ async def test_attempts_of_a_task_keep_their_output_apart(kind: str, tmp_path: P
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_output_is_in_the_log_before_the_outcome_is_told(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        log = Flaky(backend.output, "append", times=5)
-        stage.runner.plays("a", Script(says=[prints("last words")]))
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        log = FlakyPort(backend.output, "append", times=5)
+        stage.runner.set_scripts("a", Script(reports=[prints("last words")]))
+        await stage.submit(make_task())
 
-        async with stage.with_ports(output=log).working():
-            await stage.passes(NO_WAIT)
-            early = await stage.told("a"), await kept(stage, task_id("a"))
-            await stage.passes(timedelta(seconds=3))
+        async with stage.with_ports(output=log).running_worker():
+            await stage.advance(NO_WAIT)
+            early = await stage.event_types("a"), await stored(stage, task_id("a"))
+            await stage.advance(timedelta(seconds=3))
 
         assert early == (["Task Pending", "Task Processing Started"], [])
-        assert [entry.data for entry in await kept(stage, task_id("a"))] == [b"last words"]
-        assert (await stage.told("a"))[-1] == "Task Completed"
+        assert [entry.data for entry in await stored(stage, task_id("a"))] == [b"last words"]
+        assert (await stage.event_types("a"))[-1] == "Task Completed"
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -87,21 +87,21 @@ async def test_output_is_in_the_log_before_the_outcome_is_told(kind: str, tmp_pa
 async def test_a_log_that_is_down_for_a_while_holds_up_the_outcome_and_does_not_cost_it(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        log = Flaky(backend.output, "append", times=None)
-        stage.runner.plays("a", Script(says=[prints("x"), SECOND, prints("y")]))
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        log = FlakyPort(backend.output, "append", times=None)
+        stage.runner.set_scripts("a", Script(reports=[prints("x"), SECOND, prints("y")]))
+        await stage.submit(make_task())
 
-        async with stage.with_ports(output=log).working():
-            await stage.passes(timedelta(seconds=19))
-            log.mend()
-            await stage.passes(SECOND)
+        async with stage.with_ports(output=log).running_worker():
+            await stage.advance(timedelta(seconds=19))
+            log.recover()
+            await stage.advance(SECOND)
 
         row = await stage.task("a")
-        assert (await stage.told("a"))[-1] == "Task Completed"
+        assert (await stage.event_types("a"))[-1] == "Task Completed"
         assert (row.attempt, row.last_output) == (1, 2)
-        assert covered(await kept(stage, task_id("a"))) == [1, 2]
+        assert covered(await stored(stage, task_id("a"))) == [1, 2]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -110,20 +110,20 @@ async def test_a_log_that_is_down_for_a_while_holds_up_the_outcome_and_does_not_
 async def test_a_log_that_stays_down_costs_no_outcome_and_less_output_is_named(
     kind: str, error: BackendRejected | None, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        log = Flaky(backend.output, "append", error, times=None, skip=1)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        log = FlakyPort(backend.output, "append", error, times=None, skip=1)
         says = [prints("x"), timedelta(seconds=2), prints("y")]
-        stage.runner.plays("a", Script(says=says))
-        await stage.submit(a_task())
+        stage.runner.set_scripts("a", Script(reports=says))
+        await stage.submit(make_task())
 
-        async with stage.with_ports(output=log).working():
-            await stage.passes(timedelta(minutes=2))
+        async with stage.with_ports(output=log).running_worker():
+            await stage.advance(timedelta(minutes=2))
 
         row = await stage.task("a")
-        assert (await stage.told("a"))[-1] == "Task Completed"
+        assert (await stage.event_types("a"))[-1] == "Task Completed"
         assert (row.attempt, row.last_output) == (1, 1)
-        assert covered(await kept(stage, task_id("a"))) == [1]
+        assert covered(await stored(stage, task_id("a"))) == [1]
 
 
 @pytest.mark.parametrize("leases", [1.0, 1.3, 1.6, 1.9])
@@ -132,24 +132,24 @@ async def test_a_log_that_stays_down_costs_no_outcome_and_less_output_is_named(
 async def test_what_a_log_kept_without_an_answer_is_named_when_everything_is_back(
     kind: str, leases: float, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        log = Flaky(backend.output, "append", times=None, after_the_write=True)
-        ledger = Flaky(backend.ledger, "commit", times=None, skip=1)
-        reads = Flaky(ledger, "task", times=None, skip=1)
-        stage.runner.plays("a", Script(says=[prints("x")]))
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        log = FlakyPort(backend.output, "append", times=None, after_write=True)
+        ledger = FlakyPort(backend.ledger, "commit", times=None, skip=1)
+        reads = FlakyPort(ledger, "get_task", times=None, skip=1)
+        stage.runner.set_scripts("a", Script(reports=[prints("x")]))
+        await stage.submit(make_task())
 
-        async with stage.with_ports(output=log, ledger=reads).working():
+        async with stage.with_ports(output=log, ledger=reads).running_worker():
             # As long as a worker insists on storing output, and longer.
-            await stage.passes(LEASE.lasts * leases)
-            kept_already = covered(await kept(stage, task_id("a")))
-            log.mend()
-            ledger.mend()
-            reads.mend()
-            await stage.passes(timedelta(seconds=20))
+            await stage.advance(LEASE.duration * leases)
+            kept_already = covered(await stored(stage, task_id("a")))
+            log.recover()
+            ledger.recover()
+            reads.recover()
+            await stage.advance(timedelta(seconds=20))
 
         row = await stage.task("a")
         assert kept_already == [1]
-        assert (await stage.told("a"))[-1] == "Task Completed"
+        assert (await stage.event_types("a"))[-1] == "Task Completed"
         assert (row.attempt, row.last_output) == (1, 1)

@@ -8,47 +8,47 @@ from typing import Any
 
 import pytest
 
-from longshore.core.states import TaskState
+from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable
 from longshore.ports.backend import Backend
-from longshore.ports.queue import Message
-from longshore.ports.queues import PausedQueue
-from longshore.services.crew import until_nothing_is_left
-from longshore.testing.flaky import Flaky
-from longshore.testing.runner import Script, fails
-from tests.unit.services.samples import HANGS, MINUTE
-from tests.unit.services.stage import (
+from longshore.ports.queue_controls import QueuePause
+from longshore.ports.task_queue import Message
+from longshore.services.worker_group import wait_until_idle
+from longshore.testing.fake_runner import Script, fails
+from longshore.testing.flaky_port import FlakyPort
+from tests.unit.services.harness import (
     BACKENDS,
     NO_WAIT,
     SECOND,
     TENANT,
-    Stage,
-    a_task,
-    opened,
+    ServiceHarness,
+    make_task,
+    open_backend,
     scenario,
 )
+from tests.unit.services.samples import HANGS, MINUTE
 
 LONG = timedelta(minutes=6)
 QUEUES = ("default", "other")
 
 
-async def pause(backend: Backend, name: str = "default", *, by: str = "ann") -> PausedQueue:
+async def pause(backend: Backend, name: str = "default", *, by: str = "ann") -> QueuePause:
     now = backend.clock.now()
-    return await backend.queues.pause(name, by=by, reason="the service is down", now=now)
+    return await backend.queue_controls.pause(name, by=by, reason="the service is down", now=now)
 
 
-class Asked:
+class RecordingQueue:
     """A queue that notes which queues were asked for work."""
 
     def __init__(self, queue: Any) -> None:
         self._queue = queue
-        self.asked: list[tuple[str, ...]] = []
+        self.received_from: list[tuple[str, ...]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)
 
     async def receive(self, queues: Sequence[str], **how: Any) -> list[Message]:
-        self.asked.append(tuple(queues))
+        self.received_from.append(tuple(queues))
         messages: list[Message] = await self._queue.receive(queues, **how)
         return messages
 
@@ -58,22 +58,22 @@ class Asked:
 async def test_a_queue_that_is_paused_while_a_worker_waits_is_not_asked_until_it_is_resumed(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        queue = Asked(backend.queue)
-        stage = Stage(backend).with_ports(queue=queue)
-        async with stage.working():
-            await stage.passes(timedelta(seconds=7))
+    async with open_backend(kind, tmp_path) as backend:
+        queue = RecordingQueue(backend.queue)
+        stage = ServiceHarness(backend).with_ports(queue=queue)
+        async with stage.running_worker():
+            await stage.advance(timedelta(seconds=7))
             await pause(backend)
-            await stage.passes(NO_WAIT)
-            asked = len(queue.asked)
+            await stage.advance(NO_WAIT)
+            asked = len(queue.received_from)
 
-            await stage.submit(a_task())
-            await stage.passes(LONG)
+            await stage.submit(make_task())
+            await stage.advance(LONG)
             assert (await stage.task("a")).state is TaskState.PENDING
-            assert len(queue.asked) == asked
+            assert len(queue.received_from) == asked
 
-            await backend.queues.resume("default")
-            await stage.passes(NO_WAIT)
+            await backend.queue_controls.resume("default")
+            await stage.advance(NO_WAIT)
             assert (await stage.task("a")).state is TaskState.COMPLETED
 
 
@@ -82,18 +82,18 @@ async def test_a_queue_that_is_paused_while_a_worker_waits_is_not_asked_until_it
 async def test_a_worker_that_starts_while_its_queue_is_paused_asks_for_nothing(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        queue = Asked(backend.queue)
-        stage = Stage(backend).with_ports(queue=queue)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        queue = RecordingQueue(backend.queue)
+        stage = ServiceHarness(backend).with_ports(queue=queue)
+        await stage.submit(make_task())
         await pause(backend)
 
-        async with stage.working():
-            await stage.passes(LONG)
-            assert queue.asked == []
+        async with stage.running_worker():
+            await stage.advance(LONG)
+            assert queue.received_from == []
 
-            await backend.queues.resume("default")
-            await stage.passes(NO_WAIT)
+            await backend.queue_controls.resume("default")
+            await stage.advance(NO_WAIT)
             assert (await stage.task("a")).state is TaskState.COMPLETED
 
 
@@ -102,24 +102,24 @@ async def test_a_worker_that_starts_while_its_queue_is_paused_asks_for_nothing(
 async def test_what_runs_when_its_queue_is_paused_goes_on_to_its_end(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", Script(says=[3 * MINUTE]))
-        await stage.submit(a_task("a"), a_task("b", "a"))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", Script(reports=[3 * MINUTE]))
+        await stage.submit(make_task("a"), make_task("b", "a"))
 
-        async with stage.working():
-            await stage.passes(SECOND)
+        async with stage.running_worker():
+            await stage.advance(SECOND)
             await pause(backend)
-            await stage.passes(4 * MINUTE)
+            await stage.advance(4 * MINUTE)
             await stage.dispatch()
-            await stage.passes(MINUTE)
+            await stage.advance(MINUTE)
 
             done = await stage.task("a")
             assert (done.state, done.attempt) == (TaskState.COMPLETED, 1)
             assert (await stage.task("b")).state is TaskState.PENDING
 
-            await backend.queues.resume("default")
-            await stage.passes(NO_WAIT)
+            await backend.queue_controls.resume("default")
+            await stage.advance(NO_WAIT)
             assert (await stage.task("b")).state is TaskState.COMPLETED
 
 
@@ -128,20 +128,20 @@ async def test_what_runs_when_its_queue_is_paused_goes_on_to_its_end(
 async def test_another_try_of_a_task_waits_for_the_end_of_the_pause(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", Script(says=[MINUTE], ending=fails()), Script())
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", Script(reports=[MINUTE], ending=fails()), Script())
+        await stage.submit(make_task())
 
-        async with stage.working():
-            await stage.passes(SECOND)
+        async with stage.running_worker():
+            await stage.advance(SECOND)
             await pause(backend)
-            await stage.passes(LONG)
+            await stage.advance(LONG)
             waiting = await stage.task("a")
             assert (waiting.state, waiting.attempt) == (TaskState.PENDING, 1)
 
-            await backend.queues.resume("default")
-            await stage.passes(NO_WAIT)
+            await backend.queue_controls.resume("default")
+            await stage.advance(NO_WAIT)
             done = await stage.task("a")
             assert (done.state, done.attempt) == (TaskState.COMPLETED, 2)
 
@@ -149,22 +149,22 @@ async def test_another_try_of_a_task_waits_for_the_end_of_the_pause(
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_other_queues_of_a_worker_are_served_meanwhile(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        queue = Asked(backend.queue)
-        stage = Stage(backend).with_ports(queue=queue)
+    async with open_backend(kind, tmp_path) as backend:
+        queue = RecordingQueue(backend.queue)
+        stage = ServiceHarness(backend).with_ports(queue=queue)
         await pause(backend, "other")
-        await stage.submit(a_task("a"), a_task("b", queue="other"))
+        await stage.submit(make_task("a"), make_task("b", queue="other"))
 
-        async with stage.working(queues=QUEUES):
-            await stage.passes(MINUTE)
+        async with stage.running_worker(queues=QUEUES):
+            await stage.advance(MINUTE)
             states = await stage.states()
             assert states == {"a": TaskState.COMPLETED, "b": TaskState.PENDING}
-            assert set(queue.asked) == {("default",)}
+            assert set(queue.received_from) == {("default",)}
 
-            await backend.queues.resume("other")
-            await stage.passes(NO_WAIT)
+            await backend.queue_controls.resume("other")
+            await stage.advance(NO_WAIT)
             assert (await stage.task("b")).state is TaskState.COMPLETED
-            assert queue.asked[-1] == QUEUES
+            assert queue.received_from[-1] == QUEUES
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -172,35 +172,35 @@ async def test_other_queues_of_a_worker_are_served_meanwhile(kind: str, tmp_path
 async def test_a_pause_of_a_queue_that_is_not_its_own_does_not_disturb_a_worker(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        queue = Asked(backend.queue)
-        stage = Stage(backend).with_ports(queue=queue)
-        async with stage.working():
+    async with open_backend(kind, tmp_path) as backend:
+        queue = RecordingQueue(backend.queue)
+        stage = ServiceHarness(backend).with_ports(queue=queue)
+        async with stage.running_worker():
             await pause(backend, "other")
-            await backend.queues.resume("other")
-            await stage.passes(SECOND)
+            await backend.queue_controls.resume("other")
+            await stage.advance(SECOND)
 
-            assert queue.asked == [("default",)]
+            assert queue.received_from == [("default",)]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_every_worker_hears_of_a_pause_and_of_its_end(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        first, second = Stage(backend), Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        first, second = ServiceHarness(backend), ServiceHarness(backend)
         for stage in (first, second):
             for key in "abcdef":
-                stage.runner.plays(key, HANGS)
-        async with first.working(), second.working("worker-2"):
+                stage.runner.set_scripts(key, HANGS)
+        async with first.running_worker(), second.running_worker("worker-2"):
             await pause(backend)
-            await first.passes(NO_WAIT)
-            await first.submit(*(a_task(key) for key in "abcdef"))
-            await first.passes(MINUTE)
-            assert first.runner.orders == second.runner.orders == []
+            await first.advance(NO_WAIT)
+            await first.submit(*(make_task(key) for key in "abcdef"))
+            await first.advance(MINUTE)
+            assert first.runner.specs == second.runner.specs == []
 
-            await backend.queues.resume("default")
-            await first.passes(NO_WAIT)
-            assert len(first.runner.orders) == len(second.runner.orders) == 3
+            await backend.queue_controls.resume("default")
+            await first.advance(NO_WAIT)
+            assert len(first.runner.specs) == len(second.runner.specs) == 3
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -208,21 +208,21 @@ async def test_every_worker_hears_of_a_pause_and_of_its_end(kind: str, tmp_path:
 async def test_two_who_pause_and_resume_at_once_leave_a_worker_that_does_what_holds(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        async with stage.working():
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        async with stage.running_worker():
             for turn in range(10):
-                calls = [pause(backend, by="ann"), backend.queues.resume("default")]
+                calls = [pause(backend, by="ann"), backend.queue_controls.resume("default")]
                 await asyncio.gather(*(calls if turn % 2 else reversed(calls)))
-                await stage.submit(a_task(), request_id=f"request-{turn}")
-                await stage.passes(NO_WAIT)
+                await stage.submit(make_task(), request_id=f"request-{turn}")
+                await stage.advance(NO_WAIT)
 
-                paused = bool(await backend.queues.paused())
+                paused = bool(await backend.queue_controls.list_pauses())
                 state = (await stage.task("a", f"request-{turn}")).state
                 assert state is (TaskState.PENDING if paused else TaskState.COMPLETED)
 
 
-class Deaf:
+class UnresponsiveQueue:
     """A queue that delivers although nobody waits for it any more."""
 
     def __init__(self, backend: Backend) -> None:
@@ -237,7 +237,7 @@ class Deaf:
         try:
             messages: list[Message] = await asyncio.shield(waiting)
         except asyncio.CancelledError:
-            if not await self._backend.queues.paused():
+            if not await self._backend.queue_controls.list_pauses():
                 waiting.cancel()
                 raise
             messages = await waiting
@@ -250,24 +250,24 @@ class Deaf:
 async def test_what_is_delivered_just_when_a_worker_hears_of_the_pause_is_given_back(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        queue = Deaf(backend)
-        stage = Stage(backend).with_ports(queue=queue)
-        async with stage.working():
+    async with open_backend(kind, tmp_path) as backend:
+        queue = UnresponsiveQueue(backend)
+        stage = ServiceHarness(backend).with_ports(queue=queue)
+        async with stage.running_worker():
             await pause(backend)
-            await stage.passes(NO_WAIT)
-            await stage.submit(a_task())
-            await stage.passes(SECOND)
+            await stage.advance(NO_WAIT)
+            await stage.submit(make_task())
+            await stage.advance(SECOND)
 
             assert queue.delivered == 1
             assert (await stage.task("a")).attempt == 0
             (message,) = await backend.queue.receive(
                 ["default"], limit=9, hidden_for=SECOND, wait=NO_WAIT
             )
-            assert message.receives == 1  # this one alone
-            await backend.queue.put_off(message.receipt, until=stage.clock.now())
-            await backend.queues.resume("default")
-            await stage.passes(NO_WAIT)
+            assert message.receive_count == 1  # this one alone
+            await backend.queue.delay(message.receipt, until=stage.clock.now())
+            await backend.queue_controls.resume("default")
+            await stage.advance(NO_WAIT)
             assert (await stage.task("a")).state is TaskState.COMPLETED
 
 
@@ -276,26 +276,26 @@ async def test_what_is_delivered_just_when_a_worker_hears_of_the_pause_is_given_
 async def test_rings_for_tasks_of_a_paused_queue_wear_nothing_out(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         await pause(backend)
-        await stage.submit(a_task("a"), a_task("b", delay=30))
+        await stage.submit(make_task("a"), make_task("b", delay=30))
 
-        async with stage.working():
+        async with stage.running_worker():
             for _ in range(25):
-                await stage.passes(4 * MINUTE)
+                await stage.advance(4 * MINUTE)
                 await stage.sweeper.sweep()
             depth = await backend.queue.depth("default")
-            assert (depth.ready, depth.hidden, depth.dead) == (2, 0, 0)
+            assert (depth.ready, depth.hidden, depth.dead_letters) == (2, 0, 0)
 
-            await backend.queues.resume("default")
-            await stage.passes(SECOND)
+            await backend.queue_controls.resume("default")
+            await stage.advance(SECOND)
 
         for key in "ab":
             done = await stage.task(key)
             assert (done.state, done.attempt) == (TaskState.COMPLETED, 1)
         assert await backend.queue.dead_letters(None, limit=9) == []
-        assert len(stage.runner.orders) == 2
+        assert len(stage.runner.specs) == 2
 
 
 @pytest.mark.parametrize("error", [BackendUnavailable("down"), RuntimeError("a bug")], ids=repr)
@@ -304,17 +304,17 @@ async def test_rings_for_tasks_of_a_paused_queue_wear_nothing_out(
 async def test_a_worker_that_cannot_know_what_is_paused_begins_nothing(
     kind: str, tmp_path: Path, error: Exception
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        queues = Flaky(backend.queues, "paused_of", error, times=None)
-        stage = Stage(backend).with_ports(queues=queues)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        queues = FlakyPort(backend.queue_controls, "paused_queues", error, times=None)
+        stage = ServiceHarness(backend).with_ports(queue_controls=queues)
+        await stage.submit(make_task())
 
-        async with stage.working():
-            await stage.passes(MINUTE)
+        async with stage.running_worker():
+            await stage.advance(MINUTE)
             assert (await stage.task("a")).state is TaskState.PENDING
 
-            queues.mend()
-            await stage.passes(SECOND)
+            queues.recover()
+            await stage.advance(SECOND)
             assert (await stage.task("a")).state is TaskState.COMPLETED
 
 
@@ -324,29 +324,29 @@ async def test_a_worker_that_cannot_know_what_is_paused_begins_nothing(
 async def test_a_worker_that_no_longer_hears_of_pauses_goes_on_with_what_it_knows(
     kind: str, tmp_path: Path, error: Exception
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        queues = Flaky(backend.queues, "paused_of", error, times=30, skip=1)
-        stage = Stage(backend).with_ports(queues=queues)
-        async with stage.working():
-            await stage.submit(a_task(), request_id="meanwhile")
-            await stage.passes(SECOND)
+    async with open_backend(kind, tmp_path) as backend:
+        queues = FlakyPort(backend.queue_controls, "paused_queues", error, times=30, skip=1)
+        stage = ServiceHarness(backend).with_ports(queue_controls=queues)
+        async with stage.running_worker():
+            await stage.submit(make_task(), request_id="meanwhile")
+            await stage.advance(SECOND)
             assert (await stage.task("a", "meanwhile")).state is TaskState.COMPLETED
 
             await pause(backend)
-            await stage.passes(MINUTE)
+            await stage.advance(MINUTE)
             assert queues.failures == 30
-            await stage.submit(a_task())
-            await stage.passes(MINUTE)
+            await stage.submit(make_task())
+            await stage.advance(MINUTE)
             assert (await stage.task("a")).state is TaskState.PENDING
 
 
-async def stops_at_once(stage: Stage) -> None:
-    worker = stage.worker()
+async def stop_idle_worker(harness: ServiceHarness) -> None:
+    worker = harness.worker()
     running = asyncio.ensure_future(worker.run())
-    await stage.passes(MINUTE)
+    await harness.advance(MINUTE)
 
     worker.stop()
-    await stage.passes(NO_WAIT)
+    await harness.advance(NO_WAIT)
 
     assert running.done()
     await running
@@ -357,21 +357,21 @@ async def stops_at_once(stage: Stage) -> None:
 async def test_a_worker_whose_queues_are_all_paused_stops_at_once(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
+    async with open_backend(kind, tmp_path) as backend:
         await pause(backend)
-        await stops_at_once(Stage(backend))
+        await stop_idle_worker(ServiceHarness(backend))
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_worker_that_waits_for_work_stops_at_once(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        await stops_at_once(Stage(backend))
+    async with open_backend(kind, tmp_path) as backend:
+        await stop_idle_worker(ServiceHarness(backend))
 
 
-def nothing_left(stage: Stage) -> Any:
-    return until_nothing_is_left(
-        stage.backend, stage.dispatcher, tenant=TENANT, queues=QUEUES, horizon=SECOND
+def wait_until_idle_with(harness: ServiceHarness) -> Any:
+    return wait_until_idle(
+        harness.backend, harness.dispatcher, tenant=TENANT, queues=QUEUES, horizon=SECOND
     )
 
 
@@ -380,15 +380,15 @@ def nothing_left(stage: Stage) -> Any:
 async def test_what_lies_on_a_paused_queue_is_not_waited_for_and_what_runs_is(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", Script(says=[MINUTE]))
-        await stage.submit(a_task("a"))
-        async with stage.working(queues=QUEUES):
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", Script(reports=[MINUTE]))
+        await stage.submit(make_task("a"))
+        async with stage.running_worker(queues=QUEUES):
             await pause(backend)
-            await stage.submit(a_task("b"), a_task("c", queue="other"), request_id="later")
+            await stage.submit(make_task("b"), make_task("c", queue="other"), request_id="later")
             began = stage.clock.elapsed()
-            await stage.in_time(nothing_left(stage))
+            await stage.advance_until_done(wait_until_idle_with(stage))
 
             assert stage.clock.elapsed() - began >= MINUTE
             assert (await stage.task("a")).state is TaskState.COMPLETED

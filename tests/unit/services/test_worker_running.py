@@ -6,11 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core.states import TaskState
+from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendRejected, UsageError
-from longshore.testing.flaky import Flaky
-from tests.unit.services.ports import Interposed
-from tests.unit.services.stage import BACKENDS, NO_WAIT, SECOND, Stage, a_task, opened, scenario
+from longshore.testing.flaky_port import FlakyPort
+from tests.unit.services.harness import (
+    BACKENDS,
+    NO_WAIT,
+    SECOND,
+    ServiceHarness,
+    make_task,
+    open_backend,
+    scenario,
+)
+from tests.unit.services.port_wrappers import InterposedPort
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -18,39 +26,39 @@ from tests.unit.services.stage import BACKENDS, NO_WAIT, SECOND, Stage, a_task, 
 async def test_messages_that_arrive_with_the_order_to_stop_are_given_back_unharmed(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task("a"), a_task("b"))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b"))
 
         async def stop() -> None:
             worker.stop()
 
-        interposed = stage.with_ports(queue=Interposed(backend.queue, "receive", after=stop))
+        interposed = stage.with_ports(queue=InterposedPort(backend.queue, "receive", after=stop))
         worker = interposed.worker()
         await worker.run()
         again = await backend.queue.receive(["default"], limit=10, hidden_for=SECOND, wait=NO_WAIT)
 
-        assert stage.runner.orders == []
-        assert [message.receives for message in again] == [1, 1]
+        assert stage.runner.specs == []
+        assert [message.receive_count for message in again] == [1, 1]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_worker_that_waits_for_messages_stops_at_once(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         worker = stage.worker()
         running = asyncio.ensure_future(worker.run())
-        await stage.passes(NO_WAIT)
+        await stage.advance(NO_WAIT)
         began = stage.clock.elapsed()
 
         worker.stop()
         await running
-        await stage.submit(a_task())
+        await stage.submit(make_task())
 
         assert stage.clock.elapsed() == began
         assert len(await stage.messages()) == 1
-        assert stage.presence.calls == [("appear", "worker-1"), ("leave", "worker-1")]
+        assert stage.worker_registry.calls == [("register", "worker-1"), ("deregister", "worker-1")]
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -59,15 +67,15 @@ async def test_a_worker_whose_run_is_cancelled_leaves_nothing_waiting_behind(
     kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
         running = asyncio.ensure_future(stage.worker().run())
-        await stage.passes(NO_WAIT)
+        await stage.advance(NO_WAIT)
 
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await stage.submit(a_task())
-        await stage.passes(NO_WAIT)
+        await stage.submit(make_task())
+        await stage.advance(NO_WAIT)
 
         assert len(await stage.messages()) == 1
 
@@ -75,13 +83,13 @@ async def test_a_worker_whose_run_is_cancelled_leaves_nothing_waiting_behind(
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_worker_goes_on_when_the_queue_comes_back(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        queue = Flaky(backend.queue, "receive", times=4)
-        stage = Stage(backend).with_ports(queue=queue)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        queue = FlakyPort(backend.queue, "receive", times=4)
+        stage = ServiceHarness(backend).with_ports(queue=queue)
+        await stage.submit(make_task())
 
-        async with stage.working():
-            await stage.passes(timedelta(seconds=5))
+        async with stage.running_worker():
+            await stage.advance(timedelta(seconds=5))
 
         assert queue.failures == 4
         assert (await stage.task("a")).state is TaskState.COMPLETED
@@ -95,15 +103,15 @@ async def test_a_worker_goes_on_when_the_queue_comes_back(kind: str, tmp_path: P
 async def test_trouble_with_one_message_leaves_it_for_later_and_the_worker_at_work(
     kind: str, error: Exception | None, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        ledger = Flaky(backend.ledger, "task", error)
-        stage = Stage(backend).with_ports(ledger=ledger)
-        await stage.submit(a_task("a"), a_task("b"))
+    async with open_backend(kind, tmp_path) as backend:
+        ledger = FlakyPort(backend.ledger, "get_task", error)
+        stage = ServiceHarness(backend).with_ports(ledger=ledger)
+        await stage.submit(make_task("a"), make_task("b"))
 
-        async with stage.working():
-            await stage.passes(SECOND)
+        async with stage.running_worker():
+            await stage.advance(SECOND)
             soon = sorted(state.value for state in (await stage.states()).values())
-            await stage.passes(timedelta(minutes=1))
+            await stage.advance(timedelta(minutes=1))
 
         assert soon == ["completed", "pending"]
         assert set((await stage.states()).values()) == {TaskState.COMPLETED}
@@ -112,9 +120,9 @@ async def test_trouble_with_one_message_leaves_it_for_later_and_the_worker_at_wo
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_two_workers_cannot_have_one_name(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        async with stage.working("twin"):
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        async with stage.running_worker("twin"):
             with pytest.raises(UsageError):
                 await stage.worker("twin").run()
 
@@ -122,11 +130,13 @@ async def test_two_workers_cannot_have_one_name(kind: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_worker_serves_only_its_own_queues(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task("a", queue="fast"), a_task("b", queue="slow"), a_task("c"))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(
+            make_task("a", queue="fast"), make_task("b", queue="slow"), make_task("c")
+        )
 
-        async with stage.working(queues=("fast", "slow")):
-            await stage.passes(SECOND)
+        async with stage.running_worker(queues=("fast", "slow")):
+            await stage.advance(SECOND)
 
-        assert {order.key for order in stage.runner.orders} == {"a", "b"}
+        assert {order.key for order in stage.runner.specs} == {"a", "b"}

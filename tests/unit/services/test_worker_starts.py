@@ -5,22 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core import commands as c
-from longshore.core.states import TaskState
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable
-from longshore.testing.runner import Script
-from tests.unit.services.stage import (
+from longshore.testing.fake_runner import Script
+from tests.unit.services.harness import (
     BACKENDS,
     NO_WAIT,
     SECOND,
-    Stage,
-    a_task,
-    opened,
+    ServiceHarness,
+    make_task,
+    open_backend,
     scenario,
     task_id,
 )
 
-NOT_NOW = Script(refused=BackendUnavailable("no child could be started: out of processes"))
+NOT_NOW = Script(start_error=BackendUnavailable("no child could be started: out of processes"))
 MOMENT = timedelta(milliseconds=1)
 
 
@@ -29,13 +29,13 @@ MOMENT = timedelta(milliseconds=1)
 async def test_a_task_that_no_child_could_be_started_for_is_given_back_and_costs_no_attempt(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", NOT_NOW, Script())
-        await stage.submit(a_task(maxAttempts=1))
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", NOT_NOW, Script())
+        await stage.submit(make_task(maxAttempts=1))
 
-        async with stage.working():
-            await stage.passes(timedelta(seconds=5))
+        async with stage.running_worker():
+            await stage.advance(timedelta(seconds=5))
 
         row = await stage.task("a")
         released = (await stage.history("a"))[2]
@@ -50,17 +50,17 @@ async def test_a_task_that_no_child_could_be_started_for_is_given_back_and_costs
 async def test_the_pause_before_it_is_given_back_doubles_up_to_a_limit(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", NOT_NOW)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", NOT_NOW)
+        await stage.submit(make_task())
 
-        async with stage.working():
+        async with stage.running_worker():
             begun = []
             for pause in (1, 2, 4, 8, 16, 30, 30):
-                await stage.passes(timedelta(seconds=pause) - MOMENT)
-                begun.append(len(stage.runner.orders))
-                await stage.passes(MOMENT)
+                await stage.advance(timedelta(seconds=pause) - MOMENT)
+                begun.append(len(stage.runner.specs))
+                await stage.advance(MOMENT)
 
         assert begun == [1, 2, 3, 4, 5, 6, 7]
         assert (await stage.task("a")).attempts_used == 0
@@ -71,17 +71,17 @@ async def test_the_pause_before_it_is_given_back_doubles_up_to_a_limit(
 async def test_what_counted_before_does_not_make_the_pause_longer(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
         await stage.claim(task_id("a"))
-        await stage.lost("a")
-        stage.runner.plays("a", NOT_NOW)
+        await stage.end_lease("a")
+        stage.runner.set_scripts("a", NOT_NOW)
 
-        async with stage.working():
-            await stage.passes(SECOND)
+        async with stage.running_worker():
+            await stage.advance(SECOND)
 
-            assert len(stage.runner.orders) == 2
+            assert len(stage.runner.specs) == 2
             assert (await stage.task("a")).attempts_used == 1
 
 
@@ -90,15 +90,15 @@ async def test_what_counted_before_does_not_make_the_pause_longer(
 async def test_a_cancellation_does_not_wait_for_the_end_of_the_pause(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", NOT_NOW)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", NOT_NOW)
+        await stage.submit(make_task())
 
-        async with stage.working():
-            await stage.passes(MOMENT)
-            await stage.transitions.task(task_id("a"), c.RequestCancel(by="ann"))
-            await stage.passes(NO_WAIT)
+        async with stage.running_worker():
+            await stage.advance(MOMENT)
+            await stage.transitions.apply_to_task(task_id("a"), c.RequestCancel(by="ann"))
+            await stage.advance(NO_WAIT)
 
             assert (await stage.task("a")).state is TaskState.CANCELLED
 
@@ -108,19 +108,19 @@ async def test_a_cancellation_does_not_wait_for_the_end_of_the_pause(
 async def test_a_worker_that_stops_does_not_wait_for_the_end_of_the_pause(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", NOT_NOW)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", NOT_NOW)
+        await stage.submit(make_task())
 
-        async with stage.working() as worker:
-            await stage.passes(MOMENT)
+        async with stage.running_worker() as worker:
+            await stage.advance(MOMENT)
             worker.stop()
-            worker.end_all()
-            await stage.passes(NO_WAIT)
+            worker.release_all()
+            await stage.advance(NO_WAIT)
 
             assert (await stage.task("a")).state is TaskState.PENDING
-            assert (await stage.told("a"))[-1] == "Task Released"
+            assert (await stage.event_types("a"))[-1] == "Task Released"
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -129,16 +129,16 @@ async def test_a_task_whose_lease_is_lost_in_the_pause_is_left_to_its_new_holder
     kind: str,
     tmp_path: Path,
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", NOT_NOW)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", NOT_NOW)
+        await stage.submit(make_task())
 
-        async with stage.working():
-            await stage.passes(MOMENT)
-            await stage.lost("a")
+        async with stage.running_worker():
+            await stage.advance(MOMENT)
+            await stage.end_lease("a")
             taken = await stage.claim(task_id("a"), "other")
-            await stage.passes(SECOND)
+            await stage.advance(SECOND)
 
             row = await stage.task("a")
             assert (row.lease, row.version) == (taken.lease, taken.version)

@@ -6,13 +6,20 @@ from typing import Any
 
 import pytest
 
-from longshore.core.states import TaskState
-from longshore.ports.runner import StepDone
-from longshore.testing.flaky import Flaky
-from longshore.testing.runner import Script, fails
-from tests.unit.services.ports import Interposed
+from longshore.core.tasks.states import TaskState
+from longshore.ports.runner import StepReport
+from longshore.testing.fake_runner import Script, fails
+from longshore.testing.flaky_port import FlakyPort
+from tests.unit.services.harness import (
+    BACKENDS,
+    SECOND,
+    ServiceHarness,
+    make_task,
+    open_backend,
+    scenario,
+)
+from tests.unit.services.port_wrappers import InterposedPort
 from tests.unit.services.samples import MINUTE
-from tests.unit.services.stage import BACKENDS, SECOND, Stage, a_task, opened, scenario
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -20,25 +27,25 @@ from tests.unit.services.stage import BACKENDS, SECOND, Stage, a_task, opened, s
 async def test_a_second_attempt_gets_the_steps_that_were_finished(
     kind: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays(
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts(
             "a",
-            Script(says=[StepDone("one", {"n": 1}), StepDone("two", None)], ending=fails()),
-            Script(says=[StepDone("three", "x" * 5000)], ending=fails()),
+            Script(reports=[StepReport("one", {"n": 1}), StepReport("two", None)], ending=fails()),
+            Script(reports=[StepReport("three", "x" * 5000)], ending=fails()),
             Script(),
         )
-        await stage.submit(a_task())
+        await stage.submit(make_task())
 
-        async with stage.working():
-            await stage.passes(MINUTE)
+        async with stage.running_worker():
+            await stage.advance(MINUTE)
 
-        assert [order.checkpoints for order in stage.runner.orders] == [
+        assert [order.checkpoints for order in stage.runner.specs] == [
             {},
             {"one": {"n": 1}, "two": None},
             {"one": {"n": 1}, "two": None, "three": "x" * 5000},
         ]
-        assert [child.steps_kept for child in stage.runner.children] == [
+        assert [child.saved_steps for child in stage.runner.children] == [
             ["one", "two"],
             ["three"],
             [],
@@ -51,16 +58,16 @@ async def test_steps_are_kept_through_renewals_and_cancellations_of_others(
     kind: str,
     tmp_path: Path,
 ) -> None:
-    steps = [item for n in range(5) for item in (StepDone(f"s{n}", n), timedelta(seconds=19))]
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", Script(says=steps, ending=fails()), Script())
-        await stage.submit(a_task())
+    steps = [item for n in range(5) for item in (StepReport(f"s{n}", n), timedelta(seconds=19))]
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", Script(reports=steps, ending=fails()), Script())
+        await stage.submit(make_task())
 
-        async with stage.working():
-            await stage.passes(timedelta(minutes=3))
+        async with stage.running_worker():
+            await stage.advance(timedelta(minutes=3))
 
-        assert stage.runner.orders[1].checkpoints == {f"s{n}": n for n in range(5)}
+        assert stage.runner.specs[1].checkpoints == {f"s{n}": n for n in range(5)}
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -69,46 +76,46 @@ async def test_steps_are_kept_through_renewals_and_cancellations_of_others(
 async def test_a_step_that_cannot_be_kept_ends_the_attempt_and_costs_none(
     kind: str, port: str, method: str, tmp_path: Path
 ) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", Script(says=[SECOND, StepDone("one", 1)]), Script())
-        flaky = Flaky(getattr(backend, port), method, times=0)
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", Script(reports=[SECOND, StepReport("one", 1)]), Script())
+        flaky = FlakyPort(getattr(backend, port), method, times=0)
+        await stage.submit(make_task())
 
-        async with stage.with_ports(**{port: flaky}).working():
-            await stage.passes(timedelta(seconds=0.5))
-            flaky.breaks()
-            await stage.passes(timedelta(seconds=4))
+        async with stage.with_ports(**{port: flaky}).running_worker():
+            await stage.advance(timedelta(seconds=0.5))
+            flaky.fail_always()
+            await stage.advance(timedelta(seconds=4))
             alive = stage.runner.alive
-            flaky.mend()
-            await stage.passes(timedelta(seconds=10))
+            flaky.recover()
+            await stage.advance(timedelta(seconds=10))
 
         row = await stage.task("a")
         assert flaky.failures >= 6
         assert alive == []
-        assert stage.runner.children[0].steps_kept == []
+        assert stage.runner.children[0].saved_steps == []
         assert row.state is TaskState.COMPLETED
         assert (row.attempt, row.attempts_used) == (2, 0)
-        assert "Task Released" in await stage.told("a")
+        assert "Task Released" in await stage.event_types("a")
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
 async def test_a_step_is_not_acknowledged_before_it_is_kept(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as backend:
-        stage = Stage(backend)
-        stage.runner.plays("a", Script(says=[StepDone("one", 1)]))
-        await stage.submit(a_task())
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.runner.set_scripts("a", Script(reports=[StepReport("one", 1)]))
+        await stage.submit(make_task())
         seen: list[Any] = []
 
         async def look() -> None:
             seen.append(
-                (stage.runner.children[0].steps_kept[:], (await stage.task("a")).checkpoint)
+                (stage.runner.children[0].saved_steps[:], (await stage.task("a")).checkpoint)
             )
 
-        ledger = Interposed(backend.ledger, "commit", before=look, at=2)
-        async with stage.with_ports(ledger=ledger).working():
-            await stage.passes(SECOND)
+        ledger = InterposedPort(backend.ledger, "commit", before=look, at=2)
+        async with stage.with_ports(ledger=ledger).running_worker():
+            await stage.advance(SECOND)
 
         assert seen == [([], None)]
-        assert stage.runner.children[0].steps_kept == ["one"]
+        assert stage.runner.children[0].saved_steps == ["one"]

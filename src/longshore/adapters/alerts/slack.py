@@ -31,20 +31,25 @@ from slack_sdk.web import WebClient
 from slack_sdk.webhook import WebhookClient
 from slack_sdk.webhook.webhook_response import WebhookResponse
 
+from longshore.adapters.alerts.delivery import (
+    DELIVERY_TIMEOUT,
+    AlertDelivery,
+    DeliveryFailed,
+    failure_from_status,
+)
 from longshore.adapters.alerts.slack_message import SlackMessage, message_of
-from longshore.adapters.alerts.trying import WITHIN, NotAccepted, Tries, by_status
-from longshore.core.alerting import Notice
+from longshore.core.alerts import HealthNotice
 from longshore.core.undelivered import UndeliveredNotice
 from longshore.ports.clock import Clock
 
 CHANNEL = "slack"
 
 _OK = 200
-_ANSWER_LIMIT_BYTES = 64 * 1024
+_RESPONSE_LIMIT_BYTES = 64 * 1024
 # Slack's word for what is wrong; anything else it says is not repeated.
 _ERROR_CODE = re.compile(r"[a-z_]{1,64}")
-_NO_CODE = "something else than Slack does"
-_MAY_PASS = frozenset(
+_UNKNOWN_CODE = "something else than Slack does"
+_RETRYABLE_CODES = frozenset(
     {"fatal_error", "internal_error", "ratelimited", "request_timeout", "service_unavailable"}
 )
 
@@ -60,31 +65,31 @@ class SlackAlerts:
 
     channel = CHANNEL
 
-    def __init__(self, post: Post, clock: Clock, *, within: timedelta) -> None:
+    def __init__(self, post: Post, clock: Clock, *, timeout: timedelta) -> None:
         self._post = post
-        self._tries = Tries(CHANNEL, clock, within=within)
+        self._delivery = AlertDelivery(CHANNEL, clock, timeout=timeout)
 
-    async def send(self, notice: Notice | UndeliveredNotice) -> None:
+    async def send(self, notice: HealthNotice | UndeliveredNotice) -> None:
         message = message_of(notice)
 
         async def once(timeout_s: float) -> None:
             await asyncio.to_thread(self._post, message, timeout_s)
 
-        await self._tries.until_accepted(once)
+        await self._delivery.deliver(once)
 
 
 def slack_bot(
     *,
     token: str,
-    to: str,
+    channel: str,
     clock: Clock,
-    within: timedelta = WITHIN,
+    timeout: timedelta = DELIVERY_TIMEOUT,
     base_url: str = WebClient.BASE_URL,
 ) -> SlackAlerts:
     """Alerts by a bot with the scope ``chat:write``, to the channel ``to``."""
 
     def post(message: SlackMessage, timeout_s: float) -> None:
-        client = _Bot(
+        client = _BotClient(
             token=token,
             base_url=base_url,
             timeout=math.ceil(timeout_s),
@@ -93,72 +98,74 @@ def slack_bot(
         )
         try:
             client.chat_postMessage(
-                channel=to,
+                channel=channel,
                 text=message.text,
                 blocks=list(message.blocks),
                 unfurl_links=False,
                 unfurl_media=False,
             )
         except SlackApiError as error:
-            raise _of_api(error.response) from None
-        except _BROKEN as error:
-            raise _of_broken(error) from None
+            raise _failure_from_api(error.response) from None
+        except _CLIENT_ERRORS as error:
+            raise _failure_from_client_error(error) from None
 
-    return SlackAlerts(post, clock, within=within)
+    return SlackAlerts(post, clock, timeout=timeout)
 
 
-def slack_webhook(*, url: str, clock: Clock, within: timedelta = WITHIN) -> SlackAlerts:
+def slack_webhook(*, url: str, clock: Clock, timeout: timedelta = DELIVERY_TIMEOUT) -> SlackAlerts:
     """Alerts by an incoming webhook, to the channel that it was made for."""
 
     def post(message: SlackMessage, timeout_s: float) -> None:
-        client = _Hook(url, timeout=math.ceil(timeout_s), logger=_silent, retry_handlers=[])
+        client = _HookClient(url, timeout=math.ceil(timeout_s), logger=_silent, retry_handlers=[])
         try:
             answer = client.send(text=message.text, blocks=list(message.blocks))
-        except _BROKEN as error:
-            raise _of_broken(error) from None
+        except _CLIENT_ERRORS as error:
+            raise _failure_from_client_error(error) from None
         if answer.status_code != _OK or answer.body.strip() != "ok":
-            code = _code_in(answer.body)
-            raise _refusal(answer.status_code, answer.headers, code)
+            code = _error_code(answer.body)
+            raise _failure_from_response(answer.status_code, answer.headers, code)
 
-    return SlackAlerts(post, clock, within=within)
+    return SlackAlerts(post, clock, timeout=timeout)
 
 
 # All that the clients raise; a ValueError for what cannot stand in a request.
-_BROKEN = (SlackClientError, OSError, HTTPException, ValueError)
+_CLIENT_ERRORS = (SlackClientError, OSError, HTTPException, ValueError)
 
 
-def _of_broken(error: Exception) -> NotAccepted:
+def _failure_from_client_error(error: Exception) -> DeliveryFailed:
     cause = error.reason if isinstance(error, URLError) else error
     if isinstance(cause, TimeoutError):
-        return NotAccepted("it did not answer in time", may_pass=True)
+        return DeliveryFailed("it did not answer in time", retryable=True)
     out_of_reach = isinstance(error, OSError | HTTPException) and not isinstance(error, ValueError)
-    return NotAccepted(f"it is out of reach ({type(cause).__name__})", may_pass=out_of_reach)
+    return DeliveryFailed(f"it is out of reach ({type(cause).__name__})", retryable=out_of_reach)
 
 
-def _of_api(answer: Any) -> NotAccepted:
-    return _refusal(answer.status_code, answer.headers, _code_in(answer.get("error")))
+def _failure_from_api(answer: Any) -> DeliveryFailed:
+    return _failure_from_response(
+        answer.status_code, answer.headers, _error_code(answer.get("error"))
+    )
 
 
-def _code_in(said: object) -> str:
-    text = said.strip() if isinstance(said, str) else ""
-    return text if _ERROR_CODE.fullmatch(text) else _NO_CODE
+def _error_code(value: object) -> str:
+    text = value.strip() if isinstance(value, str) else ""
+    return text if _ERROR_CODE.fullmatch(text) else _UNKNOWN_CODE
 
 
-def _refusal(status: int, headers: Any, code: str) -> NotAccepted:
+def _failure_from_response(status: int, headers: Any, code: str) -> DeliveryFailed:
     if status == _OK:
-        return NotAccepted(f"it answered {code}", may_pass=code in _MAY_PASS)
+        return DeliveryFailed(f"it answered {code}", retryable=code in _RETRYABLE_CODES)
     retry_after = {name.lower(): value for name, value in headers.items()}.get("retry-after")
-    return by_status(status, retry_after, "" if code == _NO_CODE else code)
+    return failure_from_status(status, retry_after, "" if code == _UNKNOWN_CODE else code)
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _SlackResponse:
     status: int
     headers: dict[str, str]
     body: str
 
 
-def _direct() -> OpenerDirector:
+def _direct_opener() -> OpenerDirector:
     """Opens by HTTP alone: no proxies, no redirects, no files; every answer is an answer."""
     opener = OpenerDirector()
     for handler in (HTTPHandler(), HTTPSHandler(), UnknownHandler()):
@@ -166,23 +173,23 @@ def _direct() -> OpenerDirector:
     return opener
 
 
-def _answer_to(request: Request, timeout_s: float) -> _Answer:
-    with _direct().open(request, timeout=timeout_s) as response:
-        body = response.read(_ANSWER_LIMIT_BYTES).decode(errors="replace")
-        return _Answer(response.status, dict(response.headers.items()), body)
+def _open_request(request: Request, timeout_s: float) -> _SlackResponse:
+    with _direct_opener().open(request, timeout=timeout_s) as response:
+        body = response.read(_RESPONSE_LIMIT_BYTES).decode(errors="replace")
+        return _SlackResponse(response.status, dict(response.headers.items()), body)
 
 
-class _Bot(WebClient):
+class _BotClient(WebClient):
     def _perform_urllib_http_request_internal(self, url: str, req: Request) -> dict[str, Any]:
-        answer = _answer_to(req, self.timeout)
+        answer = _open_request(req, self.timeout)
         return {
             "status": answer.status,
             "headers": answer.headers,
-            "body": _object_in(answer.body),
+            "body": _json_object_or_empty(answer.body),
         }
 
 
-def _object_in(body: str) -> str:
+def _json_object_or_empty(body: str) -> str:
     """The answer if it is an object, which is all that the client can deal with; else an empty."""
     try:
         found = json.loads(body)
@@ -191,9 +198,9 @@ def _object_in(body: str) -> str:
     return body if isinstance(found, dict) else "{}"
 
 
-class _Hook(WebhookClient):
+class _HookClient(WebhookClient):
     def _perform_http_request_internal(self, url: str, req: Request) -> WebhookResponse:
-        answer = _answer_to(req, self.timeout)
+        answer = _open_request(req, self.timeout)
         return WebhookResponse(
             url=url, status_code=answer.status, body=answer.body, headers=answer.headers
         )

@@ -12,7 +12,7 @@ out. ``deadLetters`` and ``parkedTasks`` are null unless there is something to t
 letters are told as an object::
 
     {
-      "news": "first",      // or "more": new ones have come; "still": after the cool-down;
+      "change": "first",    // or "more": new ones have come; "still": after the cool-down;
                             // "none_left"
       "total": 3,           // at most 1,000
       "moreThanTotal": false,
@@ -51,18 +51,25 @@ from typing import Any
 
 import httpx
 
-from longshore.adapters.alerts.trying import WITHIN, NotAccepted, Tries, by_status
-from longshore.core.alerting import Notice, Recovered
-from longshore.core.events.kinds import ms_of
+from longshore.adapters.alerts.delivery import (
+    ADD_BUDGET_COMMAND,
+    DELIVERY_TIMEOUT,
+    LIST_DEAD_LETTERS_COMMAND,
+    LIST_PARKED_TASKS_COMMAND,
+    AlertDelivery,
+    DeliveryFailed,
+    failure_from_status,
+)
+from longshore.core.alerts import BacklogNotice, HealthNotice, RecoveredTask
 from longshore.core.events.types import HealthSummary
+from longshore.core.events.wire_values import to_ms
 from longshore.core.health import CheckedTask
-from longshore.core.piles import DEAD_LISTING, PARKED_LISTING, TOP_UP, PileNotice
-from longshore.core.undelivered import Undelivered, UndeliveredNotice
+from longshore.core.undelivered import UndeliveredEvent, UndeliveredNotice
 from longshore.ports.clock import Clock
 
 CHANNEL = "webhook"
 SIGNATURE_HEADER = "Longshore-Signature"
-SECRET_LEAST_BYTES = 32
+SECRET_MIN_BYTES = 32
 LISTED_LIMIT = 500
 """Tasks that are listed in each part; of the rest only the number is told."""
 
@@ -76,26 +83,31 @@ class WebhookAlerts:
     channel = CHANNEL
 
     def __init__(
-        self, url: str, secrets: Sequence[str], clock: Clock, *, within: timedelta = WITHIN
+        self,
+        url: str,
+        secrets: Sequence[str],
+        clock: Clock,
+        *,
+        timeout: timedelta = DELIVERY_TIMEOUT,
     ) -> None:
         keys = tuple(secret.encode() for secret in secrets)
-        if not keys or any(len(key) < SECRET_LEAST_BYTES for key in keys):
-            message = f"there must be a secret, and none with less than {SECRET_LEAST_BYTES} bytes"
+        if not keys or any(len(key) < SECRET_MIN_BYTES for key in keys):
+            message = f"there must be a secret, and none with less than {SECRET_MIN_BYTES} bytes"
             raise ValueError(message)
         self._url = url
         self._keys = keys
         self._clock = clock
-        self._tries = Tries(CHANNEL, clock, within=within)
+        self._delivery = AlertDelivery(CHANNEL, clock, timeout=timeout)
 
-    async def send(self, notice: Notice | UndeliveredNotice) -> None:
+    async def send(self, notice: HealthNotice | UndeliveredNotice) -> None:
         body = body_of(notice)
 
         async def once(timeout_s: float) -> None:
             status, retry_after = await self._post(body, timeout_s)
             if not httpx.codes.is_success(status):
-                raise by_status(status, retry_after)
+                raise failure_from_status(status, retry_after)
 
-        await self._tries.until_accepted(once)
+        await self._delivery.deliver(once)
 
     async def _post(self, body: bytes, timeout_s: float) -> tuple[int, str | None]:
         headers = {
@@ -113,14 +125,14 @@ class WebhookAlerts:
                 response = await transport.handle_async_request(request)
                 await response.aclose()
         except httpx.TimeoutException:
-            raise NotAccepted("it did not answer in time", may_pass=True) from None
+            raise DeliveryFailed("it did not answer in time", retryable=True) from None
         except httpx.UnsupportedProtocol:
-            raise NotAccepted("it has no address that can be called", may_pass=False) from None
+            raise DeliveryFailed("it has no address that can be called", retryable=False) from None
         except httpx.TransportError as error:
             reason = f"it is out of reach ({type(error).__name__})"
-            raise NotAccepted(reason, may_pass=True) from None
+            raise DeliveryFailed(reason, retryable=True) from None
         except httpx.InvalidURL:
-            raise NotAccepted("it has no address that can be called", may_pass=False) from None
+            raise DeliveryFailed("it has no address that can be called", retryable=False) from None
         return response.status_code, response.headers.get("Retry-After")
 
 
@@ -131,41 +143,41 @@ def signature_of(body: bytes, keys: Sequence[bytes], at_s: int) -> str:
     return ",".join([f"t={at_s}", *(f"v1={mark}" for mark in marks)])
 
 
-def body_of(notice: Notice | UndeliveredNotice) -> bytes:
+def body_of(notice: HealthNotice | UndeliveredNotice) -> bytes:
     """The notice as it is sent; moments and durations are milliseconds, as in events."""
     if isinstance(notice, UndeliveredNotice):
-        content = _of_undelivered(notice)
+        content = _undelivered_content(notice)
     else:
-        content = _of_health(notice)
+        content = _health_content(notice)
     mark = hashlib.blake2b(_json(content), digest_size=_ID_BYTES).hexdigest()
     return _json({"id": mark, **content})
 
 
-def _of_undelivered(notice: UndeliveredNotice) -> dict[str, Any]:
+def _undelivered_content(notice: UndeliveredNotice) -> dict[str, Any]:
     return {
         "type": "event.undelivered",
         "tenantId": notice.tenant,
-        "timestamp": ms_of(notice.at),
-        "events": [_undelivered(one) for one in notice.events[:LISTED_LIMIT]],
+        "timestamp": to_ms(notice.at),
+        "events": [_undelivered_event(one) for one in notice.events[:LISTED_LIMIT]],
         "notListed": max(len(notice.events) - LISTED_LIMIT, 0),
     }
 
 
-def _undelivered(one: Undelivered) -> dict[str, Any]:
-    found = one.facts()
+def _undelivered_event(event: UndeliveredEvent) -> dict[str, Any]:
+    found = event.facts()
     return {
-        "id": one.id,
+        "id": event.id,
         "eventType": found.event_type,
         "detailType": found.detail_type,
         "entity": found.entity,
-        "timestamp": ms_of(found.at),
-        "messageId": one.message_id,
-        "source": one.source,
-        "reason": one.reason,
+        "timestamp": to_ms(found.at),
+        "messageId": event.message_id,
+        "source": event.source,
+        "reason": event.reason,
     }
 
 
-def _of_health(notice: Notice) -> dict[str, Any]:
+def _health_content(notice: HealthNotice) -> dict[str, Any]:
     parts: dict[str, Sequence[Any]] = {
         "urgent": notice.urgent,
         "warnings": notice.warnings,
@@ -174,14 +186,14 @@ def _of_health(notice: Notice) -> dict[str, Any]:
     return {
         "type": "task.health",
         "tenantId": notice.tenant,
-        "timestamp": ms_of(notice.at),
+        "timestamp": to_ms(notice.at),
         "summary": _summary(notice.summary) if notice.summary else None,
         "urgent": [_problem(task) for task in notice.urgent[:LISTED_LIMIT]],
         "warnings": [_problem(task) for task in notice.warnings[:LISTED_LIMIT]],
         "recovered": [_recovery(one) for one in notice.recovered[:LISTED_LIMIT]],
         "notListed": {name: max(len(part) - LISTED_LIMIT, 0) for name, part in parts.items()},
-        "deadLetters": _dead(notice.dead) if notice.dead else None,
-        "parkedTasks": _parked(notice.parked) if notice.parked else None,
+        "deadLetters": _dead_letters(notice.dead_letters) if notice.dead_letters else None,
+        "parkedTasks": _parked_tasks(notice.parked_tasks) if notice.parked_tasks else None,
     }
 
 
@@ -189,13 +201,13 @@ def _json(content: dict[str, Any]) -> bytes:
     return json.dumps(content, separators=(",", ":")).encode()
 
 
-def _summary(found: HealthSummary) -> dict[str, Any]:
+def _summary(summary: HealthSummary) -> dict[str, Any]:
     return {
-        "totalProcessing": found.total_processing,
-        "healthy": found.healthy,
-        "warning": found.warning,
-        "critical": found.critical,
-        "overtime": found.overtime,
+        "totalProcessing": summary.total_processing,
+        "healthy": summary.healthy,
+        "warning": summary.warning,
+        "critical": summary.critical,
+        "overtime": summary.overtime,
     }
 
 
@@ -211,35 +223,39 @@ def _problem(task: CheckedTask) -> dict[str, Any]:
     }
 
 
-def _recovery(one: Recovered) -> dict[str, Any]:
+def _recovery(recovery: RecoveredTask) -> dict[str, Any]:
     return {
-        "requestId": one.task_id,
-        "attemptNumber": one.attempt,
-        "was": one.was.value,
-        "stillProcessing": one.now is not None,
+        "requestId": recovery.task_id,
+        "attemptNumber": recovery.attempt,
+        "was": recovery.previous.value,
+        "stillProcessing": recovery.current is not None,
     }
 
 
-def _dead(notice: PileNotice) -> dict[str, Any]:
-    return {**_pile(notice, why="category"), "command": DEAD_LISTING}
+def _dead_letters(notice: BacklogNotice) -> dict[str, Any]:
+    return {**_backlog(notice, reason_key="category"), "command": LIST_DEAD_LETTERS_COMMAND}
 
 
-def _parked(notice: PileNotice) -> dict[str, Any]:
-    return {**_pile(notice, why="budget"), "command": PARKED_LISTING, "topUp": TOP_UP}
-
-
-def _pile(notice: PileNotice, *, why: str) -> dict[str, Any]:
-    found = notice.found
+def _parked_tasks(notice: BacklogNotice) -> dict[str, Any]:
     return {
-        "news": notice.news.value,
+        **_backlog(notice, reason_key="budget"),
+        "command": LIST_PARKED_TASKS_COMMAND,
+        "topUp": ADD_BUDGET_COMMAND,
+    }
+
+
+def _backlog(notice: BacklogNotice, *, reason_key: str) -> dict[str, Any]:
+    found = notice.backlog
+    return {
+        "change": notice.change.value,
         "total": found.total,
-        "moreThanTotal": found.more,
+        "moreThanTotal": found.truncated,
         "kinds": [
-            {"queue": kind.queue, why: kind.why, "count": kind.count}
-            for kind in found.kinds[:LISTED_LIMIT]
+            {"queue": kind.queue, reason_key: kind.reason, "count": kind.count}
+            for kind in found.groups[:LISTED_LIMIT]
         ],
-        "kindsNotListed": max(len(found.kinds) - LISTED_LIMIT, 0),
+        "kindsNotListed": max(len(found.groups) - LISTED_LIMIT, 0),
         "newest": [
-            {"id": one.id, "queue": one.queue, "timestamp": ms_of(one.at)} for one in found.newest
+            {"id": one.id, "queue": one.queue, "timestamp": to_ms(one.at)} for one in found.newest
         ],
     }

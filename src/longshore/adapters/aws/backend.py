@@ -7,41 +7,41 @@ from collections.abc import AsyncIterator, Set
 from dataclasses import dataclass
 from datetime import timedelta
 
-from longshore.adapters.aws.accounts import DynamoAccounts
+from longshore.adapters.aws.api_keys import DynamoApiKeys
 from longshore.adapters.aws.blobs import S3BlobStore
-from longshore.adapters.aws.bus import EventBridgeBus
-from longshore.adapters.aws.calls import Aws
+from longshore.adapters.aws.budgets import DynamoBudgets
+from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.definitions import DynamoDefinitions
-from longshore.adapters.aws.event_walks import FEW
-from longshore.adapters.aws.events import DynamoEventLog
-from longshore.adapters.aws.keys import DynamoKeys
-from longshore.adapters.aws.ledger import DynamoLedger
+from longshore.adapters.aws.events.event_bus import EventBridgeBus
+from longshore.adapters.aws.events.event_log import DynamoEventLog
+from longshore.adapters.aws.events.index_ranges import DEFAULT_INDEXES
+from longshore.adapters.aws.ledger.ledger import DynamoLedger
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.output import DynamoOutputLog
-from longshore.adapters.aws.queue import SqsTaskQueue
-from longshore.adapters.aws.queues import DynamoQueues
+from longshore.adapters.aws.output.output_log import DynamoOutputLog
+from longshore.adapters.aws.queue.task_queue import SqsTaskQueue
+from longshore.adapters.aws.queue_controls import DynamoQueueControls
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 
-_IDLE_LOOK = timedelta(seconds=2)
+_IDLE_POLL = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AwsOptions:
+class AwsBackendOptions:
     """What an installation decides."""
 
     shards: int = 4  # of the index keys that many rows share; may grow, never shrink
-    keeps_events: timedelta | None = None
-    keeps_output: timedelta | None = timedelta(days=30)
-    event_indexes: Set[int] = FEW
+    events_retention: timedelta | None = None
+    output_retention: timedelta | None = timedelta(days=30)
+    event_indexes: Set[int] = DEFAULT_INDEXES
 
 
 @contextlib.asynccontextmanager
 async def aws_backend(
-    aws: Aws, names: Names, clock: Clock, options: AwsOptions | None = None
+    aws: AwsClient, names: Names, clock: Clock, options: AwsBackendOptions | None = None
 ) -> AsyncIterator[Backend]:
     """Everything of one installation; at the end what was taken from queues is given back."""
-    wanted = options or AwsOptions()
+    wanted = options or AwsBackendOptions()
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(aws.close)
         bus = await stack.enter_async_context(EventBridgeBus(aws, names, clock))
@@ -51,18 +51,18 @@ async def aws_backend(
             clock=clock,
             ledger=DynamoLedger(aws, names, clock, shards=wanted.shards),
             queue=queue,
-            queues=DynamoQueues(aws, names, clock),
+            queue_controls=DynamoQueueControls(aws, names, clock),
             events=DynamoEventLog(
                 *(aws, names, clock, bus),
-                keeps=wanted.keeps_events,
+                retention=wanted.events_retention,
                 indexes=wanted.event_indexes,
             ),
             bus=bus,
-            output=DynamoOutputLog(aws, names, clock, keeps=wanted.keeps_output),
+            output=DynamoOutputLog(aws, names, clock, retention=wanted.output_retention),
             blobs=S3BlobStore(aws, names),
             definitions=DynamoDefinitions(aws, names),
-            keys=DynamoKeys(aws, names),
-            accounts=DynamoAccounts(aws, names),
+            keys=DynamoApiKeys(aws, names),
+            budgets=DynamoBudgets(aws, names),
             close=stack.aclose,
-            idle_look=_IDLE_LOOK,
+            idle_poll_limit=_IDLE_POLL,
         )

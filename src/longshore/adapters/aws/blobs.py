@@ -38,10 +38,10 @@ from typing import Any
 import aiohttp
 from botocore.exceptions import BotoCoreError
 
-from longshore.adapters.aws.calls import Answer, Aws, Refused
-from longshore.adapters.aws.house import new_mark, until_known
+from longshore.adapters.aws.client import AwsClient, AwsResponse, CallRefused
+from longshore.adapters.aws.config_table import new_token, retry_unknown_outcome
 from longshore.adapters.aws.names import Names
-from longshore.core.blob_keys import checked_key
+from longshore.core.blob_keys import validate_key
 from longshore.errors import (
     BackendError,
     BackendRejected,
@@ -53,63 +53,63 @@ from longshore.errors import (
 PART_BYTES = 8 * 1024 * 1024
 """What goes in one request; S3 wants at least 5 MB in every part but the last."""
 
-_PARTS_AT_ONCE = 4
-_PARTS_OF_A_SIZE = 1000
-_PART_TRIES = 3
-_PIECE_BYTES = 256 * 1024
-_READ_TRIES = 3
-_LISTED_AT_ONCE = 1000  # S3's limit
-_LONGEST_ADDRESS = timedelta(days=7)  # S3's limit
-_BROKEN_OFF = (BotoCoreError, aiohttp.ClientError, OSError, TimeoutError)
-_UPLOAD = "longshore-upload"
-_SUM = "CRC32"
-_NO_BLOB, _NO_HEAD, _NO_UPLOAD = "NoSuchKey", "404", "NoSuchUpload"
-_OTHER_VERSION = "PreconditionFailed"
+_PARALLEL_PARTS = 4
+_PARTS_PER_SIZE = 1000
+_PART_ATTEMPTS = 3
+_CHUNK_BYTES = 256 * 1024
+_READ_ATTEMPTS = 3
+_LIST_LIMIT = 1000  # S3's limit
+_URL_LIFETIME_LIMIT = timedelta(days=7)  # S3's limit
+_CONNECTION_ERRORS = (BotoCoreError, aiohttp.ClientError, OSError, TimeoutError)
+_UPLOAD_METADATA_KEY = "longshore-upload"
+_CHECKSUM = "CRC32"
+_NO_SUCH_KEY, _HEAD_NOT_FOUND, _NO_SUCH_UPLOAD = "NoSuchKey", "404", "NoSuchUpload"
+_PRECONDITION_FAILED = "PreconditionFailed"
 
 
 class S3BlobStore:
     """See ``ports.blobs.BlobStore``."""
 
-    def __init__(self, aws: Aws, names: Names) -> None:
+    def __init__(self, aws: AwsClient, names: Names) -> None:
         self._aws = aws
         self._bucket = names.bucket
 
     async def put(self, key: str, data: bytes | AsyncIterator[bytes]) -> int:
-        checked_key(key)
+        validate_key(key)
         if isinstance(data, bytes):
             if len(data) <= PART_BYTES:
                 return await self._put_whole(key, data)
-            data = _slices(data)
-        parts = _in_parts(data)
+            data = _split(data)
+        parts = _regroup_parts(data)
         first = await anext(parts, b"")
         second = await anext(parts, None)
         if second is None:
             return await self._put_whole(key, first)
-        return await self._put_in_parts(key, _chained(first, second, parts))
+        return await self._put_multipart(key, _chain(first, second, parts))
 
     async def get(self, key: str) -> bytes:
         pieces = [piece async for piece in self.stream(key)]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def stream(self, key: str) -> AsyncIterator[bytes]:
-        checked_key(key)
-        async with _Reader(self._aws, self._bucket, key) as reader:
+        validate_key(key)
+        async with _BlobReader(self._aws, self._bucket, key) as reader:
             while piece := await reader.read():
                 yield piece
 
     async def size(self, key: str) -> int | None:
-        checked_key(key)
+        validate_key(key)
         head = await self._head(key)
         return None if head is None else int(head["ContentLength"])
 
     async def delete(self, key: str) -> bool:
-        checked_key(key)
+        validate_key(key)
         if await self._head(key) is None:
             return False
-        await until_known(lambda: self._call("delete_object", alters=True, Key=key))
+        await retry_unknown_outcome(lambda: self._call("delete_object", alters=True, Key=key))
         return True
 
-    async def keys(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
+    async def list_keys(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
         found: list[str] = []
         place = {"StartAfter": after} if after else {}
         while len(found) < limit:
@@ -117,7 +117,7 @@ class S3BlobStore:
             answer = await self._call(
                 "list_objects_v2",
                 Prefix=prefix,
-                MaxKeys=min(limit - len(found), _LISTED_AT_ONCE),
+                MaxKeys=min(limit - len(found), _LIST_LIMIT),
                 **place,
             )
             found += [each["Key"] for each in answer.get("Contents", ())]
@@ -126,11 +126,11 @@ class S3BlobStore:
             place = {"ContinuationToken": more}
         return found
 
-    async def url(self, key: str, *, lasts: timedelta) -> str | None:
+    async def url(self, key: str, *, expires_in: timedelta) -> str | None:
         """At most for a week, and not longer than the credentials that sign it."""
-        checked_key(key)
+        validate_key(key)
         client = await self._aws.client("s3")
-        seconds = int(min(lasts, _LONGEST_ADDRESS).total_seconds())
+        seconds = int(min(expires_in, _URL_LIFETIME_LIMIT).total_seconds())
         try:
             address: str = await client.generate_presigned_url(
                 "get_object",
@@ -143,25 +143,27 @@ class S3BlobStore:
         return address
 
     async def _put_whole(self, key: str, data: bytes) -> int:
-        await until_known(lambda: self._call("put_object", alters=True, Key=key, Body=data))
+        await retry_unknown_outcome(
+            lambda: self._call("put_object", alters=True, Key=key, Body=data)
+        )
         return len(data)
 
-    async def _put_in_parts(self, key: str, parts: AsyncIterator[bytes]) -> int:
-        mark = new_mark()
+    async def _put_multipart(self, key: str, parts: AsyncIterator[bytes]) -> int:
+        mark = new_token()
         # One whose answer is lost has no parts, costs nothing, and goes by the bucket's rule.
-        begun = await until_known(
+        begun = await retry_unknown_outcome(
             lambda: self._call(
                 "create_multipart_upload",
                 alters=True,
                 Key=key,
-                ChecksumAlgorithm=_SUM,
-                Metadata={_UPLOAD: mark},
+                ChecksumAlgorithm=_CHECKSUM,
+                Metadata={_UPLOAD_METADATA_KEY: mark},
             )
         )
         upload = {"Key": key, "UploadId": begun["UploadId"]}
         try:
-            size, sent = await self._send(upload, parts)
-            await self._join(upload, sent, mark)
+            size, sent = await self._upload_parts(upload, parts)
+            await self._complete_upload(upload, sent, mark)
         except BaseException:
             # What went wrong is what the caller is to hear, not that this failed too.
             with suppress(BackendError):
@@ -169,26 +171,26 @@ class S3BlobStore:
             raise
         return size
 
-    async def _send(
+    async def _upload_parts(
         self, upload: dict[str, str], parts: AsyncIterator[bytes]
-    ) -> tuple[int, list[Answer]]:
+    ) -> tuple[int, list[AwsResponse]]:
         """Send all parts, some at a time; their size, and what joins them."""
         size = 0
-        sending: list[asyncio.Task[Answer]] = []
+        sending: list[asyncio.Task[AwsResponse]] = []
         try:
             async for part in parts:
                 size += len(part)
-                if len(sending) >= _PARTS_AT_ONCE:
-                    await sending[-_PARTS_AT_ONCE]
+                if len(sending) >= _PARALLEL_PARTS:
+                    await sending[-_PARALLEL_PARTS]
                 number = len(sending) + 1
-                sending.append(asyncio.create_task(self._send_part(upload, number, part)))
+                sending.append(asyncio.create_task(self._upload_part(upload, number, part)))
             return size, [await each for each in sending]
         finally:
             for each in sending:
                 each.cancel()
             await asyncio.gather(*sending, return_exceptions=True)
 
-    async def _send_part(self, upload: dict[str, str], number: int, part: bytes) -> Answer:
+    async def _upload_part(self, upload: dict[str, str], number: int, part: bytes) -> AwsResponse:
         tries = 0
         while True:
             tries += 1
@@ -198,61 +200,63 @@ class S3BlobStore:
                     alters=True,
                     PartNumber=number,
                     Body=part,
-                    ChecksumAlgorithm=_SUM,
+                    ChecksumAlgorithm=_CHECKSUM,
                     **upload,
                 )
             except BackendUnavailable:
                 # Throttled too: one part must not cost all the others.
-                if tries == _PART_TRIES:
+                if tries == _PART_ATTEMPTS:
                     raise
             else:
                 sums = {name: answer[name] for name in answer if name.startswith("Checksum")}
                 return {"PartNumber": number, "ETag": answer["ETag"], **sums}
 
-    async def _join(self, upload: dict[str, str], sent: list[Answer], mark: str) -> None:
+    async def _complete_upload(
+        self, upload: dict[str, str], sent: list[AwsResponse], token: str
+    ) -> None:
         try:
-            await until_known(
+            await retry_unknown_outcome(
                 lambda: self._call(
                     "complete_multipart_upload",
                     alters=True,
-                    expects=(_NO_UPLOAD,),
+                    expects=(_NO_SUCH_UPLOAD,),
                     MultipartUpload={"Parts": sent},
                     **upload,
                 )
             )
-        except Refused as refused:
+        except CallRefused as refused:
             # An upload is gone when it was joined, by a try whose answer was lost; or somebody
             # has thrown it away.
             head = await self._head(upload["Key"])
-            if head is None or head.get("Metadata", {}).get(_UPLOAD) != mark:
+            if head is None or head.get("Metadata", {}).get(_UPLOAD_METADATA_KEY) != token:
                 message = "s3.complete_multipart_upload: the upload is gone, and not what is there"
                 raise OutcomeUnknown(message) from refused
 
-    async def _head(self, key: str) -> Answer | None:
+    async def _head(self, key: str) -> AwsResponse | None:
         try:
-            return await self._call("head_object", expects=(_NO_HEAD,), Key=key)
-        except Refused:
+            return await self._call("head_object", expects=(_HEAD_NOT_FOUND,), Key=key)
+        except CallRefused:
             return None
 
-    async def _call(self, operation: str, **parameters: Any) -> Answer:
+    async def _call(self, operation: str, **parameters: Any) -> AwsResponse:
         return await self._aws.call("s3", operation, Bucket=self._bucket, **parameters)
 
 
-class _Reader:
+class _BlobReader:
     """One version of a blob, read to its end, however often the connection breaks."""
 
-    def __init__(self, aws: Aws, bucket: str, key: str) -> None:
+    def __init__(self, aws: AwsClient, bucket: str, key: str) -> None:
         self._aws = aws
         self._blob: dict[str, Any] = {"Bucket": bucket, "Key": key}
         self._body: Any = None
         self._version = ""
         self._size = 0
-        self._at = 0
+        self._offset = 0
 
-    async def __aenter__(self) -> _Reader:
+    async def __aenter__(self) -> _BlobReader:
         try:
-            answer = await self._get(_NO_BLOB)
-        except Refused as refused:
+            answer = await self._get(_NO_SUCH_KEY)
+        except CallRefused as refused:
             raise NotFound("blob", self._blob["Key"]) from refused
         self._body, self._version, self._size = (
             answer["Body"],
@@ -276,29 +280,32 @@ class _Reader:
             tries += 1
             try:
                 if self._body is None:
-                    await self._go_on()
-                piece: bytes = await self._body.read(_PIECE_BYTES)
-            except _BROKEN_OFF as error:
+                    await self._resume()
+                piece: bytes = await self._body.read(_CHUNK_BYTES)
+            except _CONNECTION_ERRORS as error:
                 self._close()
                 # At the end it is the checksum that is wrong: what was read cannot be taken back.
-                if tries == _READ_TRIES or self._at >= self._size:
+                if tries == _READ_ATTEMPTS or self._offset >= self._size:
                     message = f"s3.get_object: {type(error).__name__}"
                     raise BackendUnavailable(message) from error
             else:
-                self._at += len(piece)
+                self._offset += len(piece)
                 return piece
 
-    async def _go_on(self) -> None:
+    async def _resume(self) -> None:
         try:
             answer = await self._get(
-                _NO_BLOB, _OTHER_VERSION, Range=f"bytes={self._at}-", IfMatch=self._version
+                _NO_SUCH_KEY,
+                _PRECONDITION_FAILED,
+                Range=f"bytes={self._offset}-",
+                IfMatch=self._version,
             )
-        except Refused as refused:
+        except CallRefused as refused:
             message = "s3.get_object: the blob was replaced or removed while it was read"
             raise BackendUnavailable(message) from refused
         self._body = answer["Body"]
 
-    async def _get(self, *expects: str, **more: Any) -> Answer:
+    async def _get(self, *expects: str, **more: Any) -> AwsResponse:
         return await self._aws.call("s3", "get_object", expects=expects, **self._blob, **more)
 
     def _close(self) -> None:
@@ -307,18 +314,18 @@ class _Reader:
             self._body = None
 
 
-async def _slices(data: bytes) -> AsyncIterator[bytes]:
+async def _split(data: bytes) -> AsyncIterator[bytes]:
     for at in range(0, len(data), PART_BYTES):
         yield data[at : at + PART_BYTES]
 
 
-async def _in_parts(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _regroup_parts(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The same bytes in parts, which grow, because an upload has at most 10,000 of them."""
     gathered = bytearray()
     number = 0
-    async for piece in pieces:
+    async for piece in chunks:
         gathered += piece
-        while len(gathered) >= (size := PART_BYTES << number // _PARTS_OF_A_SIZE):
+        while len(gathered) >= (size := PART_BYTES << number // _PARTS_PER_SIZE):
             yield bytes(gathered[:size])
             del gathered[:size]
             number += 1
@@ -326,9 +333,7 @@ async def _in_parts(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield bytes(gathered)
 
 
-async def _chained(
-    first: bytes, second: bytes, others: AsyncIterator[bytes]
-) -> AsyncIterator[bytes]:
+async def _chain(first: bytes, second: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield first
     yield second
     async for part in others:

@@ -33,18 +33,18 @@ DEFAULT_VISIBILITY_TIMEOUT_SEC = 600
 CEILING_SEC = 12 * 60 * 60
 """How long SQS hides a message at most, from when it was received."""
 
-_EARLY_SEC = 30  # the message was received before we heard of it
-_WAITS_FOR_A_CALL_SEC = 5  # longer than an interval, when it is stopped
-_SHOWN = 6  # characters of a receipt handle
-_CODE = re.compile(r"[A-Za-z0-9.]{1,80}")
+_CEILING_MARGIN_SEC = 30  # the message was received before we heard of it
+_STOP_TIMEOUT_SEC = 5  # longer than an interval, when it is stopped
+_RECEIPT_SUFFIX_LENGTH = 6  # characters of a receipt handle
+_ERROR_CODE = re.compile(r"[A-Za-z0-9.]{1,80}")
 _CEILING_REACHED = "SQS hides no message for more than 12 hours"
-_NEVER_ENDS = "a call has not come back"
+_CALL_STUCK = "a call has not come back"
 _TOO_LATE = "it was not extended in time"
 # Linux has a monotonic clock that counts the time in which the machine was asleep.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 logger = logging.getLogger(__name__)
-_making_a_client = threading.Lock()
+_client_lock = threading.Lock()
 
 
 class HeartbeatLost(LongshoreError):
@@ -64,7 +64,7 @@ class _Run:
 
     def __init__(self, beat: Callable[[_Run], None]) -> None:
         self.stopped = threading.Event()
-        self.given_up = False  # it was not waited for any longer, so it has nothing to tell
+        self.abandoned = False  # it was not waited for any longer, so it has nothing to tell
         self.hidden_until: float | None = None  # None: as long as the queue says
         self.thread = threading.Thread(target=beat, args=(self,), name="sqs-heartbeat", daemon=True)
 
@@ -98,14 +98,14 @@ class SQSHeartbeat:
         Raises:
             ValueError: a parameter makes no sense.
         """
-        _check(queue_url, receipt_handle, interval_sec, visibility_timeout_sec, age_sec)
+        _validate(queue_url, receipt_handle, interval_sec, visibility_timeout_sec, age_sec)
         self._queue_url = queue_url
         self._receipt_handle = receipt_handle
         self._interval_sec = interval_sec
         self._timeout_sec = visibility_timeout_sec
         self._on_lost = on_lost
         self._on_ceiling = on_ceiling
-        self._ends_at = _now() - age_sec + CEILING_SEC - _EARLY_SEC
+        self._ends_at = _now() - age_sec + CEILING_SEC - _CEILING_MARGIN_SEC
         self._client = _shared_client() if client is None else client
         self._lock = threading.Lock()
         self._run: _Run | None = None
@@ -113,7 +113,11 @@ class SQSHeartbeat:
 
     def __repr__(self) -> str:
         state = "running" if self.running else "not running"
-        shown = self._receipt_handle[-_SHOWN:] if len(self._receipt_handle) > 4 * _SHOWN else ""
+        shown = (
+            self._receipt_handle[-_RECEIPT_SUFFIX_LENGTH:]
+            if len(self._receipt_handle) > 4 * _RECEIPT_SUFFIX_LENGTH
+            else ""
+        )
         return f"<SQSHeartbeat of {self._queue!r}, receipt …{shown}, {state}>"
 
     @property
@@ -124,7 +128,7 @@ class SQSHeartbeat:
     def running(self) -> bool:
         """Whether the message is being kept hidden."""
         with self._lock:
-            return self._alive() is not None
+            return self._live_run() is not None
 
     @property
     def seconds_left(self) -> float:
@@ -134,7 +138,7 @@ class SQSHeartbeat:
     def start(self) -> None:
         """Begin; nothing happens if it has begun. Started again, it forgets its error."""
         with self._lock:
-            if self._alive() is not None:
+            if self._live_run() is not None:
                 return
             self._error = None
             run = _Run(self._beat)
@@ -154,16 +158,16 @@ class SQSHeartbeat:
         run.stopped.set()
         if run.thread is threading.current_thread():
             return
-        run.thread.join(self._interval_sec + _WAITS_FOR_A_CALL_SEC)
+        run.thread.join(self._interval_sec + _STOP_TIMEOUT_SEC)
         if run.thread.is_alive():
-            self._give_up(run)
+            self._abandon(run)
 
-    def _give_up(self, run: _Run) -> None:
+    def _abandon(self, run: _Run) -> None:
         with self._lock:
-            run.given_up = True
+            run.abandoned = True
             if self._error is None and (run.hidden_until is None or _now() >= run.hidden_until):
-                self._error = HeartbeatLost(self._queue, _NEVER_ENDS)
-        logger.warning("heartbeat.call_does_not_end", extra=self._told())
+                self._error = HeartbeatLost(self._queue, _CALL_STUCK)
+        logger.warning("heartbeat.call_stuck", extra=self._log_fields())
 
     def check_for_errors(self) -> HeartbeatLost | None:
         """What went wrong first since it was started; None if nothing did."""
@@ -193,7 +197,7 @@ class SQSHeartbeat:
             raise lost
         error.add_note(str(lost))
 
-    def _alive(self) -> _Run | None:
+    def _live_run(self) -> _Run | None:
         run = self._run
         if run is None or run.stopped.is_set() or not run.thread.is_alive():
             return None
@@ -207,13 +211,15 @@ class SQSHeartbeat:
             left = self.seconds_left
             if not announced and left < self._interval_sec + self._timeout_sec:
                 announced = True
-                logger.warning("heartbeat.ceiling", extra=self._told(seconds_left=round(left)))
-                self._call(self._on_ceiling, left)
+                logger.warning(
+                    "heartbeat.ceiling", extra=self._log_fields(seconds_left=round(left))
+                )
+                self._run_callback(self._on_ceiling, left)
             if run.stopped.wait(min(self._interval_sec, left)):
                 return
             reason = self._extend(run)
             if reason is not None:
-                self._lose(run, reason)
+                self._end_with_error(run, reason)
                 return
 
     def _extend(self, run: _Run) -> str | None:
@@ -236,30 +242,30 @@ class SQSHeartbeat:
         run.hidden_until = now + hidden_for
         return None
 
-    def _lose(self, run: _Run, reason: str) -> None:
+    def _end_with_error(self, run: _Run, reason: str) -> None:
         error = HeartbeatLost(self._queue, reason)
         with self._lock:
             # Both at once: whoever sees that it no longer runs shall see why.
             run.stopped.set()
-            if run.given_up or run is not self._run:
+            if run.abandoned or run is not self._run:
                 return
             self._error = error
-        logger.warning("heartbeat.lost", extra=self._told(reason=reason))
-        self._call(self._on_lost, error)
+        logger.warning("heartbeat.lost", extra=self._log_fields(reason=reason))
+        self._run_callback(self._on_lost, error)
 
-    def _call(self, callback: Callable[[Any], object] | None, told: object) -> None:
+    def _run_callback(self, callback: Callable[[Any], object] | None, argument: object) -> None:
         if callback is None:
             return
         try:
-            callback(told)
+            callback(argument)
         except Exception:  # the edge of a thread: nobody else would hear of it
-            logger.exception("heartbeat.callback_failed", extra=self._told())
+            logger.exception("heartbeat.callback_failed", extra=self._log_fields())
 
-    def _told(self, **facts: object) -> dict[str, object]:
+    def _log_fields(self, **facts: object) -> dict[str, object]:
         return {"queue": self._queue, **facts}
 
 
-def _check(
+def _validate(
     queue_url: str, receipt_handle: str, interval_sec: float, timeout_sec: int, age_sec: float
 ) -> None:
     # What was given for the receipt handle is not quoted, whatever it is.
@@ -290,11 +296,11 @@ def _reason_of(error: BaseException) -> str:
     # Never its message: that may quote what was sent.
     answer = getattr(error, "response", None)
     code = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
-    return code if isinstance(code, str) and _CODE.fullmatch(code) else type(error).__name__
+    return code if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else type(error).__name__
 
 
 def _shared_client() -> Any:
-    with _making_a_client:
+    with _client_lock:
         return _client()
 
 

@@ -6,16 +6,16 @@ give the same answers, so a simulation on it can be run again.
 
 from __future__ import annotations
 
-from longshore.adapters.memory.accounts import MemoryAccounts
+from longshore.adapters.memory.api_keys import MemoryKeys
 from longshore.adapters.memory.blobs import MemoryBlobStore
+from longshore.adapters.memory.budgets import MemoryBudgets
 from longshore.adapters.memory.definitions import MemoryDefinitions
 from longshore.adapters.memory.events import MemoryEventBus, MemoryEventLog
-from longshore.adapters.memory.keys import MemoryKeys
 from longshore.adapters.memory.ledger import MemoryLedger
 from longshore.adapters.memory.output import MemoryOutputLog
-from longshore.adapters.memory.queue import MemoryTaskQueue
-from longshore.adapters.memory.queues import MemoryQueues
+from longshore.adapters.memory.queue_controls import MemoryQueueControls
 from longshore.adapters.memory.store import MemoryStore
+from longshore.adapters.memory.task_queue import MemoryTaskQueue
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 
@@ -32,14 +32,14 @@ def memory_backend(clock: Clock, *, atomic: bool = False) -> Backend:
         clock=clock,
         ledger=MemoryLedger(store, atomic=atomic),
         queue=MemoryTaskQueue(clock),
-        queues=MemoryQueues(clock),
+        queue_controls=MemoryQueueControls(clock),
         events=MemoryEventLog(store),
         bus=MemoryEventBus(store),
         output=MemoryOutputLog(clock),
         blobs=MemoryBlobStore(),
         definitions=MemoryDefinitions(),
         keys=MemoryKeys(),
-        accounts=MemoryAccounts(),
+        budgets=MemoryBudgets(),
         close=_nothing_to_close,
     )
 

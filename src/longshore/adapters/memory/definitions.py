@@ -7,7 +7,7 @@ from builtins import list as List  # noqa: N812
 from copy import deepcopy
 from dataclasses import replace
 
-from longshore.core.definition import Definition
+from longshore.core.definitions.definition import Definition
 
 
 class MemoryDefinitions:

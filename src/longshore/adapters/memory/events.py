@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from longshore.adapters.memory.store import MemoryStore
-from longshore.core.cursors import cursor_to, place_of
-from longshore.core.events.event import Context, Event, next_moment
+from longshore.core.events.event import Event, EventContext, next_moment
 from longshore.core.events.types import EventBody
+from longshore.core.text.cursors import decode_cursor, encode_cursor
 from longshore.errors import AlreadyExists
 from longshore.ports.events import Delivery
 from longshore.ports.pages import Page
@@ -30,7 +30,7 @@ class MemoryEventLog:
         app: str,
         entity_id: str,
         body: EventBody,
-        context: Context,
+        context: EventContext,
         now: datetime,
     ) -> Event:
         history = self._store.history(tenant, f"{body.ENTITY.value}#{entity_id}")
@@ -69,7 +69,7 @@ class MemoryEventLog:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Event]:
-        start = 0 if cursor is None else place_of("events", cursor, (int,))[0]
+        start = 0 if cursor is None else decode_cursor("events", cursor, (int,))[0]
         found = [
             (place, event)
             for place, event in enumerate(self._store.events[start:], start=start + 1)
@@ -81,7 +81,7 @@ class MemoryEventLog:
         ]
         items = tuple(event for _, event in found[:limit])
         more = len(found) > limit
-        return Page(items, cursor_to("events", found[limit - 1][0]) if more else None)
+        return Page(items, encode_cursor("events", found[limit - 1][0]) if more else None)
 
 
 class MemoryEventBus:
@@ -89,7 +89,7 @@ class MemoryEventBus:
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
-        self._dealt_with: dict[str, int] = {}  # how many events of the log, by consumer
+        self._positions: dict[str, int] = {}  # how many events of the log, by consumer
 
     async def publish(self, events: Sequence[Event]) -> list[Event]:
         refused = []
@@ -108,12 +108,12 @@ class MemoryEventBus:
         limit: int,
         wait: timedelta,
     ) -> Delivery | None:
-        return await self._store.event_waiters.until(
+        return await self._store.event_waiters.wait_until(
             lambda: self._next(consumer, types, limit), wait=wait
         )
 
     def _next(self, consumer: str, types: Collection[str], limit: int) -> Delivery | None:
-        start = self._dealt_with.get(consumer, 0)
+        start = self._positions.get(consumer, 0)
         events: list[Event] = []
         for place, event in enumerate(self._store.events[start:], start=start + 1):
             if event.type in types:
@@ -124,4 +124,4 @@ class MemoryEventBus:
         return Delivery(events=tuple(events), receipt=end) if events else None
 
     async def acknowledge(self, consumer: str, receipt: str) -> None:
-        self._dealt_with[consumer] = max(int(receipt), self._dealt_with.get(consumer, 0))
+        self._positions[consumer] = max(int(receipt), self._positions.get(consumer, 0))

@@ -7,13 +7,13 @@ from datetime import datetime
 
 from longshore.adapters.memory.listings import MemoryListings
 from longshore.adapters.memory.store import MemoryStore
-from longshore.adapters.memory.waiting import Waiters
-from longshore.core.changes import Effect, Nudge
+from longshore.adapters.memory.waiters import Waiters
 from longshore.core.ids import split_task_id, task_id_of
-from longshore.core.rows import JobRow, TaskRow
-from longshore.core.states import JobState, TaskState
+from longshore.core.tasks.changes import Effect, Wake
+from longshore.core.tasks.rows import JobRow, TaskRow
+from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import UsageError, VersionConflict
-from longshore.ports.ledger import AnyChange, FailedTask, HeldTask, ParkedTask
+from longshore.ports.ledger import AnyChange, FailedTask, LeasedTask, ParkedTask
 
 
 class MemoryLedger(MemoryListings):
@@ -24,21 +24,21 @@ class MemoryLedger(MemoryListings):
     def __init__(self, store: MemoryStore, *, atomic: bool) -> None:
         super().__init__(store)
         self._atomic = atomic
-        self._nudges: dict[str, None] = {}
-        self._nudge_waiters = Waiters(store.clock)
+        self._wakeups: dict[str, None] = {}
+        self._wakeup_waiters = Waiters(store.clock)
 
     @property
     def atomic(self) -> bool:
         return self._atomic
 
-    async def task(self, task_id: str) -> TaskRow | None:
+    async def get_task(self, task_id: str) -> TaskRow | None:
         return self._store.tasks.get(task_id)
 
-    async def tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
+    async def get_tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
         found = (self._store.tasks.get(task_id) for task_id in task_ids)
         return [row for row in found if row is not None]
 
-    async def job(self, job_id: str) -> JobRow | None:
+    async def get_job(self, job_id: str) -> JobRow | None:
         return self._store.jobs.get(job_id)
 
     async def commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
@@ -49,8 +49,8 @@ class MemoryLedger(MemoryListings):
             self._write(change.row)
         self._store.record(events)
         effects = [effect for change in changes for effect in change.effects]
-        self._nudge([effect for effect in effects if isinstance(effect, Nudge)])
-        return tuple(effect for effect in effects if not isinstance(effect, Nudge))
+        self._wake([effect for effect in effects if isinstance(effect, Wake)])
+        return tuple(effect for effect in effects if not isinstance(effect, Wake))
 
     def _check_usage(self, changes: Sequence[AnyChange]) -> None:
         if len({change.row.id for change in changes}) < len(changes):
@@ -79,21 +79,27 @@ class MemoryLedger(MemoryListings):
         else:
             self._store.jobs[row.id] = row
 
-    async def unrung(self, *, due_by: datetime, rung_before: datetime, limit: int) -> list[str]:
+    async def unqueued_tasks(
+        self, *, due_by: datetime, enqueued_before: datetime, limit: int
+    ) -> list[str]:
         found = [
             (row.due_at, row.id)
             for row in self._store.tasks.values()
             if row.state is TaskState.PENDING
             and row.due_at is not None
             and row.due_at <= due_by
-            and (row.rung_at is None or row.rung_at < rung_before)
-            and (row.rung_at is None or row.rung_at - row.due_at <= due_by - row.rung_at)
+            and (row.enqueued_at is None or row.enqueued_at < enqueued_before)
+            and (
+                row.enqueued_at is None or row.enqueued_at - row.due_at <= due_by - row.enqueued_at
+            )
         ]
         return [task_id for _, task_id in sorted(found)[:limit]]
 
-    async def held(self, *, limit: int, expired_by: datetime | None = None) -> list[HeldTask]:
+    async def leased_tasks(
+        self, *, limit: int, expired_by: datetime | None = None
+    ) -> list[LeasedTask]:
         found = [
-            HeldTask(
+            LeasedTask(
                 task_id=row.id,
                 worker_id=row.lease.worker_id,
                 fence=row.lease.fence,
@@ -104,7 +110,7 @@ class MemoryLedger(MemoryListings):
         ]
         return sorted(found, key=lambda task: (task.expires_at, task.task_id))[:limit]
 
-    async def parked(self, *, limit: int, due_by: datetime | None = None) -> list[ParkedTask]:
+    async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[ParkedTask]:
         found = [
             ParkedTask(task_id=row.id, due_at=row.due_at)
             for row in self._store.tasks.values()
@@ -114,7 +120,7 @@ class MemoryLedger(MemoryListings):
         found.sort(key=lambda task: (task.due_at is None, task.due_at or due_by, task.task_id))
         return found[:limit]
 
-    async def failed(self, tenant: str, *, limit: int) -> list[FailedTask]:
+    async def failed_tasks(self, tenant: str, *, limit: int) -> list[FailedTask]:
         found = [
             FailedTask(
                 task_id=row.id,
@@ -139,7 +145,7 @@ class MemoryLedger(MemoryListings):
     async def unrecorded_ends(
         self, *, ended_by: datetime, limit: int, after: str = ""
     ) -> list[str]:
-        return self._by_job(
+        return self._tasks_of_running_jobs(
             after,
             limit,
             lambda task, job: (
@@ -149,35 +155,37 @@ class MemoryLedger(MemoryListings):
             ),
         )
 
-    async def untold_parents(self, *, limit: int, after: str = "") -> list[str]:
-        return self._by_job(
+    async def unnotified_dependents(self, *, limit: int, after: str = "") -> list[str]:
+        return self._tasks_of_running_jobs(
             after,
             limit,
             lambda task, job: task.state is TaskState.WAITING and bool(task.awaits & job.completed),
         )
 
-    def _by_job(
-        self, after: str, limit: int, wanted: Callable[[TaskRow, JobRow], bool]
+    def _tasks_of_running_jobs(
+        self, after: str, limit: int, matches: Callable[[TaskRow, JobRow], bool]
     ) -> list[str]:
         """Ids of tasks of running jobs, by job and then by id."""
         found = []
         for task in self._store.tasks.values():
             job = self._store.jobs.get(task.spec.job_id)
-            if job is not None and job.state is JobState.RUNNING and wanted(task, job):
+            if job is not None and job.state is JobState.RUNNING and matches(task, job):
                 found.append(split_task_id(task.id))
         later = sorted(place for place in found if place > split_task_id(after))
         return [task_id_of(*place) for place in later[:limit]]
 
-    async def untold_ends(self, *, limit: int, after: str = "") -> list[str]:
-        found = [row.id for row in self._store.jobs.values() if row.untold and row.id > after]
+    async def unreported_ends(self, *, limit: int, after: str = "") -> list[str]:
+        found = [
+            row.id for row in self._store.jobs.values() if row.end_unreported and row.id > after
+        ]
         return sorted(found)[:limit]
 
-    async def nudged(self, worker_id: str) -> None:
-        await self._nudge_waiters.until(lambda: True if worker_id in self._nudges else None)
-        self._nudges.pop(worker_id, None)
+    async def wait_for_wake(self, worker_id: str) -> None:
+        await self._wakeup_waiters.wait_until(lambda: True if worker_id in self._wakeups else None)
+        self._wakeups.pop(worker_id, None)
 
-    def _nudge(self, nudges: Sequence[Nudge]) -> None:
-        for nudge in nudges:
-            self._nudges[nudge.worker_id] = None
-        if nudges:
-            self._nudge_waiters.wake()
+    def _wake(self, wakeups: Sequence[Wake]) -> None:
+        for nudge in wakeups:
+            self._wakeups[nudge.worker_id] = None
+        if wakeups:
+            self._wakeup_waiters.wake()

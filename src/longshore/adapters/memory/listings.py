@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from longshore.adapters.memory.store import MemoryStore
-from longshore.core.cursors import cursor_to, place_of
-from longshore.core.rows import JobRow, TaskRow
-from longshore.core.states import JobState, TaskState
+from longshore.core.tasks.rows import JobRow, TaskRow
+from longshore.core.tasks.states import JobState, TaskState
+from longshore.core.text.cursors import decode_cursor, encode_cursor
 from longshore.ports.pages import Page
 
 RowT = TypeVar("RowT", TaskRow, JobRow)
@@ -70,7 +70,7 @@ class MemoryListings:
         rows = self._store.tasks.values()
         return {row.spec.key: row.state for row in rows if row.spec.job_id == job_id}
 
-    async def find(self, tenant: str, prefix: str, *, limit: int = 10) -> list[str]:
+    async def find_ids(self, tenant: str, prefix: str, *, limit: int = 10) -> list[str]:
         rows: list[TaskRow | JobRow] = [*self._store.tasks.values(), *self._store.jobs.values()]
         found = [row.id for row in rows if row.spec.tenant == tenant and row.id.startswith(prefix)]
         return sorted(found)[:limit]
@@ -79,20 +79,20 @@ class MemoryListings:
 def _newest(listing: str, rows: Iterable[RowT], limit: int, cursor: str | None) -> Page[RowT]:
     ordered = sorted(rows, key=_age, reverse=True)
     if cursor is not None:
-        place = tuple(place_of(listing, cursor, (int, str)))
+        place = tuple(decode_cursor(listing, cursor, (int, str)))
         ordered = [row for row in ordered if _age(row) < place]
     items = tuple(ordered[:limit])
-    return Page(items, cursor_to(listing, *_age(items[-1])) if len(ordered) > limit else None)
+    return Page(items, encode_cursor(listing, *_age(items[-1])) if len(ordered) > limit else None)
 
 
 def _by_number(rows: Iterable[TaskRow], limit: int, cursor: str | None) -> Page[TaskRow]:
     ordered = sorted(rows, key=lambda row: row.spec.number)
     if cursor is not None:
-        (place,) = place_of("tasks by number", cursor, (int,))
+        (place,) = decode_cursor("tasks by number", cursor, (int,))
         ordered = [row for row in ordered if row.spec.number > place]
     items = tuple(ordered[:limit])
     more = len(ordered) > limit
-    return Page(items, cursor_to("tasks by number", items[-1].spec.number) if more else None)
+    return Page(items, encode_cursor("tasks by number", items[-1].spec.number) if more else None)
 
 
 def _age(row: TaskRow | JobRow) -> tuple[int, str]:

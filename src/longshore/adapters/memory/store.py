@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from longshore.adapters.memory.waiting import Waiters
+from longshore.adapters.memory.waiters import Waiters
 from longshore.core.events.event import Event
-from longshore.core.rows import JobRow, TaskRow
+from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.errors import AlreadyExists
 from longshore.ports.clock import Clock
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from longshore.core.budgets import Account
-from longshore.core.definition import Definition
-from longshore.core.keys import KeyRecord
-from longshore.core.numbers import NumberSet
-from longshore.core.rows import JobRow, TaskRow, TaskSpec
+from longshore.core.api_keys import KeyRecord
+from longshore.core.budgets import SharedBudget
+from longshore.core.definitions.definition import Definition
+from longshore.core.jobs.numbers import NumberSet
+from longshore.core.tasks.rows import JobRow, TaskRow, TaskSpec
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -38,7 +38,7 @@ _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
 _task_from_json = msgspec.json.Decoder(TaskRow, dec_hook=_decode_other).decode
 job_from_json = msgspec.json.Decoder(JobRow, dec_hook=_decode_other).decode
 definition_from_json = msgspec.json.Decoder(Definition).decode
-account_from_json = msgspec.json.Decoder(Account).decode
+shared_budget_from_json = msgspec.json.Decoder(SharedBudget).decode
 key_from_json = msgspec.json.Decoder(KeyRecord).decode
 value_from_json = msgspec.json.Decoder().decode
 
@@ -70,7 +70,7 @@ def to_us(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
 
 
-def maybe_us(moment: datetime | None) -> int | None:
+def optional_us(moment: datetime | None) -> int | None:
     """Likewise, where there may be none."""
     return None if moment is None else to_us(moment)
 

@@ -15,9 +15,9 @@ from operator import attrgetter
 import msgspec
 
 from longshore.adapters.shared.codec import from_us, to_us
-from longshore.ports.output import OutputEntry, Stream
+from longshore.ports.output import OutputChunk, Stream
 
-Run = list[OutputEntry]
+Run = list[OutputChunk]
 _Row = tuple[int, int, bytes, int | None]
 
 # By its number a stream is kept: new ones go to the end.
@@ -26,58 +26,64 @@ _NUMBERS = {stream: number for number, stream in enumerate(_STREAMS)}
 ENTRY_BYTES = 32
 """What an entry takes besides its data, at most."""
 _PLAIN, _DEFLATED = b"\x00", b"\x01"
-_QUICK = 1  # zlib's level: text becomes a fifth, and a megabyte takes a few milliseconds
+_COMPRESSION_LEVEL = (
+    1  # zlib's level: text becomes a fifth, and a megabyte takes a few milliseconds
+)
 
 _encode = msgspec.msgpack.Encoder().encode
-_rows_of = msgspec.msgpack.Decoder(list[_Row]).decode
+_decode_rows = msgspec.msgpack.Decoder(list[_Row]).decode
 
 
-def end_of(entry: OutputEntry) -> int:
+def last_sequence_of(entry: OutputChunk) -> int:
     """The last sequence that an entry stands for, also if its ``last`` makes no sense."""
     return max(entry.sequence, entry.end)
 
 
-def runs_of(entries: Iterable[OutputEntry]) -> list[Run]:
+def runs_of(entries: Iterable[OutputChunk]) -> list[Run]:
     """The entries in order, as runs; of several for one place the first counts."""
     runs: list[Run] = []
     for entry in sorted(entries, key=attrgetter("attempt", "sequence")):
         last = runs[-1][-1] if runs else None
-        if last is None or last.attempt != entry.attempt or end_of(last) + 1 < entry.sequence:
+        if (
+            last is None
+            or last.attempt != entry.attempt
+            or last_sequence_of(last) + 1 < entry.sequence
+        ):
             runs.append([entry])
         else:
-            runs[-1] += beyond([entry], end_of(last))
+            runs[-1] += entries_after([entry], last_sequence_of(last))
     return runs
 
 
-def beyond(run: Sequence[OutputEntry], sequence: int) -> Run:
+def entries_after(run: Sequence[OutputChunk], sequence: int) -> Run:
     """What a run has after a sequence."""
     return [
         entry if entry.sequence > sequence else replace(entry, sequence=sequence + 1)
         for entry in run
-        if end_of(entry) > sequence
+        if last_sequence_of(entry) > sequence
     ]
 
 
-def up_to(run: Sequence[OutputEntry], sequence: int) -> Run:
+def entries_up_to(run: Sequence[OutputChunk], sequence: int) -> Run:
     """What a run has up to a sequence; ``beyond`` is the rest."""
     return [
-        entry if end_of(entry) <= sequence else replace(entry, last=sequence)
+        entry if last_sequence_of(entry) <= sequence else replace(entry, last=sequence)
         for entry in run
         if entry.sequence <= sequence
     ]
 
 
-def fitting(run: Sequence[OutputEntry], most_bytes: int) -> Run:
+def entries_fitting(run: Sequence[OutputChunk], max_bytes: int) -> Run:
     """As much of a run's beginning as packs into so many bytes; at least its first entry."""
     size = 0
     for count, entry in enumerate(run):
         size += len(entry.data) + ENTRY_BYTES
-        if count and size > most_bytes:
+        if count and size > max_bytes:
             return list(run[:count])
     return list(run)
 
 
-def pack(run: Sequence[OutputEntry]) -> bytes:
+def pack(run: Sequence[OutputChunk]) -> bytes:
     """A run as bytes."""
     rows: list[_Row] = []
     at_us = 0
@@ -85,16 +91,16 @@ def pack(run: Sequence[OutputEntry]) -> bytes:
         now_us = to_us(entry.at)
         rows.append((now_us - at_us, _NUMBERS[entry.stream], entry.data, entry.last))
         at_us = now_us
-    return squeeze(_encode(rows))
+    return compress(_encode(rows))
 
 
 def unpack(packed: bytes, attempt: int, first: int) -> Run:
     """The inverse of ``pack``, for a run that begins at this place."""
     run: Run = []
     at_us, sequence = 0, first
-    for since_us, number, data, last in _rows_of(stretch(packed)):
+    for since_us, number, data, last in _decode_rows(decompress(packed)):
         at_us += since_us
-        entry = OutputEntry(
+        entry = OutputChunk(
             attempt=attempt,
             sequence=sequence,
             at=from_us(at_us),
@@ -103,17 +109,17 @@ def unpack(packed: bytes, attempt: int, first: int) -> Run:
             last=last,
         )
         run.append(entry)
-        sequence = end_of(entry) + 1
+        sequence = last_sequence_of(entry) + 1
     return run
 
 
-def squeeze(data: bytes) -> bytes:
+def compress(data: bytes) -> bytes:
     """The bytes in fewer, if that can be; in one more at most."""
-    smaller = zlib.compress(data, _QUICK)
+    smaller = zlib.compress(data, _COMPRESSION_LEVEL)
     return _DEFLATED + smaller if len(smaller) < len(data) else _PLAIN + data
 
 
-def stretch(squeezed: bytes) -> bytes:
+def decompress(compressed: bytes) -> bytes:
     """The inverse of ``squeeze``."""
-    body = squeezed[1:]
-    return zlib.decompress(body) if squeezed[:1] == _DEFLATED else body
+    body = compressed[1:]
+    return zlib.decompress(body) if compressed[:1] == _DEFLATED else body

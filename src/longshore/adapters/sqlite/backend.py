@@ -6,16 +6,16 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from longshore.adapters.sqlite.accounts import SqliteAccounts
+from longshore.adapters.sqlite.api_keys import SqliteKeys
 from longshore.adapters.sqlite.blobs import SqliteBlobStore
+from longshore.adapters.sqlite.budgets import SqliteBudgets
 from longshore.adapters.sqlite.database import Database, SqliteOptions
 from longshore.adapters.sqlite.definitions import SqliteDefinitions
 from longshore.adapters.sqlite.events import SqliteEventBus, SqliteEventLog
-from longshore.adapters.sqlite.keys import SqliteKeys
 from longshore.adapters.sqlite.ledger import SqliteLedger
 from longshore.adapters.sqlite.output import SqliteOutputLog
-from longshore.adapters.sqlite.queue import SqliteTaskQueue
-from longshore.adapters.sqlite.queues import SqliteQueues
+from longshore.adapters.sqlite.queue_controls import SqliteQueueControls
+from longshore.adapters.sqlite.task_queue import SqliteTaskQueue
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 
@@ -33,14 +33,14 @@ async def sqlite_backend(
             clock=clock,
             ledger=SqliteLedger(database),
             queue=SqliteTaskQueue(database),
-            queues=SqliteQueues(database),
+            queue_controls=SqliteQueueControls(database),
             events=events,
             bus=SqliteEventBus(database, events),
             output=SqliteOutputLog(database),
             blobs=SqliteBlobStore(database),
             definitions=SqliteDefinitions(database),
             keys=SqliteKeys(database),
-            accounts=SqliteAccounts(database),
+            budgets=SqliteBudgets(database),
             close=database.close,
         )
     finally:

@@ -18,14 +18,14 @@ from typing import BinaryIO
 
 import apsw
 
+from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.statements import rows
-from longshore.core.blob_keys import checked_key
+from longshore.core.blob_keys import validate_key
 from longshore.errors import BackendUnavailable, NotFound
-from longshore.failpoints import reach
 
-INSIDE_LIMIT_BYTES = 64 * 1024
-_PIECE_BYTES = 256 * 1024
+INLINE_LIMIT_BYTES = 64 * 1024
+_CHUNK_BYTES = 256 * 1024
 _FOLDER_MODE = 0o700
 _FILE_MODE = 0o600
 
@@ -38,23 +38,23 @@ class SqliteBlobStore:
         self._folder = database.folder / "blobs"
 
     async def put(self, key: str, data: bytes | AsyncIterator[bytes]) -> int:
-        checked_key(key)
+        validate_key(key)
         if isinstance(data, bytes):
-            if len(data) <= INSIDE_LIMIT_BYTES:
-                return await self._name(key, len(data), None, data)
-            data = _in_pieces(data)
+            if len(data) <= INLINE_LIMIT_BYTES:
+                return await self._write_row(key, len(data), None, data)
+            data = _chunks_of(data)
         draft = _Draft(self._folder)
         try:
             async for piece in data:
-                await _on_disk(key, draft.add, piece)
-            if draft.size <= INSIDE_LIMIT_BYTES:
-                return await self._name(key, draft.size, None, draft.whole())
-            await _on_disk(key, draft.keep)
-            return await self._name(key, draft.size, draft.name, None)
+                await _write_to_disk(key, draft.add, piece)
+            if draft.size <= INLINE_LIMIT_BYTES:
+                return await self._write_row(key, draft.size, None, draft.content())
+            await _write_to_disk(key, draft.persist)
+            return await self._write_row(key, draft.size, draft.name, None)
         finally:
             draft.discard()
 
-    async def _name(self, key: str, size: int, file: str | None, data: bytes | None) -> int:
+    async def _write_row(self, key: str, size: int, file: str | None, data: bytes | None) -> int:
         def work(connection: apsw.Connection) -> str | None:
             old = rows(connection, "SELECT file FROM blobs WHERE key = ?", (key,))
             connection.execute(
@@ -77,13 +77,13 @@ class SqliteBlobStore:
             yield found
             return
         with found:
-            while piece := await asyncio.to_thread(found.read, _PIECE_BYTES):
+            while piece := await asyncio.to_thread(found.read, _CHUNK_BYTES):
                 yield piece
 
     async def _open(self, key: str) -> bytes | BinaryIO:
         while True:
             found = self._database.point(
-                "SELECT file, data FROM blobs WHERE key = ?", (checked_key(key),)
+                "SELECT file, data FROM blobs WHERE key = ?", (validate_key(key),)
             )
             if not found:
                 raise NotFound("blob", key)
@@ -102,11 +102,11 @@ class SqliteBlobStore:
         return found[0][0] if found else None
 
     async def size(self, key: str) -> int | None:
-        found = self._database.point("SELECT size FROM blobs WHERE key = ?", (checked_key(key),))
+        found = self._database.point("SELECT size FROM blobs WHERE key = ?", (validate_key(key),))
         return found[0][0] if found else None
 
     async def delete(self, key: str) -> bool:
-        checked_key(key)
+        validate_key(key)
 
         def work(connection: apsw.Connection) -> list[tuple[str | None]]:
             sql = "DELETE FROM blobs WHERE key = ? RETURNING file"
@@ -117,15 +117,15 @@ class SqliteBlobStore:
             self._remove(gone[0][0])
         return bool(gone)
 
-    async def keys(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
+    async def list_keys(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
         found = await self._database.scan(
             "SELECT key FROM blobs WHERE key >= ?1 AND key < ?2 AND key > ?3 ORDER BY key LIMIT ?4",
             (prefix, prefix + "\U0010ffff", after, limit),
         )
         return [key for (key,) in found]
 
-    async def url(self, key: str, *, lasts: timedelta) -> str | None:
-        checked_key(key)
+    async def url(self, key: str, *, expires_in: timedelta) -> str | None:
+        validate_key(key)
         return None
 
     def _path(self, file: str) -> Path:
@@ -146,26 +146,26 @@ class _Draft:
         self.name = secrets.token_hex(16)
         self._folder = folder / self.name[:2]
         self._path = self._folder / f"{self.name}.draft"
-        self._small = bytearray()
+        self._buffer = bytearray()
         self._file: BinaryIO | None = None
 
-    def add(self, piece: bytes) -> None:
-        self.size += len(piece)
-        if self._file is None and self.size <= INSIDE_LIMIT_BYTES:
-            self._small += piece
+    def add(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        if self._file is None and self.size <= INLINE_LIMIT_BYTES:
+            self._buffer += chunk
             return
         if self._file is None:
             self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE)
             self._file = os.fdopen(descriptor, "wb")
             reach("blob.draft_opened")
-            self._file.write(self._small)
-        self._file.write(piece)
+            self._file.write(self._buffer)
+        self._file.write(chunk)
 
-    def whole(self) -> bytes:
-        return bytes(self._small)
+    def content(self) -> bytes:
+        return bytes(self._buffer)
 
-    def keep(self) -> None:
+    def persist(self) -> None:
         """Make the file durable under its own name."""
         if self._file is None:
             return
@@ -174,7 +174,7 @@ class _Draft:
         os.fsync(self._file.fileno())
         reach("blob.draft_synced")
         self._path.rename(self._folder / self.name)
-        reach("blob.named")
+        reach("blob.renamed")
         for folder in (self._folder, self._folder.parent, self._folder.parent.parent):
             _sync_folder(folder)
         reach("blob.synced")
@@ -185,7 +185,7 @@ class _Draft:
             self._path.unlink(missing_ok=True)
 
 
-async def _on_disk(key: str, act: Callable[..., None], *arguments: bytes) -> None:
+async def _write_to_disk(key: str, act: Callable[..., None], *arguments: bytes) -> None:
     """Only the disk's own errors are the store's: one of the caller's stream passes unchanged."""
     try:
         await asyncio.to_thread(act, *arguments)
@@ -202,6 +202,6 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-async def _in_pieces(data: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(data), _PIECE_BYTES):
-        yield data[start : start + _PIECE_BYTES]
+async def _chunks_of(data: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), _CHUNK_BYTES):
+        yield data[start : start + _CHUNK_BYTES]

@@ -14,37 +14,39 @@ from typing import Any
 import apsw
 
 from longshore.adapters.shared import codec
-from longshore.adapters.sqlite.bells import Topic
+from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.sqlite.events import INSERT_EVENT, event_values
-from longshore.adapters.sqlite.queue import UPSERT_MESSAGE
+from longshore.adapters.sqlite.notifier import Topic
 from longshore.adapters.sqlite.statements import rows
-from longshore.adapters.sqlite.turnstile import Turnstile
-from longshore.core.changes import Ring
-from longshore.core.messages import body_for
-from longshore.core.rows import JobRow, TaskRow
+from longshore.adapters.sqlite.task_queue import UPSERT_MESSAGE
+from longshore.adapters.sqlite.write_lock import WriteLock
+from longshore.core.messages import message_body
+from longshore.core.tasks.changes import Enqueue
+from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.errors import VersionConflict
-from longshore.failpoints import reach
 from longshore.ports.ledger import AnyChange
 
 _INSERT_TASK = (
     "INSERT INTO tasks (id, tenant, job_id, number, queue, created_us,"
-    " spec, state, due_us, rung_us, lease_us, finished_us, version, body)"
+    " spec, state, due_us, enqueued_us, lease_expires_us, finished_us, version, body)"
     " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (id) DO NOTHING"
 )
 _UPDATE_TASK = (
-    "UPDATE tasks SET state=?, due_us=?, rung_us=?, lease_us=?, finished_us=?, version=?, body=?"
+    "UPDATE tasks SET state=?, due_us=?, enqueued_us=?, lease_expires_us=?,"
+    " finished_us=?, version=?, body=?"
     " WHERE id=? AND version=?"
 )
 _INSERT_JOB = (
-    "INSERT INTO jobs (id, tenant, created_us, name, state, intents, ended, untold, version, body)"
+    "INSERT INTO jobs (id, tenant, created_us, name, state, intents, ended,"
+    " end_unreported, version, body)"
     " VALUES (?,?,?,?,?,?,?,?,?,?) ON CONFLICT (id) DO NOTHING"
 )
 _UPDATE_JOB = (
-    "UPDATE jobs SET state=?, intents=?, ended=?, untold=?, version=?,"
+    "UPDATE jobs SET state=?, intents=?, ended=?, end_unreported=?, version=?,"
     " body=? WHERE id=? AND version=?"
 )
-_NUDGE = (
-    "INSERT INTO nudges (worker_id, count) VALUES (?, 1)"
+_UPSERT_WAKEUP = (
+    "INSERT INTO wakeups (worker_id, count) VALUES (?, 1)"
     " ON CONFLICT (worker_id) DO UPDATE SET count = count + 1"
 )
 
@@ -54,44 +56,44 @@ Statement = tuple[str, tuple[Any, ...]]
 class Commit:
     """The changes, encoded; calling it with the writer's connection carries them out."""
 
-    def __init__(self, changes: Sequence[AnyChange], now: datetime, turnstile: Turnstile) -> None:
+    def __init__(self, changes: Sequence[AnyChange], now: datetime, write_lock: WriteLock) -> None:
         self._changes = changes
-        self._turnstile = turnstile
-        self.spell = 0  # the quiet spell in which it was written
-        self._rows = [_row_statement(change) for change in changes]
-        self._beside: list[Statement] = []
+        self._write_lock = write_lock
+        self.exclusive_epoch = 0  # the quiet spell in which it was written
+        self._row_statements = [_row_statement(change) for change in changes]
+        self._other_statements: list[Statement] = []
         self.topics: set[Topic] = set()  # the bells to ring when this is committed
-        self.promised = False
+        self.durable = False
         for change in changes:
-            self.promised = self.promised or change.promised
+            self.durable = self.durable or change.durable
             for event in change.events:
                 self._add(INSERT_EVENT, event_values(event), Topic.EVENTS)
             for effect in change.effects:
-                if isinstance(effect, Ring):
-                    self._add(UPSERT_MESSAGE, _ring_values(effect, now), Topic.QUEUE)
+                if isinstance(effect, Enqueue):
+                    self._add(UPSERT_MESSAGE, _enqueue_values(effect, now), Topic.QUEUE)
                 else:
-                    self._add(_NUDGE, (effect.worker_id,), Topic.NUDGE)
+                    self._add(_UPSERT_WAKEUP, (effect.worker_id,), Topic.WAKEUP)
 
     def _add(self, sql: str, values: tuple[Any, ...], topic: Topic) -> None:
-        self._beside.append((sql, values))
+        self._other_statements.append((sql, values))
         self.topics.add(topic)
 
     def __call__(self, connection: apsw.Connection) -> None:
-        self.spell = self._turnstile.quiet_spell
+        self.exclusive_epoch = self._write_lock.exclusive_epoch
         execute = connection.cursor().execute
         if self._write_rows(connection, execute):
             reach("write.rows_written")
-            for sql, values in self._beside:
+            for sql, values in self._other_statements:
                 execute(sql, values)
 
     def _write_rows(self, connection: apsw.Connection, execute: Callable[..., Any]) -> bool:
         """Whether there was anything to write: not if all of it was committed before."""
         written = 0
-        for change, (sql, values) in zip(self._changes, self._rows, strict=True):
+        for change, (sql, values) in zip(self._changes, self._row_statements, strict=True):
             execute(sql, values)
             if connection.changes():
                 written += 1
-            elif not _is_own(connection, change):
+            elif not _is_own_change(connection, change):
                 raise VersionConflict(change.row.id, change.expected_version)
         if 0 < written < len(self._changes):
             # A part of it was there already: these changes never were one commit.
@@ -99,7 +101,7 @@ class Commit:
         return written > 0
 
 
-def _is_own(connection: apsw.Connection, change: AnyChange) -> bool:
+def _is_own_change(connection: apsw.Connection, change: AnyChange) -> bool:
     table = "tasks" if isinstance(change.row, TaskRow) else "jobs"
     # The table's name is one of two literals.
     sql = f"SELECT body ->> 'change_id' FROM {table} WHERE id = ?"
@@ -124,20 +126,20 @@ def _row_statement(change: AnyChange) -> Statement:
 def _task_values(row: TaskRow) -> tuple[Any, ...]:
     return (
         row.state,
-        codec.maybe_us(row.due_at),
-        codec.maybe_us(row.rung_at),
+        codec.optional_us(row.due_at),
+        codec.optional_us(row.enqueued_at),
         codec.to_us(row.lease.expires_at) if row.lease else None,
-        codec.maybe_us(row.finished_at),
+        codec.optional_us(row.finished_at),
         row.version,
         codec.body_to_json(row),
     )
 
 
 def _job_values(row: JobRow) -> tuple[Any, ...]:
-    ended, untold = len(row.ended), int(row.untold)
+    ended, untold = len(row.ended), int(row.end_unreported)
     return (row.state, len(row.intents), ended, untold, row.version, codec.to_json(row))
 
 
-def _ring_values(ring: Ring, now: datetime) -> tuple[Any, ...]:
-    body, visible = body_for(ring.task_id), codec.to_us(ring.at)
-    return (ring.queue, ring.priority, ring.task_id, body, codec.to_us(now), visible)
+def _enqueue_values(effect: Enqueue, now: datetime) -> tuple[Any, ...]:
+    body, visible = message_body(effect.task_id), codec.to_us(effect.at)
+    return (effect.queue, effect.priority, effect.task_id, body, codec.to_us(now), visible)

@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 
 import apsw
 
-from longshore.adapters.sqlite import opening
-from longshore.adapters.sqlite.bells import Bells, Topic
-from longshore.adapters.sqlite.failures import translated
+from longshore.adapters.shared.failpoints import reach
+from longshore.adapters.sqlite import store_file
+from longshore.adapters.sqlite.errors import translate_error
+from longshore.adapters.sqlite.notifier import Notifier, Topic
 from longshore.adapters.sqlite.statements import Bindings, Row, rows
-from longshore.adapters.sqlite.turnstile import Turnstile
-from longshore.adapters.sqlite.writer import Told, Work, Writer
-from longshore.failpoints import reach
+from longshore.adapters.sqlite.write_lock import WriteLock
+from longshore.adapters.sqlite.writer import DatabaseWriter, OnDone, Work
 from longshore.ports.clock import Clock
 
 ResultT = TypeVar("ResultT")
@@ -50,34 +50,34 @@ class Database:
         self.options = options
         self._closed = False
         folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-        reach("store.folder_made")
-        self.turnstile = Turnstile(folder)
+        reach("store.folder_created")
+        self.write_lock = WriteLock(folder)
         try:
-            with self.turnstile:
-                self.epoch = opening.prepare(folder, busy_timeout=options.busy_timeout)
+            with self.write_lock:
+                self.epoch = store_file.prepare(folder, busy_timeout=options.busy_timeout)
         except BaseException:
-            self.turnstile.close()
+            self.write_lock.close()
             raise
-        self._bells = Bells(folder, asyncio.get_running_loop())
-        self._point = self._connect_reader()
-        self._scan = self._connect_reader()
-        self._scanner = ThreadPoolExecutor(1, thread_name_prefix="longshore-reader")
-        self._writer = Writer(
-            self._connect_writer, self.turnstile, self._bells, group_limit=options.group_limit
+        self._notifier = Notifier(folder, asyncio.get_running_loop())
+        self._point_connection = self._connect_reader()
+        self._scan_connection = self._connect_reader()
+        self._reader_executor = ThreadPoolExecutor(1, thread_name_prefix="longshore-reader")
+        self._writer = DatabaseWriter(
+            self._connect_writer, self.write_lock, self._notifier, group_limit=options.group_limit
         )
 
     @property
     def path(self) -> Path:
         """The file itself."""
-        return self.folder / opening.FILE_NAME
+        return self.folder / store_file.FILE_NAME
 
     def _connect_writer(self) -> apsw.Connection:
-        connection = opening.connect(self.path, busy_timeout=self.options.busy_timeout)
+        connection = store_file.connect(self.path, busy_timeout=self.options.busy_timeout)
         connection.execute(f"PRAGMA wal_autocheckpoint={self.options.wal_pages}")
         return connection
 
     def _connect_reader(self) -> apsw.Connection:
-        connection = opening.connect(self.path, busy_timeout=self.options.busy_timeout)
+        connection = store_file.connect(self.path, busy_timeout=self.options.busy_timeout)
         connection.execute("PRAGMA query_only=ON")
         return connection
 
@@ -85,31 +85,31 @@ class Database:
         self,
         work: Work,
         *,
-        promised: bool = True,
+        durable: bool = True,
         topics: Collection[Topic] = (),
-        told: Told | None = None,
+        on_done: OnDone | None = None,
     ) -> asyncio.Future[Any]:
         """Run ``work`` in the writer's next group; see ``Writer``."""
-        return self._writer.write(work, promised=promised, topics=topics, told=told)
+        return self._writer.write(work, durable=durable, topics=topics, on_done=on_done)
 
     def point(self, sql: str, values: Bindings = ()) -> list[Row]:
         """Rows found by a key or at the edge of an index: a few, at once."""
         try:
-            return rows(self._point, sql, values)
+            return rows(self._point_connection, sql, values)
         except apsw.Error as error:
-            raise translated(error) from error
+            raise translate_error(error) from error
 
     async def scan(self, sql: str, values: Bindings = ()) -> list[Row]:
         """Rows that may take a while to find."""
-        return await self.in_reader(lambda: rows(self._scan, sql, values))
+        return await self.run_in_reader(lambda: rows(self._scan_connection, sql, values))
 
-    async def in_reader(self, read: Callable[[], ResultT]) -> ResultT:
+    async def run_in_reader(self, read: Callable[[], ResultT]) -> ResultT:
         """Run a blocking read on the reading thread."""
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._scanner, read)
+            return await loop.run_in_executor(self._reader_executor, read)
         except apsw.Error as error:
-            raise translated(error) from error
+            raise translate_error(error) from error
 
     async def wait_for(
         self,
@@ -117,7 +117,7 @@ class Database:
         look: Callable[[], ResultT | None],
         *,
         wait: timedelta,
-        pause: Callable[[], timedelta | None] = lambda: None,
+        next_change: Callable[[], timedelta | None] = lambda: None,
     ) -> ResultT | None:
         """What ``look`` finds, as soon as it finds something, or None after ``wait``.
 
@@ -125,7 +125,7 @@ class Database:
         after which looking again is worth it even if no bell rings.
         """
         deadline = self.clock.elapsed() + wait
-        with self._bells.listening(topic) as heard:
+        with self._notifier.subscribe(topic) as heard:
             while True:
                 heard.clear()
                 if (found := look()) is not None:
@@ -133,11 +133,13 @@ class Database:
                 left = deadline - self.clock.elapsed()
                 if left <= timedelta(0):
                     return None
-                await self._rest(heard, min(left, self.options.slow_poll, pause() or left))
+                await self._wait_for_wakeup(
+                    heard, min(left, self.options.slow_poll, next_change() or left)
+                )
 
-    async def _rest(self, heard: asyncio.Event, duration: timedelta) -> None:
+    async def _wait_for_wakeup(self, woken: asyncio.Event, duration: timedelta) -> None:
         sleeping = asyncio.ensure_future(self.clock.sleep(duration))
-        hearing = asyncio.ensure_future(heard.wait())
+        hearing = asyncio.ensure_future(woken.wait())
         try:
             await asyncio.wait((sleeping, hearing), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -150,9 +152,9 @@ class Database:
             return
         self._closed = True
         await self._writer.close()
-        self._scanner.shutdown(wait=True)
-        self._point.close()
-        self._scan.close()
-        self._bells.close()
-        self.turnstile.close()
+        self._reader_executor.shutdown(wait=True)
+        self._point_connection.close()
+        self._scan_connection.close()
+        self._notifier.close()
+        self.write_lock.close()
         reach("store.closed")

@@ -9,10 +9,10 @@ import apsw
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.statements import rows
-from longshore.core.definition import Definition
+from longshore.core.definitions.definition import Definition
 
 _NEWEST = (
-    "SELECT d.body FROM definitions AS d LEFT JOIN hidden_definitions AS h USING (tenant, name)"
+    "SELECT d.body FROM definitions AS d LEFT JOIN deleted_definitions AS h USING (tenant, name)"
     " WHERE d.tenant = ? AND d.name = ? AND d.version > coalesce(h.version, 0)"
     " ORDER BY d.version DESC LIMIT 1"
 )
@@ -58,7 +58,7 @@ class SqliteDefinitions:
     async def list(self, tenant: str) -> list[Definition]:
         found = await self._database.scan(
             "SELECT d.body, max(d.version) FROM definitions AS d"
-            " LEFT JOIN hidden_definitions AS h USING (tenant, name)"
+            " LEFT JOIN deleted_definitions AS h USING (tenant, name)"
             " WHERE d.tenant = ? AND d.version > coalesce(h.version, 0)"
             " GROUP BY d.name ORDER BY d.name",
             (tenant,),
@@ -70,7 +70,7 @@ class SqliteDefinitions:
             if not rows(connection, _NEWEST, (tenant, name)):
                 return False
             connection.execute(
-                "INSERT OR REPLACE INTO hidden_definitions (tenant, name, version)"
+                "INSERT OR REPLACE INTO deleted_definitions (tenant, name, version)"
                 " SELECT tenant, name, max(version) FROM definitions"
                 " WHERE tenant = ? AND name = ?",
                 (tenant, name),

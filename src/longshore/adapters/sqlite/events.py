@@ -13,15 +13,15 @@ from typing import Any
 import apsw
 
 from longshore.adapters.shared import codec
-from longshore.adapters.sqlite import event_pages
-from longshore.adapters.sqlite.bells import Topic
+from longshore.adapters.sqlite import event_queries
 from longshore.adapters.sqlite.database import Database
+from longshore.adapters.sqlite.notifier import Topic
 from longshore.adapters.sqlite.statements import Row, rows
-from longshore.core.cursors import cursor_to, place_of
 from longshore.core.events.codec import body_from_properties, properties_of
-from longshore.core.events.event import Context, Event, next_moment
-from longshore.core.events.kinds import moment_of, ms_of
+from longshore.core.events.event import Event, EventContext, next_moment
 from longshore.core.events.types import EntityType, EventBody
+from longshore.core.events.wire_values import from_ms, to_ms
+from longshore.core.text.cursors import decode_cursor, encode_cursor
 from longshore.errors import AlreadyExists
 from longshore.ports.events import Delivery
 from longshore.ports.pages import Page
@@ -42,7 +42,7 @@ def event_values(event: Event) -> tuple[Any, ...]:
         event.tenant,
         event.app,
         event.type,
-        ms_of(event.at),
+        to_ms(event.at),
         context.origin,
         context.source,
         context.worker_id,
@@ -60,9 +60,9 @@ def _event(row: Row) -> Event:
         tenant=tenant,
         app=app,
         sequence=sequence,
-        at=moment_of(at_ms),
+        at=from_ms(at_ms),
         body=body,
-        context=Context(origin=origin, source=source, worker_id=worker_id),
+        context=EventContext(origin=origin, source=source, worker_id=worker_id),
         overflow=overflow,
     )
 
@@ -98,7 +98,7 @@ class SqliteEventLog:
         app: str,
         entity_id: str,
         body: EventBody,
-        context: Context,
+        context: EventContext,
         now: datetime,
     ) -> Event:
         entity = f"{body.ENTITY.value}#{entity_id}"
@@ -117,7 +117,7 @@ class SqliteEventLog:
                 tenant=tenant,
                 app=app,
                 sequence=sequence + 1,
-                at=next_moment(now, None if at_ms is None else moment_of(at_ms)),
+                at=next_moment(now, None if at_ms is None else from_ms(at_ms)),
                 body=body,
                 context=context,
             )
@@ -156,14 +156,16 @@ class SqliteEventLog:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Event]:
-        after = place_of("events", cursor, (int,))[0] if cursor else 0
+        after = decode_cursor("events", cursor, (int,))[0] if cursor else 0
         asked = {"app": app, "type": event_type, "entity": entity, "job": job_id}
-        near_end = self.last_position() - after <= event_pages.NEAR
-        sql = event_pages.statement(f"position, {_FIELDS}", asked, near_end=near_end)
+        near_end = self.last_position() - after <= event_queries.NEAR_END_POSITIONS
+        sql = event_queries.statement(f"position, {_FIELDS}", asked, near_end=near_end)
         values = {**asked, "tenant": tenant, "after": after, "limit": limit + 1}
         found = await self._database.scan(sql, values)
         items = tuple(_event(row[1:]) for row in found[:limit])
-        return Page(items, cursor_to("events", found[limit - 1][0]) if len(found) > limit else None)
+        return Page(
+            items, encode_cursor("events", found[limit - 1][0]) if len(found) > limit else None
+        )
 
     def last_position(self) -> int:
         """Where the log ends now."""
@@ -179,7 +181,7 @@ class SqliteEventBus:
         self._database = database
         self._log = log
         # Looked at and not wanted, by consumer and types; saves looking again.
-        self._passed: dict[tuple[str, ...], int] = {}
+        self._skipped_to: dict[tuple[str, ...], int] = {}
 
     async def publish(self, events: Sequence[Event]) -> list[Event]:
         refused = []
@@ -201,7 +203,7 @@ class SqliteEventBus:
     def _next(self, consumer: str, types: list[str], limit: int) -> Delivery | None:
         saved = self._database.point("SELECT position FROM cursors WHERE consumer = ?", (consumer,))
         asked = (consumer, *types)
-        after = max(saved[0][0] if saved else 0, self._passed.get(asked, 0))
+        after = max(saved[0][0] if saved else 0, self._skipped_to.get(asked, 0))
         last = self._log.last_position()
         places = ",".join("?" * len(types))
         # Only the number of question marks varies.
@@ -211,7 +213,7 @@ class SqliteEventBus:
         )
         found = self._database.point(sql, (after, last, *types, limit))
         if not found:
-            self._passed[asked] = last
+            self._skipped_to[asked] = last
             return None
         receipt = found[-1][0] if len(found) == limit else last
         return Delivery(events=tuple(_event(row[1:]) for row in found), receipt=str(receipt))
@@ -227,4 +229,4 @@ class SqliteEventBus:
             )
 
         # Not promised: after a power loss the consumer hears a little twice.
-        await self._database.write(work, promised=False)
+        await self._database.write(work, durable=False)

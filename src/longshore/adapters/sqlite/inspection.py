@@ -13,14 +13,14 @@ from pathlib import Path
 import apsw
 
 from longshore.adapters.shared import codec
-from longshore.adapters.sqlite import opening
+from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.statements import rows
-from longshore.core.events.kinds import moment_of
-from longshore.ports.inspection import StoreFacts
-from longshore.ports.queue import Depth
+from longshore.core.events.wire_values import from_ms
+from longshore.core.inspection import StoreFacts
+from longshore.ports.task_queue import QueueDepth
 
 # Older ones, also the one in many a Python, can damage a WAL with two writers.
-OLDEST_TRUSTED = (3, 51, 3)
+MIN_SQLITE_VERSION = (3, 51, 3)
 _BUSY_TIMEOUT = timedelta(seconds=5)
 _DEPTHS = (
     "SELECT queue, sum(ready), sum(hidden), sum(dead) FROM ("
@@ -29,49 +29,51 @@ _DEPTHS = (
 )
 
 
-def exists(folder: Path) -> bool:
+def store_exists(folder: Path) -> bool:
     """Whether something has been stored in the folder before."""
-    return (folder / opening.FILE_NAME).is_file()
+    return (folder / store_file.FILE_NAME).is_file()
 
 
-def examine(folder: Path, *, now: datetime) -> StoreFacts:
+def inspect_store(folder: Path, *, now: datetime) -> StoreFacts:
     """Everything that can be told about the store in ``folder``."""
     version = apsw.sqlite_lib_version()
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
-    kind = opening.file_system_of(nearest)
+    kind = store_file.file_system_of(nearest)
     facts = StoreFacts(
-        at=now,
+        inspected_at=now,
         engine=f"SQLite {version}",
         engine_path=apsw.__file__ or "built in",
-        engine_trusted=tuple(int(part) for part in version.split(".")) >= OLDEST_TRUSTED,
+        engine_trusted=tuple(int(part) for part in version.split(".")) >= MIN_SQLITE_VERSION,
         folder=folder,
-        exists=exists(folder),
+        exists=store_exists(folder),
         file_system=kind,
-        local=kind not in opening.NETWORK_FILE_SYSTEMS,
-        known_schema=opening.migrations()[-1][0],
+        local=kind not in store_file.NETWORK_FILE_SYSTEMS,
+        supported_schema=store_file.migrations()[-1][0],
     )
     if not facts.exists:
         return facts
-    facts = replace(facts, size_bytes=_size(folder), stale_bells=_stale_bells(folder / "bells"))
+    facts = replace(
+        facts, size_bytes=_size(folder), stale_wakeups=_count_stale_pipes(folder / "wakeups")
+    )
     try:
-        return _opened(facts, folder / opening.FILE_NAME)
+        return _inspect_file(facts, folder / store_file.FILE_NAME)
     except apsw.Error as error:
         return replace(facts, damage=str(error))
 
 
-def _opened(facts: StoreFacts, path: Path) -> StoreFacts:
-    connection = opening.connect(path, busy_timeout=_BUSY_TIMEOUT, read_only=True)
+def _inspect_file(facts: StoreFacts, path: Path) -> StoreFacts:
+    connection = store_file.connect(path, busy_timeout=_BUSY_TIMEOUT, read_only=True)
     try:
-        if opening.pragma(connection, "application_id") != opening.APPLICATION_ID:
+        if store_file.pragma(connection, "application_id") != store_file.APPLICATION_ID:
             return replace(facts, damage="it is a SQLite file of another program")
-        schema = opening.pragma(connection, "user_version")
+        schema = store_file.pragma(connection, "user_version")
         found = [str(row[0]) for row in rows(connection, "PRAGMA quick_check(5)")]
         damage = None if found == ["ok"] else "; ".join(found)
-        if damage or schema != facts.known_schema:
+        if damage or schema != facts.supported_schema:
             return replace(facts, schema=schema, damage=damage)
-        depths = rows(connection, _DEPTHS, (codec.to_us(facts.at),))
+        depths = rows(connection, _DEPTHS, (codec.to_us(facts.inspected_at),))
         queues = tuple(
-            (str(name), Depth(ready=ready, hidden=hidden, dead=dead))
+            (str(name), QueueDepth(ready=ready, hidden=hidden, dead_letters=dead))
             for name, ready, hidden, dead in depths
         )
         newest = rows(connection, "SELECT at_ms FROM events ORDER BY position DESC LIMIT 1")
@@ -79,7 +81,7 @@ def _opened(facts: StoreFacts, path: Path) -> StoreFacts:
             facts,
             schema=schema,
             queues=queues,
-            newest_at=moment_of(newest[0][0]) if newest else None,
+            last_event_at=from_ms(newest[0][0]) if newest else None,
         )
     finally:
         connection.close()
@@ -90,7 +92,7 @@ def _size(folder: Path) -> int:
     return sum(path.lstat().st_size for path in files if path.exists())
 
 
-def _stale_bells(folder: Path) -> int:
+def _count_stale_pipes(folder: Path) -> int:
     """How many bells nobody listens to any more; the next commit removes them."""
     if not folder.is_dir():
         return 0

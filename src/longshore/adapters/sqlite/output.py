@@ -8,9 +8,9 @@ from datetime import timedelta
 import apsw
 
 from longshore.adapters.shared import codec
-from longshore.adapters.sqlite.bells import Topic
 from longshore.adapters.sqlite.database import Database
-from longshore.ports.output import START, OutputEntry, Place, Stream
+from longshore.adapters.sqlite.notifier import Topic
+from longshore.ports.output import OUTPUT_START, OutputChunk, OutputPosition, Stream
 
 _INSERT = (
     "INSERT INTO output (task_id, attempt, sequence, at_us, stream, last, data)"
@@ -24,7 +24,7 @@ class SqliteOutputLog:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def append(self, task_id: str, entries: Sequence[OutputEntry]) -> None:
+    async def append(self, task_id: str, chunks: Sequence[OutputChunk]) -> None:
         values = [
             (
                 task_id,
@@ -35,25 +35,25 @@ class SqliteOutputLog:
                 entry.last,
                 entry.data,
             )
-            for entry in entries
+            for entry in chunks
         ]
 
         def work(connection: apsw.Connection) -> None:
             connection.executemany(_INSERT, values)
 
         # Not promised by itself: the outcome that names the last sequence is, and it comes later.
-        await self._database.write(work, promised=False, topics=(Topic.OUTPUT,))
+        await self._database.write(work, durable=False, topics=(Topic.OUTPUT,))
 
     async def read(
-        self, task_id: str, *, after: Place = START, limit: int = 1000
-    ) -> list[OutputEntry]:
+        self, task_id: str, *, after: OutputPosition = OUTPUT_START, limit: int = 1000
+    ) -> list[OutputChunk]:
         found = await self._database.scan(
             "SELECT attempt, sequence, at_us, stream, last, data FROM output WHERE task_id = ?"
             " AND (attempt, sequence) > (?, ?) ORDER BY attempt, sequence LIMIT ?",
             (task_id, after.attempt, after.sequence, limit),
         )
         return [
-            OutputEntry(
+            OutputChunk(
                 attempt=attempt,
                 sequence=sequence,
                 at=codec.from_us(at_us),
@@ -64,7 +64,9 @@ class SqliteOutputLog:
             for attempt, sequence, at_us, stream, last, data in found
         ]
 
-    async def wait(self, task_id: str, *, after: Place, wait: timedelta) -> bool:
+    async def wait_for_output(
+        self, task_id: str, *, after: OutputPosition, timeout: timedelta
+    ) -> bool:
         def look() -> bool | None:
             found = self._database.point(
                 "SELECT 1 FROM output WHERE task_id = ? AND (attempt, sequence) > (?, ?) LIMIT 1",
@@ -72,4 +74,4 @@ class SqliteOutputLog:
             )
             return True if found else None
 
-        return await self._database.wait_for(Topic.OUTPUT, look, wait=wait) is not None
+        return await self._database.wait_for(Topic.OUTPUT, look, wait=timeout) is not None

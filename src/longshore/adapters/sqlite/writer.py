@@ -30,51 +30,51 @@ from typing import Any
 
 import apsw
 
-from longshore.adapters.sqlite.bells import Bells, Topic
-from longshore.adapters.sqlite.failures import not_done, translated
-from longshore.adapters.sqlite.turnstile import Turnstile
+from longshore.adapters.shared.failpoints import reach
+from longshore.adapters.sqlite.errors import not_written, translate_error
+from longshore.adapters.sqlite.notifier import Notifier, Topic
+from longshore.adapters.sqlite.write_lock import WriteLock
 from longshore.errors import BackendUnavailable, OutcomeUnknown
-from longshore.failpoints import reach
 
 logger = logging.getLogger(__name__)
 
 EXIT_CODE_WITHOUT_WRITER = 5  # the command line's code for a store that cannot be used
 
 Work = Callable[[apsw.Connection], Any]
-Told = Callable[[BaseException | None], None]
+OnDone = Callable[[BaseException | None], None]
 
 
 @dataclass(slots=True)
 class _Item:
     work: Work
-    promised: bool
+    durable: bool
     topics: Collection[Topic]
-    answer: asyncio.Future[Any]
-    told: Told | None
+    future: asyncio.Future[Any]
+    on_done: OnDone | None
     result: Any = None
     error: BaseException | None = None
 
 
-class Writer:
+class DatabaseWriter:
     """Takes pieces of work from the event loop, answers when they are committed."""
 
     def __init__(
         self,
         connect: Callable[[], apsw.Connection],
-        turnstile: Turnstile,
-        bells: Bells,
+        write_lock: WriteLock,
+        notifier: Notifier,
         *,
         group_limit: int,
     ) -> None:
         self._connect = connect
         self._connection: apsw.Connection | None = connect()
-        self._full = True
-        self._turnstile = turnstile
-        self._bells = bells
+        self._synchronous_full = True
+        self._write_lock = write_lock
+        self._notifier = notifier
         self._group_limit = group_limit
         self._loop = asyncio.get_running_loop()
-        self._arriving: list[_Item] = []
-        self._arrived: queue.SimpleQueue[list[_Item] | None] = queue.SimpleQueue()
+        self._pending: list[_Item] = []
+        self._batches: queue.SimpleQueue[list[_Item] | None] = queue.SimpleQueue()
         self._closed = False
         self._wakeup_failed = False
         self._thread = threading.Thread(target=self._run, name="longshore-writer", daemon=True)
@@ -84,9 +84,9 @@ class Writer:
         self,
         work: Work,
         *,
-        promised: bool = True,
+        durable: bool = True,
         topics: Collection[Topic] = (),
-        told: Told | None = None,
+        on_done: OnDone | None = None,
     ) -> asyncio.Future[Any]:
         """Run ``work`` in the next group; the answer comes when the group is committed.
 
@@ -97,24 +97,24 @@ class Writer:
             message = "the database is closed"
             raise BackendUnavailable(message)
         answer: asyncio.Future[Any] = self._loop.create_future()
-        if not self._arriving:
+        if not self._pending:
             # Handed over when this turn of the loop is done: callers that were answered together
             # ask again together, and the two threads take turns instead of fighting over the GIL.
-            self._loop.call_soon(self._hand_over)
-        self._arriving.append(_Item(work, promised, topics, answer, told))
+            self._loop.call_soon(self._flush_pending)
+        self._pending.append(_Item(work, durable, topics, answer, on_done))
         return answer
 
-    def _hand_over(self) -> None:
-        if self._arriving:
-            self._arrived.put(self._arriving)
-            self._arriving = []
+    def _flush_pending(self) -> None:
+        if self._pending:
+            self._batches.put(self._pending)
+            self._pending = []
 
     async def close(self) -> None:
         """Commit what has arrived, then end the thread."""
         if not self._closed:
             self._closed = True
-            self._hand_over()
-            self._arrived.put(None)
+            self._flush_pending()
+            self._batches.put(None)
             await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
@@ -131,8 +131,8 @@ class Writer:
             for start in range(0, len(arrived), self._group_limit):
                 group = arrived[start : start + self._group_limit]
                 self._commit(group)
-                self._deliver(group)
-        self._abandon()
+                self._notify(group)
+        self._discard_connection()
 
     def _end_process(self, error: BaseException) -> None:
         """End the process: without this thread nothing is stored, and every caller would hang."""
@@ -145,42 +145,42 @@ class Writer:
 
     def _take_all(self) -> tuple[list[_Item], bool]:
         """Everything that has arrived, waiting for the first; and whether more may come."""
-        batch = self._arrived.get()
+        batch = self._batches.get()
         taken: list[_Item] = []
         while batch is not None:
             taken += batch
             try:
-                batch = self._arrived.get_nowait()
+                batch = self._batches.get_nowait()
             except queue.Empty:
                 return taken, True
         return taken, False
 
     def _commit(self, group: list[_Item]) -> None:
         try:
-            with self._turnstile:
-                reach("write.turn_taken")
+            with self._write_lock:
+                reach("write.locked")
                 connection = self._connection = self._connection or self._connect()
-                self._set_synchronous(connection, full=any(item.promised for item in group))
+                self._set_synchronous(connection, full=any(item.durable for item in group))
                 connection.execute("BEGIN IMMEDIATE")
                 reach("write.group_begun")
-                if not all(self._tried(connection, item) for item in group):
+                if not all(self._run_in_group(connection, item) for item in group):
                     connection.execute("ROLLBACK")
                     connection.execute("BEGIN IMMEDIATE")
                     for item in group:
-                        self._try_alone(connection, item)
-                self._end(connection, group)
+                        self._run_in_savepoint(connection, item)
+                self._commit_transaction(connection, group)
         # The edge of the thread: whatever went wrong before the commit, nothing was written, and
         # the next group must find the thread alive.
         except Exception as error:  # noqa: BLE001
-            self._fail(group, not_done(error))
-            self._abandon()
+            self._fail(group, not_written(error))
+            self._discard_connection()
 
     def _set_synchronous(self, connection: apsw.Connection, *, full: bool) -> None:
-        if full is not self._full:
+        if full is not self._synchronous_full:
             connection.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
-            self._full = full
+            self._synchronous_full = full
 
-    def _tried(self, connection: apsw.Connection, item: _Item) -> bool:
+    def _run_in_group(self, connection: apsw.Connection, item: _Item) -> bool:
         """Run a piece of work without a net; False if it failed half way.
 
         A refusal before anything was written, which is the usual one, leaves nothing to undo.
@@ -194,11 +194,11 @@ class Writer:
                 raise
             if connection.total_changes() != before:
                 return False
-            item.error = translated(error)
+            item.error = translate_error(error)
         reach("write.item_written")
         return True
 
-    def _try_alone(self, connection: apsw.Connection, item: _Item) -> None:
+    def _run_in_savepoint(self, connection: apsw.Connection, item: _Item) -> None:
         """Run a piece of work in a savepoint: if it fails half way, it is undone alone."""
         item.result, item.error = None, None
         connection.execute("SAVEPOINT item")
@@ -208,10 +208,10 @@ class Writer:
             if not connection.in_transaction:
                 raise
             connection.execute("ROLLBACK TO item")
-            item.error = translated(error)
+            item.error = translate_error(error)
         connection.execute("RELEASE item")
 
-    def _end(self, connection: apsw.Connection, group: list[_Item]) -> None:
+    def _commit_transaction(self, connection: apsw.Connection, group: list[_Item]) -> None:
         try:
             reach("write.committing")
             connection.execute("COMMIT")
@@ -220,27 +220,27 @@ class Writer:
             unknown = OutcomeUnknown("the commit failed; what was written must be read again")
             unknown.__cause__ = error
             self._fail(group, unknown)
-            self._abandon()
+            self._discard_connection()
 
     def _fail(self, group: list[_Item], error: BaseException) -> None:
         for item in group:
             item.error = item.error or error
 
-    def _abandon(self) -> None:
+    def _discard_connection(self) -> None:
         """Forget the connection: what it believes may not be so. The next group opens the file."""
         if self._connection is not None:
             with contextlib.suppress(apsw.Error):
                 self._connection.close(force=True)
         self._connection = None
-        self._full = True
+        self._synchronous_full = True
 
-    def _deliver(self, group: list[_Item]) -> None:
+    def _notify(self, group: list[_Item]) -> None:
         topics = tuple({topic: None for item in group if not item.error for topic in item.topics})
         if topics:
             self._wake_others(topics)
         # The loop may be gone when a program ends without closing: then nobody waits.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._answer, group, topics)
+            self._loop.call_soon_threadsafe(self._resolve_futures, group, topics)
 
     def _wake_others(self, topics: tuple[Topic, ...]) -> None:
         """Wake other processes; an error is logged, once until it works again.
@@ -248,9 +248,9 @@ class Writer:
         The commit is done and they poll as well, so an error here must not reach the caller.
         """
         try:
-            reach("write.ringing")
-            self._bells.ring_elsewhere(topics)
-            reach("write.rung")
+            reach("write.waking")
+            self._notifier.wake_others(topics)
+            reach("write.woken")
         except Exception:
             if not self._wakeup_failed:
                 logger.warning("sqlite.wakeup_failed", exc_info=True)
@@ -258,14 +258,14 @@ class Writer:
         else:
             self._wakeup_failed = False
 
-    def _answer(self, group: list[_Item], topics: tuple[Topic, ...]) -> None:
+    def _resolve_futures(self, group: list[_Item], topics: tuple[Topic, ...]) -> None:
         for item in group:
-            if item.told is not None:
-                item.told(item.error)
-            if item.answer.done():
+            if item.on_done is not None:
+                item.on_done(item.error)
+            if item.future.done():
                 continue
             if item.error is not None:
-                item.answer.set_exception(item.error)
+                item.future.set_exception(item.error)
             else:
-                item.answer.set_result(item.result)
-        self._bells.ring_here(topics)
+                item.future.set_result(item.result)
+        self._notifier.wake_local(topics)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 _ELAPSED_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 # The event loop's clock stands still while the machine sleeps. Whoever naps for short spans and
 # looks again finds out soon after the machine has woken.
-_LONGEST_NAP = timedelta(seconds=5)
+_MAX_SLEEP = timedelta(seconds=5)
 
 
 class SystemClock:
@@ -27,4 +27,4 @@ class SystemClock:
         await asyncio.sleep(0)
         # Time itself is what is waited for: there is no event to wait on instead.
         while (left := end - self.elapsed()) > timedelta(0):  # noqa: ASYNC110
-            await asyncio.sleep(min(left, _LONGEST_NAP).total_seconds())
+            await asyncio.sleep(min(left, _MAX_SLEEP).total_seconds())

@@ -11,21 +11,21 @@ from pathlib import Path
 
 from longshore.errors import ConfigurationError
 
-NAME = "api-key"
+FILE_NAME = "api-key"
 _MODE = 0o600
-_OTHERS = 0o077
-_LONGEST_BYTES = 4096
+_GROUP_AND_OTHERS = 0o077
+_MAX_BYTES = 4096
 
 
-def own_key(folder: Path, make: Callable[[], str]) -> str:
+def ensure_key(folder: Path, make: Callable[[], str]) -> str:
     """The key in the folder's file; made if there is none. Whoever is second gets the first's.
 
     Raises:
         ConfigurationError: others can read the file, or it holds no key.
     """
-    path = folder / NAME
+    path = folder / FILE_NAME
     while (text := read_key(folder)) is None:
-        draft = folder / f".{NAME}-{os.getpid()}-{secrets.token_hex(4)}"
+        draft = folder / f".{FILE_NAME}-{os.getpid()}-{secrets.token_hex(4)}"
         try:
             _write(draft, make())
             # Whole or not at all, and never over what is there.
@@ -43,14 +43,14 @@ def read_key(folder: Path) -> str | None:
     Raises:
         ConfigurationError: others can read the file, or it holds no key.
     """
-    path = folder / NAME
+    path = folder / FILE_NAME
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            text = file.read(_LONGEST_BYTES).decode(errors="replace").strip()
+            text = file.read(_MAX_BYTES).decode(errors="replace").strip()
     except FileNotFoundError:
         return None
-    if mode & _OTHERS:
+    if mode & _GROUP_AND_OTHERS:
         problem = f"{path} can be read by others: `chmod 600 {path}`, and make a new key"
         raise ConfigurationError([problem])
     if not text or not text.isascii():

@@ -7,13 +7,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-_GROUPS = Path("/sys/fs/cgroup")
-_OWN_GROUPS = Path("/proc/self/cgroup")
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
-def machine_memory(groups: Path = _GROUPS, own_groups: Path = _OWN_GROUPS) -> int | None:
+def machine_memory(
+    cgroup_root: Path = _CGROUP_ROOT, own_cgroups: Path = _OWN_CGROUPS
+) -> int | None:
     """Bytes; None where the system does not tell."""
-    return min((*_physical(), *_limits(groups, own_groups)), default=None)
+    return min((*_physical(), *_cgroup_limits(cgroup_root, own_cgroups)), default=None)
 
 
 def _physical() -> Iterator[int]:
@@ -21,7 +23,7 @@ def _physical() -> Iterator[int]:
         yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _limits(groups: Path, own_groups: Path) -> Iterator[int]:
+def _cgroup_limits(groups: Path, own_groups: Path) -> Iterator[int]:
     """Of this process's control group and of all above it, of either kind of groups."""
     with contextlib.suppress(OSError):
         for line in own_groups.read_text().splitlines():

@@ -13,31 +13,31 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from longshore.core.agents.prompts import Sources, problems_of_template
-from longshore.core.agents.repositories import checked_ref, read_address
+from longshore.core.agents.prompts import PromptSources, template_problems
+from longshore.core.agents.repositories import parse_address, validate_ref
 from longshore.core.budgets import NO_BUDGET, Budget, read_budget
-from longshore.core.dag import Problem
-from longshore.core.durations import format_duration, parse_duration
 from longshore.core.ids import is_name
+from longshore.core.jobs.dag import Problem
+from longshore.core.text.durations import format_duration, parse_duration
 
 DEFAULT_TURNS: Final = 30
 DEFAULT_TIMEOUT: Final = timedelta(minutes=5)
-SHORTEST_TIMEOUT: Final = timedelta(seconds=1)
-LONGEST_TIMEOUT: Final = timedelta(minutes=15)
+MIN_TIMEOUT: Final = timedelta(seconds=1)
+MAX_TIMEOUT: Final = timedelta(minutes=15)
 RESULT_FILE: Final = "task-result.json"
-ONLY_STEP: Final = "task"
-BYPASS: Final = "bypassPermissions"
-PERMISSION_MODES: Final = ("dontAsk", "default", "acceptEdits", "plan", BYPASS)
+DEFAULT_STEP: Final = "task"
+BYPASS_PERMISSIONS: Final = "bypassPermissions"
+PERMISSION_MODES: Final = ("dontAsk", "default", "acceptEdits", "plan", BYPASS_PERMISSIONS)
 
-_MOST_STEPS = 50
-_MOST_TURNS = 1_000
-_MOST_TOOLS = 200
-_LONGEST_TEXT = 100_000
-_LONGEST_NAME = 200
+_MAX_STEPS = 50
+_MAX_TURNS = 1_000
+_MAX_TOOLS = 200
+_MAX_TEXT_CHARACTERS = 100_000
+_MAX_NAME_CHARACTERS = 200
 # A name, and what of it is allowed: Bash(git diff *).
 _TOOL = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,127}(\([^()\n]{1,500}\))?")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_STARTING = timedelta(seconds=60)
+_START_TIME = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,19 +84,19 @@ class AgentPlan:
     budget: Budget = NO_BUDGET  # of the whole task, in all its attempts
 
     @property
-    def time(self) -> timedelta:
+    def max_duration(self) -> timedelta:
         """What an attempt needs at most: its steps, and starting."""
-        return sum((step.timeout for step in self.steps), _STARTING)
+        return sum((step.timeout for step in self.steps), _START_TIME)
 
 
 def read_plan(options: Mapping[str, Any]) -> tuple[AgentPlan | None, list[Problem]]:
     """The plan that the options of a definition describe, and everything that is wrong with it."""
-    reader = _Reader()
+    reader = _PlanReader()
     plan = reader.plan(options)
     return (None if reader.problems else plan), reader.problems
 
 
-def problems_of_time(plan: AgentPlan, timeout: timedelta | None) -> list[Problem]:
+def timeout_problems(plan: AgentPlan, timeout: timedelta | None) -> list[Problem]:
     """Whether an attempt's time is enough for all of its steps."""
     needed = sum((step.timeout for step in plan.steps), timedelta())
     if timeout is None or timeout >= needed:
@@ -108,22 +108,22 @@ def problems_of_time(plan: AgentPlan, timeout: timedelta | None) -> list[Problem
     return [Problem(path="timeout", message=message)]
 
 
-_SHARED = ("outputSchema", "outputFile", "maxTurns", "tools", "timeout")
-_OF_STEP = ("name", "prompt", "budget", *_SHARED)
-_OF_PLAN = (
+_SHARED_FIELDS = ("outputSchema", "outputFile", "maxTurns", "tools", "timeout")
+_STEP_FIELDS = ("name", "prompt", "budget", *_SHARED_FIELDS)
+_PLAN_FIELDS = (
     *("role", "prompt", "steps", "checks", "model", "fallbackModel", "permissionMode"),
-    *("mcpServers", "folder", "repository", "sandbox", "budget", *_SHARED),
+    *("mcpServers", "folder", "repository", "sandbox", "budget", *_SHARED_FIELDS),
 )
 
 
-class _Reader:
+class _PlanReader:
     """Reads options and remembers what is wrong with them."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
 
     def plan(self, options: Mapping[str, Any]) -> AgentPlan:
-        self._only(options, _OF_PLAN, "")
+        self._check_fields(options, _PLAN_FIELDS, "")
         return AgentPlan(
             steps=self._steps(options),
             role=self._get(options, "role", "", _text, ""),
@@ -143,14 +143,14 @@ class _Reader:
     def _steps(self, options: Mapping[str, Any]) -> tuple[AgentStep, ...]:
         given = options.get("steps")
         if given is None:
-            known = {name: options[name] for name in ("prompt", *_SHARED) if name in options}
-            return (self._step({"name": ONLY_STEP, **known}, "", earlier=()),)
-        if not isinstance(given, list) or not 1 <= len(given) <= _MOST_STEPS:
-            self._add("steps", f"expected a list of 1 to {_MOST_STEPS} steps")
+            known = {name: options[name] for name in ("prompt", *_SHARED_FIELDS) if name in options}
+            return (self._step({"name": DEFAULT_STEP, **known}, "", earlier=()),)
+        if not isinstance(given, list) or not 1 <= len(given) <= _MAX_STEPS:
+            self._add("steps", f"expected a list of 1 to {_MAX_STEPS} steps")
             return ()
         if "prompt" in options:
             self._add("prompt", "expected either 'prompt' or 'steps', each of which has its own")
-        shared = {name: options[name] for name in _SHARED if name in options}
+        shared = {name: options[name] for name in _SHARED_FIELDS if name in options}
         steps: list[AgentStep] = []
         for index, one in enumerate(given):
             path = f"steps[{index}]"
@@ -162,36 +162,38 @@ class _Reader:
             if step.name in earlier:
                 self._add(_at(path, "name"), f"{step.name!r} is there twice")
             elif any(step.output_file == other.output_file for other in steps):
-                step = self._own_file(step, one, path)
+                step = self._assign_file(step, one, path)
             steps.append(step)
         return tuple(steps)
 
-    def _own_file(self, step: AgentStep, given: Mapping[str, Any], path: str) -> AgentStep:
-        if "outputFile" in given:
+    def _assign_file(self, step: AgentStep, document: Mapping[str, Any], path: str) -> AgentStep:
+        if "outputFile" in document:
             self._add(_at(path, "outputFile"), f"{step.output_file!r} is another step's too")
         return replace(step, output_file=f"{step.name}.json")
 
-    def _step(self, given: Mapping[str, Any], path: str, *, earlier: tuple[str, ...]) -> AgentStep:
-        self._only(given, _OF_STEP, path)
-        name = given.get("name")
+    def _step(
+        self, document: Mapping[str, Any], path: str, *, earlier: tuple[str, ...]
+    ) -> AgentStep:
+        self._check_fields(document, _STEP_FIELDS, path)
+        name = document.get("name")
         if not is_name(name):
             self._add(_at(path, "name"), "expected a name of 1 to 64 letters, digits, '-' and '_'")
-        prompt = self._get(given, "prompt", path, _text, None)
+        prompt = self._get(document, "prompt", path, _text, None)
         if prompt is None:
-            if "prompt" not in given:
+            if "prompt" not in document:
                 self._add(_at(path, "prompt"), "missing: say what the agent has to do")
         else:
-            for problem in problems_of_template(prompt, Sources(steps=earlier)):
+            for problem in template_problems(prompt, PromptSources(steps=earlier)):
                 self._add(_at(path, "prompt"), problem)
         return AgentStep(
             name=str(name),
             prompt=prompt or "",
-            output_schema=self._get(given, "outputSchema", path, _schema, None),
-            output_file=self._get(given, "outputFile", path, _file, RESULT_FILE),
-            max_turns=self._get(given, "maxTurns", path, _turns, DEFAULT_TURNS),
-            tools=self._get(given, "tools", path, _tools, ()),
-            timeout=self._get(given, "timeout", path, _timeout, DEFAULT_TIMEOUT),
-            budget=self._get(given, "budget", path, read_budget, NO_BUDGET),
+            output_schema=self._get(document, "outputSchema", path, _schema, None),
+            output_file=self._get(document, "outputFile", path, _file, RESULT_FILE),
+            max_turns=self._get(document, "maxTurns", path, _turns, DEFAULT_TURNS),
+            tools=self._get(document, "tools", path, _tools, ()),
+            timeout=self._get(document, "timeout", path, _timeout, DEFAULT_TIMEOUT),
+            budget=self._get(document, "budget", path, read_budget, NO_BUDGET),
         )
 
     def _repository(self, options: Mapping[str, Any]) -> Repository | None:
@@ -203,7 +205,7 @@ class _Reader:
         if not isinstance(given, Mapping) or not isinstance(given.get("url"), str):
             self._add("repository", "expected an address, or an object with 'url' and 'ref'")
             return None
-        self._only(given, ("url", "ref"), "repository")
+        self._check_fields(given, ("url", "ref"), "repository")
         if options.get("folder") is not None:
             self._add("folder", "expected either 'folder' or 'repository'")
         ref = self._get(given, "ref", "repository", _ref, None)
@@ -212,13 +214,13 @@ class _Reader:
 
     def _get(
         self,
-        given: Mapping[str, Any],
+        document: Mapping[str, Any],
         name: str,
         path: str,
         read: Callable[[Any], Any],
         default: Any,
     ) -> Any:
-        value = given.get(name)
+        value = document.get(name)
         if value is None:
             return default
         try:
@@ -227,10 +229,12 @@ class _Reader:
             self._add(_at(path, name), str(error))
             return default
 
-    def _only(self, given: Mapping[str, Any], known: tuple[str, ...], path: str) -> None:
-        for name in given:
-            if name not in known:
-                expected = ", ".join(known)
+    def _check_fields(
+        self, document: Mapping[str, Any], allowed: tuple[str, ...], path: str
+    ) -> None:
+        for name in document:
+            if name not in allowed:
+                expected = ", ".join(allowed)
                 self._add(_at(path, str(name)[:64]), f"unknown; expected some of {expected}")
 
     def _add(self, path: str, message: str) -> None:
@@ -242,18 +246,18 @@ def _at(path: str, name: str) -> str:
 
 
 def _ref(value: Any) -> str:
-    return checked_ref(_label(value))
+    return validate_ref(_label(value))
 
 
 def _address(value: str) -> str:
     # Whether one of this machine is allowed, the worker knows.
-    read_address(value, local=True)
+    parse_address(value, local=True)
     return value
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or len(value) > _LONGEST_TEXT:
-        message = f"expected text of 1 to {_LONGEST_TEXT:,} characters"
+    if not isinstance(value, str) or not value.strip() or len(value) > _MAX_TEXT_CHARACTERS:
+        message = f"expected text of 1 to {_MAX_TEXT_CHARACTERS:,} characters"
         raise ValueError(message)
     return value
 
@@ -268,8 +272,8 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _label(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or len(value) > _LONGEST_NAME:
-        message = f"expected a name of 1 to {_LONGEST_NAME} characters"
+    if not isinstance(value, str) or not value.strip() or len(value) > _MAX_NAME_CHARACTERS:
+        message = f"expected a name of 1 to {_MAX_NAME_CHARACTERS} characters"
         raise ValueError(message)
     return value
 
@@ -321,8 +325,8 @@ def _file(value: Any) -> str:
 
 
 def _turns(value: Any) -> int:
-    if type(value) is not int or not 1 <= value <= _MOST_TURNS:
-        message = f"expected a whole number from 1 to {_MOST_TURNS}"
+    if type(value) is not int or not 1 <= value <= _MAX_TURNS:
+        message = f"expected a whole number from 1 to {_MAX_TURNS}"
         raise ValueError(message)
     return value
 
@@ -330,7 +334,7 @@ def _turns(value: Any) -> int:
 def _tools(value: Any) -> tuple[str, ...]:
     if (
         not isinstance(value, list)
-        or len(value) > _MOST_TOOLS
+        or len(value) > _MAX_TOOLS
         or not all(isinstance(tool, str) and _TOOL.fullmatch(tool) for tool in value)
     ):
         message = (
@@ -342,10 +346,9 @@ def _tools(value: Any) -> tuple[str, ...]:
 
 def _timeout(value: Any) -> timedelta:
     timeout = parse_duration(value)
-    if not SHORTEST_TIMEOUT <= timeout <= LONGEST_TIMEOUT:
+    if not MIN_TIMEOUT <= timeout <= MAX_TIMEOUT:
         message = (
-            f"expected a time from {format_duration(SHORTEST_TIMEOUT)}"
-            f" to {format_duration(LONGEST_TIMEOUT)}"
+            f"expected a time from {format_duration(MIN_TIMEOUT)} to {format_duration(MAX_TIMEOUT)}"
         )
         raise ValueError(message)
     return timeout

@@ -3,7 +3,7 @@
 The figures and the rules are those of the agent's own command line (2.1.325), found by letting it
 pay for answers of known size; so a run costs here what it says there, to the last bit of the sum.
 It prices what was *asked for*, not what the answer calls itself. A model that it does not know it
-prices as its default model: a guess, and said so by ``is_known``.
+prices as its default model: a guess, and said so by ``has_price``.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _WRITE, _WRITE_1H = 1.25, 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
-    """What an answer consumed."""
+class BilledTokens:
+    """The tokens of a response, by the kinds that are billed."""
 
-    input: int = 0  # without what was read from a cache or written to it
+    input: int = 0  # without cache reads and writes
     output: int = 0
     cache_read: int = 0
     cache_write: int = 0  # for five minutes
@@ -40,21 +40,21 @@ class Tokens:
 
     @property
     def prompt(self) -> int:
-        """All that the model had to read."""
+        """All input tokens, including cache reads and writes."""
         return self.input + self.cache_read + self.cache_creation
 
     @property
     def cache_creation(self) -> int:
-        """All that was written to a cache, for however long."""
+        """All cache writes, of any lifetime."""
         return self.cache_write + self.cache_write_1h
 
 
-NO_TOKENS: Final = Tokens()
+NO_TOKENS: Final = BilledTokens()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """US dollars for a million tokens of each kind, and for one search."""
+    """US dollars per million tokens of each kind, and per search."""
 
     input: float
     output: float
@@ -62,12 +62,12 @@ class Rates:
     cache_write: float
     cache_write_1h: float
     web_search: float = _WEB_SEARCH_USD
-    fast: Rates | None = None  # instead, for an answer at a higher speed; None: they are alike
-    long: Rates | None = None  # instead, for a prompt of more than ``long_above`` tokens
+    fast: Rates | None = None  # rates for fast responses; None: the same
+    long: Rates | None = None  # rates for prompts of more than ``long_above`` tokens
     long_above: int = 0
 
-    def cost_usd(self, tokens: Tokens) -> float:
-        """What these tokens cost."""
+    def cost_usd(self, tokens: BilledTokens) -> float:
+        """Returns the cost of the tokens."""
         rates = self.fast if tokens.fast and self.fast else self
         if rates.long and tokens.prompt > rates.long_above:
             rates = rates.long
@@ -149,13 +149,15 @@ class Prices:
     """What each model costs, by its name, in whatever longer name that stands."""
 
     table: Mapping[str, Rates]
-    unknown: str = "claude-opus-5-5"  # the model whose price one has that is not in the table
+    default_model: str = "claude-opus-5-5"  # its price is used for unknown models
     _names: tuple[str, ...] = field(init=False, repr=False, compare=False)
     _pattern: re.Pattern[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.unknown not in self.table:
-            message = f"no price for {self.unknown!r}, by which unknown models are to be priced"
+        if self.default_model not in self.table:
+            message = (
+                f"no price for {self.default_model!r}, by which unknown models are to be priced"
+            )
             raise ValueError(message)
         # The longest first: "claude-opus-4-1" is no "claude-opus-4".
         names = tuple(sorted(self.table, key=len, reverse=True))
@@ -163,19 +165,19 @@ class Prices:
         pattern = "|".join(f"({_as_pattern(name)})" for name in names)
         object.__setattr__(self, "_pattern", re.compile(pattern))
 
-    def is_known(self, model: str) -> bool:
-        """Whether the table has a price for it, or its price is a guess."""
-        return self._name_in(model) is not None
+    def has_price(self, model: str) -> bool:
+        """Whether the table has a price for the model; otherwise the price is an estimate."""
+        return self._match_name(model) is not None
 
     def rates_of(self, model: str) -> Rates:
-        """What a model costs, or what is assumed of one that nobody knows."""
-        return self.table[self._name_in(model) or self.unknown]
+        """Returns the rates of a model; those of the default model if it is unknown."""
+        return self.table[self._match_name(model) or self.default_model]
 
-    def cost_usd(self, model: str, tokens: Tokens) -> float:
-        """What an answer of a model costs."""
+    def cost_usd(self, model: str, tokens: BilledTokens) -> float:
+        """Returns the cost of a response."""
         return self.rates_of(model).cost_usd(tokens)
 
-    def _name_in(self, model: str) -> str | None:
+    def _match_name(self, model: str) -> str | None:
         lowered = model.lower()
         if lowered in self.table:
             return lowered
@@ -195,16 +197,16 @@ def _as_pattern(name: str) -> str:
 
 
 LIST_PRICES: Final = Prices(_LIST)
-"""What the command line assumes with an API key."""
+"""The prices that the CLI assumes with an API key."""
 
 SUBSCRIPTION_PRICES: Final = Prices(_LIST, "claude-sonnet-5-5")
-"""The same with a subscription's token: there its default model is another one."""
+"""The prices that the CLI assumes with a subscription's token: its default model differs."""
 
 _REQUIRED = ("input", "output")
 _FIELDS = (*_REQUIRED, "cache_read", "cache_write", "cache_write_1h", "web_search")
 
 
-def prices_with(given: Mapping[str, Any], *, base: Prices = LIST_PRICES) -> Prices:
+def with_custom_prices(custom: Mapping[str, Any], *, base: Prices = LIST_PRICES) -> Prices:
     """The prices with some models' replaced or added, as somebody has set them.
 
     Args:
@@ -215,11 +217,11 @@ def prices_with(given: Mapping[str, Any], *, base: Prices = LIST_PRICES) -> Pric
     Raises:
         ConfigurationError: with everything that is wrong with it.
     """
-    problems = [problem for name, row in given.items() for problem in _problems_of(name, row)]
+    problems = [problem for name, row in custom.items() for problem in _problems_of(name, row)]
     if problems:
         raise ConfigurationError(problems)
-    own = {name.lower(): _read(row) for name, row in given.items()}
-    return Prices({**base.table, **own}, base.unknown)
+    own = {name.lower(): _read(row) for name, row in custom.items()}
+    return Prices({**base.table, **own}, base.default_model)
 
 
 def _read(row: Mapping[str, Any]) -> Rates:

@@ -17,30 +17,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from longshore.core.sanitise import sanitise_prompt_input
+from longshore.core.text.sanitise import sanitise_prompt_input
 
 INPUT, TASKS, STEPS = "input", "tasks", "steps"
 ROOTS: Final = (INPUT, TASKS, STEPS)
 
-_PLACE = re.compile(r"(?P<plain>\\)?\{\{(?P<inside>[^{}\n]{0,500})\}\}")
+_PLACEHOLDER = re.compile(r"(?P<plain>\\)?\{\{(?P<inside>[^{}\n]{0,500})\}\}")
 _PATH = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _SECTIONS = "role|task|input|context|result|feedback|previous_output|checks|answer"
-_OF_SECTIONS = re.compile(rf"<(?=/?(?:{_SECTIONS})\b)", re.IGNORECASE)
+_SECTION_TAG = re.compile(rf"<(?=/?(?:{_SECTIONS})\b)", re.IGNORECASE)
 
 
-class UnknownPlace(ValueError):
+class UnknownPlaceholder(ValueError):
     """A place of a template for which there is no value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class PromptSources:
     """What a template may name, as far as it is known when it is written."""
 
     steps: Sequence[str] = ()  # the earlier ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Values:
+class PromptValues:
     """What the places of a template stand for."""
 
     input: Any = None
@@ -48,33 +48,35 @@ class Values:
     steps: Mapping[str, Any] = field(default_factory=dict)
 
 
-def problems_of_template(template: str, sources: Sources) -> list[str]:
+def template_problems(template: str, sources: PromptSources) -> list[str]:
     """What is wrong with a template, as far as it can be known without values."""
     return [
         problem
-        for place in _places(template)
-        if (problem := _problem_of(place, sources)) is not None
+        for place in _placeholders(template)
+        if (problem := _placeholder_problem(place, sources)) is not None
     ]
 
 
-def _problem_of(place: str, sources: Sources) -> str | None:
-    if not _PATH.fullmatch(place):
+def _placeholder_problem(placeholder: str, sources: PromptSources) -> str | None:
+    if not _PATH.fullmatch(placeholder):
         return (
-            f"{{{{{place}}}}} is no place: write it like {{{{ input.topic }}}},"
+            f"{{{{{placeholder}}}}} is no place: write it like {{{{ input.topic }}}},"
             " or \\{{ for braces that stay"
         )
-    root, *rest = place.split(".")
+    root, *rest = placeholder.split(".")
     if root not in ROOTS:
-        return f"{{{{ {place} }}}} names nothing: begin with {', '.join(ROOTS[:-1])} or {STEPS}"
+        return (
+            f"{{{{ {placeholder} }}}} names nothing: begin with {', '.join(ROOTS[:-1])} or {STEPS}"
+        )
     if root == STEPS and (not rest or rest[0] not in sources.steps):
         earlier = ", ".join(sources.steps) or "there is none"
-        return f"{{{{ {place} }}}} names no earlier step: {earlier}"
+        return f"{{{{ {placeholder} }}}} names no earlier step: {earlier}"
     if root == TASKS and not rest:
-        return f"{{{{ {place} }}}} names no task: write it like {{{{ tasks.scrape.title }}}}"
+        return f"{{{{ {placeholder} }}}} names no task: write it like {{{{ tasks.scrape.title }}}}"
     return None
 
 
-def filled(template: str, values: Values) -> str:
+def fill_template(template: str, values: PromptValues) -> str:
     """The template with a value in each place.
 
     Raises:
@@ -84,65 +86,67 @@ def filled(template: str, values: Values) -> str:
     def value(found: re.Match[str]) -> str:
         if found["plain"]:
             return found[0][1:]
-        return _shown(_value_at(found["inside"].strip(), values))
+        return _escape_value(_value_at(found["inside"].strip(), values))
 
-    return _PLACE.sub(value, template)
+    return _PLACEHOLDER.sub(value, template)
 
 
-def _value_at(place: str, values: Values) -> Any:
-    root, *rest = place.split(".")
+def _value_at(placeholder: str, values: PromptValues) -> Any:
+    root, *rest = placeholder.split(".")
     known = {INPUT: values.input, TASKS: values.tasks, STEPS: values.steps}
     if root not in known:
-        message = f"{{{{ {place} }}}} in the prompt names nothing: begin with {', '.join(ROOTS)}"
-        raise UnknownPlace(message)
+        message = (
+            f"{{{{ {placeholder} }}}} in the prompt names nothing: begin with {', '.join(ROOTS)}"
+        )
+        raise UnknownPlaceholder(message)
     found, path = known[root], root
     for part in rest:
-        inner = _inside(found, part)
-        if inner is _NOTHING:
+        inner = _child_value(found, part)
+        if inner is _MISSING:
             there = ", ".join(sorted(map(str, found))[:20]) if isinstance(found, Mapping) else ""
             message = f"the prompt needs {path}.{part}, and {path} has {there or 'no such thing'}"
-            raise UnknownPlace(message)
+            raise UnknownPlaceholder(message)
         found, path = inner, f"{path}.{part}"
     return found
 
 
-_NOTHING = object()
+_MISSING = object()
 
 
-def _inside(value: Any, part: str) -> Any:
+def _child_value(value: Any, part: str) -> Any:
     if isinstance(value, Mapping):
-        return value.get(part, _NOTHING)
+        return value.get(part, _MISSING)
     if isinstance(value, list) and part.isdigit() and int(part) < len(value):
         return value[int(part)]
-    return _NOTHING
+    return _MISSING
 
 
-def _places(template: str) -> Iterator[str]:
-    for found in _PLACE.finditer(template):
+def _placeholders(template: str) -> Iterator[str]:
+    for found in _PLACEHOLDER.finditer(template):
         if not found["plain"]:
             yield found["inside"].strip()
 
 
-def _shown(value: Any) -> str:
+def _escape_value(value: Any) -> str:
     """A value from outside as it may stand in a prompt."""
     text = value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
-    return _OF_SECTIONS.sub("&lt;", sanitise_prompt_input(text))
+    return _SECTION_TAG.sub("&lt;", sanitise_prompt_input(text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class PromptRequest:
     """What one step is asked for."""
 
     template: str
-    values: Values
+    values: PromptValues
     role: str = ""
     checks: Sequence[str] = ()
-    schema: bool = False  # whether the answer has a given shape
+    has_schema: bool = False  # whether the answer has a given shape
     feedback: str | None = None
     previous_output: Any = None
 
 
-def prompt_for(request: Request) -> str:
+def prompt_for(request: PromptRequest) -> str:
     """The whole prompt of a step.
 
     Raises:
@@ -151,14 +155,14 @@ def prompt_for(request: Request) -> str:
     return "\n\n".join(_sections(request))
 
 
-def _sections(request: Request) -> Iterator[str]:
+def _sections(request: PromptRequest) -> Iterator[str]:
     values = request.values
-    named = {place.split(".")[0] for place in _places(request.template)}
+    named = {place.split(".")[0] for place in _placeholders(request.template)}
     if request.role:
         yield _section("role", request.role.strip())
-    yield _section("task", filled(request.template, values).strip())
+    yield _section("task", fill_template(request.template, values).strip())
     if values.input not in (None, {}) and INPUT not in named:
-        yield _section("input", _shown(values.input))
+        yield _section("input", _escape_value(values.input))
     if values.tasks and TASKS not in named:
         yield _section("context", "\n".join(_results("task", values.tasks)))
     if values.steps and STEPS not in named:
@@ -167,24 +171,24 @@ def _sections(request: Request) -> Iterator[str]:
         yield from _revision(request)
     if request.checks:
         yield _section("checks", "\n".join(f"- {check.strip()}" for check in request.checks))
-    yield _section("answer", _ANSWER_WITH_SCHEMA if request.schema else _ANSWER)
+    yield _section("answer", _ANSWER_WITH_SCHEMA if request.has_schema else _ANSWER)
 
 
-def revision_prompt(request: Request) -> str:
+def revision_prompt(request: PromptRequest) -> str:
     """What goes on in a conversation whose result a reviewer sent back."""
     revision = "\n\n".join(_revision(request))
-    answer = _section("answer", _ANSWER_WITH_SCHEMA if request.schema else _ANSWER)
-    return f"{_SENT_BACK}\n\n{revision}\n\n{answer}"
+    answer = _section("answer", _ANSWER_WITH_SCHEMA if request.has_schema else _ANSWER)
+    return f"{_REVISION_INTRO}\n\n{revision}\n\n{answer}"
 
 
-def _revision(request: Request) -> Iterator[str]:
-    yield _section("previous_output", _shown(request.previous_output))
-    yield _section("feedback", _shown(request.feedback))
+def _revision(request: PromptRequest) -> Iterator[str]:
+    yield _section("previous_output", _escape_value(request.previous_output))
+    yield _section("feedback", _escape_value(request.feedback))
 
 
 def _results(kind: str, results: Mapping[str, Any]) -> Iterator[str]:
     for name, result in results.items():
-        yield f'<result of="{kind} {name}">\n{_shown(result)}\n</result>'
+        yield f'<result of="{kind} {name}">\n{_escape_value(result)}\n</result>'
 
 
 def _section(name: str, text: str) -> str:
@@ -193,9 +197,9 @@ def _section(name: str, text: str) -> str:
 
 _ANSWER = "Your last message is the result: only that, no remarks on how you got there."
 _ANSWER_WITH_SCHEMA = "Hand in the result by the StructuredOutput tool, once, in its shape."
-_SENT_BACK = "A reviewer looked at your result and wants it changed as the feedback says."
+_REVISION_INTRO = "A reviewer looked at your result and wants it changed as the feedback says."
 
-CONTINUE: Final = (
+CONTINUE_PROMPT: Final = (
     "The process that you worked in was interrupted. What is above has happened; go on from there,"
     " and do not repeat what is done. If it is not known how a tool call ended, find out what it"
     " has changed before you do anything again."
@@ -205,7 +209,7 @@ CONTINUE: Final = (
 
 def repair_prompt(problems: Sequence[str]) -> str:
     """What is said when a result has not the shape that it must have."""
-    told = "\n".join(f"- {_shown(problem)}" for problem in problems)
+    told = "\n".join(f"- {_escape_value(problem)}" for problem in problems)
     return (
         "Your result does not have the required shape:\n"
         f"{told}\n"

@@ -1,8 +1,8 @@
-"""The agent's own list: items that go from pending to in progress to completed, and for how long.
+"""The agent's todo list: the state of each item, and the time spent in each state.
 
-Agents keep such a list in one of two ways: item by item, each with an id, or as a whole that is
-written anew each time. Both end up here. An agent may change its mind, so an item can also go back
-or be dropped; the time in each state is the sum of all times that it was there.
+Agents maintain the list in one of two ways: item by item, each with an id, or as a whole list that
+is replaced each time. Both are handled here. An item can also return to an earlier state or be
+deleted; the time in a state is the sum over all visits.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from longshore.core.agents.happenings import TodoKnown, TodoMoved, TodosListed, TodoState
-from longshore.core.agents.trace_forms import line, milliseconds, moment
+from longshore.core.agents.events import TodoSeen, TodosReplaced, TodoState, TodoUpdated
+from longshore.core.agents.trace_format import format_time, one_line, to_milliseconds
 
-TODOS_KEPT = 100
+MAX_TODOS = 100
 SUBJECT_CHARACTERS = 200
 
 
 @dataclass(slots=True)
 class Todo:
-    """One item, as it stands."""
+    """One item in its current state."""
 
     id: str
     subject: str
@@ -31,26 +31,26 @@ class Todo:
     since: datetime
     started_at: datetime | None = None
     completed_at: datetime | None = None
-    spent: dict[TodoState, timedelta] = field(default_factory=dict)
+    time_by_state: dict[TodoState, timedelta] = field(default_factory=dict)
 
     def move(self, state: TodoState, at: datetime) -> bool:
-        """Go to a state; whether that was a change."""
+        """Change the state. Returns whether it was a different one."""
         if state is self.state:
             return False
-        self.spent[self.state] = self.time_in(self.state, at)
+        self.time_by_state[self.state] = self.time_in(self.state, at)
         self.state, self.since = state, at
-        self.note(at)
+        self.record_state(at)
         return True
 
-    def note(self, at: datetime) -> None:
-        """Remember when the state that it is in was reached."""
+    def record_state(self, at: datetime) -> None:
+        """Record when the current state was reached."""
         if self.state is TodoState.IN_PROGRESS:
             self.started_at = self.started_at or at
         self.completed_at = at if self.state is TodoState.COMPLETED else None
 
     def time_in(self, state: TodoState, now: datetime) -> timedelta:
-        """For how long it has been in a state, all times together."""
-        before = self.spent.get(state, timedelta())
+        """Returns the total time in a state."""
+        before = self.time_by_state.get(state, timedelta())
         return before + max(now - self.since, timedelta()) if state is self.state else before
 
 
@@ -59,81 +59,81 @@ class Todos:
 
     def __init__(self) -> None:
         self._items: dict[str, Todo] = {}
-        self.left_out = 0
+        self.omitted = 0
 
     def __iter__(self) -> Iterator[Todo]:
         return iter(self._items.values())
 
     def get(self, todo_id: str) -> Todo | None:
-        """An item by its id."""
+        """Returns an item by its id; None if there is none."""
         return self._items.get(todo_id)
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many are completed, of how many that were not dropped."""
+        """The number of completed items, and of all that were not deleted."""
         states = Counter(item.state for item in self)
         return states[TodoState.COMPLETED], states.total() - states[TodoState.DELETED]
 
-    def know(self, told: TodoKnown) -> bool:
-        """Take in that an item exists; whether that is new."""
-        if (item := self._items.get(told.todo_id)) is None:
-            return self._add(told.todo_id, told.subject, told.state, told.at)
-        item.subject = item.subject or _subject(told.subject)
+    def add_seen(self, event: TodoSeen) -> bool:
+        """Add an item. Returns whether it is new."""
+        if (item := self._items.get(event.todo_id)) is None:
+            return self._add(event.todo_id, event.subject, event.state, event.at)
+        item.subject = item.subject or _subject(event.subject)
         return False
 
-    def move(self, told: TodoMoved) -> bool:
-        """Take in that an item was moved on; whether its state changed."""
-        state = told.state
-        if (item := self._items.get(told.todo_id)) is None:
-            return self._add(told.todo_id, told.subject, state or TodoState.PENDING, told.at)
-        item.subject = _subject(told.subject) or item.subject
-        return state is not None and item.move(state, told.at)
+    def update(self, event: TodoUpdated) -> bool:
+        """Update an item. Returns whether its state changed."""
+        state = event.state
+        if (item := self._items.get(event.todo_id)) is None:
+            return self._add(event.todo_id, event.subject, state or TodoState.PENDING, event.at)
+        item.subject = _subject(event.subject) or item.subject
+        return state is not None and item.move(state, event.at)
 
-    def replace(self, told: TodosListed) -> bool:
-        """Take in a whole list; whether anything in it is new or was moved."""
-        news = False
-        listed: Counter[str] = Counter()
-        named: set[str] = set()
-        for content, state in told.items:
-            # The same words twice are two items.
-            listed[content] += 1
-            todo_id = f"{content}#{listed[content]}"
-            named.add(todo_id)
+    def replace_all(self, event: TodosReplaced) -> bool:
+        """Replace the whole list. Returns whether any item is new or changed its state."""
+        changed = False
+        occurrences: Counter[str] = Counter()
+        listed_ids: set[str] = set()
+        for content, state in event.items:
+            # Two items may have the same text.
+            occurrences[content] += 1
+            todo_id = f"{content}#{occurrences[content]}"
+            listed_ids.add(todo_id)
             item = self._items.get(todo_id)
             moved = (
-                item.move(state, told.at) if item else self._add(todo_id, content, state, told.at)
+                item.move(state, event.at) if item else self._add(todo_id, content, state, event.at)
             )
-            news = news or moved
+            changed = changed or moved
         for item in self:
-            if item.id not in named:
-                news = item.move(TodoState.DELETED, told.at) or news
-        return news
+            if item.id not in listed_ids:
+                changed = item.move(TodoState.DELETED, event.at) or changed
+        return changed
 
     def _add(self, todo_id: str, subject: str, state: TodoState, at: datetime) -> bool:
-        if len(self._items) >= TODOS_KEPT:
-            self.left_out += 1
+        if len(self._items) >= MAX_TODOS:
+            self.omitted += 1
             return False
         item = Todo(todo_id, _subject(subject), state, at, at)
-        item.note(at)
+        item.record_state(at)
         self._items[todo_id] = item
         return True
 
     def document(self, now: datetime) -> list[dict[str, Any]]:
-        """All items, in the order in which they came."""
+        """Returns all items in the order of their creation."""
         return [
             {
                 "number": number,
                 "subject": item.subject,
                 "state": item.state.value,
-                "createdAt": moment(item.created_at),
-                "startedAt": moment(item.started_at),
-                "completedAt": moment(item.completed_at),
-                "pendingMs": milliseconds(item.time_in(TodoState.PENDING, now)),
-                "inProgressMs": milliseconds(item.time_in(TodoState.IN_PROGRESS, now)),
+                "createdAt": format_time(item.created_at),
+                "startedAt": format_time(item.started_at),
+                "completedAt": format_time(item.completed_at),
+                "pendingMs": to_milliseconds(item.time_in(TodoState.PENDING, now)),
+                "inProgressMs": to_milliseconds(item.time_in(TodoState.IN_PROGRESS, now)),
             }
             for number, item in enumerate(self, 1)
         ]
 
 
 def _subject(text: str) -> str:
-    return line(text, limit=SUBJECT_CHARACTERS)
+    return one_line(text, limit=SUBJECT_CHARACTERS)

@@ -1,4 +1,4 @@
-"""What stands in the lists of a trace: turns, calls of tools, subagents, and how a step ended."""
+"""The entries of a trace: turns, tool calls, subagents, and the end of a step."""
 
 from __future__ import annotations
 
@@ -6,81 +6,81 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from longshore.core.agents.happenings import Counted, Tokens, ToolOutcome
-from longshore.core.agents.trace_forms import line, milliseconds, moment
+from longshore.core.agents.events import TokenCounts, ToolOutcome, UsageCounted
+from longshore.core.agents.trace_format import format_time, one_line, to_milliseconds
 
 NAME_CHARACTERS = 200
 _MONEY_DIGITS = 6
 
 
 @dataclass(slots=True, kw_only=True)
-class Turn:
+class TracedTurn:
     """One answer of the model."""
 
     number: int
     id: str
     at: datetime
     model: str | None
-    parent: str | None  # the call of a tool whose subagent said it
-    error: str | None  # no answer: the API failed so
+    parent: str | None  # the tool call of the subagent that answered
+    error: str | None  # the API's error, in place of an answer
     text: str = ""
-    tokens: Tokens | None = None
-    cost_usd: float | None = None  # None: nobody has counted it
+    tokens: TokenCounts | None = None
+    cost_usd: float | None = None  # None: not measured
 
-    def is_counted_by(self, told: Counted) -> bool:
-        """Whether these are the figures of this answer, for one that has none yet.
+    def matches_usage(self, event: UsageCounted) -> bool:
+        """Whether the usage belongs to this turn, if the turn has none yet.
 
-        What went in is told when an answer begins and again when it was counted.
+        Without an id they are matched by the input counts, which both contain.
         """
         if self.cost_usd is not None or self.error is not None:
             return False
-        if told.turn_id is not None:
-            return told.turn_id == self.id
-        return self.tokens is not None and self.tokens.input_side == told.tokens.input_side
+        if event.turn_id is not None:
+            return event.turn_id == self.id
+        return self.tokens is not None and self.tokens.input_counts == event.tokens.input_counts
 
-    def count(self, told: Counted) -> None:
-        """Take the figures."""
-        self.tokens, self.cost_usd = told.tokens, told.cost_usd
+    def set_usage(self, event: UsageCounted) -> None:
+        """Set the measured usage."""
+        self.tokens, self.cost_usd = event.tokens, event.cost_usd
 
     def document(self) -> dict[str, Any]:
         """As it is kept."""
         return {
             "number": self.number,
-            "at": moment(self.at),
-            "model": name_of(self.model),
+            "at": format_time(self.at),
+            "model": short_name(self.model),
             "text": self.text,
-            "error": name_of(self.error),
+            "error": short_name(self.error),
             "parent": self.parent,
             "tokens": tokens_document(self.tokens) if self.tokens else None,
-            "costUsd": money(self.cost_usd),
+            "costUsd": round_usd(self.cost_usd),
         }
 
 
 @dataclass(slots=True, kw_only=True)
-class Tool:
-    """One call of a tool."""
+class TracedTool:
+    """One tool call."""
 
     id: str
     name: str
     input: str
     summary: str
     at: datetime
-    turn: int  # the number of the answer that wanted it; 0: none was seen
+    turn: int  # the number of the turn that requested it; 0: unknown
     parent: str | None
-    begun: bool = False
+    started: bool = False
     outcome: ToolOutcome = ToolOutcome.RUNNING
     output: str = ""
     duration_ms: int | None = None
 
     def end(self, outcome: ToolOutcome, at: datetime, duration_ms: int | None) -> None:
-        """Have an outcome; without a duration it is the time since the call was seen to begin."""
+        """Set the outcome; without a duration it is the time since the reported start."""
         self.outcome = outcome
         if outcome is ToolOutcome.DENIED:
             self.duration_ms = None
         elif duration_ms is not None:
             self.duration_ms = duration_ms
-        elif self.begun:
-            self.duration_ms = milliseconds(at - self.at)
+        elif self.started:
+            self.duration_ms = to_milliseconds(at - self.at)
 
     def document(self) -> dict[str, Any]:
         """As it is kept."""
@@ -89,7 +89,7 @@ class Tool:
             "name": self.name,
             "input": self.input,
             "summary": self.summary,
-            "startedAt": moment(self.at),
+            "startedAt": format_time(self.at),
             "turn": self.turn,
             "parent": self.parent,
             "outcome": self.outcome.value,
@@ -99,8 +99,8 @@ class Tool:
 
 
 @dataclass(slots=True, kw_only=True)
-class Subagent:
-    """Another agent that worked for this one."""
+class TracedSubagent:
+    """One subagent."""
 
     id: str
     at: datetime
@@ -111,23 +111,23 @@ class Subagent:
 
     def document(self) -> dict[str, Any]:
         """As it is kept."""
-        took = milliseconds(self.ended_at - self.at) if self.ended_at else None
+        duration_ms = to_milliseconds(self.ended_at - self.at) if self.ended_at else None
         return {
             "id": self.id,
             "kind": self.kind,
             "tool": self.tool_id,
             "description": self.description,
-            "startedAt": moment(self.at),
-            "endedAt": moment(self.ended_at),
-            "durationMs": took,
+            "startedAt": format_time(self.at),
+            "endedAt": format_time(self.ended_at),
+            "durationMs": duration_ms,
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class StepEnd:
     """How a step ended."""
 
-    how: str
+    outcome: str
     reason: str | None = None
     error: str = ""
     status: int | None = None
@@ -135,15 +135,15 @@ class End:
     def document(self) -> dict[str, Any]:
         """As it is kept."""
         return {
-            "how": self.how,
+            "how": self.outcome,
             "reason": self.reason,
             "error": self.error or None,
             "apiStatus": self.status,
         }
 
 
-def tokens_document(tokens: Tokens) -> dict[str, Any]:
-    """Figures as they are kept."""
+def tokens_document(tokens: TokenCounts) -> dict[str, Any]:
+    """Returns the token counts for the document."""
     return {
         "input": tokens.input,
         "output": tokens.output,
@@ -153,11 +153,11 @@ def tokens_document(tokens: Tokens) -> dict[str, Any]:
     }
 
 
-def money(amount: float | None) -> float | None:
-    """Dollars, without the dust of adding them up."""
+def round_usd(amount: float | None) -> float | None:
+    """Returns the amount rounded, without floating-point noise."""
     return None if amount is None else round(amount, _MONEY_DIGITS)
 
 
-def name_of(text: str | None) -> str | None:
-    """A short text that came from elsewhere."""
-    return None if text is None else line(text, limit=NAME_CHARACTERS)
+def short_name(text: str | None) -> str | None:
+    """Returns an external text as one short line."""
+    return None if text is None else one_line(text, limit=NAME_CHARACTERS)

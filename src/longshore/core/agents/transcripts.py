@@ -1,7 +1,7 @@
-"""What a stored conversation tells: whether it was begun, and whether its answer is there already.
+"""Reads stored conversations: their entries, and the final answer if there is one.
 
-Transcripts are lines of JSON that the agent's command line writes; their form is its own, so only
-what has to be known is looked at, and what is not understood means "not known".
+Transcripts are JSON lines that the agent's CLI writes in its own format. Only the necessary fields
+are read, and an entry that is not understood is treated as unknown.
 """
 
 from __future__ import annotations
@@ -18,67 +18,67 @@ Entry = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The result that a conversation had come to when it broke off."""
+class StoredAnswer:
+    """The final answer of a conversation that was interrupted after it."""
 
     structured: Any = None
     text: str | None = None
 
 
 def session_id(task_id: str, step: str) -> str:
-    """The conversation of a step, the same in every attempt: an UUID made from their names."""
-    named = f"longshore session {len(task_id)}:{task_id}{step}"
-    drawn = hashlib.blake2b(named.encode(), digest_size=16).hexdigest()
-    return f"{drawn[:8]}-{drawn[8:12]}-8{drawn[13:16]}-a{drawn[17:20]}-{drawn[20:]}"
+    """Returns the id of a step's conversation: a UUID, the same in every attempt."""
+    name = f"longshore session {len(task_id)}:{task_id}{step}"
+    digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+    return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-a{digest[17:20]}-{digest[20:]}"
 
 
-def new_lines(data: bytes, known: Collection[str]) -> Iterator[dict[str, Any]]:
-    """The entries of a transcript's file that are not known yet; half a line is none."""
+def new_entries(data: bytes, seen_ids: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Yields the entries of a transcript file that are not in ``seen_ids``; skips partial lines."""
     for line in data.split(b"\n"):
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(entry, dict) and mark_of(entry) not in known:
+        if isinstance(entry, dict) and entry_id(entry) not in seen_ids:
             yield entry
 
 
-def mark_of(entry: Entry) -> str:
-    """What tells an entry from all others; lines without an id of their own are what they say."""
-    own = entry.get("uuid")
-    return own if isinstance(own, str) else json.dumps(entry, sort_keys=True)
+def entry_id(entry: Entry) -> str:
+    """Returns the entry's id; for an entry without one, its content."""
+    uuid = entry.get("uuid")
+    return uuid if isinstance(uuid, str) else json.dumps(entry, sort_keys=True)
 
 
-def merged(chunks: Iterable[Sequence[Entry]]) -> list[Entry]:
-    """All entries in order, each once."""
-    return list({mark_of(entry): entry for chunk in chunks for entry in chunk}.values())
+def merge_entries(chunks: Iterable[Sequence[Entry]]) -> list[Entry]:
+    """Returns all entries in order, without duplicates."""
+    return list({entry_id(entry): entry for chunk in chunks for entry in chunk}.values())
 
 
-def answer_in(entries: Sequence[Entry]) -> Answer | None:
-    """The answer that ends this part of a conversation; None if it does not end with one."""
+def final_answer(entries: Sequence[Entry]) -> StoredAnswer | None:
+    """Returns the answer that ends this part of a conversation; None if it has none."""
     messages = [entry for entry in entries if entry.get("type") in ("user", "assistant")]
-    taken = _taken_results(messages)
+    accepted = _accepted_calls(messages)
     for entry in reversed(messages):
         if entry.get("isSidechain"):
             continue
         blocks = _blocks(entry)
         if entry["type"] == "user":
             if any(block.get("type") != "tool_result" for block in blocks):
-                return None  # asked, and not answered
+                return None  # a prompt without an answer
             continue
         for block in blocks:
             if block.get("type") == "tool_use":
-                if block.get("name") == RESULT_TOOL and block.get("id") in taken:
-                    return Answer(structured=block.get("input"))
+                if block.get("name") == RESULT_TOOL and block.get("id") in accepted:
+                    return StoredAnswer(structured=block.get("input"))
                 return None
         if _message(entry).get("stop_reason") != "end_turn":
             return None
-        return Answer(text="".join(str(block.get("text", "")) for block in blocks))
+        return StoredAnswer(text="".join(str(block.get("text", "")) for block in blocks))
     return None
 
 
-def _taken_results(messages: Sequence[Entry]) -> set[Any]:
-    """Calls that came back without an error."""
+def _accepted_calls(messages: Sequence[Entry]) -> set[Any]:
+    """Returns the ids of the tool calls that succeeded."""
     return {
         block.get("tool_use_id")
         for entry in messages

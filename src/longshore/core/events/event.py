@@ -7,14 +7,14 @@ from datetime import datetime, timedelta
 
 from longshore.core.events.types import EntityType, EventBody
 from longshore.core.ids import event_id_of
-from longshore.core.valuing import value
+from longshore.core.records import value
 
 TICK = timedelta(milliseconds=1)
 """The wire counts milliseconds, so two events of one entity are at least this far apart."""
 
 
 @value
-class Context:
+class EventContext:
     """Who caused the event."""
 
     origin: str  # "producer", "worker", "dispatcher", "sweeper", "operator", "health-check"
@@ -33,7 +33,7 @@ class Event:
     sequence: int
     at: datetime
     body: EventBody
-    context: Context = field(default_factory=lambda: Context(origin="system"))
+    context: EventContext = field(default_factory=lambda: EventContext(origin="system"))
     overflow: str | None = None  # blob key of the large properties that were moved out
 
     @property

@@ -18,8 +18,8 @@ from typing import Any
 
 from longshore.core.events import types as e
 from longshore.core.events.event import Event
-from longshore.core.failures import ErrorCategory, late_text
-from longshore.core.states import TaskState
+from longshore.core.tasks.failures import ErrorCategory, timeout_text
+from longshore.core.tasks.states import TaskState
 
 EVENT_TO_STATE: dict[str, TaskState] = {
     e.TaskPending.TYPE: TaskState.PENDING,
@@ -66,14 +66,14 @@ def fold(events: Iterable[Event]) -> TaskView:
     count = 0
     for event in sorted(events, key=attrgetter("sequence")):
         if event.sequence != view.last_sequence:
-            view = _after(view, event)
+            view = _apply_event(view, event)
             count += 1
     return replace(view, complete=count == view.last_sequence)
 
 
-def _after(view: TaskView, event: Event) -> TaskView:
+def _apply_event(view: TaskView, event: Event) -> TaskView:
     body = event.body
-    if view.state.terminal and not _begins_round_after(view.round, body):
+    if view.state.terminal and not _starts_later_round(view.round, body):
         return replace(view, last_sequence=event.sequence)
     state = EVENT_TO_STATE.get(event.type, view.state)
     changed: dict[str, Any] = {
@@ -83,17 +83,17 @@ def _after(view: TaskView, event: Event) -> TaskView:
     }
     if state is not TaskState.PROCESSING:
         changed |= {"worker_id": None, "effective_until": None}
-    return replace(view, **changed, **_told_by(body, view))
+    return replace(view, **changed, **_fields_from(body, view))
 
 
-def _begins_round_after(round_: int, body: e.EventBody) -> bool:
+def _starts_later_round(round_: int, body: e.EventBody) -> bool:
     return isinstance(body, e.TaskPending | e.TaskWaiting) and body.round > round_
 
 
 _NO_FAILURE = {"error": None, "error_category": None}
 
 
-def _told_by(body: e.EventBody, view: TaskView) -> dict[str, Any]:
+def _fields_from(body: e.EventBody, view: TaskView) -> dict[str, Any]:
     """What the event says of the task, besides its state."""
     match body:
         case e.TaskPending() | e.TaskWaiting():
@@ -117,7 +117,7 @@ def _told_by(body: e.EventBody, view: TaskView) -> dict[str, Any]:
             return {"error": body.error, "error_category": body.error_category}
         case e.TaskTimeout():
             return {
-                "error": late_text(body.timeout),
+                "error": timeout_text(body.timeout),
                 "error_category": ErrorCategory.TIMEOUT.value,
             }
         case e.TaskCompleted() | e.TaskSubmittedForReview():

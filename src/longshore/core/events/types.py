@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import ClassVar
 
-from longshore.core.values import Document
-from longshore.core.valuing import value
+from longshore.core.documents import Document
+from longshore.core.records import value
 
 
 class EntityType(StrEnum):

@@ -14,19 +14,19 @@ from pathlib import Path
 from longshore.errors import ConfigurationError
 
 
-def check_app(modules: Sequence[str], folder: Path) -> None:
+def check_app_modules(modules: Sequence[str], folder: Path) -> None:
     """See that each module can be found, in ``folder`` too. Packages around it are imported.
 
     Raises:
         ConfigurationError: with a sentence for each that cannot.
     """
-    with _first_on_the_path(str(folder)):
-        problems = [problem for module in modules if (problem := _problem_with(module))]
+    with _first_on_sys_path(str(folder)):
+        problems = [problem for module in modules if (problem := _import_problem(module))]
     if problems:
         raise ConfigurationError([f"worker.app: {problem}" for problem in problems])
 
 
-def _problem_with(module: str) -> str | None:
+def _import_problem(module: str) -> str | None:
     try:
         found = importlib.util.find_spec(module)
     except ModuleNotFoundError:
@@ -40,7 +40,7 @@ def _problem_with(module: str) -> str | None:
 
 
 @contextlib.contextmanager
-def _first_on_the_path(folder: str) -> Iterator[None]:
+def _first_on_sys_path(folder: str) -> Iterator[None]:
     before = list(sys.path)
     sys.path.insert(0, folder)
     try:

@@ -12,17 +12,20 @@ import os
 import signal
 import sys
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from longshore.core.commands import RequestCancel
+from longshore.core.tasks.commands import RequestCancel
 from longshore.errors import BackendUnavailable, CommandRefused, NotFound
-from longshore.interfaces.cli.exits import say
-from longshore.interfaces.cli.session import Session
-from longshore.services.crew import Crew
+from longshore.interfaces.cli.exit_codes import print_stderr
+from longshore.services.worker_group import WorkerGroup
 
-_BY_SIGNAL = 128
+if TYPE_CHECKING:
+    from longshore.wiring.services import Services
+
+_SIGNAL_BASE = 128
 
 
-def end_signals() -> list[signal.Signals]:
+def termination_signals() -> list[signal.Signals]:
     """What asks a process to end, without what whoever started us wants ignored (``nohup``)."""
     asking = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     return [number for number in asking if signal.getsignal(number) is not signal.SIG_IGN]
@@ -32,25 +35,28 @@ class Interruption:
     """While entered, signals cancel one task."""
 
     def __init__(
-        self, session: Session | None, crew: Crew | None = None, task_id: str = ""
+        self,
+        session: Services | None,
+        worker_group: WorkerGroup | None = None,
+        task_id: str = "",
     ) -> None:
         self._session = session
-        self._crew = crew
+        self._worker_group = worker_group
         self._task_id = task_id
         self._count = 0
-        self._signals = end_signals()
+        self._signals = termination_signals()
         self._cancelling: asyncio.Future[None] | None = None
-        self.code: int | None = None  # what to exit with; None: nobody has interrupted
+        self.exit_code: int | None = None  # what to exit with; None: nobody has interrupted
 
     @classmethod
-    def none(cls) -> Interruption:
+    def for_ended_task(cls) -> Interruption:
         """For a task that has ended: there is nothing left to cancel."""
         return cls(None)
 
     def __enter__(self) -> Interruption:
         loop = asyncio.get_running_loop()
         for number in self._signals:
-            loop.add_signal_handler(number, self._received, number)
+            loop.add_signal_handler(number, self._on_signal, number)
         return self
 
     def __exit__(
@@ -63,24 +69,26 @@ class Interruption:
         for number in self._signals:
             loop.remove_signal_handler(number)
 
-    def _received(self, number: signal.Signals) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
         self._count += 1
-        self.code = _BY_SIGNAL + number
+        self.exit_code = _SIGNAL_BASE + number
         if self._count == 1:
             self.cancel(f"interrupted by {number.name}")
             if sys.stderr.isatty():
-                say("longshore: cancelling it; once more kills it")
-        elif self._count == 2 and self._crew is not None:
-            self._crew.kill_children()
+                print_stderr("longshore: cancelling it; once more kills it")
+        elif self._count == 2 and self._worker_group is not None:
+            self._worker_group.kill_children()
         else:
-            os._exit(self.code)
+            os._exit(self.exit_code)
 
     def cancel(self, reason: str) -> None:
         """Ask for the end of the task; whoever follows it sees it end."""
         if self._session is not None and self._cancelling is None:
             self._cancelling = asyncio.ensure_future(self._cancel(self._session, reason))
 
-    async def _cancel(self, session: Session, reason: str) -> None:
+    async def _cancel(self, session: Services, reason: str) -> None:
         # Too late is fine: an outcome that was faster stands.
         with contextlib.suppress(CommandRefused, NotFound, BackendUnavailable):
-            await session.transitions.task(self._task_id, RequestCancel(by="user", reason=reason))
+            await session.transitions.apply_to_task(
+                self._task_id, RequestCancel(by="user", reason=reason)
+            )

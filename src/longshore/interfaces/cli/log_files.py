@@ -36,34 +36,36 @@ def log_to_file(settings: Settings, path: Path) -> None:
     logging.getLogger().handlers = [handler]
 
 
-class Journal:
+class WorkerLog:
     """Writes the lines of workers to where the records of this process go."""
 
     def __init__(self) -> None:
         (self._handler,) = logging.getLogger().handlers
-        self._handler.setFormatter(_Journal(self._handler.formatter or JsonRecords()))
+        self._handler.setFormatter(_WorkerLogFormatter(self._handler.formatter or JsonRecords()))
 
     def write(self, number: int, line: str) -> None:
         """A line of one worker, with its number."""
-        self._handler.handle(logging.makeLogRecord({_LINE: numbered(number, line)}))
+        self._handler.handle(
+            logging.makeLogRecord({_WORKER_LINE: with_worker_number(number, line)})
+        )
 
 
-_LINE = "line_of_a_worker"
+_WORKER_LINE = "worker_line"
 
 
-class _Journal(logging.Formatter):
+class _WorkerLogFormatter(logging.Formatter):
     """What workers said stays as it is: it has been formatted by them."""
 
-    def __init__(self, otherwise: logging.Formatter) -> None:
+    def __init__(self, default: logging.Formatter) -> None:
         super().__init__()
-        self._otherwise = otherwise
+        self._default = default
 
     def format(self, record: logging.LogRecord) -> str:
-        line: str | None = getattr(record, _LINE, None)
-        return self._otherwise.format(record) if line is None else line
+        line: str | None = getattr(record, _WORKER_LINE, None)
+        return self._default.format(record) if line is None else line
 
 
-def numbered(number: int, line: str) -> str:
+def with_worker_number(number: int, line: str) -> str:
     """A line with the number of the worker that said it; an object of JSON stays one."""
     if line.startswith('{"') and line.endswith("}"):
         return f'{{"worker": {number}, {line[1:]}'

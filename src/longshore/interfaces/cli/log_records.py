@@ -12,13 +12,13 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from longshore.core.sanitise import mask_mapping, mask_secrets
+from longshore.core.text.sanitise import mask_mapping, mask_secrets
 
-_ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_STEADY = logging.INFO
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_VERBOSE_LEVEL = logging.INFO
 
 
-def set_up(*, level: int, style: Literal["auto", "text", "json"]) -> None:
+def configure_logging(*, level: int, style: Literal["auto", "text", "json"]) -> None:
     """Send the records of this process to stderr, from this level on."""
     handler = logging.StreamHandler(sys.stderr)
     text = style == "text" or (style == "auto" and sys.stderr.isatty())
@@ -29,15 +29,15 @@ def set_up(*, level: int, style: Literal["auto", "text", "json"]) -> None:
     ours.setLevel(level)
 
 
-def level_for(verbose: int, usual: int) -> int:
+def level_for(verbose: int, default: int) -> int:
     """The level that ``-v`` asks for; without it the command's usual one."""
     if verbose >= 2:
         return logging.DEBUG
-    return min(usual, _STEADY) if verbose else usual
+    return min(default, _VERBOSE_LEVEL) if verbose else default
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    return {name: value for name, value in vars(record).items() if name not in _ORDINARY}
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
 
 
 class TextRecords(logging.Formatter):

@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from longshore.errors import LongshoreError, UsageError
-from longshore.interfaces.cli.exits import (
+from longshore.interfaces.cli.exit_codes import (
     ExitCode,
-    ReaderGone,
-    code_of,
-    say,
-    tell,
+    OutputClosed,
+    exit_code_of,
+    print_stderr,
+    report_error,
     wants_json,
 )
 
@@ -33,55 +33,54 @@ class _Command(NamedTuple):
     summary: str
 
 
-_FOLDER = "longshore.interfaces.cli.commands"
+_PACKAGE = "longshore.interfaces.cli.commands"
 COMMANDS: dict[str, _Command] = {
-    "demo": _Command(f"{_FOLDER}.house", "demo", "Watch a job survive the death of a worker"),
-    "run": _Command(f"{_FOLDER}.work", "run", "Run one command, recorded, and exit as it does"),
-    "submit": _Command(f"{_FOLDER}.work", "submit", "Submit a job from a YAML or JSON file"),
-    "up": _Command(f"{_FOLDER}.serve", "up", "Run everything: the API, workers, repairs"),
-    "worker": _Command(f"{_FOLDER}.work", "worker", "Work on tasks until stopped"),
-    "jobs": _Command(f"{_FOLDER}.look", "jobs", "List jobs, the newest first"),
-    "job": _Command(f"{_FOLDER}.look", "job", "Show one job and each of its tasks"),
-    "tasks": _Command(f"{_FOLDER}.look", "tasks", "List tasks"),
-    "events": _Command(f"{_FOLDER}.look", "events", "Show what happened to a job or task"),
-    "logs": _Command(f"{_FOLDER}.look", "logs", "Show what a job or task printed"),
-    "trace": _Command(f"{_FOLDER}.look", "trace", "Show what an agent did, step by step"),
-    "why": _Command(f"{_FOLDER}.wishes", "why", "Say why a job or task does not run"),
-    "health": _Command(f"{_FOLDER}.wishes", "health", "Check whether what runs is well"),
-    "cancel": _Command(f"{_FOLDER}.wishes", "cancel", "End a job or a task"),
-    "resume": _Command(f"{_FOLDER}.wishes", "resume", "Run again what failed or was cancelled"),
-    "add": _Command(f"{_FOLDER}.wishes", "add", "Add tasks to a job that is under way"),
-    "approve": _Command(f"{_FOLDER}.wishes", "approve", "Say that a result in review is right"),
-    "revise": _Command(f"{_FOLDER}.wishes", "revise", "Send a result in review back"),
-    "dead list": _Command(f"{_FOLDER}.dead", "list_", "List what failed for good"),
-    "dead show": _Command(f"{_FOLDER}.dead", "show", "Show why one thing failed for good"),
-    "dead replay": _Command(f"{_FOLDER}.dead", "replay", "Give what failed another round"),
-    "dead discard": _Command(f"{_FOLDER}.dead", "discard", "Forget messages that lead nowhere"),
-    "queues list": _Command(f"{_FOLDER}.queues", "list_", "List queues that are paused"),
-    "queues pause": _Command(f"{_FOLDER}.queues", "pause", "Let no task of a queue begin"),
-    "queues resume": _Command(f"{_FOLDER}.queues", "resume", "Let a queue's tasks begin again"),
-    "budget show": _Command(f"{_FOLDER}.budgets", "show", "Show what agents may spend, and have"),
-    "budget add": _Command(f"{_FOLDER}.budgets", "add", "Allow agents to spend more"),
-    "definitions list": _Command(f"{_FOLDER}.definitions", "list_", "List what jobs can name"),
-    "definitions show": _Command(f"{_FOLDER}.definitions", "show", "Show one definition"),
-    "definitions apply": _Command(f"{_FOLDER}.definitions", "apply", "Store those of files"),
-    "definitions delete": _Command(f"{_FOLDER}.definitions", "delete", "Let no new job name one"),
-    "definitions schema": _Command(f"{_FOLDER}.definitions", "schema", "Print their JSON Schema"),
-    "keys list": _Command(f"{_FOLDER}.access", "list_", "List keys to the API"),
-    "keys create": _Command(f"{_FOLDER}.access", "create", "Make a key, shown once"),
-    "keys revoke": _Command(f"{_FOLDER}.access", "revoke", "Let a key allow nothing any more"),
-    "contexts list": _Command(f"{_FOLDER}.access", "contexts", "List servers that are remembered"),
-    "contexts add": _Command(f"{_FOLDER}.access", "add", "Remember a server and its key"),
-    "contexts use": _Command(f"{_FOLDER}.access", "use", "Choose which server commands ask"),
-    "contexts remove": _Command(f"{_FOLDER}.access", "remove", "Forget a server"),
-    "deploy": _Command(f"{_FOLDER}.cloud", "deploy", "Bring an installation to AWS"),
-    "status": _Command(f"{_FOLDER}.cloud", "status", "Show what is deployed on AWS"),
-    "destroy": _Command(f"{_FOLDER}.cloud", "destroy", "Take an installation away from AWS"),
-    "undelivered list": _Command(f"{_FOLDER}.undelivered", "list_", "List undelivered events"),
-    "undelivered replay": _Command(f"{_FOLDER}.undelivered", "replay", "Tell them once more"),
-    "settings": _Command(f"{_FOLDER}.house", "settings", "Show every setting and its origin"),
-    "doctor": _Command(f"{_FOLDER}.house", "doctor", "Check this installation and its data"),
-    "sim": _Command(f"{_FOLDER}.proof", "sim", "Simulate crashes and faults, and audit what comes"),
+    "demo": _Command(f"{_PACKAGE}.admin", "demo", "Watch a job survive the death of a worker"),
+    "run": _Command(f"{_PACKAGE}.work", "run", "Run one command, recorded, and exit as it does"),
+    "submit": _Command(f"{_PACKAGE}.work", "submit", "Submit a job from a YAML or JSON file"),
+    "up": _Command(f"{_PACKAGE}.up", "up", "Run everything: the API, workers, repairs"),
+    "worker": _Command(f"{_PACKAGE}.work", "worker", "Work on tasks until stopped"),
+    "jobs": _Command(f"{_PACKAGE}.inspect", "jobs", "List jobs, the newest first"),
+    "job": _Command(f"{_PACKAGE}.inspect", "job", "Show one job and each of its tasks"),
+    "tasks": _Command(f"{_PACKAGE}.inspect", "tasks", "List tasks"),
+    "events": _Command(f"{_PACKAGE}.inspect", "events", "Show what happened to a job or task"),
+    "logs": _Command(f"{_PACKAGE}.inspect", "logs", "Show what a job or task printed"),
+    "trace": _Command(f"{_PACKAGE}.inspect", "trace", "Show what an agent did, step by step"),
+    "why": _Command(f"{_PACKAGE}.operate", "why", "Say why a job or task does not run"),
+    "health": _Command(f"{_PACKAGE}.operate", "health", "Check whether what runs is well"),
+    "cancel": _Command(f"{_PACKAGE}.operate", "cancel", "End a job or a task"),
+    "resume": _Command(f"{_PACKAGE}.operate", "resume", "Run again what failed or was cancelled"),
+    "add": _Command(f"{_PACKAGE}.operate", "add", "Add tasks to a job that is under way"),
+    "approve": _Command(f"{_PACKAGE}.operate", "approve", "Say that a result in review is right"),
+    "revise": _Command(f"{_PACKAGE}.operate", "revise", "Send a result in review back"),
+    "dead list": _Command(f"{_PACKAGE}.dead", "list_", "List what failed for good"),
+    "dead show": _Command(f"{_PACKAGE}.dead", "show", "Show why one thing failed for good"),
+    "dead replay": _Command(f"{_PACKAGE}.dead", "replay", "Give what failed another round"),
+    "dead discard": _Command(f"{_PACKAGE}.dead", "discard", "Forget messages that lead nowhere"),
+    "queues list": _Command(f"{_PACKAGE}.queues", "list_", "List queues that are paused"),
+    "queues pause": _Command(f"{_PACKAGE}.queues", "pause", "Let no task of a queue begin"),
+    "queues resume": _Command(f"{_PACKAGE}.queues", "resume", "Let a queue's tasks begin again"),
+    "budget show": _Command(f"{_PACKAGE}.budgets", "show", "Show what agents may spend, and have"),
+    "budget add": _Command(f"{_PACKAGE}.budgets", "add", "Allow agents to spend more"),
+    "definitions list": _Command(f"{_PACKAGE}.definitions", "list_", "List what jobs can name"),
+    "definitions show": _Command(f"{_PACKAGE}.definitions", "show", "Show one definition"),
+    "definitions apply": _Command(f"{_PACKAGE}.definitions", "apply", "Store those of files"),
+    "definitions delete": _Command(f"{_PACKAGE}.definitions", "delete", "Let no new job name one"),
+    "definitions schema": _Command(f"{_PACKAGE}.definitions", "schema", "Print their JSON Schema"),
+    "keys list": _Command(f"{_PACKAGE}.access", "list_", "List keys to the API"),
+    "keys create": _Command(f"{_PACKAGE}.access", "create", "Make a key, shown once"),
+    "keys revoke": _Command(f"{_PACKAGE}.access", "revoke", "Let a key allow nothing any more"),
+    "contexts list": _Command(f"{_PACKAGE}.access", "contexts", "List servers that are remembered"),
+    "contexts add": _Command(f"{_PACKAGE}.access", "add", "Remember a server and its key"),
+    "contexts use": _Command(f"{_PACKAGE}.access", "use", "Choose which server commands ask"),
+    "contexts remove": _Command(f"{_PACKAGE}.access", "remove", "Forget a server"),
+    "deploy": _Command(f"{_PACKAGE}.deploy", "deploy", "Bring an installation to AWS"),
+    "status": _Command(f"{_PACKAGE}.deploy", "status", "Show what is deployed on AWS"),
+    "destroy": _Command(f"{_PACKAGE}.deploy", "destroy", "Take an installation away from AWS"),
+    "undelivered list": _Command(f"{_PACKAGE}.undelivered", "list_", "List undelivered events"),
+    "undelivered replay": _Command(f"{_PACKAGE}.undelivered", "replay", "Tell them once more"),
+    "settings": _Command(f"{_PACKAGE}.admin", "settings", "Show every setting and its origin"),
+    "doctor": _Command(f"{_PACKAGE}.admin", "doctor", "Check this installation and its data"),
 }
 # First words of commands that have two.
 _GROUPS = {
@@ -102,12 +101,12 @@ _ALIASES = {
     "definition": "definitions",
 }
 # Options that may stand before the command, and how many values each takes.
-_GLOBAL = {
+_GLOBAL_OPTIONS = {
     **dict.fromkeys(("--data-dir", "--server", "--context", "--tenant", "-o", "--output"), 1),
     **dict.fromkeys(("-v", "-vv", "--verbose"), 0),
 }
 _HELP = {"-h", "--help", "help"}
-_INTRODUCTION = """\
+_HELP_TEMPLATE = """\
 Usage: longshore [OPTIONS] COMMAND [ARGS]...
 
   Runs work that must not be lost and must not happen twice: commands, Python
@@ -135,7 +134,7 @@ Exit codes:
 """
 
 
-class _Wrong(UsageError):
+class _InvalidCommandLine(UsageError):
     """The command line cannot be understood."""
 
 
@@ -144,34 +143,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return _run(given)
-    except _Wrong as error:
-        tell(error, ExitCode.USAGE, as_json=wants_json(given))
+    except _InvalidCommandLine as error:
+        report_error(error, ExitCode.USAGE, as_json=wants_json(given))
         return ExitCode.USAGE
-    except (BrokenPipeError, ReaderGone):
-        _leave_quietly()
+    except (BrokenPipeError, OutputClosed):
+        _discard_stdout()
         return ExitCode.BROKEN_PIPE
 
 
 def _run(given: list[str]) -> int:
-    moved, rest = _split(given)
+    moved, rest = _split_global_options(given)
     if not rest or rest[0] in _HELP:
-        return _tell_about(rest[1:])
+        return _print_help(rest[1:])
     if rest[0] == "--version":
         print(f"longshore {_version()}")
         return ExitCode.OK
     name, *own = rest
     name = _ALIASES.get(name, name)
     if name in _GROUPS:
-        between, own = _split(own)
+        between, own = _split_global_options(own)
         if not own or own[0] in _HELP:
-            return _tell_about([name, *own[1:]])
+            return _print_help([name, *own[1:]])
         name, moved, own = f"{name} {own[0]}", [*moved, *between], own[1:]
     if name not in COMMANDS:
-        raise _Wrong(_unknown(name))
+        raise _InvalidCommandLine(_unknown_command_message(name))
     return _invoke(name, [*moved, *own])
 
 
-def _tell_about(words: list[str]) -> int:
+def _print_help(words: list[str]) -> int:
     """Help with a command, with a group of them, or with everything."""
     for name in (" ".join(words[:2]), *words[:1]):
         if name in COMMANDS:
@@ -179,22 +178,22 @@ def _tell_about(words: list[str]) -> int:
         if name in _GROUPS:
             print(_group_help(name))
             return ExitCode.OK
-    print(_help())
+    print(_help_text())
     return ExitCode.OK
 
 
-def _split(given: list[str]) -> tuple[list[str], list[str]]:
+def _split_global_options(given: list[str]) -> tuple[list[str], list[str]]:
     """The options before the command, and the rest from the command on."""
     place = 0
     while place < len(given):
         name, equals, _ = given[place].partition("=")
-        if name not in _GLOBAL:
+        if name not in _GLOBAL_OPTIONS:
             break
-        place += 1 + (_GLOBAL[name] if not equals else 0)
+        place += 1 + (_GLOBAL_OPTIONS[name] if not equals else 0)
     return given[:place], given[place:]
 
 
-def _unknown(name: str) -> str:
+def _unknown_command_message(name: str) -> str:
     from difflib import get_close_matches
 
     if name.startswith("-"):
@@ -204,7 +203,7 @@ def _unknown(name: str) -> str:
     return f"no command is called {name!r}; {hint}"
 
 
-def _listed(group: str | None = None) -> str:
+def _command_list(group: str | None = None) -> str:
     """The commands of a group; else all that have one word, and each group as one."""
     chosen: dict[str, str] = {}
     for name, command in COMMANDS.items():
@@ -221,14 +220,14 @@ def _listed(group: str | None = None) -> str:
 def _group_help(name: str) -> str:
     return (
         f"Usage: longshore {name} COMMAND [OPTIONS] [ARGS]...\n\n  {_GROUPS[name]}\n\n"
-        f"Commands:\n{_listed(name)}\n\n"
+        f"Commands:\n{_command_list(name)}\n\n"
         f"`longshore {name} COMMAND --help` tells all about one."
     )
 
 
-def _help() -> str:
+def _help_text() -> str:
     codes = [f"  {code:3}  {code.meaning}" for code in ExitCode]
-    return _INTRODUCTION.format(commands=_listed(), codes="\n".join(codes)).rstrip()
+    return _HELP_TEMPLATE.format(commands=_command_list(), codes="\n".join(codes)).rstrip()
 
 
 def _version() -> str:
@@ -241,21 +240,21 @@ def _invoke(name: str, arguments: list[str]) -> int:
     """The edge of the process: whatever a command raises ends in a sentence and a number."""
     as_json = wants_json(arguments)
     try:
-        return _called(name, arguments)
-    except ReaderGone:
+        return _call_command(name, arguments)
+    except OutputClosed:
         raise
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the edge of the process
-        expected, code = _judged(error, name)
+        expected, code = _classify(error, name)
         if expected is None:
-            _tell_unexpected(error, arguments)
+            _report_unexpected(error, arguments)
         else:
-            tell(expected, code, as_json=as_json)
+            report_error(expected, code, as_json=as_json)
         return code
 
 
-def _called(name: str, arguments: list[str]) -> int:
+def _call_command(name: str, arguments: list[str]) -> int:
     from importlib import import_module
 
     from longshore.interfaces.cli.options import command_line
@@ -268,7 +267,7 @@ def _called(name: str, arguments: list[str]) -> int:
     return int(result or 0)
 
 
-def _judged(error: Exception, name: str) -> tuple[BaseException | None, int]:
+def _classify(error: Exception, name: str) -> tuple[BaseException | None, int]:
     """What to tell of an error and how to end; nothing to tell for one that nobody expected."""
     import typer
 
@@ -277,25 +276,25 @@ def _judged(error: Exception, name: str) -> tuple[BaseException | None, int]:
     if isinstance(error, typer.TyperException):
         text = error.format_message().rstrip(".")
         message = f"{text[:1].lower()}{text[1:]}; see `longshore {name} --help`"
-        return _Wrong(message), ExitCode.USAGE
+        return _InvalidCommandLine(message), ExitCode.USAGE
     if isinstance(error, LongshoreError | OSError):
-        return error, code_of(error)
-    return None, code_of(error)
+        return error, exit_code_of(error)
+    return None, exit_code_of(error)
 
 
-def _tell_unexpected(error: Exception, arguments: list[str]) -> None:
+def _report_unexpected(error: Exception, arguments: list[str]) -> None:
     if {"-v", "-vv", "--verbose"} & set(arguments):
         import traceback
 
-        say("".join(traceback.format_exception(error)).rstrip())
+        print_stderr("".join(traceback.format_exception(error)).rstrip())
         return
-    say(
+    print_stderr(
         f"longshore: an unexpected {type(error).__name__} ({error}); this is a bug of Longshore's."
         " Run the same again with -v to see where it happened"
     )
 
 
-def _leave_quietly() -> None:
+def _discard_stdout() -> None:
     """Keep the interpreter from flushing into the broken pipe at its end."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,6 +1,7 @@
 """The options that every command has, and how a function becomes a command line.
 
-A command is a function whose first argument is ``Here``: what the shared options said. The options
+A command is a function whose first argument is ``GlobalOptions``: what the shared options said.
+The options
 themselves are written once, below, and are put into each command's signature, where typer finds
 them; so each command's help is whole, and an option works wherever it stands.
 """
@@ -20,10 +21,10 @@ from typing import Annotated, Any
 import typer
 
 from longshore.durations import parse_duration
-from longshore.interfaces.cli.exits import ReaderGone
+from longshore.interfaces.cli.exit_codes import OutputClosed
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """How an answer is printed."""
 
     TABLE = "table"
@@ -31,7 +32,7 @@ class Format(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
+class GlobalOptions:
     """What the shared options said."""
 
     data_dir: Path | None = None
@@ -39,25 +40,27 @@ class Here:
     context: str | None = None
     tenant: str | None = None
     verbose: int = 0
-    output: Format = Format.TABLE
+    output: OutputFormat = OutputFormat.TABLE
 
     @property
     def json(self) -> bool:
         """Whether the answer is for a program."""
-        return self.output is Format.JSON
+        return self.output is OutputFormat.JSON
 
     def flags(self) -> dict[str, Any]:
         """The settings that were given on the command line, by name."""
         return {"data_dir": self.data_dir, "url": self.server, "tenant": self.tenant}
 
 
-_OUTPUT = inspect.Parameter(
+_OUTPUT_OPTION = inspect.Parameter(
     "output",
     inspect.Parameter.KEYWORD_ONLY,
-    default=Format.TABLE,
-    annotation=Annotated[Format, typer.Option("--output", "-o", help="For a person or a program.")],
+    default=OutputFormat.TABLE,
+    annotation=Annotated[
+        OutputFormat, typer.Option("--output", "-o", help="For a person or a program.")
+    ],
 )
-_ELSEWHERE = (
+_SERVER_OPTIONS = (
     inspect.Parameter(
         "server",
         inspect.Parameter.KEYWORD_ONLY,
@@ -87,7 +90,7 @@ _ELSEWHERE = (
         ],
     ),
 )
-_SHARED = (
+_SHARED_OPTIONS = (
     inspect.Parameter(
         "data_dir",
         inspect.Parameter.KEYWORD_ONLY,
@@ -135,8 +138,8 @@ class Command:
 
     function: Callable[..., int | None]
     examples: tuple[tuple[str, str], ...]
-    output: bool  # whether it has -o
-    anywhere: bool  # whether it can ask a server as well
+    has_output: bool  # whether it has -o
+    remote: bool  # whether it can ask a server as well
     interspersed: bool  # False: what follows the first argument belongs to somebody else
 
     def help(self) -> str:
@@ -151,21 +154,21 @@ class Command:
 def command(
     *examples: tuple[str, str],
     output: bool = False,
-    anywhere: bool = False,
+    remote: bool = False,
     interspersed: bool = True,
 ) -> Callable[[Callable[..., int | None]], Command]:
-    """Make a command of a function whose first argument is ``Here``."""
+    """Make a command of a function whose first argument is ``GlobalOptions``."""
 
-    def decorate(function: Callable[..., int | None]) -> Command:
+    def decorate_command(function: Callable[..., int | None]) -> Command:
         return Command(
             function=function,
             examples=examples,
-            output=output,
-            anywhere=anywhere,
+            has_output=output,
+            remote=remote,
             interspersed=interspersed,
         )
 
-    return decorate
+    return decorate_command
 
 
 def command_line(given: Command, name: str) -> Any:
@@ -185,9 +188,9 @@ def command_line(given: Command, name: str) -> Any:
 
 def _with_shared_options(given: Command) -> Callable[..., int | None]:
     shared = (
-        *((_OUTPUT,) if given.output else ()),
-        *(_ELSEWHERE if given.anywhere else ()),
-        *_SHARED,
+        *((_OUTPUT_OPTION,) if given.has_output else ()),
+        *(_SERVER_OPTIONS if given.remote else ()),
+        *_SHARED_OPTIONS,
     )
     names = [parameter.name for parameter in shared]
     signature = inspect.signature(given.function, eval_str=True)
@@ -195,13 +198,13 @@ def _with_shared_options(given: Command) -> Callable[..., int | None]:
 
     @functools.wraps(given.function)
     def called(**values: Any) -> int | None:
-        here = Here(**{name: values.pop(name) for name in names})
+        here = GlobalOptions(**{name: values.pop(name) for name in names})
         try:
             code = given.function(here, **values)
             # On a terminal print flushes by itself; into a pipe a lost reader shows here.
             sys.stdout.flush()
         except BrokenPipeError as error:
-            raise ReaderGone from error
+            raise OutputClosed from error
         return code
 
     parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *shared)]
@@ -212,7 +215,7 @@ def _with_shared_options(given: Command) -> Callable[..., int | None]:
     return called
 
 
-def duration(text: str) -> timedelta:
+def parse_duration_option(text: str) -> timedelta:
     """A duration on the command line: ``90s``, ``5m``, ``1h30m`` or plain seconds."""
     try:
         return parse_duration(text)

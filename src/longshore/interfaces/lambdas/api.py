@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from longshore.interfaces.lambdas.app import opened_app
-from longshore.interfaces.lambdas.container import Container, Context, seconds_left
-from longshore.interfaces.lambdas.gateway import answer_to
+from longshore.interfaces.lambdas.api_gateway import handle_request
+from longshore.interfaces.lambdas.app import open_app
+from longshore.interfaces.lambdas.container import Container, LambdaContext, seconds_left
 
-container = Container(opened_app)
+container = Container(open_app)
 
 
-def handler(event: Any, context: Context) -> dict[str, Any]:
+def handler(event: Any, context: LambdaContext) -> dict[str, Any]:
     """Answer one request."""
     within_s = seconds_left(context)
-    return container.run(lambda app: answer_to(app, event, within_s=within_s), context)
+    return container.run(lambda app: handle_request(app, event, timeout_s=within_s), context)

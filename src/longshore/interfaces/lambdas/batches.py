@@ -12,19 +12,19 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from longshore.errors import BackendUnavailable, UsageError
-from longshore.interfaces.lambdas.container import Container, Context, OutOfTime
+from longshore.interfaces.lambdas.container import Container, InvocationTimeout, LambdaContext
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 ReadT = TypeVar("ReadT")
 Record = Mapping[str, Any]
-Answer = dict[str, list[dict[str, str]]]
+BatchResponse = dict[str, list[dict[str, str]]]
 
-_AT_ONCE = 10
+_CONCURRENCY = 10
 
 
-def records_in(event: Any) -> Sequence[Record]:
+def records_of(event: Any) -> Sequence[Record]:
     """The records of a batch.
 
     Raises:
@@ -37,28 +37,28 @@ def records_in(event: Any) -> Sequence[Record]:
     return records
 
 
-def failures(ids: Collection[str]) -> Answer:
+def failure_response(ids: Collection[str]) -> BatchResponse:
     """The answer to a mapping: these come again."""
     return {"batchItemFailures": [{"itemIdentifier": one} for one in ids]}
 
 
-def each(
+def process_each(
     container: Container[T],
     event: Any,
-    context: Context,
-    deal: Callable[[T, Record], Awaitable[object]],
-) -> Answer:
+    context: LambdaContext,
+    process: Callable[[T, Record], Awaitable[object]],
+) -> BatchResponse:
     """Deal with the records of a queue side by side, each by itself."""
-    records = {record["messageId"]: record for record in records_in(event)}
+    records = {record["messageId"]: record for record in records_of(event)}
     done: set[str] = set()
-    gate = asyncio.Semaphore(_AT_ONCE)
+    gate = asyncio.Semaphore(_CONCURRENCY)
 
     async def one(wired: T, message_id: str) -> None:
         async with gate:
             try:
-                await deal(wired, records[message_id])
+                await process(wired, records[message_id])
             except Exception as error:  # noqa: BLE001 - the edge of one record
-                _tell(message_id, error)
+                _log_failure(message_id, error)
             else:
                 done.add(message_id)
 
@@ -66,24 +66,24 @@ def each(
         await asyncio.gather(*(one(wired, message_id) for message_id in records))
 
     _run(container, all_of_them, context)
-    return failures([one for one in records if one not in done])
+    return failure_response([one for one in records if one not in done])
 
 
-def together(
+def process_together(
     container: Container[T],
     event: Any,
-    context: Context,
+    context: LambdaContext,
     read: Callable[[T, Record], ReadT],
-    deal: Callable[[T, Mapping[str, ReadT]], Awaitable[Collection[str]]],
-) -> Answer:
+    process: Callable[[T, Mapping[str, ReadT]], Awaitable[Collection[str]]],
+) -> BatchResponse:
     """Deal with all records of a queue at once.
 
     Args:
         read: What a record holds; one that raises UsageError comes again, until its queue gives it
             up and it is looked after as undelivered.
-        deal: Gets them by the ids of their messages, and says which must come again.
+        process: Gets them by the ids of their messages, and says which must come again.
     """
-    records = {record["messageId"]: record for record in records_in(event)}
+    records = {record["messageId"]: record for record in records_of(event)}
     done: set[str] = set()
 
     async def all_of_them(wired: T) -> None:
@@ -92,22 +92,24 @@ def together(
             try:
                 readable[message_id] = read(wired, record)
             except UsageError as error:
-                _tell(message_id, error)
-        failed = await deal(wired, readable)
+                _log_failure(message_id, error)
+        failed = await process(wired, readable)
         done.update(readable.keys() - failed)
 
     _run(container, all_of_them, context)
-    return failures([one for one in records if one not in done])
+    return failure_response([one for one in records if one not in done])
 
 
-def _run(container: Container[T], work: Callable[[T], Awaitable[None]], context: Context) -> None:
+def _run(
+    container: Container[T], work: Callable[[T], Awaitable[None]], context: LambdaContext
+) -> None:
     try:
         container.run(work, context)
-    except OutOfTime as error:
-        logger.warning("batch.out_of_time", extra={"error": str(error)})
+    except InvocationTimeout as error:
+        logger.warning("batch.timed_out", extra={"error": str(error)})
 
 
-def _tell(message_id: str, error: Exception) -> None:
+def _log_failure(message_id: str, error: Exception) -> None:
     about = {"message_id": message_id, "error": str(error)}
     if isinstance(error, BackendUnavailable | UsageError):
         logger.warning("record.failed", extra=about)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from longshore.interfaces.lambdas.batches import Answer, Record, each
-from longshore.interfaces.lambdas.container import Container, Context
-from longshore.wiring.functions import Wired, wired
+from longshore.interfaces.lambdas.batches import BatchResponse, Record, process_each
+from longshore.interfaces.lambdas.container import Container, LambdaContext
+from longshore.wiring.lambdas import LambdaServices, open_lambda_services
 
-container = Container(wired)
+container = Container(open_lambda_services)
 
 
-def handler(event: Any, context: Context) -> Answer:
+def handler(event: Any, context: LambdaContext) -> BatchResponse:
     """Let each dead message have its effect, before it is removed."""
-    return each(container, event, context, _take)
+    return process_each(container, event, context, _process)
 
 
-async def _take(wired: Wired, record: Record) -> None:
-    message = wired.dead_message_in(record)
-    await wired.services.dead_letters.take(message, tenant=wired.settings.tenant)
+async def _process(wired: LambdaServices, record: Record) -> None:
+    message = wired.read_dead_message(record)
+    await wired.dead_letters.settle_received(message, tenant=wired.settings.tenant)

@@ -6,18 +6,20 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from longshore.core.events.event import Event
-from longshore.interfaces.lambdas.batches import Answer, together
-from longshore.interfaces.lambdas.container import Container, Context
-from longshore.wiring.functions import Wired, wired
+from longshore.interfaces.lambdas.batches import BatchResponse, process_together
+from longshore.interfaces.lambdas.container import Container, LambdaContext
+from longshore.wiring.lambdas import LambdaServices, open_lambda_services
 
-container = Container(wired)
+container = Container(open_lambda_services)
 
 
-def handler(event: Any, context: Context) -> Answer:
+def handler(event: Any, context: LambdaContext) -> BatchResponse:
     """Move jobs forward whose tasks have ended."""
-    return together(container, event, context, lambda wired, record: wired.event_in(record), _hear)
+    return process_together(
+        container, event, context, lambda wired, record: wired.read_event(record), _dispatch
+    )
 
 
-async def _hear(wired: Wired, events: Mapping[str, Event]) -> Collection[str]:
-    again = {event.id for event in await wired.services.dispatcher.hear(list(events.values()))}
+async def _dispatch(wired: LambdaServices, events: Mapping[str, Event]) -> Collection[str]:
+    again = {event.id for event in await wired.dispatcher.handle(list(events.values()))}
     return [message_id for message_id, event in events.items() if event.id in again]

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from longshore.core.events.codec import properties_of_body
 from longshore.core.health import HealthReport
-from longshore.interfaces import views
-from longshore.interfaces.lambdas.container import Container, Context
-from longshore.wiring.functions import Wired, telling_people
+from longshore.interfaces.lambdas.container import Container, LambdaContext
+from longshore.wiring.lambdas import LambdaServices, open_services_with_secrets
 
-container = Container(telling_people)
+container = Container(open_services_with_secrets)
 
 
-def handler(event: Any, context: Context) -> dict[str, Any]:
+def handler(event: Any, context: LambdaContext) -> dict[str, Any]:
     """Check everything of every tenant; what each check found."""
     reports = container.run(_check, context)
-    found = {one.tenant: views.health_check_document(one.event(), one.at) for one in reports}
-    return {"tenants": {tenant: document["summary"] for tenant, document in found.items()}}
+    summaries = {report.tenant: properties_of_body(report.event())["summary"] for report in reports}
+    return {"tenants": summaries}
 
 
-async def _check(wired: Wired) -> list[HealthReport]:
-    return await wired.services.health_check.check_all()
+async def _check(wired: LambdaServices) -> list[HealthReport]:
+    return await wired.health_check.check_all()

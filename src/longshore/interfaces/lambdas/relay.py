@@ -5,20 +5,20 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from longshore.interfaces.lambdas.batches import Answer, failures, records_in
-from longshore.interfaces.lambdas.container import Container, Context, OutOfTime
-from longshore.wiring.functions import relaying
+from longshore.interfaces.lambdas.batches import BatchResponse, failure_response, records_of
+from longshore.interfaces.lambdas.container import Container, InvocationTimeout, LambdaContext
+from longshore.wiring.lambdas import open_relay
 
 logger = logging.getLogger(__name__)
-container = Container(relaying)
+container = Container(open_relay)
 
 
-def handler(event: Any, context: Context) -> Answer:
+def handler(event: Any, context: LambdaContext) -> BatchResponse:
     """Tell the bus of what was committed."""
-    records = records_in(event)
+    records = records_of(event)
     try:
-        first = container.run(lambda relay: relay.tell(records), context)
-    except OutOfTime as error:
-        logger.warning("batch.out_of_time", extra={"error": str(error)})
+        first = container.run(lambda relay: relay.publish(records), context)
+    except InvocationTimeout as error:
+        logger.warning("batch.timed_out", extra={"error": str(error)})
         first = records[0]["dynamodb"]["SequenceNumber"]
-    return failures([first] if first is not None else [])
+    return failure_response([first] if first is not None else [])

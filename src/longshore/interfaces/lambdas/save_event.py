@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from longshore.interfaces.lambdas.batches import Answer, each
-from longshore.interfaces.lambdas.container import Container, Context
-from longshore.wiring.functions import archiving
+from longshore.interfaces.lambdas.batches import BatchResponse, process_each
+from longshore.interfaces.lambdas.container import Container, LambdaContext
+from longshore.wiring.lambdas import open_archive
 
-container = Container(archiving)
+container = Container(open_archive)
 
 
-def handler(event: Any, context: Context) -> Answer:
+def handler(event: Any, context: LambdaContext) -> BatchResponse:
     """Keep each event, with the moment at which it came here."""
-    return each(container, event, context, lambda archive, record: archive.save(record))
+    return process_each(container, event, context, lambda archive, record: archive.save(record))

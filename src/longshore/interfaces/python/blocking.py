@@ -1,8 +1,8 @@
-"""``longshore.Client`` and ``longshore.run``: the same for programs without an event loop.
+"""``longshore.Client`` and ``longshore.run``: the client for programs without an event loop.
 
-A thin shell: the asynchronous client lives on an event loop in a thread of its own, and every call
-here hands one over and waits for it. So it can be used from any thread, and also where an event
-loop runs already, though it blocks that one.
+The asynchronous client runs on an event loop in its own thread; each call here runs one of its
+coroutines and waits for it. It can be used from any thread, also where an event loop runs already,
+which it then blocks.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from longshore.core.events.event import Event
-from longshore.core.states import JobState
+from longshore.core.tasks.states import JobState
 from longshore.interfaces.python.calls import Call
 from longshore.interfaces.python.client import AsyncClient
-from longshore.interfaces.python.jobs import AsyncJob, Patience
+from longshore.interfaces.python.jobs import AsyncJob, Timeout
 from longshore.interfaces.python.portal import Portal
-from longshore.interfaces.python.status import JobStatus, Output
-from longshore.interfaces.python.submitting import JobOptions, SubmitOptions, Submittable
+from longshore.interfaces.python.status import JobOutputChunk, JobStatus
+from longshore.interfaces.python.submission import JobOptions, SubmitOptions, Submittable
 
 ResultT = TypeVar("ResultT")
 OtherT = TypeVar("OtherT")
 
 
 class Client:
-    """A door to the jobs in a data folder; open while it is entered. See ``AsyncClient``.
+    """Submits jobs to a data folder and follows them; the synchronous form of ``AsyncClient``.
 
     Args:
         data_dir: The folder; else what the settings say, as for the command line.
@@ -71,13 +71,13 @@ class Client:
 
     def submit_many(
         self,
-        works: Iterable[Submittable],
+        submissions: Iterable[Submittable],
         *,
         request_ids: Sequence[str] | None = None,
         **options: Unpack[JobOptions],
     ) -> list[Job[Any]]:
         """Accept many jobs; see ``AsyncClient.submit_many``."""
-        sent = self._client.submit_many(works, request_ids=request_ids, **options)
+        sent = self._client.submit_many(submissions, request_ids=request_ids, **options)
         return [Job(self._portal, job) for job in self._portal.call(sent)]
 
     def job(self, job_id: str) -> Job[Any]:
@@ -106,27 +106,29 @@ class Job(Generic[ResultT]):
         """The job and each of its tasks as they are now."""
         return self._portal.call(self._job.status())
 
-    def wait(self, timeout: Patience = None) -> JobState:
+    def wait(self, timeout: Timeout = None) -> JobState:
         """Return when the job has ended; raises TimeoutError if it has not within ``timeout``."""
         return self._portal.call(self._job.wait(timeout))
 
     @overload
-    def result(self, *, timeout: Patience = ...) -> ResultT: ...
+    def result(self, *, timeout: Timeout = ...) -> ResultT: ...
     @overload
-    def result(self, of: Call[OtherT], *, timeout: Patience = ...) -> OtherT: ...
+    def result(self, task: Call[OtherT], *, timeout: Timeout = ...) -> OtherT: ...
     @overload
-    def result(self, of: str, *, timeout: Patience = ...) -> Any: ...
-    def result(self, of: Any = None, *, timeout: Patience = None) -> Any:
-        """The result, as soon as it is there; raises TaskFailed if there will be none."""
-        return self._portal.call(self._job.result(of, timeout=timeout))
+    def result(self, task: str, *, timeout: Timeout = ...) -> Any: ...
+    def result(self, task: Any = None, *, timeout: Timeout = None) -> Any:
+        """The result, as soon as it is there; raises TaskFailedError if there will be none."""
+        return self._portal.call(self._job.result(task, timeout=timeout))
 
-    def results(self, timeout: Patience = None) -> dict[str, Any]:
+    def results(self, timeout: Timeout = None) -> dict[str, Any]:
         """The results of all tasks by their keys, when the job has ended."""
         return self._portal.call(self._job.results(timeout))
 
-    def output(self, of: str | Call[Any] | None = None, *, follow: bool = True) -> Iterator[Output]:
+    def output(
+        self, task: str | Call[Any] | None = None, *, follow: bool = True
+    ) -> Iterator[JobOutputChunk]:
         """What the tasks printed so far, and then what they print, to the end."""
-        return self._portal.iterate(self._job.output(of, follow=follow))
+        return self._portal.iterate(self._job.output(task, follow=follow))
 
     def events(self, *, follow: bool = False) -> Iterator[Event]:
         """What happened to the job and its tasks, in the order in which it was recorded."""
@@ -137,7 +139,7 @@ class Job(Generic[ResultT]):
         self._portal.call(self._job.cancel(reason))
 
     def resume(self, *tasks: str | Call[Any]) -> list[str]:
-        """Give tasks that failed or were cancelled another round; the keys of those that go on."""
+        """Run failed and cancelled tasks again. Returns the keys of those that run again."""
         return self._portal.call(self._job.resume(*tasks))
 
 
@@ -175,11 +177,11 @@ def run(
     """Submit a job, work in this process until it has ended, and return its result.
 
     The tasks run in children of this process; workers that serve the same queues help. If this
-    program dies, the job stays accepted: a worker goes on with it, and so does this call when it
-    is made again with the same ``request_id``.
+    program dies, the job stays accepted: a worker continues it, and so does the same call with
+    the same ``request_id``.
 
     Raises:
-        TaskFailed: a task failed; it names the task.
+        TaskFailedError: a task failed; it names the task.
     """
     client = AsyncClient(data_dir, settings=settings)
     portal = Portal()
@@ -195,12 +197,12 @@ def run(
 
 async def _run(client: AsyncClient, work: Any, options: SubmitOptions) -> Any:
     job = await client.submit(work, **options)
-    if not (await client.door().state(job.id)).terminal:
-        async with client.working_on(job) as crew:
+    if not (await client.connection().state(job.id)).terminal:
+        async with client.work_on(job) as worker_group:
             try:
-                await crew.during(job.wait())
+                await worker_group.run_alongside(job.wait())
             except asyncio.CancelledError:
-                # Whoever waited was interrupted: what runs goes back to the others now.
-                crew.stop_at_once()
+                # The caller was interrupted: release running attempts to other workers now.
+                worker_group.stop_now()
                 raise
     return await job.result()

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from longshore.core.dag import TASK_KEY_PATTERN
-from longshore.core.references import reference_to
-from longshore.core.states import Priority
+from longshore.core.jobs.dag import TASK_KEY_PATTERN
+from longshore.core.jobs.result_references import result_reference
+from longshore.core.tasks.states import Priority
 from longshore.durations import parse_duration
 from longshore.errors import UsageError
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 PRIORITIES = {priority.name.lower(): priority for priority in Priority}
-_LONGEST_KEY = 100  # room for a number behind it
-_NOT_IN_A_KEY = re.compile(r"[^A-Za-z0-9_-]")
+_MAX_STEM_LENGTH = 100  # room for a number behind it
+_INVALID_KEY_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class TaskOptions:
     """How a task is to be run, where it differs from its definition; None: as that says."""
 
     key: str | None = None
@@ -40,7 +40,7 @@ class Wishes:
     delay: str | float | timedelta | None = None
     run_at: datetime | None = None
 
-    def fields(self) -> dict[str, Any]:
+    def document_fields(self) -> dict[str, Any]:
         """As a submitted document has them, but for the key.
 
         Raises:
@@ -53,13 +53,13 @@ class Wishes:
             "queue": self.queue,
             "priority": self.priority,
             "maxAttempts": self.max_attempts,
-            "delay": None if self.delay is None else _seconds(self.delay),
-            "runAt": None if self.run_at is None else _moment(self.run_at),
+            "delay": None if self.delay is None else _delay_seconds(self.delay),
+            "runAt": None if self.run_at is None else _format_run_at(self.run_at),
         }
         return {name: value for name, value in fields.items() if value is not None}
 
 
-def _seconds(delay: object) -> float:
+def _delay_seconds(delay: object) -> float:
     try:
         return parse_duration(delay).total_seconds()
     except ValueError as error:
@@ -67,7 +67,7 @@ def _seconds(delay: object) -> float:
         raise UsageError(message) from error
 
 
-def _moment(moment: datetime) -> str:
+def _format_run_at(moment: datetime) -> str:
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         message = f"run_at must be a datetime with a time zone, not {moment!r}"
         raise UsageError(message)
@@ -81,9 +81,9 @@ class Call(Generic[ResultT]):
     task: TaskFunction[..., Any, ResultT]
     arguments: Mapping[str, Any]  # JSON, but for the calls whose results will stand there
     parents: tuple[Call[Any], ...] = ()
-    wishes: Wishes = field(default_factory=Wishes)
+    options: TaskOptions = field(default_factory=TaskOptions)
 
-    def using(
+    def with_options(
         self,
         *,
         key: str | None = None,
@@ -109,21 +109,21 @@ class Call(Generic[ResultT]):
             "run_at": run_at,
         }
         changed = {name: value for name, value in given.items() if value is not None}
-        wishes = replace(self.wishes, **changed)
-        wishes.fields()
+        wishes = replace(self.options, **changed)
+        wishes.document_fields()
         if key is not None and not TASK_KEY_PATTERN.fullmatch(key):
             message = f"a key has 1 to 128 letters, digits, '-' and '_', which {key!r} has not"
             raise UsageError(message)
-        parents = tuple(dict.fromkeys((*self.parents, *_only_calls(after))))
-        return replace(self, parents=parents, wishes=wishes)
+        parents = tuple(dict.fromkeys((*self.parents, *_require_calls(after))))
+        return replace(self, parents=parents, options=wishes)
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
         return f"{self.task.__name__}.of({arguments})"
 
 
-def _only_calls(given: Iterable[Any]) -> list[Call[Any]]:
-    calls = list(given)
+def _require_calls(values: Iterable[Any]) -> list[Call[Any]]:
+    calls = list(values)
     for one in calls:
         if not isinstance(one, Call):
             message = f"expected a call, such as `fetch.of(url)`, not {one!r}"
@@ -136,20 +136,20 @@ class CallGraph:
     """Calls that are submitted together, each with its key, parents before their dependents."""
 
     keys: Mapping[Call[Any], str]
-    wanted: tuple[Call[Any], ...]  # those whose results were asked for
+    requested: tuple[Call[Any], ...]  # those whose results were asked for
 
     @classmethod
-    def of(cls, wanted: Sequence[Call[Any]]) -> CallGraph:
+    def from_calls(cls, requested: Sequence[Call[Any]]) -> CallGraph:
         """All that is needed for the results of these calls.
 
         Raises:
             UsageError: there is no call, or two have the same key.
         """
-        calls = _in_order(_only_calls(wanted))
+        calls = _topological_order(_require_calls(requested))
         if not calls:
             message = "there is no task to submit"
             raise UsageError(message)
-        return cls(_keys_of(calls), tuple(wanted))
+        return cls(_assign_keys(calls), tuple(requested))
 
     @property
     def tasks(self) -> dict[str, TaskFunction[..., Any, Any]]:
@@ -159,33 +159,33 @@ class CallGraph:
     def document(self, *, name: str | None = None) -> dict[str, Any]:
         """The job as a client submits it."""
         tasks = [self._task(call, key) for call, key in self.keys.items()]
-        return {"name": name or self.wanted[-1].task.__name__[:_LONGEST_KEY], "tasks": tasks}
+        return {"name": name or self.requested[-1].task.__name__[:_MAX_STEM_LENGTH], "tasks": tasks}
 
     def _task(self, call: Call[Any], key: str) -> dict[str, Any]:
         task = {
             "taskId": key,
             "name": call.task.name,
-            "input": {"kwargs": self._written(dict(call.arguments))},
-            **call.wishes.fields(),
+            "input": {"kwargs": self._encode_value(dict(call.arguments))},
+            **call.options.document_fields(),
         }
         if call.parents:
             task["dependsOn"] = [self.keys[parent] for parent in call.parents]
         return task
 
-    def _written(self, value: Any) -> Any:
+    def _encode_value(self, value: Any) -> Any:
         if isinstance(value, Call):
-            return reference_to(self.keys[value])
+            return result_reference(self.keys[value])
         if isinstance(value, list):
-            return [self._written(item) for item in value]
+            return [self._encode_value(item) for item in value]
         if isinstance(value, dict):
-            return {name: self._written(item) for name, item in value.items()}
+            return {name: self._encode_value(item) for name, item in value.items()}
         return value
 
 
-def _in_order(wanted: Sequence[Call[Any]]) -> list[Call[Any]]:
+def _topological_order(requested: Sequence[Call[Any]]) -> list[Call[Any]]:
     """Every call once, after its parents; without recursion, because chains may be long."""
     ordered: dict[Call[Any], None] = {}
-    open_ = [(call, False) for call in reversed(wanted)]
+    open_ = [(call, False) for call in reversed(requested)]
     while open_:
         call, parents_are_in = open_.pop()
         if call in ordered:
@@ -198,27 +198,27 @@ def _in_order(wanted: Sequence[Call[Any]]) -> list[Call[Any]]:
     return list(ordered)
 
 
-def _keys_of(calls: Sequence[Call[Any]]) -> dict[Call[Any], str]:
-    given = Counter(call.wishes.key for call in calls if call.wishes.key is not None)
+def _assign_keys(calls: Sequence[Call[Any]]) -> dict[Call[Any], str]:
+    given = Counter(call.options.key for call in calls if call.options.key is not None)
     for key, count in given.items():
         if count > 1:
             message = f"{count} tasks of the job have the key {key!r}; give each its own"
             raise UsageError(message)
-    names = Counter(_stem_of(call) for call in calls if call.wishes.key is None)
+    names = Counter(_stem_of(call) for call in calls if call.options.key is None)
     numbers: Counter[str] = Counter()
     taken = set(given)
     keys: dict[Call[Any], str] = {}
     for call in calls:
-        keys[call] = call.wishes.key or _free_key(_stem_of(call), names, numbers, taken)
+        keys[call] = call.options.key or _unused_key(_stem_of(call), names, numbers, taken)
         taken.add(keys[call])
     return keys
 
 
 def _stem_of(call: Call[Any]) -> str:
-    return _NOT_IN_A_KEY.sub("_", call.task.__name__)[:_LONGEST_KEY]
+    return _INVALID_KEY_CHARACTERS.sub("_", call.task.__name__)[:_MAX_STEM_LENGTH]
 
 
-def _free_key(stem: str, names: Counter[str], numbers: Counter[str], taken: set[str]) -> str:
+def _unused_key(stem: str, names: Counter[str], numbers: Counter[str], taken: set[str]) -> str:
     """The function's name if no other task has it, else that with a number, from 1."""
     if names[stem] == 1 and stem not in taken:
         return stem

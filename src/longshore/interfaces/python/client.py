@@ -1,7 +1,7 @@
-"""``longshore.AsyncClient``: submit jobs, and see what becomes of them.
+"""``longshore.AsyncClient``: submit jobs and follow them.
 
-A client accepts and asks; it runs nothing, unless it is told to work as well. Jobs are on disk when
-``submit`` returns, and go on without the client.
+A client runs no tasks, unless it is opened with ``worker=True``. A job is on disk when ``submit``
+returns, and continues without the client.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any, Self, TypeVar, Unpack, cast, overload
 
 from longshore.errors import UsageError
 from longshore.interfaces.python.calls import Call
-from longshore.interfaces.python.embedded import Embedded, opened, settings_for
+from longshore.interfaces.python.connection import Connection, client_settings, open_connection
 from longshore.interfaces.python.jobs import AsyncJob
-from longshore.interfaces.python.submitting import (
+from longshore.interfaces.python.submission import (
     JobOptions,
-    Prepared,
+    PreparedJob,
     SubmitOptions,
     Submittable,
-    prepared,
+    prepare_job,
 )
-from longshore.services.crew import Crew
+from longshore.services.worker_group import WorkerGroup
 
 ResultT = TypeVar("ResultT")
 
 
 class AsyncClient:
-    """A door to the jobs in a data folder; open while it is entered.
+    """Submits jobs to a data folder and follows them; open inside its ``with`` block.
 
     Args:
         data_dir: The folder; else what the settings say, as for the command line.
@@ -45,18 +45,20 @@ class AsyncClient:
         worker: bool = False,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        self._settings = settings_for(data_dir, settings)
-        self._works = worker
+        self._settings = client_settings(data_dir, settings)
+        self._runs_worker = worker
         self._stack = contextlib.AsyncExitStack()
-        self._opened: Embedded | None = None
-        self._crew: Crew | None = None
+        self._open_connection: Connection | None = None
+        self._worker_group: WorkerGroup | None = None
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
-            self._opened = await stack.enter_async_context(opened(self._settings))
-            if self._works:
-                self._crew = await stack.enter_async_context(self._opened.crew())
-                self._opened.rely_on(self._crew)
+            self._open_connection = await stack.enter_async_context(open_connection(self._settings))
+            if self._runs_worker:
+                self._worker_group = await stack.enter_async_context(
+                    self._open_connection.services.worker_group()
+                )
+                self._open_connection.watch_worker_group(self._worker_group)
             self._stack = stack.pop_all()
         return self
 
@@ -66,22 +68,26 @@ class AsyncClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._crew is not None and error is not None and not isinstance(error, Exception):
-            # Somebody wants this program to end now: what runs goes back to the others.
-            self._crew.stop_at_once()
-        self._opened = self._crew = None
+        if (
+            self._worker_group is not None
+            and error is not None
+            and not isinstance(error, Exception)
+        ):
+            # The program is being stopped: release running attempts to other workers now.
+            self._worker_group.stop_now()
+        self._open_connection = self._worker_group = None
         await self._stack.aclose()
 
-    def door(self) -> Embedded:
+    def connection(self) -> Connection:
         """What answers this client and its jobs.
 
         Raises:
             UsageError: the client is not open.
         """
-        if self._opened is None:
+        if self._open_connection is None:
             message = "the client is not open: use it as `with longshore.Client() as client:`"
             raise UsageError(message)
-        return self._opened
+        return self._open_connection
 
     @overload
     async def submit(
@@ -101,8 +107,8 @@ class AsyncClient:
         A document is what a job file has: ``{"tasks": […], "definitions": […]}``.
 
         Args:
-            options: ``request_id`` (the same id gives the same job, however often; else a new one
-                is made), ``name``, ``queue``, ``priority`` and ``max_attempts`` for tasks that do
+            options: ``request_id`` (the same id always gives the same job; default: a new
+                one), ``name``, ``queue``, ``priority`` and ``max_attempts`` for tasks that do
                 not say it themselves, ``delay`` (like ``5m``, or seconds) or ``run_at``.
 
         Raises:
@@ -111,11 +117,11 @@ class AsyncClient:
             UsageError: a worker could not find a function, or an option cannot be meant.
         """
         request_id = options.pop("request_id", None)
-        return await self._send(prepared(work, options), request_id)
+        return await self._submit_prepared(prepare_job(work, options), request_id)
 
     async def submit_many(
         self,
-        works: Iterable[Submittable],
+        submissions: Iterable[Submittable],
         *,
         request_ids: Sequence[str] | None = None,
         **options: Unpack[JobOptions],
@@ -125,12 +131,12 @@ class AsyncClient:
         All are checked before any is sent. Each is a job of its own: if one is refused after that,
         the others are accepted all the same, and its error is raised.
         """
-        ready = [prepared(work, options) for work in works]
+        ready = [prepare_job(work, options) for work in submissions]
         ids: Sequence[str | None] = [None] * len(ready) if request_ids is None else request_ids
         if len(ids) != len(ready):
             message = f"{len(ready)} jobs need as many request ids, not {len(ids)}"
             raise UsageError(message)
-        sent = [self._send(one, id_) for one, id_ in zip(ready, ids, strict=True)]
+        sent = [self._submit_prepared(job, id_) for job, id_ in zip(ready, ids, strict=True)]
         # Together, so that their commits share an fsync.
         jobs = await asyncio.gather(*sent, return_exceptions=True)
         for job in jobs:
@@ -138,9 +144,20 @@ class AsyncClient:
                 raise job
         return cast("list[AsyncJob[Any]]", jobs)
 
-    async def _send(self, ready: Prepared, request_id: str | None) -> AsyncJob[Any]:
-        accepted = await self.door().submit(ready.document, ready.definitions, request_id)
-        return AsyncJob(self.door, accepted, ready.graph, single=ready.single)
+    async def _submit_prepared(
+        self, prepared: PreparedJob, request_id: str | None
+    ) -> AsyncJob[Any]:
+        accepted = await self.connection().submit(
+            prepared.document, prepared.definitions, request_id
+        )
+        return AsyncJob(
+            self.connection,
+            accepted.job_id,
+            accepted.request_id,
+            created=accepted.created,
+            graph=prepared.graph,
+            single=prepared.is_single_call,
+        )
 
     async def job(self, job_id: str) -> AsyncJob[Any]:
         """A job that was submitted before, by anybody; its results are plain JSON.
@@ -148,10 +165,12 @@ class AsyncClient:
         Raises:
             NotFound: there is none.
         """
-        return AsyncJob(self.door, await self.door().submitted(job_id))
+        return AsyncJob(self.connection, job_id, await self.connection().request_id(job_id))
 
     @contextlib.asynccontextmanager
-    async def working_on(self, job: AsyncJob[Any]) -> AsyncIterator[Crew]:
-        """Work on the queues of a job while this is entered."""
-        async with self.door().crew(await self.door().queues(job.id)) as crew:
-            yield crew
+    async def work_on(self, job: AsyncJob[Any]) -> AsyncIterator[WorkerGroup]:
+        """Run a worker for the queues of a job inside the ``with`` block."""
+        connection = self.connection()
+        queues = await connection.queues(job.id)
+        async with connection.services.worker_group(queues) as worker_group:
+            yield worker_group

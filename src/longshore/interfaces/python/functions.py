@@ -18,24 +18,24 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from longshore.core.backoff import RetryPolicy
-from longshore.core.child_limits import Limits
-from longshore.core.definition import Definition
+from longshore.core.definitions.definition import Definition
+from longshore.core.definitions.resources import ResourceLimits
+from longshore.core.tasks.backoff import RetryPolicy
 from longshore.errors import UsageError
 from longshore.interfaces.python.calls import Call
-from longshore.interfaces.python.options import UNNAMED, definition_of
-from longshore.interfaces.python.places import Place, place_of
+from longshore.interfaces.python.import_paths import ImportPath, import_path_of
+from longshore.interfaces.python.options import UNNAMED_DEFINITION, definition_of
 
 if TYPE_CHECKING:
-    from longshore.interfaces.python.shapes import Shape
+    from longshore.interfaces.python.signatures import FunctionSignature
 
 P = ParamSpec("P")
 ReturnT = TypeVar("ReturnT")
 ResultT = TypeVar("ResultT")
 
-_LONGEST_NAME = 64
+_MAX_NAME_LENGTH = 64
 _HASH_LENGTH = 8
-_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
+_INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class TaskFunction(Generic[P, ReturnT, ResultT]):
@@ -69,79 +69,79 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
         Raises:
             InvalidInput: the arguments do not fit the function.
         """
-        from longshore.interfaces.python.shapes import calls_in
+        from longshore.interfaces.python.signatures import calls_in
 
-        arguments = self._shape.bound(args, kwargs)
+        arguments = self._signature.dump_arguments(args, kwargs)
         return Call(self, arguments, tuple(dict.fromkeys(calls_in(arguments))))
 
     @functools.cached_property
     def name(self) -> str:
         """What its definition is called."""
         given = self._definition.name
-        return _name_of(*self._place_parts()) if given == UNNAMED else given
+        return _definition_name(*self._import_parts()) if given == UNNAMED_DEFINITION else given
 
-    def definition(self, *, run_here: bool = False) -> Definition:
+    def definition(self, *, in_process: bool = False) -> Definition:
         """What is stored of it when a job that has it is submitted.
 
         Args:
-            run_here: It is for this process alone, where the function is at hand.
+            in_process: It is for this process alone, where the function is at hand.
 
         Raises:
             UsageError: no worker could find the function; the message says what to do.
         """
         module, name = self.__module__, self.__qualname__
-        place = Place(module, name) if run_here else place_of(self, module, name)
+        place = ImportPath(module, name) if in_process else import_path_of(self, module, name)
         options: dict[str, Any] = {"function": place.path, "typed": True}
-        if place.folder is not None:
-            options["path"] = [place.folder]
+        if place.source_dir is not None:
+            options["path"] = [place.source_dir]
         return replace(self._definition, name=self.name, options=options)
 
-    def _place_parts(self) -> tuple[str, str]:
+    def _import_parts(self) -> tuple[str, str]:
         try:
-            place = place_of(self, self.__module__, self.__qualname__)
+            place = import_path_of(self, self.__module__, self.__qualname__)
         except UsageError:
             # It may never be submitted, only run in a test; whoever submits it is told.
             return self.__module__, self.__qualname__
         return place.module, place.name
 
     @functools.cached_property
-    def _shape(self) -> Shape:
-        from longshore.interfaces.python.shapes import Shape
+    def _signature(self) -> FunctionSignature:
+        from longshore.interfaces.python.signatures import FunctionSignature
 
-        return Shape(self._function, self.__name__)
+        return FunctionSignature(self._function, self.__name__)
 
-    def prepare(self) -> None:
+    def prebuild(self) -> None:
         """Build now what the first call would build: for a process that will fork many."""
-        _ = self._shape
+        _ = self._signature
 
     def run_with(
-        self, kwargs: Mapping[str, Any], *, instead: Callable[..., Any] | None = None
+        self, kwargs: Mapping[str, Any], *, replacement: Callable[..., Any] | None = None
     ) -> Any:
         """Check arguments that came as JSON, run the function to its end, give the result as JSON.
 
         Args:
-            instead: What to call in place of the function, in a test.
+            replacement: What to call in place of the function, in a test.
 
         Raises:
             InvalidInput: the arguments do not fit the function.
             TypeError: the result is not what the function promises.
         """
-        given = self._shape.arguments(kwargs)
-        result: Any = (instead or self._function)(*given.args, **given.kwargs)
+        given = self._signature.load_arguments(kwargs)
+        result: Any = (replacement or self._function)(*given.args, **given.kwargs)
         if inspect.isawaitable(result):
-            result = _finished(result)
-        return self._shape.written_result(result)
+            result = _run_awaitable(result)
+        return self._signature.dump_result(result)
 
-    def result_from(self, written: Any) -> ResultT:
+    def load_result(self, value: Any) -> ResultT:
         """A result that was kept as JSON, as the function gave it."""
-        found: ResultT = self._shape.result(written)
+        found: ResultT = self._signature.load_result(value)
         return found
 
     def __repr__(self) -> str:
         return f"<task {self.__module__}:{self.__qualname__}>"
 
 
-def _finished(awaitable: Any) -> Any:
+def _run_awaitable(awaitable: Any) -> Any:
     import asyncio
 
     async def waited() -> Any:
@@ -150,13 +150,13 @@ def _finished(awaitable: Any) -> Any:
     return asyncio.run(waited())
 
 
-def _name_of(module: str, name: str) -> str:
+def _definition_name(module: str, name: str) -> str:
     """A definition's name that no other function has: from the module too, as two may have one."""
-    whole = _NOT_IN_A_NAME.sub("-", f"{module}.{name}")
-    if len(whole) <= _LONGEST_NAME:
+    whole = _INVALID_NAME_CHARACTERS.sub("-", f"{module}.{name}")
+    if len(whole) <= _MAX_NAME_LENGTH:
         return whole
     digest = hashlib.sha256(f"{module}:{name}".encode()).hexdigest()[:_HASH_LENGTH]
-    return f"{whole[_HASH_LENGTH + 1 - _LONGEST_NAME :]}-{digest}"
+    return f"{whole[_HASH_LENGTH + 1 - _MAX_NAME_LENGTH :]}-{digest}"
 
 
 @overload
@@ -176,10 +176,10 @@ def task(
     retry: RetryPolicy | Mapping[str, Any] | None = ...,
     retry_on_timeout: bool = ...,
     isolation: str = ...,
-    limits: Limits | Mapping[str, Any] | None = ...,
+    resources: ResourceLimits | Mapping[str, Any] | None = ...,
     requires_review: bool = ...,
     description: str | None = ...,
-) -> _Decorator: ...
+) -> _TaskDecorator: ...
 def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a task of a function, plain or async.
 
@@ -195,7 +195,7 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
             installation's.
         retry_on_timeout: Whether an attempt whose time was up is tried again.
         isolation: ``fork``, ``pool`` or ``spawn``.
-        limits: ``{"memory_bytes": …, "cpu": "1m", "open_files": …, "file_bytes": …}``.
+        resources: ``{"memory_bytes": …, "cpu": "1m", "open_files": …, "file_bytes": …}``.
         requires_review: Whether a result waits for somebody's approval.
         description: For people; else the first line of the docstring.
 
@@ -203,11 +203,13 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         UsageError: it is not a function, or an option cannot be meant.
     """
     if function is None:
-        return lambda given: _task(given, options)
-    return _task(function, options)
+        return lambda given: _make_task(given, options)
+    return _make_task(function, options)
 
 
-def _task(function: Callable[..., Any], options: Mapping[str, Any]) -> TaskFunction[..., Any, Any]:
+def _make_task(
+    function: Callable[..., Any], options: Mapping[str, Any]
+) -> TaskFunction[..., Any, Any]:
     shown = getattr(function, "__qualname__", repr(function))
     if not inspect.isfunction(function):
         message = f"{shown} cannot be a task: only a function made by `def` can"
@@ -218,7 +220,7 @@ def _task(function: Callable[..., Any], options: Mapping[str, Any]) -> TaskFunct
     return TaskFunction(function, definition_of(function, options))
 
 
-class _Decorator:
+class _TaskDecorator:
     """What ``task`` with options gives; only for the type checker."""
 
     @overload

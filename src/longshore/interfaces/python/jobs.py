@@ -8,24 +8,23 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar, overload
 
 from longshore.core.events.event import Event
-from longshore.core.states import JobState, TaskState
+from longshore.core.tasks.states import JobState, TaskState
 from longshore.durations import parse_duration
-from longshore.errors import TaskCancelled, TaskFailed, UsageError
+from longshore.errors import TaskCancelledError, TaskFailedError, UsageError
 from longshore.interfaces.python.calls import Call, CallGraph
-from longshore.interfaces.python.embedded import Embedded, Submitted
-from longshore.interfaces.python.status import JobStatus, Outcome, Output
+from longshore.interfaces.python.connection import Connection
+from longshore.interfaces.python.status import JobOutputChunk, JobStatus, TaskOutcome
 
 ResultT = TypeVar("ResultT")
 OtherT = TypeVar("OtherT")
 AnyT = TypeVar("AnyT")
 
-Patience = str | float | timedelta | None
+Timeout = str | float | timedelta | None
 """How long to wait, like ``5m``, a timedelta, or seconds; None: for ever."""
 
-_FIRST_LOOK = timedelta(milliseconds=5)
-_LOOK_EVERY = timedelta(milliseconds=100)
-_SHOWN = 5
-_USER = "user"
+_FIRST_POLL = timedelta(milliseconds=5)
+_MAX_POLL = timedelta(milliseconds=100)
+_SHOWN_KEYS = 5
 
 
 class AsyncJob(Generic[ResultT]):
@@ -33,16 +32,18 @@ class AsyncJob(Generic[ResultT]):
 
     def __init__(
         self,
-        door: Callable[[], Embedded],
-        submitted: Submitted,
-        graph: CallGraph | None = None,
+        connection: Callable[[], Connection],
+        job_id: str,
+        request_id: str,
         *,
+        created: bool = False,
+        graph: CallGraph | None = None,
         single: bool = False,
     ) -> None:
-        self.id = submitted.job_id
-        self.request_id = submitted.request_id
-        self.created = submitted.created  # False: the same request had been accepted before
-        self._door = door
+        self.id = job_id
+        self.request_id = request_id
+        self.created = created  # False: the same request had been accepted before
+        self._connection = connection
         self._graph = graph
         self._single = single
 
@@ -64,129 +65,133 @@ class AsyncJob(Generic[ResultT]):
 
     async def status(self) -> JobStatus:
         """The job and each of its tasks as they are now."""
-        return await self._door().status(self.id)
+        return await self._connection().status(self.id)
 
-    async def wait(self, timeout: Patience = None) -> JobState:
+    async def wait(self, timeout: Timeout = None) -> JobState:
         """Return when the job has ended, whichever way.
 
         Raises:
             TimeoutError: it has not within ``timeout``.
         """
-        return await self._within(timeout, self._until_the_end)
+        return await self._with_timeout(timeout, self._poll_until_ended)
 
-    async def _until_the_end(self) -> JobState:
-        pause = _FIRST_LOOK
-        while not (state := await self._door().state(self.id)).terminal:
-            await self._door().pause(pause)
-            pause = min(pause * 2, _LOOK_EVERY)
+    async def _poll_until_ended(self) -> JobState:
+        pause = _FIRST_POLL
+        while not (state := await self._connection().state(self.id)).terminal:
+            await self._connection().sleep(pause)
+            pause = min(pause * 2, _MAX_POLL)
         return state
 
-    async def _within(self, timeout: Patience, work: Callable[[], Awaitable[AnyT]]) -> AnyT:
+    async def _with_timeout(self, timeout: Timeout, work: Callable[[], Awaitable[AnyT]]) -> AnyT:
         if timeout is None:
-            return await self._door().attended(work())
+            return await self._connection().while_worker_runs(work())
         patience = parse_duration(timeout)
         try:
             async with asyncio.timeout(patience.total_seconds()):
-                return await self._door().attended(work())
+                return await self._connection().while_worker_runs(work())
         except TimeoutError:
             message = f"{self.id} has not ended within {timeout}"
             raise TimeoutError(message) from None
 
     @overload
-    async def result(self, *, timeout: Patience = ...) -> ResultT: ...
+    async def result(self, *, timeout: Timeout = ...) -> ResultT: ...
     @overload
-    async def result(self, of: Call[OtherT], *, timeout: Patience = ...) -> OtherT: ...
+    async def result(self, task: Call[OtherT], *, timeout: Timeout = ...) -> OtherT: ...
     @overload
-    async def result(self, of: str, *, timeout: Patience = ...) -> Any: ...
-    async def result(self, of: str | Call[Any] | None = None, *, timeout: Patience = None) -> Any:
+    async def result(self, task: str, *, timeout: Timeout = ...) -> Any: ...
+    async def result(self, task: str | Call[Any] | None = None, *, timeout: Timeout = None) -> Any:
         """The job's result, as soon as it is there: that of the call, or a list for several calls.
 
         Args:
-            of: One task of the job, by its call or key, instead; it need not be the last.
+            task: One task of the job, by its call or key, instead; it need not be the last.
 
         Raises:
-            TaskFailed: there will be none; it names the task that failed.
+            TaskFailedError: there will be none; it names the task that failed.
             TimeoutError: it is not there within ``timeout``.
         """
-        return await self._within(timeout, lambda: self._result(of))
+        return await self._with_timeout(timeout, lambda: self._result(task))
 
-    async def _result(self, of: str | Call[Any] | None) -> Any:
-        if of is not None:
-            return await self._result_of(self.key_of(of))
+    async def _result(self, task: str | Call[Any] | None) -> Any:
+        if task is not None:
+            return await self._result_of(self.key_of(task))
         if self._graph is None:
-            return await self._result_of(await self._last_key())
-        values = [await self._result_of(self._graph.keys[call]) for call in self._graph.wanted]
+            return await self._result_of(await self._final_key())
+        values = [await self._result_of(self._graph.keys[call]) for call in self._graph.requested]
         return values[0] if self._single else values
 
-    async def _last_key(self) -> str:
-        keys = await self._door().keys(self.id)
+    async def _final_key(self) -> str:
+        keys = await self._connection().task_keys(self.id)
         last = [key for key, has_dependents in keys.items() if not has_dependents]
         if len(last) > 1:
-            named = ", ".join(last[:_SHOWN]) + (" …" if len(last) > _SHOWN else "")
+            named = ", ".join(last[:_SHOWN_KEYS]) + (" …" if len(last) > _SHOWN_KEYS else "")
             message = f"{self.id} ends in {len(last)} tasks ({named}): name one, or use results()"
             raise UsageError(message)
         return last[0]
 
     async def _result_of(self, key: str) -> Any:
-        pause = _FIRST_LOOK
+        pause = _FIRST_POLL
         while True:
             # The job is looked at first: a task that has not ended when its job has never will.
-            over = (await self._door().state(self.id)).terminal
-            outcome = await self._door().outcome(self.id, key)
+            over = (await self._connection().state(self.id)).terminal
+            outcome = await self._connection().outcome(self.id, key)
             if outcome.status.state.terminal or over:
-                return await self._value(key, outcome)
-            await self._door().pause(pause)
-            pause = min(pause * 2, _LOOK_EVERY)
+                return await self._value_or_raise(key, outcome)
+            await self._connection().sleep(pause)
+            pause = min(pause * 2, _MAX_POLL)
 
-    async def _value(self, key: str, outcome: Outcome) -> Any:
+    async def _value_or_raise(self, key: str, outcome: TaskOutcome) -> Any:
         if outcome.status.state is TaskState.COMPLETED:
             task = self._graph.tasks.get(key) if self._graph else None
-            return outcome.value if task is None else task.result_from(outcome.value)
+            return outcome.value if task is None else task.load_result(outcome.value)
         if not outcome.status.state.terminal:
-            # It stands behind another, which is the one to be told of.
-            broken = await self._door().broken(self.id)
-            outcome = await self._door().outcome(self.id, broken or key)
+            # The task waits behind another one that failed: report that one.
+            broken = await self._connection().first_failed_key(self.id)
+            outcome = await self._connection().outcome(self.id, broken or key)
         raise self._error(outcome)
 
-    def _error(self, outcome: Outcome) -> TaskFailed:
+    def _error(self, outcome: TaskOutcome) -> TaskFailedError:
         status = outcome.status
-        see = self._door().command("logs", status.id)
+        see = self._connection().command_hint("logs", status.id)
         if status.state is TaskState.CANCELLED:
-            words = f"cancelled by {outcome.cancelled_by or _USER}"
-            return TaskCancelled(status.id, "cancelled", words, see)
-        return TaskFailed(status.id, status.category or "unknown", status.error or "failed", see)
+            words = f"cancelled by {outcome.cancelled_by or 'user'}"
+            return TaskCancelledError(status.id, "cancelled", words, see)
+        return TaskFailedError(
+            status.id, status.category or "unknown", status.error or "failed", see
+        )
 
-    async def results(self, timeout: Patience = None) -> dict[str, Any]:
+    async def results(self, timeout: Timeout = None) -> dict[str, Any]:
         """The results of all tasks by their keys, when the job has ended.
 
         Raises:
-            TaskFailed: the job has not completed; it names the first task that failed.
+            TaskFailedError: the job has not completed; it names the first task that failed.
             TimeoutError: the job has not ended within ``timeout``.
         """
         if await self.wait(timeout) is not JobState.COMPLETED:
-            broken = await self._door().broken(self.id)
+            broken = await self._connection().first_failed_key(self.id)
             if broken is not None:
-                raise self._error(await self._door().outcome(self.id, broken))
-        return {key: await self._result_of(key) for key in await self._door().keys(self.id)}
+                raise self._error(await self._connection().outcome(self.id, broken))
+        return {
+            key: await self._result_of(key) for key in await self._connection().task_keys(self.id)
+        }
 
     def output(
-        self, of: str | Call[Any] | None = None, *, follow: bool = True
-    ) -> AsyncIterator[Output]:
-        """What the tasks, or one of them, printed so far, and then what they print, to the end.
+        self, task: str | Call[Any] | None = None, *, follow: bool = True
+    ) -> AsyncIterator[JobOutputChunk]:
+        """The output of the tasks, or of one, so far, and then new output until the job ends.
 
         Args:
             follow: False: only what is there now.
         """
-        key = None if of is None else self.key_of(of)
-        return self._door().output(self.id, key=key, follow=follow)
+        key = None if task is None else self.key_of(task)
+        return self._connection().output(self.id, key=key, follow=follow)
 
     def events(self, *, follow: bool = False) -> AsyncIterator[Event]:
-        """What happened to the job and its tasks, in the order in which it was recorded.
+        """The events of the job and its tasks, in the order of recording.
 
         Args:
-            follow: Go on with what happens, until the job has ended.
+            follow: Continue with new events until the job has ended.
         """
-        return self._door().events(self.id, follow=follow)
+        return self._connection().events(self.id, follow=follow)
 
     async def cancel(self, reason: str | None = None) -> None:
         """End the job: what waits is cancelled at once, what runs as soon as it is killed.
@@ -194,15 +199,15 @@ class AsyncJob(Generic[ResultT]):
         Raises:
             CommandRefused: it has ended.
         """
-        await self._door().cancel(self.id, by=_USER, reason=reason)
+        await self._connection().operations.cancel_job(self.id, reason=reason)
 
     async def resume(self, *tasks: str | Call[Any]) -> list[str]:
-        """Give tasks that failed or were cancelled another round, all of them if none is named.
+        """Run tasks that failed or were cancelled again, all of them if none is named.
 
-        What completed is not run again. Returns the keys of those that go on.
+        Completed tasks do not run again. Returns the keys of those that run again.
 
         Raises:
             CommandRefused: none of them can be resumed.
         """
         keys = [self.key_of(task) for task in tasks]
-        return await self._door().resume(self.id, keys, by=_USER)
+        return await self._connection().resume(self.id, keys)

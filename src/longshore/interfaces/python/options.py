@@ -11,20 +11,20 @@ from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from longshore.core.backoff import RetryPolicy
-from longshore.core.child_limits import Isolation, Limits
-from longshore.core.definition import Definition, RunnerKind
+from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.definitions.resources import Isolation, ResourceLimits
 from longshore.core.ids import is_name
-from longshore.core.states import Priority
+from longshore.core.tasks.backoff import RetryPolicy
+from longshore.core.tasks.states import Priority
 from longshore.durations import parse_duration
 from longshore.errors import UsageError
 
 PolicyT = TypeVar("PolicyT")
 
-UNNAMED = "unnamed"
+UNNAMED_DEFINITION = "unnamed"
 """What a definition is called until its function's place is known."""
 
-_DURATIONS = frozenset({"base", "cap", "cpu"})
+_DURATION_FIELDS = frozenset({"base", "cap", "cpu"})
 
 
 def definition_of(function: Callable[..., Any], options: Mapping[str, Any]) -> Definition:
@@ -49,7 +49,7 @@ def _read(function: Callable[..., Any], options: Mapping[str, Any]) -> Definitio
     if attempts is not None:
         retry = replace(retry or RetryPolicy(), max_attempts=attempts)
     given.setdefault("description", (inspect.getdoc(function) or "").partition("\n")[0])
-    name = given.pop("name", UNNAMED)
+    name = given.pop("name", UNNAMED_DEFINITION)
     return Definition(name=name, runner=RunnerKind.PYTHON, retry=retry, **given)
 
 
@@ -67,21 +67,21 @@ def _name(value: Any) -> str:
     return str(value)
 
 
-def _flag(value: Any) -> bool:
+def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         message = f"expected True or False, not {value!r}"
         raise TypeError(message)
     return value
 
 
-def _whole(value: Any) -> int:
+def _integer(value: Any) -> int:
     if type(value) is not int:
         message = f"expected a whole number, not {value!r}"
         raise TypeError(message)
     return value
 
 
-def _time(value: Any) -> timedelta:
+def _duration(value: Any) -> timedelta:
     parsed = parse_duration(value)
     if parsed <= timedelta(0):
         message = "expected a time longer than nothing"
@@ -92,14 +92,14 @@ def _time(value: Any) -> timedelta:
 def _priority(value: Any) -> Priority:
     if isinstance(value, Priority):
         return value
-    return _one_of({priority.name.lower(): priority for priority in Priority}, value)
+    return _choice({priority.name.lower(): priority for priority in Priority}, value)
 
 
 def _isolation(value: Any) -> Isolation:
-    return _one_of({kind.value: kind for kind in Isolation}, value)
+    return _choice({kind.value: kind for kind in Isolation}, value)
 
 
-def _one_of(names: Mapping[str, PolicyT], value: Any) -> PolicyT:
+def _choice(names: Mapping[str, PolicyT], value: Any) -> PolicyT:
     if not isinstance(value, str) or value not in names:
         message = f"expected one of {', '.join(names)}, not {value!r}"
         raise ValueError(message)
@@ -118,7 +118,7 @@ def _policy(kind: type[PolicyT]) -> Callable[[Any], PolicyT]:
             raise ValueError(message)
         return kind(
             **{
-                name: _time(given) if name in _DURATIONS else _whole(given)
+                name: _duration(given) if name in _DURATION_FIELDS else _integer(given)
                 for name, given in value.items()
             }
         )
@@ -130,12 +130,12 @@ _OPTIONS: dict[str, Callable[[Any], Any]] = {
     "name": _name,
     "queue": _name,
     "priority": _priority,
-    "timeout": _time,
-    "max_attempts": _whole,
+    "timeout": _duration,
+    "max_attempts": _integer,
     "retry": _policy(RetryPolicy),
-    "retry_on_timeout": _flag,
+    "retry_on_timeout": _boolean,
     "isolation": _isolation,
-    "limits": _policy(Limits),
-    "requires_review": _flag,
+    "resources": _policy(ResourceLimits),
+    "requires_review": _boolean,
     "description": _text,
 }

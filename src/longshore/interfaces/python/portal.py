@@ -13,7 +13,7 @@ from longshore.errors import UsageError
 
 AnyT = TypeVar("AnyT")
 
-_END: Any = object()
+_EXHAUSTED: Any = object()
 
 
 class Portal:
@@ -22,7 +22,7 @@ class Portal:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: set[asyncio.Task[Any] | None] = set()
-        self._leaving: asyncio.Future[BaseException | None]
+        self._exit_request: asyncio.Future[BaseException | None]
         self._ended: Future[None]
 
     def open(self, entered: AbstractAsyncContextManager[Any]) -> None:
@@ -45,10 +45,10 @@ class Portal:
         async def main() -> None:
             # Entered and left by one task, as some of what is inside may have to be.
             await entered.__aenter__()
-            self._leaving = asyncio.get_running_loop().create_future()
+            self._exit_request = asyncio.get_running_loop().create_future()
             self._loop = asyncio.get_running_loop()
             ready.set_result(None)
-            error = await self._leaving
+            error = await self._exit_request
             # One whose caller was interrupted is still on its way out, and needs what is inside.
             await asyncio.gather(*filter(None, self._calls), return_exceptions=True)
             trace = error.__traceback__ if error else None
@@ -67,14 +67,14 @@ class Portal:
             work.close()
             message = "the client is not open: use it as `with longshore.Client() as client:`"
             raise UsageError(message)
-        future = asyncio.run_coroutine_threadsafe(self._known(work), self._loop)
+        future = asyncio.run_coroutine_threadsafe(self._tracked(work), self._loop)
         try:
             return future.result()
         finally:
             # If the waiting was interrupted, nobody wants the answer any more.
             future.cancel()
 
-    async def _known(self, work: Coroutine[Any, Any, AnyT]) -> AnyT:
+    async def _tracked(self, work: Coroutine[Any, Any, AnyT]) -> AnyT:
         call = asyncio.current_task()
         self._calls.add(call)
         try:
@@ -85,15 +85,15 @@ class Portal:
     def iterate(self, source: AsyncIterator[AnyT]) -> Iterator[AnyT]:
         """The items of an asynchronous iterator; it is closed when this is left."""
 
-        async def following() -> AnyT:
-            return await anext(source, _END)
+        async def next_item() -> AnyT:
+            return await anext(source, _EXHAUSTED)
 
         async def close() -> None:
             if hasattr(source, "aclose"):
                 await source.aclose()
 
         try:
-            while (item := self.call(following())) is not _END:
+            while (item := self.call(next_item())) is not _EXHAUSTED:
                 yield item
         finally:
             self.call(close())
@@ -102,5 +102,5 @@ class Portal:
         """Leave what was entered, as one leaves it by ``error``, and end the loop."""
         loop, self._loop = self._loop, None
         if loop is not None:
-            loop.call_soon_threadsafe(self._leaving.set_result, error)
+            loop.call_soon_threadsafe(self._exit_request.set_result, error)
             self._ended.result()

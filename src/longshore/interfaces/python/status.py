@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from longshore.core.rows import JobRow, TaskRow
-from longshore.core.states import JobState, TaskState
-from longshore.ports.output import OutputEntry, Stream
+from longshore.core.tasks.rows import JobRow, TaskRow
+from longshore.core.tasks.states import JobState, TaskState
+from longshore.services.documents import OutputChunkDocument, Stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class TaskStatus:
     category: str | None
 
     @classmethod
-    def of(cls, row: TaskRow) -> TaskStatus:
+    def from_row(cls, row: TaskRow) -> TaskStatus:
         """What a row says."""
         return cls(
             id=row.id,
@@ -56,7 +56,7 @@ class JobStatus:
     tasks: Mapping[str, TaskStatus]
 
     @classmethod
-    def of(cls, row: JobRow, tasks: list[TaskRow]) -> JobStatus:
+    def from_rows(cls, row: JobRow, tasks: list[TaskRow]) -> JobStatus:
         """What the rows say."""
         return cls(
             id=row.id,
@@ -70,12 +70,12 @@ class JobStatus:
             blocked=len(row.blocked),
             created_at=row.spec.created_at,
             finished_at=row.finished_at,
-            tasks={task.spec.key: TaskStatus.of(task) for task in tasks},
+            tasks={task.spec.key: TaskStatus.from_row(task) for task in tasks},
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class JobOutputChunk:
     """A piece of what a task printed, as it came: it may end in the middle of a line."""
 
     key: str
@@ -85,10 +85,14 @@ class Output:
     at: datetime
 
     @classmethod
-    def of(cls, key: str, entry: OutputEntry) -> Output:
-        """What an entry of the log says."""
+    def from_document(cls, document: OutputChunkDocument) -> JobOutputChunk:
+        """The chunk of a document."""
         return cls(
-            key=key, attempt=entry.attempt, stream=entry.stream, data=entry.data, at=entry.at
+            key=document.task_id,
+            attempt=document.attempt,
+            stream=document.stream,
+            data=document.data,
+            at=datetime.fromisoformat(document.at),
         )
 
     @property
@@ -98,7 +102,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TaskOutcome:
     """What a task has come to; ``value`` is its result as JSON, once it has completed."""
 
     status: TaskStatus

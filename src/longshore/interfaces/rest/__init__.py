@@ -1,1 +1,1 @@
-"""The REST door: ``/v1``, JSON, keys. No decisions: it reads, calls a service, answers."""
+"""The REST API ``/v1``: parses requests, calls ``Application``, encodes its documents."""

@@ -1,15 +1,18 @@
-"""The app: routes, what stands before them, and the document that describes them."""
+"""The ASGI app: routes, middleware, probes, and the OpenAPI document."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
-from fastapi.openapi.utils import get_openapi
+from fastapi import APIRouter, FastAPI, Response
 from starlette.middleware.gzip import GZipMiddleware
 
-from longshore.interfaces.rest import (
+from longshore.interfaces.rest.auth import Reader, RestServices
+from longshore.interfaces.rest.errors import add_error_handlers
+from longshore.interfaces.rest.middleware import HostCheckMiddleware
+from longshore.interfaces.rest.openapi import answers, openapi_document, respond
+from longshore.interfaces.rest.routes import (
     budgets,
     dead_letters,
     definitions,
@@ -17,43 +20,19 @@ from longshore.interfaces.rest import (
     health,
     jobs,
     keys,
-    lookups,
     output,
     queues,
     tasks,
-    wishes,
 )
-from longshore.interfaces.rest import schemas as s
-from longshore.interfaces.rest.answers import problems
-from longshore.interfaces.rest.callers import Reader
-from longshore.interfaces.rest.desk import AtDesk, Desk
-from longshore.interfaces.rest.gate import Gate
-from longshore.interfaces.rest.problems import add_handlers
+from longshore.services import documents as d
 
 VERSION = "v1"
-_PACKED_FROM_BYTES = 1_000
-# Read by the routes themselves, so the framework does not know of them.
-_DESCRIBED = (
-    s.ProblemDocument,
-    s.JobRequestDocument,
-    s.TasksDocument,
-    s.CancelDocument,
-    s.ResumeDocument,
-    s.ApproveDocument,
-    s.ReviseDocument,
-    s.KeyRequestDocument,
-    s.ReplayDocument,
-    s.DefinitionRequestDocument,
-    s.PauseDocument,
-    s.AddBudgetDocument,
-)
-_PARTS = (
+_GZIP_MINIMUM_BYTES = 1_000
+_ROUTE_MODULES = (
     jobs,
     tasks,
-    wishes,
     output,
     events,
-    lookups,
     definitions,
     dead_letters,
     queues,
@@ -63,72 +42,55 @@ _PARTS = (
 )
 
 
-def create_app(desk: Desk, *, hosts: Collection[str], body_bytes: int) -> FastAPI:
+def create_app(services: RestServices, *, hosts: Collection[str], body_bytes: int) -> FastAPI:
     """The ASGI app.
 
     Args:
-        hosts: By which names this server may be called; ``*``: by any.
-        body_bytes: How large a request's body may be.
+        hosts: The host names of this server; ``*``: any name.
+        body_bytes: The largest request body.
     """
     app = FastAPI(
         title="Longshore",
-        summary="Runs work that must not be lost and must not happen twice.",
+        summary="A durable task runner: submit jobs, follow them, and operate them.",
         version=VERSION,
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.desk = desk
+    app.state.services = services
     app.state.body_bytes = body_bytes
-    for module in _PARTS:
+    for module in _ROUTE_MODULES:
         app.include_router(module.router, prefix=f"/{VERSION}")
-    app.include_router(_about(app), prefix=f"/{VERSION}")
-    app.include_router(_probes())
-    app.add_middleware(GZipMiddleware, minimum_size=_PACKED_FROM_BYTES)
-    app.add_middleware(Gate, hosts=hosts)
-    add_handlers(app)
+    app.include_router(_openapi_router(app), prefix=f"/{VERSION}")
+    app.include_router(_probe_router())
+    app.add_middleware(GZipMiddleware, minimum_size=_GZIP_MINIMUM_BYTES)
+    app.add_middleware(HostCheckMiddleware, hosts=hosts)
+    add_error_handlers(app)
     return app
 
 
-def _about(app: FastAPI) -> APIRouter:
+def _openapi_router(app: FastAPI) -> APIRouter:
     router = APIRouter()
 
     @router.get("/openapi.json", include_in_schema=False)
-    async def openapi(caller: Reader) -> Any:
-        return described(app)
+    async def openapi(operations: Reader) -> Any:
+        return openapi_document(app)
 
     return router
 
 
-def _probes() -> APIRouter:
+def _probe_router() -> APIRouter:
     router = APIRouter(tags=["probes"])
 
-    @router.get("/live", response_model=s.Alive)
-    async def live() -> Any:
-        """Whether the server runs; the one thing that needs no key."""
-        return {"status": "ok"}
+    @router.get("/live", **answers(d.ProbeDocument))
+    async def live() -> Response:
+        """Check that the server runs. Needs no key."""
+        return respond(d.ProbeDocument())
 
-    @router.get("/ready", response_model=s.Alive, responses=problems())
-    async def ready(desk: AtDesk, caller: Reader) -> Any:
-        """Whether requests can be answered: the store is there and reads."""
-        await desk.backend.ledger.list_jobs(caller.tenant, limit=1)
-        return {"status": "ok"}
+    @router.get("/ready", **answers(d.ProbeDocument))
+    async def ready(operations: Reader) -> Response:
+        """Check that the server can answer requests: its store can be read."""
+        return respond(await operations.check_ready())
 
     return router
-
-
-def described(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document of the app."""
-    if app.openapi_schema is None:
-        document = get_openapi(
-            title=app.title, summary=app.summary, version=app.version, routes=app.routes
-        )
-        schemas = document.setdefault("components", {}).setdefault("schemas", {})
-        for shape in _DESCRIBED:
-            made = shape.model_json_schema(ref_template="#/components/schemas/{model}")
-            for name, inner in made.pop("$defs", {}).items():
-                schemas.setdefault(name, inner)
-            schemas[shape.__name__] = made
-        app.openapi_schema = document
-    return app.openapi_schema

@@ -1,8 +1,8 @@
 """One attempt, from the claimed row to the committed outcome.
 
-Order at the end, always: the child is dead, the files it left and its output are stored, then the
-outcome is committed, then the message is deleted. A crash between any two of these loses nothing
-and repeats nothing that anybody sees.
+An attempt is prepared, run, classified and reported. At the end the order is always: the child is
+dead, its files and its output are stored, the outcome is committed, the message is deleted. A crash
+between any two of these loses nothing and repeats nothing that a caller can observe.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from longshore.core import commands as c
-from longshore.core.blob_keys import task_document
-from longshore.core.definition import RunnerKind
-from longshore.core.failures import ErrorCategory
-from longshore.core.rows import TaskRow
+from longshore.core.blob_keys import task_document_key
+from longshore.core.definitions.definition import RunnerKind
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.failures import ErrorCategory
+from longshore.core.tasks.rows import TaskRow
 from longshore.errors import (
     BackendUnavailable,
     CommandRefused,
@@ -29,26 +29,30 @@ from longshore.errors import (
 )
 from longshore.ports.output import Stream
 from longshore.ports.runner import (
-    Asked,
-    Conversed,
-    Ending,
+    AttemptEnding,
+    AttemptSpec,
+    ConversationReport,
     RunningAttempt,
-    StepDone,
-    Used,
-    WorkOrder,
+    SpendRequest,
+    StepReport,
+    UsageReport,
 )
-from longshore.services.edges import stepped_over
-from longshore.services.worker.files import Files
-from longshore.services.worker.holding import hold_queue
-from longshore.services.worker.orders import order_for
-from longshore.services.worker.outcomes import Outcome, Outcomes
+from longshore.services.errors_boundary import log_and_continue
+from longshore.services.race import race
+from longshore.services.retry import pauses_within, retry_unavailable
+from longshore.services.worker.agent_slots import pause_before_release
+from longshore.services.worker.attempt_specs import ConversationLog, build_attempt_spec
+from longshore.services.worker.budget_check import (
+    BudgetCheck,
+    BudgetStop,
+    Waiting,
+    open_budget_check,
+)
+from longshore.services.worker.context import AttemptStopReason, WorkerContext
+from longshore.services.worker.outcomes import Outcome, Outcomes, hold_queue
 from longshore.services.worker.output import OutputPump
-from longshore.services.worker.patience import insistently
-from longshore.services.worker.purse import Purse, Verdict, purse_for
-from longshore.services.worker.room import pause_before_release
-from longshore.services.worker.sessions import Sessions
-from longshore.services.worker.telling import Telling
-from longshore.services.worker.tools import Stop, Tools
+from longshore.services.worker.reports import AttemptFiles, AttemptReports
+from longshore.services.worker.supervision import StopCause, Supervision
 
 logger = logging.getLogger(__name__)
 
@@ -57,39 +61,41 @@ ResultT = TypeVar("ResultT")
 
 
 class Attempt:
-    """A claimed task at work."""
+    """One run of a claimed task."""
 
-    def __init__(self, tools: Tools, row: TaskRow, claimed_at: timedelta) -> None:
+    def __init__(self, context: WorkerContext, row: TaskRow, claimed_at: timedelta) -> None:
         if row.lease is None:
             message = f"{row.id!r} is not claimed"
             raise UsageError(message)
-        self._tools = tools
+        self._context = context
         self.row = row
         self.fence = row.lease.fence
-        self._trusted_until = claimed_at + tools.lease.trusted_for
-        self._stop: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
-        self._hurry = asyncio.Event()  # there is no time for anything but the outcome
-        self._runner: RunnerKind | None = None  # once it is known
+        self._trusted_until = claimed_at + context.lease.trusted_for
+        self._stop_reason: asyncio.Future[AttemptStopReason] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._deadline_near = asyncio.Event()  # only the outcome may still be stored
+        self._runner: RunnerKind | None = None  # None: not read yet
         self._child: RunningAttempt | None = None
-        self._may_live = False  # a child was started and not seen dead
-        self._purse: Purse | None = None  # None: nothing limits what it spends
+        self._child_may_live = False  # a child was started and its death not confirmed
+        self._budget_check: BudgetCheck | None = None  # None: no budget limits the attempt
         self._pump = OutputPump(
-            tools.backend.output,
-            tools.transitions,
-            tools.backend.clock,
+            context.backend.output,
+            context.transitions,
+            context.backend.clock,
             row.id,
             row.attempt,
-            tools.output,
+            context.output,
         )
-        self._told = Telling(self._pump, tools.backend.clock)
-        self._sessions = Sessions(tools.documents, tools.transitions, row)
+        self._reports = AttemptReports(self._pump, context.backend.clock)
+        self._conversations = ConversationLog(context.documents, context.transitions, row)
         self._outcomes = Outcomes(
             self.fence,
             claimed_at,
-            told=self._told,
+            reports=self._reports,
             pump=self._pump,
-            clock=tools.backend.clock,
-            roll=tools.roll,
+            clock=context.backend.clock,
+            jitter=context.jitter,
         )
 
     @property
@@ -98,302 +104,325 @@ class Attempt:
         return self.row.id
 
     @property
-    def ends(self) -> bool:
-        """Whether somebody wants it to end."""
-        return self._stop.done()
+    def stopping(self) -> bool:
+        """Whether the attempt was asked to stop."""
+        return self._stop_reason.done()
 
-    def end(self, why: Stop) -> None:
-        """Ask for the attempt's end; the first reason counts."""
-        if why is not Stop.CANCELLED:
-            self._hurry.set()
-        if not self._stop.done():
-            self._stop.set_result(why)
+    def stop(self, reason: AttemptStopReason) -> None:
+        """Ask the attempt to stop; the first reason counts."""
+        if reason is not AttemptStopReason.CANCELLED:
+            self._deadline_near.set()
+        if not self._stop_reason.done():
+            self._stop_reason.set_result(reason)
 
     def renewal(self) -> c.Renew:
-        """What to say to keep the lease."""
+        """Returns the command that renews the lease."""
         child = self._child
         return c.Renew(
             fence=self.fence,
-            lasts=self._tools.lease.lasts,
+            lease_duration=self._context.lease.duration,
             process_id=child.process_id if child else 0,
             rss_bytes=child.rss_bytes() if child else 0,
-            activity=self._told.activity,
-            usage=self._told.usage,
+            activity=self._reports.activity,
+            usage=self._reports.usage,
         )
 
     async def renew(self) -> bool:
-        """Keep the lease, and tell what the attempt does and has consumed; whether it was heard."""
-        sent_at, extra = self._tools.backend.clock.elapsed(), {"task_id": self.task_id}
+        """Renew the lease and record activity and usage. Returns whether that succeeded."""
+        sent_at, extra = self._context.backend.clock.elapsed(), {"task_id": self.task_id}
         try:
-            row = await self._tools.transitions.task(self.task_id, self.renewal(), row=self.row)
+            row = await self._context.transitions.apply_to_task(
+                self.task_id, self.renewal(), row=self.row
+            )
         except LeaseLost:
-            self.end(Stop.FENCED)
+            self.stop(AttemptStopReason.FENCED)
         except (BackendUnavailable, CommandRefused, NotFound) as error:
             logger.warning("renewal.failed", extra={**extra, "error": str(error)})
             return False
-        except Exception:  # the edge: one task must not cost all others their leases
-            logger.exception("renewal.broken", extra=extra)
+        except Exception:  # one task must not cost all others their leases
+            logger.exception("renewal.crashed", extra=extra)
             return False
         else:
-            self.renewed(row, sent_at)
+            self.apply_renewal(row, sent_at)
         return True
 
-    def renewed(self, row: TaskRow, sent_at: timedelta) -> None:
-        """The lease was renewed by what was sent at this time."""
-        self._know(row)
-        # Answers may overtake each other: trust never gets shorter by good news.
-        self._trusted_until = max(self._trusted_until, sent_at + self._tools.lease.trusted_for)
+    def apply_renewal(self, row: TaskRow, sent_at: timedelta) -> None:
+        """Take over a renewed row; ``sent_at`` is when the renewal was sent."""
+        self._update_row(row)
+        # Answers may arrive out of order: an older one must not shorten the trust.
+        self._trusted_until = max(self._trusted_until, sent_at + self._context.lease.trusted_for)
         if row.cancel is not None:
-            self.end(Stop.CANCELLED)
+            self.stop(AttemptStopReason.CANCELLED)
 
-    def _know(self, row: TaskRow) -> None:
-        # Answers may overtake each other: what is known of the row never goes back.
+    def _update_row(self, row: TaskRow) -> None:
+        # Answers may arrive out of order: an older row must not replace a newer one.
         if row.version > self.row.version:
             self.row = row
 
     async def run(self) -> None:
-        """Carry out the attempt and commit what came of it."""
+        """Carry out the attempt and commit its outcome."""
         if self.row.cancel is not None:
-            self.end(Stop.CANCELLED)
-        about = {"task_id": self.task_id, "attempt": self.row.attempt}
-        logger.info("attempt.started", extra=about)
-        if (command := await self._outcome_whatever_breaks()) is None:
+            self.stop(AttemptStopReason.CANCELLED)
+        logger.info("attempt.started", extra={"task_id": self.task_id, "attempt": self.row.attempt})
+        if (outcome := await self._execute()) is None:
             logger.warning("attempt.fenced", extra={"task_id": self.task_id, "fence": self.fence})
-            return
+        else:
+            await self._report(outcome)
+
+    async def _report(self, outcome: Outcome) -> None:
+        """Store the output, commit the outcome, then release what the attempt held."""
         try:
             await self._store_output()
-            await self._insistently(lambda: self._tell_outcome(command))
-            logger.info("attempt.ended", extra={**about, "state": self.row.state.value})
-            await hold_queue(self._tools, self.row, self._runner, command)
-            if self._purse is not None:
-                # What is left open is closed by whoever needs it.
-                with stepped_over(logger, "purse.left_open", task_id=self.task_id):
-                    await self._purse.close()
+            await self._retry_unavailable(lambda: self._commit_outcome(outcome))
+            logger.info(
+                "attempt.ended",
+                extra={
+                    "task_id": self.task_id,
+                    "attempt": self.row.attempt,
+                    "state": self.row.state.value,
+                },
+            )
+            await hold_queue(self._context, self.row, self._runner, outcome)
+            if self._budget_check is not None:
+                # A reservation that stays open is closed by the next attempt that needs it.
+                with log_and_continue(logger, "budget.close_failed", task_id=self.task_id):
+                    await self._budget_check.close()
         except (LeaseLost, NotFound) as error:
             logger.warning("outcome.refused", extra={"task_id": self.task_id, "why": str(error)})
-        except CommandRefused:  # cancelled in the same moment, and confirmed by somebody else
+        except CommandRefused:  # cancelled at the same moment, and confirmed by another process
             logger.exception("outcome.refused", extra={"task_id": self.task_id})
 
     async def _store_output(self) -> None:
         try:
-            await self._insistently(self._pump.settle)
-        except Exception:  # whatever it is, it is the log's; what is missing is tried again
-            logger.exception("output.out_of_reach", extra={"task_id": self.task_id})
+            await self._retry_unavailable(self._pump.settle)
+        except Exception:  # an error of the output log; _commit_outcome tries again
+            logger.exception("output.unavailable", extra={"task_id": self.task_id})
 
-    async def _tell_outcome(self, command: Outcome) -> None:
-        """Tell it; a log that stays out of reach does not cost the work: then less is named."""
+    async def _commit_outcome(self, command: Outcome) -> None:
+        """Commit the outcome. If the output log stays unavailable, name only what is stored."""
         if not self._pump.settled:
-            # Only if the ledger is in reach and the log is not: both may come back at once.
-            await self._tools.transitions.read(self.task_id)
+            # Go on only if the ledger is available and the log is not: both may recover together.
+            await self._context.transitions.read(self.task_id)
             try:
-                await self._tools.transitions.persistently(self._pump.settle)
-            except Exception:  # whatever it is, it is the log's
-                logger.exception("output.lost_for_good", extra={"task_id": self.task_id})
+                await self._context.transitions.retry_unavailable(self._pump.settle)
+            except Exception:  # an error of the output log must not cost the work
+                logger.exception("output.abandoned", extra={"task_id": self.task_id})
                 command = replace(command, last_output=self._pump.last_stored)
-        await self._tell(command)
+        await self._commit(command)
 
-    async def _tell(self, command: c.Command) -> None:
-        self._know(await self._tools.transitions.task(self.task_id, command, row=self.row))
+    async def _commit(self, command: c.Command) -> None:
+        self._update_row(
+            await self._context.transitions.apply_to_task(self.task_id, command, row=self.row)
+        )
 
-    async def _insistently(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        """Repeat a call through an outage, as long as a lease lasts."""
-        return await insistently(self._tools, self.task_id, call, patience=self._tools.lease.lasts)
+    async def _retry_unavailable(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Repeat a call through an outage, for as long as a lease lasts."""
+        clock = self._context.backend.clock
+        pauses = pauses_within(clock, self._context.lease.duration)
+        return await retry_unavailable(clock, call, pauses, task_id=self.task_id)
 
-    async def _outcome_whatever_breaks(self) -> Outcome | None:
-        """The same; a fault of ours costs the task this attempt, and says so."""
+    async def _execute(self) -> Outcome | None:
+        """Prepare and run the child. Returns the outcome; None if nothing may be reported.
+
+        An unexpected exception becomes a failed attempt.
+        """
         try:
-            command = await self._outcome()
+            spec = await self._prepare()
+            outcome = await self._run(spec) if isinstance(spec, AttemptSpec) else spec
         except Exception as error:
-            logger.exception("attempt.broken", extra={"task_id": self.task_id})
-            command = self._outcomes.broken(error)
-        # Whoever is told of an end may start the next: not while something may be left of this.
-        return None if self._may_live else command
+            logger.exception("attempt.failed", extra={"task_id": self.task_id})
+            outcome = self._outcomes.worker_error(error)
+        # While the child may be alive, another worker must not start the next attempt.
+        return None if self._child_may_live else outcome
 
-    async def _outcome(self) -> Outcome | None:
-        """The command that reports the end; None if nothing may be reported."""
-        tools = self._tools
+    async def _prepare(self) -> AttemptSpec | Outcome:
+        """Read everything that the row refers to. Returns an outcome if that is impossible."""
+        context = self._context
         try:
-            order = await tools.transitions.persistently(
-                lambda: order_for(
+            return await context.transitions.retry_unavailable(
+                lambda: build_attempt_spec(
                     self.row,
                     self.fence,
-                    backend=tools.backend,
-                    documents=tools.documents,
-                    timeout=tools.timeout,
+                    backend=context.backend,
+                    documents=context.documents,
+                    timeout=context.timeout,
                 )
             )
         except (UsageError, NotFound) as error:
-            return self._outcomes.failed_by(ErrorCategory.VALIDATION, error)
+            return self._outcomes.failed_with(ErrorCategory.VALIDATION, error)
         except BackendUnavailable as error:
-            return self._outcomes.failed_by(ErrorCategory.NETWORK, error)
-        self._runner = order.definition.runner
-        if not await tools.room.enter(order, self._stop):
-            return self._outcomes.given_up(self._stop.result())
+            return self._outcomes.failed_with(ErrorCategory.NETWORK, error)
+
+    async def _run(self, spec: AttemptSpec) -> Outcome | None:
+        context = self._context
+        self._runner = spec.definition.runner
+        if not await context.agent_slots.acquire(spec, self._stop_reason):
+            return self._outcomes.stopped(self._stop_reason.result())
         try:
-            self._purse = await purse_for(order, tools, self)
-            return await self._outcome_of(replace(order, budgeted=self._purse is not None))
+            self._budget_check = await open_budget_check(spec, context, self)
+            return await self._run_child(replace(spec, has_budget=self._budget_check is not None))
         except LeaseLost:
             return None
         except BackendUnavailable as error:
-            # Not the task's fault: it costs none of its attempts.
+            # Not the task's fault: the attempt does not count.
             return self._outcomes.released(f"the worker could not reach its store: {error}")
         finally:
-            tools.room.leave(order)
+            context.agent_slots.release(spec)
 
-    async def _outcome_of(self, order: WorkOrder) -> Outcome | None:
-        tools = self._tools
-        if self._purse is not None and (left := self._purse.exhausted) is not None:
-            return self._outcomes.parked(left)
-        if not self._trusted:
-            # It took too long to get here: somebody else may have begun.
+    async def _run_child(self, spec: AttemptSpec) -> Outcome | None:
+        context = self._context
+        if self._budget_check is not None and (stop := self._budget_check.stop) is not None:
+            return self._outcomes.parked(stop)
+        if not self._lease_trusted:
+            # Preparing took too long: another worker may have claimed the task.
             return None
         try:
-            child = self._child = await tools.runner.start(order)
-            self._may_live = True
+            child = self._child = await context.runner.start(spec)
+            self._child_may_live = True
         except UsageError as error:
-            return self._outcomes.failed_by(ErrorCategory.VALIDATION, error)
+            return self._outcomes.failed_with(ErrorCategory.VALIDATION, error)
         except BackendUnavailable as error:
-            return await self._not_started(error)
+            return await self._release_unstarted(error)
         try:
-            tools.presence.note_child(tools.worker_id, child.process_id)
-            return await self._supervise(child, order.timeout)
+            context.worker_registry.record_child(context.worker_id, child.process_id)
+            return await self._supervise(child, spec.timeout)
         finally:
-            await self._let_go(child)
+            await self._close_child(child)
 
-    async def _let_go(self, child: RunningAttempt) -> None:
-        """End what is left of a child; what cannot be tidied up does not cost the work."""
-        with stepped_over(logger, "child.left", task_id=self.task_id):
+    async def _close_child(self, child: RunningAttempt) -> None:
+        """Stop and close a child; a failed cleanup does not cost the outcome."""
+        with log_and_continue(logger, "child.close_failed", task_id=self.task_id):
             try:
                 await child.stop(grace=timedelta(0))
-                self._may_live = False
-                self._tools.presence.forget_child(self._tools.worker_id, child.process_id)
+                self._child_may_live = False
+                self._context.worker_registry.forget_child(
+                    self._context.worker_id, child.process_id
+                )
             finally:
                 await child.close()
 
-    async def _not_started(self, error: BackendUnavailable) -> Outcome | None:
-        """Give the task back, but not at once: it would come round again and again."""
-        logger.warning("child.unavailable", extra={"task_id": self.task_id, "error": str(error)})
-        pause = pause_before_release(self.row)
-        waiting = asyncio.ensure_future(self._tools.backend.clock.sleep(pause))
-        fenced = asyncio.ensure_future(self._trust_ends())
-        try:
-            await asyncio.wait((waiting, fenced, self._stop), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-            fenced.cancel()
-        if self._stop.done() and self._stop.result() is not Stop.DRAINED:
-            return self._outcomes.given_up(self._stop.result())
+    async def _release_unstarted(self, error: BackendUnavailable) -> Outcome | None:
+        """Release a task that no process could be started for, after a backoff."""
+        logger.warning("child.start_failed", extra={"task_id": self.task_id, "error": str(error)})
+        pause = self._context.backend.clock.sleep(pause_before_release(self.row))
+        async with race(pause, self._wait_for_lease_end(), self._stop_reason):
+            pass
+        if self._stop_reason.done() and self._stop_reason.result() is not AttemptStopReason.DRAINED:
+            return self._outcomes.stopped(self._stop_reason.result())
         return self._outcomes.released(str(error))
 
     async def _supervise(self, child: RunningAttempt, timeout: timedelta) -> Outcome | None:
-        reading = asyncio.ensure_future(self._read(child))
-        late = asyncio.ensure_future(self._tools.backend.clock.sleep(timeout))
-        fenced = asyncio.ensure_future(self._trust_ends())
+        """Run the child to its end or stop it, and classify how it ended."""
         try:
-            await asyncio.wait(
-                (reading, late, fenced, self._stop), return_when=asyncio.FIRST_COMPLETED
-            )
-            if reading.done():
-                # If reading broke off, the child may be alive, and nobody listens to it any more.
-                await reading
-                ending = await child.ending()
-                await self._keep_files(child)
-                return await self._ended(ending)
-            if fenced.done():
-                self.end(Stop.FENCED)
-            signal = await child.stop(grace=self._tools.lease.kill_grace)
-            with (
-                contextlib.suppress(BackendUnavailable),
-                stepped_over(logger, "child.unheard", task_id=self.task_id),
-            ):
-                await reading
-            why = self._stop.result() if self._stop.done() else None
-            await self._keep_files(child)
-            return (
-                self._outcomes.timed_out(signal, timeout)
-                if why is None
-                else self._outcomes.given_up(why)
-            )
+            async with Supervision(child, self._read_reports(child)) as supervision:
+                cause = await supervision.wait(
+                    self._context.backend.clock,
+                    timeout,
+                    lease_end=self._wait_for_lease_end(),
+                    requested=self._stop_reason,
+                )
+                if cause is StopCause.CHILD_ENDED:
+                    # If reading failed, the child may be alive, and nothing reads its reports.
+                    await supervision.reading
+                    ending = await child.ending()
+                    await self._store_files(child)
+                    return await self._child_outcome(ending)
+                if cause is StopCause.LEASE_ENDED:
+                    self.stop(AttemptStopReason.FENCED)
+                signal = await child.stop(grace=self._context.lease.kill_grace)
+                with (
+                    contextlib.suppress(BackendUnavailable),
+                    log_and_continue(logger, "child.reports_lost", task_id=self.task_id),
+                ):
+                    await supervision.reading
+                reason = self._stop_reason.result() if self._stop_reason.done() else None
+                await self._store_files(child)
+                if reason is None:
+                    return self._outcomes.timed_out(signal, timeout)
+                return self._outcomes.stopped(reason)
         finally:
-            for waiting in (late, fenced):
-                waiting.cancel()
-            # Also when this is cancelled: the reading ends only when the child has.
-            await child.stop(grace=timedelta(0))
-            await asyncio.gather(reading, return_exceptions=True)
             await self._pump.finish()
 
     @property
-    def _trusted(self) -> bool:
-        """Whether nobody else can have taken the task over."""
-        return self._tools.backend.clock.elapsed() < self._trusted_until
+    def _lease_trusted(self) -> bool:
+        """Whether no other worker can have taken over the task."""
+        return self._context.backend.clock.elapsed() < self._trusted_until
 
-    async def _trust_ends(self) -> None:
-        clock = self._tools.backend.clock
+    async def _wait_for_lease_end(self) -> None:
+        clock = self._context.backend.clock
         while (left := self._trusted_until - clock.elapsed()) > timedelta(0):
             await clock.sleep(left)
 
-    async def _read(self, child: RunningAttempt) -> None:
+    async def _read_reports(self, child: RunningAttempt) -> None:
         async for report in child.reports():
-            if isinstance(report, StepDone):
-                await self._keep_step(child, report.name, report.result)
-            elif isinstance(report, Conversed):
-                await self._sessions.add(report)
-            elif isinstance(report, Asked):
-                await self._let_spend(child, report)
+            if isinstance(report, StepReport):
+                await self._store_checkpoint(child, report.name, report.result)
+            elif isinstance(report, ConversationReport):
+                await self._conversations.add(report)
+            elif isinstance(report, SpendRequest):
+                await self._answer_spend_request(child, report)
             else:
-                paid = self._told.usage.cost_usd
-                await self._told.take(report)
-                # Known before the next is paid for: nobody can say it after a crash.
-                known = await self.renew() if self._told.usage.cost_usd > paid else None
-                if isinstance(report, Used) and self._purse and report.settles is not None:
-                    await self._purse.settle(report.settles, report.usage, known=known)
-                    if self._purse.waiting is not None:
-                        await self._let_spend(child, self._purse.waiting)
+                paid = self._reports.usage.cost_usd
+                await self._reports.record(report)
+                # Recorded before the next call is paid for, so that a crash cannot lose it.
+                recorded = await self.renew() if self._reports.usage.cost_usd > paid else None
+                if (
+                    isinstance(report, UsageReport)
+                    and self._budget_check
+                    and report.settled_request is not None
+                ):
+                    await self._budget_check.settle(
+                        report.settled_request, report.usage, recorded=recorded
+                    )
+                    if self._budget_check.waiting is not None:
+                        await self._answer_spend_request(child, self._budget_check.waiting)
 
-    async def _let_spend(self, child: RunningAttempt, asked: Asked) -> None:
+    async def _answer_spend_request(self, child: RunningAttempt, request: SpendRequest) -> None:
         try:
-            verdict = Verdict() if self._purse is None else await self._purse.admits(asked)
-            if not verdict.wait:
-                await child.answer(asked.number, stop=verdict.stop)
+            check = self._budget_check
+            state = await check.decide(request) if check is not None else None
+            if not isinstance(state, Waiting):
+                refusal = state.reason if isinstance(state, BudgetStop) else None
+                await child.answer_spend_request(request.number, refusal=refusal)
         except LeaseLost:
-            self.end(Stop.FENCED)
+            self.stop(AttemptStopReason.FENCED)
 
-    async def _keep_files(self, child: RunningAttempt) -> None:
-        """Store what the child left, unless there is no time for it; tell what is missing."""
-        self._child = None  # its number may go to somebody else, while heartbeats go on
-        self._outcomes.child_ended()
-        files = Files(self._tools, self.row, self._told.summaries)
-        if (note := await files.keep(child.folder, self._hurry)) is not None:
+    async def _store_files(self, child: RunningAttempt) -> None:
+        """Store the child's files if there is time, and log which are missing."""
+        self._child = None  # its process id may be reused while renewals continue
+        self._outcomes.record_child_end()
+        files = AttemptFiles(self._context, self.row, self._reports.summaries)
+        if (note := await files.store(child.folder, self._deadline_near)) is not None:
             await self._pump.add(Stream.LOG, f"longshore: {note}\n".encode())
 
-    async def _keep_step(self, child: RunningAttempt, name: str, result: Any) -> None:
+    async def _store_checkpoint(self, child: RunningAttempt, name: str, result: Any) -> None:
         spec = self.row.spec
-        number = self._tools.transitions.new_id()
-        key = task_document(spec.job_id, spec.key, f"steps/{self.fence}-{number}")
+        number = self._context.transitions.new_id()
+        key = task_document_key(spec.job_id, spec.key, f"steps/{self.fence}-{number}")
         document = {"step": name, "result": result, "previous": self.row.checkpoint}
-        await self._tools.transitions.persistently(
-            lambda: self._tools.documents.keep_key(key, document)
+        await self._context.transitions.retry_unavailable(
+            lambda: self._context.documents.store_key(key, document)
         )
         try:
-            await self._tell(c.SaveCheckpoint(fence=self.fence, key=key))
+            await self._commit(c.SaveCheckpoint(fence=self.fence, key=key))
         except CommandRefused:
-            self.end(Stop.FENCED)
+            self.stop(AttemptStopReason.FENCED)
             return
-        await child.step_kept(name)
+        await child.confirm_step(name)
 
-    async def _ended(self, ending: Ending) -> Outcome:
+    async def _child_outcome(self, ending: AttemptEnding) -> Outcome:
         if ending.failure is not None:
-            if self._purse is not None and (left := self._purse.exhausted) is not None:
-                await self._pump.add(Stream.LOG, f"longshore: parked, {left.reason}\n".encode())
-                return self._outcomes.parked(left)
-            return self._outcomes.failed_so(ending.failure, ending)
+            if self._budget_check is not None and (stop := self._budget_check.stop) is not None:
+                await self._pump.add(Stream.LOG, f"longshore: parked, {stop.reason}\n".encode())
+                return self._outcomes.parked(stop)
+            return self._outcomes.child_failed(ending.failure, ending)
         spec = self.row.spec
-        key = task_document(spec.job_id, spec.key, f"result-{self.row.attempt}")
+        key = task_document_key(spec.job_id, spec.key, f"result-{self.row.attempt}")
         try:
-            limit = self._tools.result_limit_bytes
-            result = await self._insistently(
-                lambda: self._tools.documents.keep(ending.result, key, limit_bytes=limit)
+            limit = self._context.result_limit_bytes
+            result = await self._retry_unavailable(
+                lambda: self._context.documents.store(ending.result, key, limit_bytes=limit)
             )
         except (ValueError, UsageError) as error:
-            return self._outcomes.failed_by(ErrorCategory.PARSE, error)
+            return self._outcomes.failed_with(ErrorCategory.PARSE, error)
         return self._outcomes.completed(result, ending.exit_code)

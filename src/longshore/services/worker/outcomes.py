@@ -2,26 +2,66 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
-from longshore.core import commands as c
-from longshore.core.failures import ErrorCategory, Failure, error_text
-from longshore.core.values import Document
+from longshore.core.definitions.definition import RunnerKind
+from longshore.core.documents import Document
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.failures import ErrorCategory, Failure, error_text
+from longshore.core.tasks.rows import TaskRow
+from longshore.errors import BackendUnavailable
 from longshore.ports.clock import Clock
-from longshore.ports.runner import Ending
+from longshore.ports.runner import AttemptEnding
+from longshore.services.errors_boundary import log_and_continue
+from longshore.services.worker.budget_check import BudgetStop
+from longshore.services.worker.context import AttemptStopReason, WorkerContext
 from longshore.services.worker.output import OutputPump
-from longshore.services.worker.purse import Exhausted
-from longshore.services.worker.telling import Telling
-from longshore.services.worker.tools import Stop
+from longshore.services.worker.reports import AttemptReports
+
+logger = logging.getLogger(__name__)
+
+# Read by all whose tasks it holds up, so it tells nothing of the task that was turned away.
+_REASON = "the model's API asks to be left alone: rate limit"
+
+
+async def hold_queue(
+    context: WorkerContext, row: TaskRow, runner: RunnerKind | None, outcome: Outcome
+) -> None:
+    """Hold the queue of an attempt that ended so, if the API has said for how long."""
+    lasts = min(_requested_hold(runner, outcome), context.longest_hold)
+    if lasts <= timedelta(0):
+        return
+    queue, now = row.spec.queue, context.backend.clock.now()
+    about = {"queue": queue, "task_id": row.id, "lasts": str(lasts)}
+    with log_and_continue(logger, "hold.failed", **about):
+        try:
+            held = await context.backend.queue_controls.hold(
+                queue, until=now + lasts, by=context.worker_id, reason=_REASON, now=now
+            )
+        except BackendUnavailable as error:
+            logger.warning("hold.unavailable", extra={**about, "error": str(error)})
+        else:
+            logger.warning("queue.held", extra={**about, "until": str(held.until)})
+
+
+def _requested_hold(runner: RunnerKind | None, outcome: Outcome) -> timedelta:
+    if runner is not RunnerKind.AGENT or not isinstance(outcome, c.AttemptFailed):
+        return timedelta(0)
+    failure = outcome.failure
+    if failure.category is not ErrorCategory.RATE_LIMIT or failure.retry_after is None:
+        return timedelta(0)
+    return failure.retry_after
+
 
 Outcome = c.Complete | c.AttemptFailed | c.TimeOut | c.ConfirmCancel | c.Release | c.Park
 """What can be reported of an attempt that is over."""
 
 # Long enough for another worker to be found, if it is this one that is not well.
-_AFTER_A_FAULT = timedelta(seconds=10)
-_DIED = frozenset({ErrorCategory.CRASH, ErrorCategory.OUT_OF_MEMORY})
+_RETRY_AFTER_WORKER_ERROR = timedelta(seconds=10)
+_DEATH_CATEGORIES = frozenset({ErrorCategory.CRASH, ErrorCategory.OUT_OF_MEMORY})
 
 
 class Outcomes:
@@ -30,28 +70,30 @@ class Outcomes:
     def __init__(
         self,
         fence: int,
-        began: timedelta,
+        started_at: timedelta,
         *,
-        told: Telling,
+        reports: AttemptReports,
         pump: OutputPump,
         clock: Clock,
-        roll: Callable[[], float],
+        jitter: Callable[[], float],
     ) -> None:
         self._fence = fence
-        self._began = began
-        self._ended: timedelta | None = None
-        self._told = told
+        self._started_at = started_at
+        self._ended_at: timedelta | None = None
+        self._reports = reports
         self._pump = pump
         self._clock = clock
-        self._roll = roll
+        self._jitter = jitter
 
-    def child_ended(self) -> None:
+    def record_child_end(self) -> None:
         """From now on only our own work is left, which is not counted as the attempt's."""
-        self._ended = self._clock.elapsed()
+        self._ended_at = self._clock.elapsed()
 
     @property
     def _duration(self) -> timedelta:
-        return (self._clock.elapsed() if self._ended is None else self._ended) - self._began
+        return (
+            self._clock.elapsed() if self._ended_at is None else self._ended_at
+        ) - self._started_at
 
     def completed(self, result: Document, exit_code: int | None) -> c.Complete:
         """It ended with a result."""
@@ -60,7 +102,7 @@ class Outcomes:
             result=result,
             duration=self._duration,
             exit_code=exit_code or 0,
-            usage=self._told.usage,
+            usage=self._reports.usage,
             last_output=self._pump.last_sequence,
         )
 
@@ -69,26 +111,28 @@ class Outcomes:
         return c.AttemptFailed(
             fence=self._fence,
             failure=failure,
-            roll=self._roll(),
+            jitter=self._jitter(),
             duration=self._duration,
-            usage=self._told.usage,
+            usage=self._reports.usage,
             last_output=self._pump.last_sequence,
         )
 
-    def failed_by(self, category: ErrorCategory, error: Exception) -> c.AttemptFailed:
+    def failed_with(self, category: ErrorCategory, error: Exception) -> c.AttemptFailed:
         """It could not begin, or its result could not be kept."""
         return self.failed(Failure(category=category, message=error_text(str(error))))
 
-    def broken(self, error: Exception) -> c.AttemptFailed:
+    def worker_error(self, error: Exception) -> c.AttemptFailed:
         """Something broke in the worker that carried it out: another one may fare better."""
         message = error_text(f"the worker broke: {type(error).__name__}: {error}")
         return self.failed(
-            Failure(category=ErrorCategory.CRASH, message=message, retry_after=_AFTER_A_FAULT)
+            Failure(
+                category=ErrorCategory.CRASH, message=message, retry_after=_RETRY_AFTER_WORKER_ERROR
+            )
         )
 
-    def failed_so(self, failure: Failure, ending: Ending) -> c.AttemptFailed:
+    def child_failed(self, failure: Failure, ending: AttemptEnding) -> c.AttemptFailed:
         """Its child ended so. Of those who died, the memory they had may be why."""
-        if failure.category in _DIED and failure.peak_rss_bytes is None:
+        if failure.category in _DEATH_CATEGORIES and failure.peak_rss_bytes is None:
             failure = replace(failure, peak_rss_bytes=ending.peak_rss_bytes)
         return self.failed(failure)
 
@@ -99,39 +143,40 @@ class Outcomes:
             timeout=timeout,
             elapsed=self._duration,
             signal=signal,
-            roll=self._roll(),
-            usage=self._told.usage,
+            jitter=self._jitter(),
+            usage=self._reports.usage,
             last_output=self._pump.last_sequence,
         )
 
-    def given_up(self, why: Stop) -> Outcome | None:
+    def stopped(self, reason: AttemptStopReason) -> Outcome | None:
         """Somebody wanted it to end; None: nothing may be reported."""
-        match why:
-            case Stop.CANCELLED:
+        match reason:
+            case AttemptStopReason.CANCELLED:
                 return self.cancelled()
-            case Stop.DRAINED:
+            case AttemptStopReason.DRAINED:
                 return self.released("the worker stops")
-            case Stop.FENCED:
+            case AttemptStopReason.FENCED:
                 return None
 
     def cancelled(self) -> c.ConfirmCancel:
         """A user wanted it to end."""
         return c.ConfirmCancel(
             fence=self._fence,
-            usage=self._told.usage,
+            usage=self._reports.usage,
             last_output=self._pump.last_sequence,
         )
 
-    def parked(self, exhausted: Exhausted) -> c.Park:
-        """A budget is used up: it rests, and costs none of the task's attempts."""
+    def parked(self, stop: BudgetStop) -> c.Park:
+        """A budget is used up: the task is parked, and the attempt does not count."""
         return c.Park(
             fence=self._fence,
-            scope=exhausted.scope,
-            reason=exhausted.reason,
-            until=exhausted.until,
-            allowance=exhausted.allowance,
+            scope=stop.scope,
+            unit=stop.exhausted.unit,
+            reason=stop.reason,
+            until=stop.until,
+            allowance=stop.allowance,
             duration=self._duration,
-            usage=self._told.usage,
+            usage=self._reports.usage,
             last_output=self._pump.last_sequence,
         )
 
@@ -140,6 +185,6 @@ class Outcomes:
         return c.Release(
             fence=self._fence,
             reason=error_text(reason),
-            usage=self._told.usage,
+            usage=self._reports.usage,
             last_output=self._pump.last_sequence,
         )

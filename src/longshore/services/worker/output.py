@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from longshore.errors import BackendError
 from longshore.ports.clock import Clock
-from longshore.ports.output import OutputEntry, OutputLog, Stream
+from longshore.ports.output import OutputChunk, OutputLog, Stream
 from longshore.services.transitions import Transitions
 
 logger = logging.getLogger(__name__)
@@ -50,11 +50,11 @@ class OutputPump:
         self._sequence = 0
         self._stored = 0  # the log has everything up to here
         self._bytes = 0
-        self._waiting: list[OutputEntry] = []  # in order
+        self._waiting: list[OutputChunk] = []  # in order
         self._waiting_bytes = 0
-        self._too_much_from: int | None = None  # everything from here on is too much
+        self._over_limit_from: int | None = None  # everything from here on is too much
         self._timer: asyncio.Task[None] | None = None
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @property
     def last_sequence(self) -> int | None:
@@ -76,10 +76,10 @@ class OutputPump:
         self._sequence += 1
         self._bytes += len(data)
         if self._bytes > self._policy.limit_bytes:
-            self._too_much_from = self._too_much_from or self._sequence
+            self._over_limit_from = self._over_limit_from or self._sequence
             return
         self._waiting.append(
-            OutputEntry(
+            OutputChunk(
                 attempt=self._attempt,
                 sequence=self._sequence,
                 at=self._clock.now(),
@@ -100,19 +100,21 @@ class OutputPump:
 
     async def flush(self) -> None:
         """Bring what is waiting to the log, in order; what fails becomes a marker that waits."""
-        async with self._turn:
+        async with self._lock:
             batch, self._waiting, self._waiting_bytes = self._waiting, [], 0
             if not batch:
                 return
             try:
-                await self._transitions.persistently(lambda: self._log.append(self._task_id, batch))
+                await self._transitions.retry_unavailable(
+                    lambda: self._log.append(self._task_id, batch)
+                )
                 self._stored = batch[-1].end
             except Exception as error:  # whatever it is, it is the log's, and must leave no gap
                 unforeseen = not isinstance(error, BackendError)
                 logger.warning("output.lost", extra={"error": str(error)}, exc_info=unforeseen)
                 self._waiting[:0] = self._markers_for(batch)
 
-    def _markers_for(self, batch: list[OutputEntry]) -> list[OutputEntry]:
+    def _markers_for(self, batch: list[OutputChunk]) -> list[OutputChunk]:
         """One for what was printed; markers of earlier batches stay as they are.
 
         They are not joined: if the log did keep a batch and only its answer was lost, the marker
@@ -124,8 +126,8 @@ class OutputPump:
             markers.append(self._marker(printed[0].sequence, printed[-1].sequence))
         return markers
 
-    def _marker(self, first: int, last: int) -> OutputEntry:
-        return OutputEntry(
+    def _marker(self, first: int, last: int) -> OutputChunk:
+        return OutputChunk(
             attempt=self._attempt,
             sequence=first,
             at=self._clock.now(),
@@ -140,8 +142,8 @@ class OutputPump:
             self._timer.cancel()
             self._timer = None
         await self.flush()
-        if self._too_much_from is not None:
-            self._waiting.append(self._marker(self._too_much_from, self._sequence))
+        if self._over_limit_from is not None:
+            self._waiting.append(self._marker(self._over_limit_from, self._sequence))
         await self.flush()
 
     async def settle(self) -> None:
@@ -151,7 +153,7 @@ class OutputPump:
         Raises:
             BackendError: it is still out of reach, or will never take it.
         """
-        async with self._turn:
+        async with self._lock:
             if self._waiting:
                 await self._log.append(self._task_id, self._waiting)
                 self._stored = self._waiting[-1].end

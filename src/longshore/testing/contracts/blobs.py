@@ -79,20 +79,20 @@ class BlobClauses(PortContract):
 
     @clause
     async def test_a_stream_is_stored_whole(self, backend: Backend) -> None:
-        size = await backend.blobs.put(KEY, _pieces(b"one ", b"", b"two ", b"three"))
+        size = await backend.blobs.put(KEY, _chunks(b"one ", b"", b"two ", b"three"))
 
         assert size == 13
         assert await backend.blobs.get(KEY) == b"one two three"
 
     @clause
     async def test_an_empty_stream_is_an_empty_blob(self, backend: Backend) -> None:
-        assert await backend.blobs.put(KEY, _pieces()) == 0
+        assert await backend.blobs.put(KEY, _chunks()) == 0
         assert await backend.blobs.get(KEY) == b""
 
     @clause
-    async def test_a_large_body_goes_in_and_out_in_pieces(self, backend: Backend) -> None:
+    async def test_a_large_body_is_written_and_read_in_chunks(self, backend: Backend) -> None:
         piece = bytes(range(256)) * 4096
-        size = await backend.blobs.put(KEY, _pieces(*[piece] * (LARGE_BYTES // len(piece))))
+        size = await backend.blobs.put(KEY, _chunks(*[piece] * (LARGE_BYTES // len(piece))))
 
         lengths = [len(part) async for part in backend.blobs.stream(KEY)]
 
@@ -132,7 +132,7 @@ class BlobClauses(PortContract):
     async def test_an_address_is_text_or_none(self, backend: Backend) -> None:
         await backend.blobs.put(KEY, b"a")
 
-        address = await backend.blobs.url(KEY, lasts=timedelta(minutes=5))
+        address = await backend.blobs.url(KEY, expires_in=timedelta(minutes=5))
 
         assert address is None or address.startswith(("https://", "http://"))
 
@@ -151,7 +151,7 @@ class OverwriteClauses(PortContract):
 
         assert await backend.blobs.get(KEY) == b"b" * sizes[1]
         assert await backend.blobs.size(KEY) == sizes[1]
-        assert await backend.blobs.keys("") == [KEY]
+        assert await backend.blobs.list_keys("") == [KEY]
 
     @clause
     async def test_the_old_bytes_are_read_until_the_new_ones_are_complete(
@@ -184,7 +184,7 @@ class OverwriteClauses(PortContract):
 
         assert await backend.blobs.get(KEY) == b"old"
         assert await backend.blobs.size("jobs/new") is None
-        assert await backend.blobs.keys("") == [KEY]
+        assert await backend.blobs.list_keys("") == [KEY]
 
     @clause
     async def test_a_reader_that_has_begun_sees_one_version_to_the_end(
@@ -236,19 +236,19 @@ class KeyNameClauses(PortContract):
     async def test_a_key_that_is_none_is_refused(self, backend: Backend, key: str) -> None:
         calls: list[Callable[[], Coroutine[Any, Any, Any]]] = [
             lambda: backend.blobs.put(key, b"a"),
-            lambda: backend.blobs.put(key, _pieces(b"a")),
+            lambda: backend.blobs.put(key, _chunks(b"a")),
             lambda: backend.blobs.get(key),
             lambda: _streamed(backend.blobs, key),
             lambda: backend.blobs.size(key),
             lambda: backend.blobs.delete(key),
-            lambda: backend.blobs.url(key, lasts=timedelta(minutes=5)),
+            lambda: backend.blobs.url(key, expires_in=timedelta(minutes=5)),
         ]
 
         for call in calls:
             with pytest.raises(UsageError):
                 await call()
 
-        assert await backend.blobs.keys("") == []
+        assert await backend.blobs.list_keys("") == []
 
     @pytest.mark.parametrize("size", [10, 200_000])
     @clause
@@ -258,7 +258,7 @@ class KeyNameClauses(PortContract):
         for number, key in enumerate(ODD_KEYS):
             await backend.blobs.put(key, bytes([number]) * size)
 
-        assert await backend.blobs.keys("") == sorted(ODD_KEYS)
+        assert await backend.blobs.list_keys("") == sorted(ODD_KEYS)
         for number, key in enumerate(ODD_KEYS):
             assert await backend.blobs.get(key) == bytes([number]) * size, key
         assert await backend.blobs.delete("a") is True
@@ -269,11 +269,11 @@ class KeyNameClauses(PortContract):
         for key in ("jobs/a/1", "jobs/a/2", "jobs/ab", "jobs/b", "JOBS/a", "jobs_a"):
             await backend.blobs.put(key, b"x")
 
-        assert await backend.blobs.keys("jobs/a") == ["jobs/a/1", "jobs/a/2", "jobs/ab"]
-        assert await backend.blobs.keys("jobs/a/") == ["jobs/a/1", "jobs/a/2"]
-        assert await backend.blobs.keys("jobs_") == ["jobs_a"]
+        assert await backend.blobs.list_keys("jobs/a") == ["jobs/a/1", "jobs/a/2", "jobs/ab"]
+        assert await backend.blobs.list_keys("jobs/a/") == ["jobs/a/1", "jobs/a/2"]
+        assert await backend.blobs.list_keys("jobs_") == ["jobs_a"]
         for prefix in ("jobs/%", "jobs?", "*", "none"):
-            assert await backend.blobs.keys(prefix) == []
+            assert await backend.blobs.list_keys(prefix) == []
 
     @clause
     async def test_the_pages_of_keys_give_each_once(self, backend: Backend) -> None:
@@ -283,7 +283,7 @@ class KeyNameClauses(PortContract):
 
         listed, sizes = [""], []
         for _ in range(4):
-            page = await backend.blobs.keys("jobs/", after=listed[-1], limit=5)
+            page = await backend.blobs.list_keys("jobs/", after=listed[-1], limit=5)
             listed += page
             sizes.append(len(page))
 
@@ -296,7 +296,7 @@ class KeyNameClauses(PortContract):
             await backend.blobs.put(key, b"x")
         await backend.blobs.delete("b")
 
-        assert await backend.blobs.keys("", after="b") == ["c"]
+        assert await backend.blobs.list_keys("", after="b") == ["c"]
 
 
 class BlobStoreContract(BlobClauses, OverwriteClauses, KeyNameClauses):
@@ -320,7 +320,7 @@ class BlobStoreSharedContract(PortContract):
 
         async with open_backend() as again:
             assert await again.blobs.get(KEY) == b"b" * size
-            assert await again.blobs.keys("") == [KEY]
+            assert await again.blobs.list_keys("") == [KEY]
 
     @clause
     async def test_writers_in_two_instances_never_meet_in_one_blob(
@@ -339,8 +339,8 @@ class BlobStoreSharedContract(PortContract):
                 assert await first.blobs.get(KEY) == await second.blobs.get(KEY)
 
 
-async def _pieces(*pieces: bytes) -> AsyncIterator[bytes]:
-    for piece in pieces:
+async def _chunks(*chunks: bytes) -> AsyncIterator[bytes]:
+    for piece in chunks:
         yield piece
 
 

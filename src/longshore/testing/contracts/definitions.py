@@ -6,19 +6,19 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from longshore.core.backoff import RetryPolicy
-from longshore.core.child_limits import Isolation, Limits
-from longshore.core.definition import Definition, RunnerKind
-from longshore.core.health import HealthLimits
-from longshore.core.states import Priority
+from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.definitions.resources import Isolation, ResourceLimits
+from longshore.core.health import HealthThresholds
+from longshore.core.tasks.backoff import RetryPolicy
+from longshore.core.tasks.states import Priority
 from longshore.ports.backend import Backend
 from longshore.testing.contracts.samples import left_at_default
 from longshore.testing.contracts.suite import (
     CALLERS,
     Opener,
     PortContract,
-    at_once,
     clause,
+    gather_all,
 )
 
 
@@ -142,7 +142,7 @@ class DefinitionsContract(PortContract):
         assert await backend.definitions.get("acme", "resize", version=1) == stored
 
     @clause
-    async def test_deleting_what_does_not_exist_says_so(self, backend: Backend) -> None:
+    async def test_deleting_what_does_not_exist_returns_false(self, backend: Backend) -> None:
         assert await backend.definitions.delete("acme", "resize") is False
 
     @clause
@@ -178,7 +178,7 @@ class DefinitionsContract(PortContract):
             name = f"d{number}"
             texts = [f"text {caller}" for caller in range(CALLERS)]
 
-            answers = await at_once(
+            answers = await gather_all(
                 backend.definitions.put("acme", _definition(text, name=name)) for text in texts
             )
 
@@ -190,7 +190,7 @@ class DefinitionsContract(PortContract):
 
     @clause
     async def test_many_writers_with_the_same_content_lose_nothing(self, backend: Backend) -> None:
-        answers = await at_once(
+        answers = await gather_all(
             backend.definitions.put("acme", _definition("same")) for _ in range(CALLERS)
         )
 
@@ -237,11 +237,11 @@ def _full() -> Definition:
         retryable_exit_codes=(75, 111),
         requires_review=True,
         isolation=Isolation.SPAWN,
-        limits=Limits(
+        resources=ResourceLimits(
             cpu=timedelta(seconds=9), memory_bytes=2**30, open_files=64, file_bytes=2**20
         ),
         pty=True,
-        health=HealthLimits(
+        health=HealthThresholds(
             longest_run=timedelta(hours=9),
             healthy_within=timedelta(minutes=9),
             warning_within=timedelta(minutes=19),

@@ -10,15 +10,15 @@ from collections.abc import Coroutine, Iterable
 from datetime import timedelta
 from typing import Any
 
-from longshore.core import commands as c
 from longshore.core.events.event import Event
+from longshore.core.tasks import commands as c
 from longshore.ports.backend import Backend
 from longshore.ports.events import Delivery
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.samples import (
-    after,
     an_event,
     append_event,
+    apply_command,
     claim,
     commit,
     commit_job,
@@ -31,16 +31,16 @@ from longshore.testing.contracts.suite import (
     START,
     Opener,
     PortContract,
+    advance_until_done,
     clause,
-    in_time,
+    running,
     settle,
-    soon,
-    under_way,
+    without_time_passing,
 )
 
 SECOND = timedelta(seconds=1)
 WAKE_UPS = 100
-MOST_DELIVERIES = 50
+MAX_DELIVERIES = 50
 RELEASED = "Task Released"
 """The type of what ``an_event`` gives."""
 
@@ -61,7 +61,7 @@ class EventBusContract(PortContract):
         appended = await append_event(backend)
 
         types = ["Task Pending", "Job Created", RELEASED, "Message Rejected"]
-        came = await _all(backend, types=types)
+        came = await _receive_all(backend, types=types)
 
         told = [*created.events, *job.events, an_event(1, task_id="job-one_b"), appended]
         assert _sorted(came) == _sorted(told)
@@ -69,10 +69,10 @@ class EventBusContract(PortContract):
     @clause
     async def test_a_new_consumer_starts_with_the_first_event(self, backend: Backend) -> None:
         await backend.events.record([an_event(1), an_event(2)])
-        await _all(backend, "first")
+        await _receive_all(backend, "first")
         await backend.events.record([an_event(3)])
 
-        came = await _all(backend, "second")
+        came = await _receive_all(backend, "second")
 
         assert _numbers(came) == [1, 2, 3]
 
@@ -80,17 +80,17 @@ class EventBusContract(PortContract):
     async def test_events_of_every_tenant_come(self, backend: Backend) -> None:
         await backend.events.record([an_event(1), an_event(1, tenant="evil")])
 
-        came = await _all(backend)
+        came = await _receive_all(backend)
 
         assert sorted(event.tenant for event in came) == ["acme", "evil"]
 
     @clause
-    async def test_only_events_of_the_asked_types_come(self, backend: Backend) -> None:
+    async def test_only_events_of_the_requested_types_come(self, backend: Backend) -> None:
         pending = await commit(backend, new_task())
         claimed = await commit(backend, claim(pending))
-        await commit(backend, after(claimed, c.Release(fence=1, reason="the worker stops")))
+        await commit(backend, apply_command(claimed, c.Release(fence=1, reason="the worker stops")))
 
-        came = await _all(backend, types=["Task Pending", RELEASED])
+        came = await _receive_all(backend, types=["Task Pending", RELEASED])
 
         assert _numbers(came) == [1, 3]
 
@@ -101,7 +101,7 @@ class EventBusContract(PortContract):
         await backend.events.record([an_event(1)])
 
         assert await _receive(backend, types=["Job Completed"]) is None
-        assert _numbers(await _all(backend, types=[RELEASED])) == [1]
+        assert _numbers(await _receive_all(backend, types=[RELEASED])) == [1]
 
     @clause
     async def test_a_delivery_has_no_more_events_than_the_limit_and_all_come(
@@ -144,14 +144,14 @@ class EventBusContract(PortContract):
         clock.advance(timedelta(hours=1))
         assert await _receive(backend) is None
         await backend.events.record([an_event(2)])
-        assert _numbers(await _all(backend)) == [2]
+        assert _numbers(await _receive_all(backend)) == [2]
 
     @clause
     async def test_consumers_do_not_take_events_from_each_other(self, backend: Backend) -> None:
         await backend.events.record([an_event(1), an_event(2)])
 
-        first = await _all(backend, "dispatcher")
-        second = await _all(backend, "alerts")
+        first = await _receive_all(backend, "dispatcher")
+        second = await _receive_all(backend, "alerts")
 
         assert _numbers(first) == _numbers(second) == [1, 2]
 
@@ -159,11 +159,11 @@ class EventBusContract(PortContract):
     async def test_a_waiting_consumer_gets_an_event_as_soon_as_it_is_recorded(
         self, backend: Backend
     ) -> None:
-        async with under_way(_receive(backend, wait=20 * SECOND)) as waiting:
+        async with running(_receive(backend, wait=20 * SECOND)) as waiting:
             assert not waiting.done()
             await backend.events.record([an_event(1)])
 
-            delivery = await soon(waiting)
+            delivery = await without_time_passing(waiting)
 
         assert delivery is not None
         assert _numbers(delivery.events) == [1]
@@ -173,14 +173,14 @@ class EventBusContract(PortContract):
         self, backend: Backend
     ) -> None:
         receive = _receive(backend, types=["Task Pending"], wait=20 * SECOND)
-        async with under_way(receive) as waiting:
+        async with running(receive) as waiting:
             await commit(backend, new_task())
 
-            assert await soon(waiting) is not None
+            assert await without_time_passing(waiting) is not None
 
     @clause
     async def test_an_event_of_another_type_ends_no_wait(self, backend: Backend) -> None:
-        async with under_way(_receive(backend, types=["Job Completed"], wait=SECOND)) as waiting:
+        async with running(_receive(backend, types=["Job Completed"], wait=SECOND)) as waiting:
             await backend.events.record([an_event(1)])
             await settle()
 
@@ -190,12 +190,12 @@ class EventBusContract(PortContract):
     async def test_a_consumer_gives_up_after_its_wait_and_not_before(
         self, backend: Backend, clock: FakeClock
     ) -> None:
-        async with under_way(_receive(backend, wait=20 * SECOND)) as waiting:
+        async with running(_receive(backend, wait=20 * SECOND)) as waiting:
             clock.advance(19 * SECOND)
             await settle()
             assert not waiting.done()
 
-            assert await in_time(waiting, clock, step=SECOND) is None
+            assert await advance_until_done(waiting, clock, step=SECOND) is None
             assert clock.now() - START < 40 * SECOND
 
     @clause
@@ -207,7 +207,7 @@ class EventBusContract(PortContract):
                 await asyncio.sleep(0)
             await backend.events.record([an_event(number)])
 
-            delivery = await soon(receive)
+            delivery = await without_time_passing(receive)
 
             assert delivery is not None
             assert _numbers(delivery.events) == [number]
@@ -218,7 +218,7 @@ class EventBusContract(PortContract):
         refused = await backend.bus.publish([an_event(1), an_event(2)])
 
         assert refused == []
-        assert _numbers(await _all(backend)) == [1, 2]
+        assert _numbers(await _receive_all(backend)) == [1, 2]
 
 
 class LogBusContract(PortContract):
@@ -233,7 +233,7 @@ class LogBusContract(PortContract):
 
         await backend.bus.acknowledge("dispatcher", longer.receipt)
 
-        assert _numbers(await _all(backend)) == [3]
+        assert _numbers(await _receive_all(backend)) == [3]
 
     @clause
     async def test_acknowledging_late_or_twice_does_not_go_back(self, backend: Backend) -> None:
@@ -246,22 +246,22 @@ class LogBusContract(PortContract):
         for delivery in (longer, longer, shorter):
             await backend.bus.acknowledge("dispatcher", delivery.receipt)
 
-        assert _numbers(await _all(backend)) == [3]
+        assert _numbers(await _receive_all(backend)) == [3]
 
     @clause
     async def test_publishing_what_is_recorded_does_not_double_it(self, backend: Backend) -> None:
         created = new_task()
         await commit(backend, created)
-        before = await _all(backend, types=["Task Pending"])
+        before = await _receive_all(backend, types=["Task Pending"])
 
         refused = await backend.bus.publish(created.events)
 
         assert refused == []
         assert len(before) == 1
-        assert await _all(backend, types=["Task Pending"]) == []
+        assert await _receive_all(backend, types=["Task Pending"]) == []
 
     @clause
-    async def test_an_event_that_is_not_accepted_is_named_and_holds_up_no_other(
+    async def test_an_event_that_is_not_accepted_is_returned_and_delays_no_other(
         self, backend: Backend
     ) -> None:
         await backend.events.record([an_event(1)])
@@ -270,7 +270,7 @@ class LogBusContract(PortContract):
         refused = await backend.bus.publish([impostor, an_event(2)])
 
         assert refused == [impostor]
-        assert _sorted(await _all(backend)) == _sorted([an_event(1), an_event(2)])
+        assert _sorted(await _receive_all(backend)) == _sorted([an_event(1), an_event(2)])
 
 
 class EventBusSharedContract(PortContract):
@@ -288,17 +288,17 @@ class EventBusSharedContract(PortContract):
             await _receive(before)
 
         async with open_backend() as again:
-            assert _numbers(await _all(again)) == [3]
+            assert _numbers(await _receive_all(again)) == [3]
 
     @clause
     async def test_a_waiting_consumer_gets_what_another_instance_records(
         self, open_backend: Opener, clock: FakeClock
     ) -> None:
         async with open_backend() as first, open_backend() as second:
-            async with under_way(_receive(second, wait=60 * SECOND)) as waiting:
+            async with running(_receive(second, wait=60 * SECOND)) as waiting:
                 await first.events.record([an_event(1)])
 
-                delivery = await in_time(waiting, clock, step=SECOND)
+                delivery = await advance_until_done(waiting, clock, step=SECOND)
 
             assert delivery is not None
 
@@ -327,18 +327,18 @@ def _receive(
     return backend.bus.receive(consumer, types=list(types), limit=limit, wait=wait)
 
 
-async def _all(
+async def _receive_all(
     backend: Backend, consumer: str = "dispatcher", *, types: Iterable[str] = (RELEASED,)
 ) -> list[Event]:
     """Everything there is for a consumer, acknowledged as it comes."""
     events: list[Event] = []
-    for _ in range(MOST_DELIVERIES):
+    for _ in range(MAX_DELIVERIES):
         delivery = await _receive(backend, consumer, types=types)
         if delivery is None:
             return events
         events += delivery.events
         await backend.bus.acknowledge(consumer, delivery.receipt)
-    message = f"{MOST_DELIVERIES} deliveries of a few events, and still no end"
+    message = f"{MAX_DELIVERIES} deliveries of a few events, and still no end"
     raise AssertionError(message)
 
 

@@ -27,8 +27,8 @@ from longshore.testing.contracts.suite import (
     START,
     Opener,
     PortContract,
-    at_once,
     clause,
+    gather_all,
 )
 
 ENTITY = "TASK#job-one_a"
@@ -87,7 +87,7 @@ class RecordClauses(PortContract):
         assert on_the_wire(history) == on_the_wire(created.events)
 
     @clause
-    async def test_another_event_in_the_same_place_is_refused_and_nothing_is_written(
+    async def test_another_event_with_the_same_sequence_is_refused_and_nothing_is_written(
         self, backend: Backend
     ) -> None:
         await backend.events.record([an_event(1), an_event(2)])
@@ -136,9 +136,9 @@ class AppendClauses(PortContract):
         assert first.at < second.at < third.at
 
     @clause
-    async def test_many_who_append_at_once_get_a_place_each(self, backend: Backend) -> None:
+    async def test_concurrent_appends_get_a_sequence_each(self, backend: Backend) -> None:
         for number in range(1, self.rounds // 5):
-            answers = await at_once(append_event(backend) for _ in range(CALLERS))
+            answers = await gather_all(append_event(backend) for _ in range(CALLERS))
 
             assert [answer for answer in answers if isinstance(answer, BaseException)] == []
             history = await backend.events.history(TENANT, "QUEUE#default")
@@ -199,7 +199,7 @@ class HistoryClauses(PortContract):
         assert await backend.events.query(TENANT) == Page(items=(), cursor=None)
 
     @clause
-    async def test_one_place_in_two_tenants_is_two_places(self, backend: Backend) -> None:
+    async def test_one_sequence_in_two_tenants_is_two_events(self, backend: Backend) -> None:
         ours, theirs = an_event(1), an_event(1, tenant="evil", reason="another story")
 
         await backend.events.record([ours, theirs])
@@ -216,13 +216,13 @@ class EventLogSharedContract(PortContract):
     """What holds when several instances share the store."""
 
     @clause
-    async def test_many_who_append_in_two_instances_get_a_place_each(
+    async def test_concurrent_appends_in_two_instances_get_a_sequence_each(
         self, open_backend: Opener
     ) -> None:
         async with open_backend() as first, open_backend() as second:
             backends = [first, second] * (CALLERS // 2)
 
-            answers = await at_once(append_event(backend) for backend in backends)
+            answers = await gather_all(append_event(backend) for backend in backends)
 
             assert [answer for answer in answers if isinstance(answer, BaseException)] == []
             history = await first.events.history(TENANT, "QUEUE#default")

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from longshore.core.documents import Document
 from longshore.core.events.codec import EVENT_TYPES
-from longshore.core.events.event import Context, Event
+from longshore.core.events.event import Event, EventContext
 from longshore.core.events.types import EventBody
-from longshore.core.values import Document
 from longshore.testing.contracts.suite import START
 
 # The wire has whole milliseconds, and so has what an event says.
@@ -38,7 +38,7 @@ def full_events(tenant: str) -> list[Event]:
             sequence=1,
             at=MOMENT,
             body=filled(body),
-            context=Context(origin="worker", source="user", worker_id="host:1"),
+            context=EventContext(origin="worker", source="user", worker_id="host:1"),
         )
         for number, body in enumerate(EVENT_TYPES.values())
     ]

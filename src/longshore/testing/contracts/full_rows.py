@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from longshore.core.backoff import RetryPolicy
-from longshore.core.budgets import Allowance, Budget, Scope
+from longshore.core.budgets import Allowance, Budget, BudgetScope, BudgetUnit
+from longshore.core.documents import Document
 from longshore.core.events.types import Usage
-from longshore.core.failures import ErrorCategory, Failure
-from longshore.core.lease import Lease
-from longshore.core.limits import TASKS_PER_JOB
-from longshore.core.numbers import NumberSet
-from longshore.core.rows import CancelRequest, Intent, IntentKind, JobRow, Parked, TaskRow
-from longshore.core.states import Priority, TaskState
-from longshore.core.values import Document
+from longshore.core.jobs.numbers import NumberSet
+from longshore.core.maximums import MAX_TASKS_PER_JOB
+from longshore.core.tasks.backoff import RetryPolicy
+from longshore.core.tasks.failures import ErrorCategory, Failure
+from longshore.core.tasks.lease import Lease
+from longshore.core.tasks.rows import CancelRequest, Intent, IntentKind, JobRow, ParkRecord, TaskRow
+from longshore.core.tasks.states import Priority, TaskState
 from longshore.testing.contracts.samples import new_job, new_task
 from longshore.testing.contracts.suite import START
 
@@ -49,7 +49,7 @@ def full_task_row() -> TaskRow:
         lease=_lease(),
         awaits=NumberSet([0, 63, 64, 9_998]),
         due_at=START + timedelta(seconds=1, microseconds=1),
-        rung_at=START + timedelta(seconds=2, microseconds=3),
+        enqueued_at=START + timedelta(seconds=2, microseconds=3),
         started_at=START + timedelta(seconds=4),
         finished_at=START + timedelta(days=400),
         ran_for=timedelta(days=1, microseconds=1),
@@ -83,9 +83,12 @@ def _lease() -> Lease:
     )
 
 
-def _parked() -> Parked:
-    return Parked(
-        scope=Scope.DAY, reason="« $1.00 » of $1.00 is spent", at=START + timedelta(minutes=7)
+def _parked() -> ParkRecord:
+    return ParkRecord(
+        scope=BudgetScope.DAY,
+        unit=BudgetUnit.TOKENS,
+        reason="« $1.00 » of $1.00 is spent",
+        at=START + timedelta(minutes=7),
     )
 
 
@@ -125,15 +128,15 @@ def full_job_row() -> JobRow:
             budget=Budget(usd=0.1 + 0.2, tokens=7, minutes=1.5),
         ),
         graph=Document(key="jobs/job-full/graph.json", size=700_000),
-        total=TASKS_PER_JOB,
+        total=MAX_TASKS_PER_JOB,
         round=3,
-        completed=NumberSet(range(0, TASKS_PER_JOB, 3)),
-        failed=NumberSet([TASKS_PER_JOB - 2]),
+        completed=NumberSet(range(0, MAX_TASKS_PER_JOB, 3)),
+        failed=NumberSet([MAX_TASKS_PER_JOB - 2]),
         cancelled=NumberSet([1, 64, 127]),
-        blocked=NumberSet(range(2, TASKS_PER_JOB, 3)),
-        grown=NumberSet([3, 4_711]),
-        failure_told_in=2,
-        end_told_in=1,
+        blocked=NumberSet(range(2, MAX_TASKS_PER_JOB, 3)),
+        with_added_dependents=NumberSet([3, 4_711]),
+        failure_emitted_round=2,
+        end_emitted_round=1,
         intents=_intents(),
         cancel=_CANCEL,
         allowance=_ALLOWANCE,
@@ -148,7 +151,7 @@ def _intents() -> tuple[Intent, ...]:
     resume = Intent(
         id="i-1",
         kind=IntentKind.RESUME,
-        numbers=NumberSet.up_to(TASKS_PER_JOB),
+        numbers=NumberSet.below(MAX_TASKS_PER_JOB),
         round=3,
         by="bob",
         body=Document(text='{"a":[1,2.5,null]}', size=18),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import cycle
 
-from longshore.core import commands as c
+from longshore.core.tasks import commands as c
 from longshore.errors import VersionConflict
 from longshore.testing.contracts.ledger_commits import CommitClauses
 from longshore.testing.contracts.ledger_failed import FailedClauses
@@ -17,22 +17,22 @@ from longshore.testing.contracts.ledger_groups import (
     AtomicLedgerContract,
     SingleChangeLedgerContract,
 )
-from longshore.testing.contracts.ledger_hints import FindClauses, NudgeClauses, SweepClauses
 from longshore.testing.contracts.ledger_listings import JobListingClauses, TaskListingClauses
-from longshore.testing.contracts.ledger_overlooked import (
-    UnrecordedEndClauses,
-    UntoldEndClauses,
-    UntoldParentClauses,
-)
 from longshore.testing.contracts.ledger_parked import ParkedClauses
 from longshore.testing.contracts.ledger_rows import RowClauses
+from longshore.testing.contracts.ledger_sweeps import FindClauses, SweepClauses, WakeClauses
+from longshore.testing.contracts.ledger_unreported import (
+    UnnotifiedDependentClauses,
+    UnrecordedEndClauses,
+    UnreportedEndClauses,
+)
 from longshore.testing.contracts.samples import (
-    after,
+    apply_command,
     claim,
     commit,
     commit_job,
     events_of,
-    held_task,
+    leased_task,
     new_job,
     new_task,
 )
@@ -40,8 +40,8 @@ from longshore.testing.contracts.suite import (
     CALLERS,
     Opener,
     PortContract,
-    at_once,
     clause,
+    gather_all,
 )
 
 __all__ = [
@@ -61,11 +61,11 @@ class LedgerContract(
     FindClauses,
     SweepClauses,
     UnrecordedEndClauses,
-    UntoldParentClauses,
-    UntoldEndClauses,
+    UnnotifiedDependentClauses,
+    UnreportedEndClauses,
     FailedClauses,
     ParkedClauses,
-    NudgeClauses,
+    WakeClauses,
 ):
     """What holds for every ledger."""
 
@@ -79,8 +79,8 @@ class LedgerSharedContract(PortContract):
             for number in range(self.rounds):
                 created = await commit(first, new_task(f"t{number}", number=number))
 
-                assert await second.ledger.task(created.id) == created
-                assert await second.ledger.tasks([created.id]) == [created]
+                assert await second.ledger.get_task(created.id) == created
+                assert await second.ledger.get_tasks([created.id]) == [created]
                 assert await events_of(second, created) == 1
 
     @clause
@@ -91,14 +91,16 @@ class LedgerSharedContract(PortContract):
             row = await commit(first, new_task())
             for turn in range(self.rounds):
                 changer, reader = (first, second) if turn % 2 else (second, first)
-                assert await changer.ledger.task(row.id) == row
-                assert await reader.ledger.task(row.id) == row
+                assert await changer.ledger.get_task(row.id) == row
+                assert await reader.ledger.get_task(row.id) == row
                 release = c.Release(fence=row.fence, reason="again")
-                row = await commit(changer, after(row, release) if row.lease else claim(row))
+                row = await commit(
+                    changer, apply_command(row, release) if row.lease else claim(row)
+                )
 
-                assert await reader.ledger.task(row.id) == row
-                assert await reader.ledger.tasks([row.id]) == [row]
-                assert await changer.ledger.task(row.id) == row
+                assert await reader.ledger.get_task(row.id) == row
+                assert await reader.ledger.get_tasks([row.id]) == [row]
+                assert await changer.ledger.get_task(row.id) == row
 
     @clause
     async def test_of_many_in_two_instances_who_change_one_version_exactly_one_wins(
@@ -110,14 +112,14 @@ class LedgerSharedContract(PortContract):
                 claims = [claim(pending, worker=f"w{caller}") for caller in range(CALLERS)]
                 ledgers = cycle([first.ledger, second.ledger])
 
-                answers = await at_once(
+                answers = await gather_all(
                     ledger.commit(change) for ledger, change in zip(ledgers, claims, strict=False)
                 )
 
                 winners = [n for n, answer in enumerate(answers) if isinstance(answer, tuple)]
                 assert len(winners) == 1
                 assert len([a for a in answers if type(a) is VersionConflict]) == CALLERS - 1
-                assert await first.ledger.task(pending.id) == claims[winners[0]].row
+                assert await first.ledger.get_task(pending.id) == claims[winners[0]].row
                 assert await events_of(second, pending) == 2
 
     @clause
@@ -135,13 +137,13 @@ class LedgerSharedContract(PortContract):
     @clause
     async def test_rows_and_events_are_there_after_a_restart(self, open_backend: Opener) -> None:
         async with open_backend() as before:
-            row = await held_task(before)
+            row = await leased_task(before)
             job = await commit_job(before, new_job())
             epoch = before.ledger.epoch
 
         async with open_backend() as again:
-            assert await again.ledger.task(row.id) == row
-            assert await again.ledger.job(job.id) == job
+            assert await again.ledger.get_task(row.id) == row
+            assert await again.ledger.get_job(job.id) == job
             assert await events_of(again, row) == row.last_sequence
             assert again.ledger.epoch >= epoch
 
@@ -150,10 +152,10 @@ class LedgerSharedContract(PortContract):
         self, open_backend: Opener
     ) -> None:
         async with open_backend() as before:
-            row = await held_task(before)
+            row = await leased_task(before)
 
         async with open_backend() as again:
-            released = after(row, c.Release(fence=row.fence, reason="the worker stops"))
+            released = apply_command(row, c.Release(fence=row.fence, reason="the worker stops"))
             await commit(again, released)
 
-            assert await again.ledger.task(row.id) == released.row
+            assert await again.ledger.get_task(row.id) == released.row

@@ -9,37 +9,37 @@ from datetime import timedelta
 
 import pytest
 
-from longshore.core import commands as c
-from longshore.core import job
-from longshore.core.messages import body_for
-from longshore.core.rows import TaskRow
-from longshore.core.values import Document
+from longshore.core.documents import Document
+from longshore.core.jobs import job
+from longshore.core.messages import message_body
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.rows import TaskRow
 from longshore.errors import UsageError, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.samples import (
     TENANT,
-    after,
-    after_job,
     an_intent,
+    apply_command,
+    apply_job_command,
     carry_out,
     claim,
     commit,
     commit_job,
-    empty,
+    drain,
     events_of,
     new_job,
     new_task,
     on_the_wire,
-    take,
+    receive_now,
 )
 from longshore.testing.contracts.suite import (
     CALLERS,
     START,
     TICK,
     PortContract,
-    at_once,
     clause,
+    gather_all,
 )
 
 
@@ -56,7 +56,7 @@ class CommitClauses(PortContract):
             await backend.ledger.commit(new_task(definition="other"))
 
         assert (refused.value.row_id, refused.value.expected) == (first.id, 0)
-        assert await backend.ledger.task(first.id) == first
+        assert await backend.ledger.get_task(first.id) == first
 
     @clause
     async def test_a_change_of_a_row_that_does_not_exist_is_a_conflict(
@@ -67,7 +67,7 @@ class CommitClauses(PortContract):
         with pytest.raises(VersionConflict):
             await backend.ledger.commit(claim(never_committed))
 
-        assert await backend.ledger.task(never_committed.id) is None
+        assert await backend.ledger.get_task(never_committed.id) is None
 
     @clause
     async def test_a_change_from_an_old_version_is_a_conflict_and_writes_nothing(
@@ -75,16 +75,16 @@ class CommitClauses(PortContract):
     ) -> None:
         pending = await commit(backend, new_task())
         claimed = await commit(backend, claim(pending))
-        await empty(backend)
-        late = after(pending, c.RingAgain())
+        await drain(backend)
+        late = apply_command(pending, c.EnqueueAgain())
 
         with pytest.raises(VersionConflict):
             await backend.ledger.commit(late)
 
-        assert await backend.ledger.task(pending.id) == claimed
+        assert await backend.ledger.get_task(pending.id) == claimed
         assert await events_of(backend, claimed) == claimed.last_sequence
         clock.advance(timedelta(hours=1))
-        assert await empty(backend) == []
+        assert await drain(backend) == []
 
     @clause
     async def test_a_change_from_a_version_that_is_still_to_come_is_a_conflict(
@@ -96,20 +96,20 @@ class CommitClauses(PortContract):
         with pytest.raises(VersionConflict):
             await backend.ledger.commit(early)
 
-        assert await backend.ledger.task(pending.id) == pending
+        assert await backend.ledger.get_task(pending.id) == pending
 
     @clause
     async def test_a_job_is_changed_only_from_its_current_version(self, backend: Backend) -> None:
         created = await commit_job(backend, new_job(intent=an_intent()))
         done = job.IntentDone(intent_id=an_intent().id)
-        current = await commit_job(backend, after_job(created, done))
+        current = await commit_job(backend, apply_job_command(created, done))
 
         for version in (created.version, current.version + 1):
-            stale = replace(after_job(created, done), expected_version=version)
+            stale = replace(apply_job_command(created, done), expected_version=version)
             with pytest.raises(VersionConflict):
                 await backend.ledger.commit(stale)
 
-        assert await backend.ledger.job(created.id) == current
+        assert await backend.ledger.get_job(created.id) == current
 
     @clause
     async def test_the_same_change_again_is_success_and_writes_nothing_twice(
@@ -120,11 +120,11 @@ class CommitClauses(PortContract):
 
         await backend.ledger.commit(created)
 
-        assert await backend.ledger.task(created.row.id) == created.row
+        assert await backend.ledger.get_task(created.row.id) == created.row
         assert await events_of(backend, created.row) == 1
 
     @clause
-    async def test_a_change_whose_answer_was_lost_still_rings_when_it_is_committed_again(
+    async def test_a_change_whose_answer_was_lost_still_enqueues_when_it_is_committed_again(
         self, backend: Backend
     ) -> None:
         created = new_task()
@@ -132,7 +132,7 @@ class CommitClauses(PortContract):
 
         await carry_out(backend, await backend.ledger.commit(created))
 
-        assert await empty(backend) == [body_for(created.row.id)]
+        assert await drain(backend) == [message_body(created.row.id)]
 
     @clause
     async def test_a_change_that_was_overtaken_is_a_conflict_when_it_comes_again(
@@ -145,7 +145,7 @@ class CommitClauses(PortContract):
         with pytest.raises(VersionConflict):
             await backend.ledger.commit(created)
 
-        assert await backend.ledger.task(claimed.id) == claimed
+        assert await backend.ledger.get_task(claimed.id) == claimed
 
     @clause
     async def test_of_many_who_change_one_version_exactly_one_wins(self, backend: Backend) -> None:
@@ -153,13 +153,13 @@ class CommitClauses(PortContract):
             pending = await commit(backend, new_task(f"t{number}"))
             claims = [claim(pending, worker=f"w{caller}") for caller in range(CALLERS)]
 
-            answers = await at_once(backend.ledger.commit(change) for change in claims)
+            answers = await gather_all(backend.ledger.commit(change) for change in claims)
 
             winners = [n for n, answer in enumerate(answers) if isinstance(answer, tuple)]
             assert len(winners) == 1
             losers = [answer for answer in answers if type(answer) is VersionConflict]
             assert len(losers) == CALLERS - 1
-            assert await backend.ledger.task(pending.id) == claims[winners[0]].row
+            assert await backend.ledger.get_task(pending.id) == claims[winners[0]].row
             assert await events_of(backend, claims[0].row) == 2
 
     @clause
@@ -167,11 +167,11 @@ class CommitClauses(PortContract):
         for number in range(self.rounds):
             jobs = [new_job(f"job-{number}") for _ in range(CALLERS)]
 
-            answers = await at_once(backend.ledger.commit(change) for change in jobs)
+            answers = await gather_all(backend.ledger.commit(change) for change in jobs)
 
             winners = [n for n, answer in enumerate(answers) if isinstance(answer, tuple)]
             assert len(winners) == 1
-            assert await backend.ledger.job(f"job-{number}") == jobs[winners[0]].row
+            assert await backend.ledger.get_job(f"job-{number}") == jobs[winners[0]].row
 
     @clause
     async def test_many_who_commit_the_same_change_all_succeed_and_it_is_written_once(
@@ -180,7 +180,7 @@ class CommitClauses(PortContract):
         for number in range(self.rounds):
             created = new_task(f"t{number}")
 
-            answers = await at_once(backend.ledger.commit(created) for _ in range(CALLERS))
+            answers = await gather_all(backend.ledger.commit(created) for _ in range(CALLERS))
 
             assert [a for a in answers if isinstance(a, BaseException)] == []
             assert await events_of(backend, created.row) == 1
@@ -192,9 +192,9 @@ class CommitClauses(PortContract):
         created = new_task(requires_review=True)
         events = [*created.events]
         row = await commit(backend, created)
-        for command in _a_life():
+        for command in _task_commands():
             clock.advance(timedelta(seconds=1))
-            change = after(row, command, now=clock.now())
+            change = apply_command(row, command, now=clock.now())
             events += change.events
 
             row = await commit(backend, change)
@@ -213,14 +213,14 @@ class CommitClauses(PortContract):
         assert on_the_wire(history) == on_the_wire(created.events)
 
     @clause
-    async def test_nobody_sees_a_row_without_its_events_or_events_without_their_row(
+    async def test_no_reader_sees_a_row_without_its_events_or_events_without_their_row(
         self, backend: Backend
     ) -> None:
         for number in range(self.rounds):
             created = new_task(f"t{number}")
             views: list[tuple[int, int, int]] = []
 
-            watchers = [_watch(backend, created.row, views) for _ in range(CALLERS)]
+            watchers = [_record_views(backend, created.row, views) for _ in range(CALLERS)]
             await asyncio.gather(backend.ledger.commit(created), *watchers)
 
             assert len(views) == CALLERS
@@ -234,47 +234,47 @@ class CommitClauses(PortContract):
         with pytest.raises(UsageError):
             await backend.ledger.commit(created, claimed)
 
-        assert await backend.ledger.task(created.row.id) is None
+        assert await backend.ledger.get_task(created.row.id) is None
 
     @clause
-    async def test_a_ring_is_on_the_queue_once_after_the_commit(
+    async def test_a_message_is_on_the_queue_once_after_the_commit(
         self, backend: Backend, clock: FakeClock
     ) -> None:
         created = await commit(backend, new_task(queue="agents"))
 
-        assert await empty(backend, "agents") == [body_for(created.id)]
+        assert await drain(backend, "agents") == [message_body(created.id)]
         clock.advance(timedelta(hours=1))
-        assert await empty(backend, "agents") == []
+        assert await drain(backend, "agents") == []
 
     @clause
-    async def test_a_ring_for_later_is_heard_at_its_time(
+    async def test_a_message_for_later_is_received_at_its_time(
         self, backend: Backend, clock: FakeClock
     ) -> None:
         created = await commit(backend, new_task(not_before=START + timedelta(minutes=1)))
         assert created.due_at is not None
 
         clock.advance(created.due_at - START - TICK)
-        assert await take(backend) == []
+        assert await receive_now(backend) == []
         clock.advance(TICK)
-        assert await empty(backend) == [body_for(created.id)]
+        assert await drain(backend) == [message_body(created.id)]
 
 
-def _a_life() -> Iterator[c.Command]:
+def _task_commands() -> Iterator[c.Command]:
     """What happens to a task from its creation to its end, with and without events."""
-    yield c.Claim(worker_id="w1", process_id=7, lasts=timedelta(minutes=1))
-    yield c.Renew(fence=1, lasts=timedelta(minutes=1), process_id=7, rss_bytes=1 << 30)
+    yield c.Claim(worker_id="w1", process_id=7, lease_duration=timedelta(minutes=1))
+    yield c.Renew(fence=1, lease_duration=timedelta(minutes=1), process_id=7, rss_bytes=1 << 30)
     yield c.SaveCheckpoint(fence=1, key="jobs/job-one/step")
     yield c.Release(fence=1, reason="the worker stops", last_output=3)
-    yield c.RingAgain()
-    yield c.Claim(worker_id="w2", process_id=8, lasts=timedelta(minutes=1))
+    yield c.EnqueueAgain()
+    yield c.Claim(worker_id="w2", process_id=8, lease_duration=timedelta(minutes=1))
     result = Document(text='{"pages":3}', size=11)
     yield c.Complete(fence=2, result=result, duration=timedelta(seconds=2), last_output=4)
     yield c.Approve(by="ann")
 
 
-async def _watch(backend: Backend, row: TaskRow, views: list[tuple[int, int, int]]) -> None:
+async def _record_views(backend: Backend, row: TaskRow, views: list[tuple[int, int, int]]) -> None:
     """Look at the events, at the row and at the events again: what is seen may only grow."""
     events_before = await events_of(backend, row)
-    found = await backend.ledger.task(row.id)
+    found = await backend.ledger.get_task(row.id)
     events_after = await events_of(backend, row)
     views.append((events_before, found.last_sequence if found else 0, events_after))

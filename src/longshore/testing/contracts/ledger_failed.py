@@ -5,18 +5,18 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from longshore.core import commands as c
-from longshore.core.failures import ErrorCategory, Failure
-from longshore.core.rows import TaskRow
-from longshore.core.states import JobState, TaskState
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.failures import ErrorCategory, Failure
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import JobState, TaskState
 from longshore.ports.backend import Backend
 from longshore.ports.ledger import FailedTask
 from longshore.testing.contracts.ledger_listings import ended_job
 from longshore.testing.contracts.samples import (
-    after,
+    apply_command,
     claim,
     commit,
-    held_task,
+    leased_task,
     new_task,
 )
 from longshore.testing.contracts.suite import START, PortContract, clause
@@ -29,21 +29,21 @@ class FailedClauses(PortContract):
 
     @clause
     async def test_where_nothing_failed_nothing_is_found(self, backend: Backend) -> None:
-        await held_task(backend, "held")
+        await leased_task(backend, "held")
         await commit(backend, new_task("pending"))
         await commit(backend, new_task("waiting", awaits=[0]))
 
-        assert await backend.ledger.failed("acme", limit=10) == []
+        assert await backend.ledger.failed_tasks("acme", limit=10) == []
         assert await backend.ledger.failed_tenants(limit=10) == []
 
     @clause
-    async def test_a_failed_task_is_told_with_its_queue_its_category_and_when(
+    async def test_a_failed_task_is_listed_with_its_queue_category_and_time(
         self, backend: Backend
     ) -> None:
         row = await failed_task(backend, "a", ErrorCategory.AUTH, at=START + SECOND, queue="mail")
 
         assert row.finished_at is not None
-        assert await backend.ledger.failed("acme", limit=10) == [
+        assert await backend.ledger.failed_tasks("acme", limit=10) == [
             FailedTask(
                 task_id=row.id,
                 queue="mail",
@@ -59,7 +59,9 @@ class FailedClauses(PortContract):
         task = await failed_task(backend, "a")
         job = await ended_job(backend, TaskState.FAILED)
 
-        assert [one.task_id for one in await backend.ledger.failed("acme", limit=10)] == [task.id]
+        assert [one.task_id for one in await backend.ledger.failed_tasks("acme", limit=10)] == [
+            task.id
+        ]
         assert await backend.ledger.failed_tenants(limit=10) == ["acme"]
         assert (await backend.ledger.list_jobs("acme")).items == (job,)
         assert (await backend.ledger.list_jobs("acme", state=JobState.FAILED)).items == (job,)
@@ -71,7 +73,7 @@ class FailedClauses(PortContract):
         for key, seconds in (("a", 2), ("b", 3), ("c", 1), ("d", 3)):
             await failed_task(backend, key, at=START + seconds * SECOND)
 
-        found = await backend.ledger.failed("acme", limit=10)
+        found = await backend.ledger.failed_tasks("acme", limit=10)
 
         assert [task.task_id for task in found] == [f"job-one_{key}" for key in "dbac"]
 
@@ -80,7 +82,7 @@ class FailedClauses(PortContract):
         for number in range(4):
             await failed_task(backend, f"t{number}", at=START + number * SECOND)
 
-        found = await backend.ledger.failed("acme", limit=2)
+        found = await backend.ledger.failed_tasks("acme", limit=2)
 
         assert [task.task_id for task in found] == ["job-one_t3", "job-one_t2"]
 
@@ -88,15 +90,15 @@ class FailedClauses(PortContract):
     async def test_a_task_that_ended_otherwise_or_has_another_round_has_not_failed(
         self, backend: Backend
     ) -> None:
-        held = await held_task(backend, "done")
+        held = await leased_task(backend, "done")
         done = c.Complete(fence=held.fence, result=None, duration=SECOND)
-        await commit(backend, after(held, done))
+        await commit(backend, apply_command(held, done))
         pending = await commit(backend, new_task("cancelled"))
-        await commit(backend, after(pending, c.RequestCancel(by="ann")))
+        await commit(backend, apply_command(pending, c.RequestCancel(by="ann")))
         again = await failed_task(backend, "again")
-        await commit(backend, after(again, c.Resume(round=2, by="ann")))
+        await commit(backend, apply_command(again, c.Resume(round=2, by="ann")))
 
-        assert await backend.ledger.failed("acme", limit=10) == []
+        assert await backend.ledger.failed_tasks("acme", limit=10) == []
         assert await backend.ledger.failed_tenants(limit=10) == []
 
     @clause
@@ -106,7 +108,7 @@ class FailedClauses(PortContract):
         await failed_task(backend, "theirs", tenant="evil", job_id="job-two")
         ours = await failed_task(backend, "ours")
 
-        found = await backend.ledger.failed("acme", limit=10)
+        found = await backend.ledger.failed_tasks("acme", limit=10)
 
         assert [task.task_id for task in found] == [ours.id]
 
@@ -135,5 +137,5 @@ async def failed_task(
     """A task whose one attempt has failed for good."""
     held = await commit(backend, claim(await commit(backend, new_task(key, **fields))))
     failure = Failure(category=category, message="broke")
-    failed = c.AttemptFailed(fence=held.fence, failure=failure, roll=0.0, duration=SECOND)
-    return await commit(backend, after(held, failed, now=at))
+    failed = c.AttemptFailed(fence=held.fence, failure=failure, jitter=0.0, duration=SECOND)
+    return await commit(backend, apply_command(held, failed, now=at))

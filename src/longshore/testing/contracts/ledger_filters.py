@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from longshore.core.rows import JobRow
-from longshore.core.states import JobState, TaskState
+from longshore.core.tasks.rows import JobRow
+from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import UsageError
 from longshore.ports.backend import Backend
 from longshore.ports.pages import Page
@@ -80,13 +80,13 @@ class JobFilterClauses(PortContract):
     @clause
     async def test_a_job_moves_to_its_new_state_under_its_name(self, backend: Backend) -> None:
         running = await _job(backend, "job-one", name=NIGHTLY)
-        assert (await _of(backend, state=JobState.RUNNING, name=NIGHTLY)) == [running.id]
+        assert (await _job_ids(backend, state=JobState.RUNNING, name=NIGHTLY)) == [running.id]
 
         await ended_job(backend, TaskState.COMPLETED, of=running)
 
-        assert (await _of(backend, state=JobState.RUNNING, name=NIGHTLY)) == []
-        assert (await _of(backend, state=JobState.COMPLETED, name=NIGHTLY)) == [running.id]
-        assert (await _of(backend, name=NIGHTLY)) == [running.id]
+        assert (await _job_ids(backend, state=JobState.RUNNING, name=NIGHTLY)) == []
+        assert (await _job_ids(backend, state=JobState.COMPLETED, name=NIGHTLY)) == [running.id]
+        assert (await _job_ids(backend, name=NIGHTLY)) == [running.id]
 
     @clause
     async def test_the_first_moment_of_a_span_is_in_it_and_the_last_is_not(
@@ -105,7 +105,9 @@ class JobFilterClauses(PortContract):
                 (None, START, ()),
                 (START + 3 * SECOND + TICK, None, ()),
             ):
-                found = await _of(backend, created_from=first, created_before=before, **filters)
+                found = await _job_ids(
+                    backend, created_from=first, created_before=before, **filters
+                )
                 assert found == [f"job-{number}" for number in numbers], (filters, first, before)
 
     @clause
@@ -115,7 +117,7 @@ class JobFilterClauses(PortContract):
         for filters in _FILTERS:
             for before in (START, START - SECOND):
                 span = {"created_from": START, "created_before": before}
-                assert await _of(backend, **span, **filters) == [], (filters, before)
+                assert await _job_ids(backend, **span, **filters) == [], (filters, before)
 
     @clause
     async def test_spans_as_wide_as_time_itself_have_every_job(self, backend: Backend) -> None:
@@ -123,19 +125,19 @@ class JobFilterClauses(PortContract):
         first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
         for filters in _FILTERS:
-            assert await _of(backend, created_from=first, created_before=last, **filters) == [
+            assert await _job_ids(backend, created_from=first, created_before=last, **filters) == [
                 "job-one"
             ]
-            assert await _of(backend, created_from=last, **filters) == []
-            assert await _of(backend, created_before=first, **filters) == []
+            assert await _job_ids(backend, created_from=last, **filters) == []
+            assert await _job_ids(backend, created_before=first, **filters) == []
 
     @clause
     async def test_a_moment_is_the_same_in_every_time_zone(self, backend: Backend) -> None:
         await _job(backend, "job-one", name=NIGHTLY)
         there = START.astimezone(_FAR_EAST)
 
-        assert await _of(backend, created_from=there) == ["job-one"]
-        assert await _of(backend, created_before=there) == []
+        assert await _job_ids(backend, created_from=there) == ["job-one"]
+        assert await _job_ids(backend, created_before=there) == []
 
     @pytest.mark.parametrize("name", [None, NIGHTLY], ids=str)
     @clause
@@ -175,7 +177,7 @@ class JobFilterClauses(PortContract):
         assert sorted(row.id for row in rows) == [f"job-{number}" for number in range(8)]
 
     @clause
-    async def test_the_last_page_of_a_span_says_that_this_was_all(self, backend: Backend) -> None:
+    async def test_the_last_page_of_a_span_has_no_cursor(self, backend: Backend) -> None:
         for number in range(4):
             await _job(backend, f"job-{number}", name=NIGHTLY, at=number)
 
@@ -219,7 +221,7 @@ class JobFilterClauses(PortContract):
 
         for filters in _FILTERS:
             for span in ({}, {"created_from": START}, {"created_before": START + SECOND}):
-                assert await _of(backend, **filters, **span) == ["job-ours"], (filters, span)
+                assert await _job_ids(backend, **filters, **span) == ["job-ours"], (filters, span)
 
     @clause
     async def test_a_cursor_of_a_filtered_listing_is_one_of_jobs_and_nonsense_is_none(
@@ -236,7 +238,7 @@ class JobFilterClauses(PortContract):
                 await backend.ledger.list_jobs("acme", cursor="nonsense", **filters)
 
 
-async def _of(backend: Backend, **filters: Any) -> list[str]:
+async def _job_ids(backend: Backend, **filters: Any) -> list[str]:
     page = await backend.ledger.list_jobs("acme", **filters)
     return [row.id for row in page.items]
 

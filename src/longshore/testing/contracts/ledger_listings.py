@@ -8,18 +8,18 @@ from typing import TypeVar
 
 import pytest
 
-from longshore.core import job
-from longshore.core.numbers import NumberSet
-from longshore.core.rows import JobRow
-from longshore.core.states import JobState, TaskState
+from longshore.core.jobs import job
+from longshore.core.jobs.numbers import NumberSet
+from longshore.core.tasks.rows import JobRow
+from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import UsageError
 from longshore.ports.backend import Backend
 from longshore.ports.pages import Page
 from longshore.testing.contracts.samples import (
-    after_job,
+    apply_job_command,
     commit,
     commit_job,
-    held_task,
+    leased_task,
     new_job,
     new_task,
 )
@@ -59,7 +59,7 @@ class TaskListingClauses(PortContract):
 
     @clause
     async def test_a_listed_task_is_its_whole_row(self, backend: Backend) -> None:
-        row = await held_task(backend)
+        row = await leased_task(backend)
 
         assert (await backend.ledger.list_tasks("acme")).items == (row,)
         assert (await backend.ledger.list_tasks("acme", job_id="job-one")).items == (row,)
@@ -74,7 +74,7 @@ class TaskListingClauses(PortContract):
 
     @clause
     async def test_tasks_are_listed_by_their_state_now(self, backend: Backend) -> None:
-        held = await held_task(backend, "held")
+        held = await leased_task(backend, "held")
         pending = await commit(backend, new_task("pending", number=1))
         waiting = await commit(backend, new_task("waiting", number=2, awaits=[0]))
 
@@ -117,7 +117,7 @@ class TaskListingClauses(PortContract):
     async def test_the_pages_of_one_state_give_each_once_and_end(self, backend: Backend) -> None:
         for number in range(8):
             await commit(backend, new_task(f"p{number}", number=number))
-            await held_task(backend, f"h{number}")
+            await leased_task(backend, f"h{number}")
 
         rows = await all_pages(
             lambda at: backend.ledger.list_tasks(
@@ -242,7 +242,7 @@ async def ended_job(backend: Backend, state: TaskState, *, of: JobRow | None = N
     """A job whose one task has ended so."""
     row = of or await commit_job(backend, new_job(f"job-{state}"))
     ended = job.EndedTask(number=0, key="a", round=1, state=state, blocks=NumberSet())
-    return await commit_job(backend, after_job(row, job.TasksEnded(ended=(ended,))))
+    return await commit_job(backend, apply_job_command(row, job.TasksEnded(tasks=(ended,))))
 
 
 async def all_pages(

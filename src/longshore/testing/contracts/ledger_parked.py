@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from longshore.core import commands as c
-from longshore.core.budgets import Budget, Scope
-from longshore.core.rows import TaskRow
-from longshore.core.states import TaskState
+from longshore.core.budgets import Budget, BudgetScope
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import TaskState
 from longshore.ports.backend import Backend
 from longshore.ports.ledger import ParkedTask
-from longshore.testing.contracts.samples import after, claim, commit, held_task, new_task
+from longshore.testing.contracts.samples import apply_command, claim, commit, leased_task, new_task
 from longshore.testing.contracts.suite import START, PortContract, clause
 
 SECOND = timedelta(seconds=1)
@@ -23,22 +23,22 @@ class ParkedClauses(PortContract):
 
     @clause
     async def test_where_nothing_rests_nothing_is_found(self, backend: Backend) -> None:
-        await held_task(backend, "held")
+        await leased_task(backend, "held")
         await commit(backend, new_task("pending"))
         await commit(backend, new_task("waiting", awaits=[0]))
 
-        assert await backend.ledger.parked(limit=10) == []
-        assert await backend.ledger.parked(limit=10, due_by=START + SECOND) == []
+        assert await backend.ledger.parked_tasks(limit=10) == []
+        assert await backend.ledger.parked_tasks(limit=10, due_by=START + SECOND) == []
 
     @clause
-    async def test_a_parked_task_is_told_with_when_it_goes_on_by_itself(
-        self, backend: Backend
-    ) -> None:
+    async def test_a_parked_task_is_listed_with_its_due_time(self, backend: Backend) -> None:
         until = START + timedelta(hours=9, microseconds=1)
         row = await parked_task(backend, "a", until=until)
 
-        assert await backend.ledger.parked(limit=10) == [ParkedTask(task_id=row.id, due_at=until)]
-        assert await backend.ledger.task(row.id) == row
+        assert await backend.ledger.parked_tasks(limit=10) == [
+            ParkedTask(task_id=row.id, due_at=until)
+        ]
+        assert await backend.ledger.get_task(row.id) == row
 
     @clause
     async def test_those_come_first_that_go_on_soonest_and_last_those_that_never_do(
@@ -48,7 +48,7 @@ class ParkedClauses(PortContract):
             until = None if seconds is None else START + seconds * SECOND
             await parked_task(backend, key, until=until)
 
-        found = await backend.ledger.parked(limit=10)
+        found = await backend.ledger.parked_tasks(limit=10)
 
         assert [task.task_id for task in found] == [f"job-one_{key}" for key in "cfebad"]
         assert [task.due_at for task in found[-2:]] == [None, None]
@@ -59,20 +59,20 @@ class ParkedClauses(PortContract):
         due = await parked_task(backend, "due", until=START)
         later = await parked_task(backend, "later", until=START + MICROSECOND)
 
-        now = await backend.ledger.parked(limit=10, due_by=START)
-        then = await backend.ledger.parked(limit=10, due_by=START + MICROSECOND)
+        now = await backend.ledger.parked_tasks(limit=10, due_by=START)
+        then = await backend.ledger.parked_tasks(limit=10, due_by=START + MICROSECOND)
 
         assert [task.task_id for task in now] == [due.id]
         assert [task.task_id for task in then] == [due.id, later.id]
-        assert await backend.ledger.parked(limit=10, due_by=START - MICROSECOND) == []
+        assert await backend.ledger.parked_tasks(limit=10, due_by=START - MICROSECOND) == []
 
     @clause
     async def test_no_more_parked_tasks_come_than_the_limit(self, backend: Backend) -> None:
         for number in range(4):
             await parked_task(backend, f"t{number}", until=START + number * SECOND)
 
-        found = await backend.ledger.parked(limit=2)
-        due = await backend.ledger.parked(limit=2, due_by=START + 9 * SECOND)
+        found = await backend.ledger.parked_tasks(limit=2)
+        due = await backend.ledger.parked_tasks(limit=2, due_by=START + 9 * SECOND)
 
         assert [task.task_id for task in found] == ["job-one_t0", "job-one_t1"]
         assert due == found
@@ -82,23 +82,25 @@ class ParkedClauses(PortContract):
         self, backend: Backend
     ) -> None:
         goes_on = await parked_task(backend, "goes-on", until=START)
-        await commit(backend, after(goes_on, c.Unpark(scope=Scope.DAY, by="ann")))
+        await commit(backend, apply_command(goes_on, c.Unpark(scope=BudgetScope.DAY, by="ann")))
         cancelled = await parked_task(backend, "cancelled", until=START)
-        await commit(backend, after(cancelled, c.RequestCancel(by="ann")))
+        await commit(backend, apply_command(cancelled, c.RequestCancel(by="ann")))
 
-        assert await backend.ledger.parked(limit=10) == []
-        assert await backend.ledger.parked(limit=10, due_by=START + SECOND) == []
+        assert await backend.ledger.parked_tasks(limit=10) == []
+        assert await backend.ledger.parked_tasks(limit=10, due_by=START + SECOND) == []
 
     @clause
     async def test_a_task_that_is_parked_anew_is_found_once_with_its_new_time(
         self, backend: Backend
     ) -> None:
         row = await parked_task(backend, "a", until=START)
-        pending = await commit(backend, after(row, c.Unpark(scope=Scope.DAY, by="ann")))
+        pending = await commit(
+            backend, apply_command(row, c.Unpark(scope=BudgetScope.DAY, by="ann"))
+        )
         held = await commit(backend, claim(pending))
-        await commit(backend, after(held, parking(held, START + SECOND)))
+        await commit(backend, apply_command(held, park_change(held, START + SECOND)))
 
-        assert await backend.ledger.parked(limit=10) == [
+        assert await backend.ledger.parked_tasks(limit=10) == [
             ParkedTask(task_id=row.id, due_at=START + SECOND)
         ]
 
@@ -107,23 +109,25 @@ class ParkedClauses(PortContract):
         self, backend: Backend
     ) -> None:
         row = await parked_task(backend, "a", until=START)
-        add = c.AddBudget(more=Budget(usd=1.0), by="ann", request_id="r1")
-        added = await commit(backend, after(row, add))
+        add = c.AddBudget(amount=Budget(usd=1.0), by="ann", request_id="r1")
+        added = await commit(backend, apply_command(row, add))
 
-        assert await backend.ledger.parked(limit=10) == [ParkedTask(task_id=row.id, due_at=START)]
-        assert await backend.ledger.task(row.id) == added
+        assert await backend.ledger.parked_tasks(limit=10) == [
+            ParkedTask(task_id=row.id, due_at=START)
+        ]
+        assert await backend.ledger.get_task(row.id) == added
 
     @clause
     async def test_parked_tasks_of_all_tenants_are_found(self, backend: Backend) -> None:
         theirs = await parked_task(backend, "a", tenant="evil", job_id="job-two", until=START)
         ours = await parked_task(backend, "b", until=START + SECOND)
 
-        found = await backend.ledger.parked(limit=10)
+        found = await backend.ledger.parked_tasks(limit=10)
 
         assert [task.task_id for task in found] == [theirs.id, ours.id]
 
     @clause
-    async def test_parked_tasks_are_listed_by_their_state_and_are_neither_rung_for_nor_held(
+    async def test_parked_tasks_are_listed_by_their_state_and_are_neither_unqueued_nor_leased(
         self, backend: Backend
     ) -> None:
         row = await parked_task(backend, "a", until=START)
@@ -137,17 +141,15 @@ class ParkedClauses(PortContract):
             "a": TaskState.PARKED,
             "pending": TaskState.PENDING,
         }
-        unrung = await backend.ledger.unrung(due_by=later, rung_before=later, limit=10)
+        unrung = await backend.ledger.unqueued_tasks(due_by=later, enqueued_before=later, limit=10)
         assert row.id not in unrung
-        assert await backend.ledger.held(limit=10) == []
+        assert await backend.ledger.leased_tasks(limit=10) == []
 
 
-def parking(held: TaskRow, until: datetime | None) -> c.Park:
+def park_change(row: TaskRow, until: datetime | None) -> c.Park:
     """What a worker says whose task lacks a budget."""
-    scope = Scope.JOB if until is None else Scope.DAY
-    return c.Park(
-        fence=held.fence, scope=scope, reason="all is spent", duration=SECOND, until=until
-    )
+    scope = BudgetScope.JOB if until is None else BudgetScope.DAY
+    return c.Park(fence=row.fence, scope=scope, reason="all is spent", duration=SECOND, until=until)
 
 
 async def parked_task(
@@ -155,4 +157,4 @@ async def parked_task(
 ) -> TaskRow:
     """A task whose first attempt found nothing left to spend."""
     held = await commit(backend, claim(await commit(backend, new_task(key, **fields))))
-    return await commit(backend, after(held, parking(held, until)))
+    return await commit(backend, apply_command(held, park_change(held, until)))

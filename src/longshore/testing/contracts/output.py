@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from longshore.ports.backend import Backend
-from longshore.ports.output import START as BEGINNING
-from longshore.ports.output import OutputEntry, Place, Stream
+from longshore.ports.output import OUTPUT_START as BEGINNING
+from longshore.ports.output import OutputChunk, OutputPosition, Stream
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.suite import (
     CALLERS,
@@ -16,12 +16,12 @@ from longshore.testing.contracts.suite import (
     START,
     Opener,
     PortContract,
-    at_once,
+    advance_until_done,
     clause,
-    in_time,
+    gather_all,
+    running,
     settle,
-    soon,
-    under_way,
+    without_time_passing,
 )
 
 SECOND = timedelta(seconds=1)
@@ -39,11 +39,11 @@ class OutputClauses(PortContract):
     @clause
     async def test_every_field_of_an_entry_is_kept(self, backend: Backend) -> None:
         entries = [
-            _entry(1, stream=Stream.STDOUT, data=bytes(range(256))),
-            _entry(2, stream=Stream.STDERR, data=b""),
-            _entry(3, stream=Stream.LOG, data="Füße 🚢".encode()),
-            _entry(4, stream=Stream.LOST, data=b"too much", last=9),
-            _entry(2**40, attempt=2, stream=Stream.STDOUT, data=b"x" * 1_000_000),
+            _chunk(1, stream=Stream.STDOUT, data=bytes(range(256))),
+            _chunk(2, stream=Stream.STDERR, data=b""),
+            _chunk(3, stream=Stream.LOG, data="Füße 🚢".encode()),
+            _chunk(4, stream=Stream.LOST, data=b"too much", last=9),
+            _chunk(2**40, attempt=2, stream=Stream.STDOUT, data=b"x" * 1_000_000),
         ]
 
         await backend.output.append(TASK, entries)
@@ -52,27 +52,27 @@ class OutputClauses(PortContract):
 
     @clause
     async def test_output_comes_by_attempt_and_then_by_sequence(self, backend: Backend) -> None:
-        await backend.output.append(TASK, [_entry(2), _entry(10), _entry(1)])
-        await backend.output.append(TASK, [_entry(1, attempt=10), _entry(3, attempt=2)])
-        await backend.output.append(TASK, [_entry(9)])
+        await backend.output.append(TASK, [_chunk(2), _chunk(10), _chunk(1)])
+        await backend.output.append(TASK, [_chunk(1, attempt=10), _chunk(3, attempt=2)])
+        await backend.output.append(TASK, [_chunk(9)])
 
-        places = _places(await backend.output.read(TASK))
+        places = _positions(await backend.output.read(TASK))
 
         assert places == [(1, 1), (1, 2), (1, 9), (1, 10), (2, 3), (10, 1)]
 
     @clause
     async def test_an_entry_that_is_kept_already_changes_nothing(self, backend: Backend) -> None:
-        first = _entry(1, data=b"first")
+        first = _chunk(1, data=b"first")
         await backend.output.append(TASK, [first])
 
-        await backend.output.append(TASK, [_entry(1, data=b"second"), _entry(2)])
-        await backend.output.append(TASK, [_entry(2), _entry(2, data=b"other")])
+        await backend.output.append(TASK, [_chunk(1, data=b"second"), _chunk(2)])
+        await backend.output.append(TASK, [_chunk(2), _chunk(2, data=b"other")])
 
-        assert await backend.output.read(TASK) == [first, _entry(2)]
+        assert await backend.output.read(TASK) == [first, _chunk(2)]
 
     @clause
     async def test_one_sequence_in_two_attempts_is_two_entries(self, backend: Backend) -> None:
-        entries = [_entry(1, attempt=1, data=b"a"), _entry(1, attempt=2, data=b"b")]
+        entries = [_chunk(1, attempt=1, data=b"a"), _chunk(1, attempt=2, data=b"b")]
 
         await backend.output.append(TASK, entries)
 
@@ -80,7 +80,7 @@ class OutputClauses(PortContract):
 
     @clause
     async def test_output_of_another_task_is_not_seen(self, backend: Backend) -> None:
-        await backend.output.append("job-one_b", [_entry(1)])
+        await backend.output.append("job-one_b", [_chunk(1)])
 
         assert await backend.output.read(TASK) == []
 
@@ -91,107 +91,122 @@ class OutputClauses(PortContract):
         assert await backend.output.read(TASK) == []
 
     @clause
-    async def test_reading_goes_on_after_a_place(self, backend: Backend) -> None:
-        await backend.output.append(TASK, [_entry(s, attempt=a) for a in (1, 2) for s in (1, 2, 3)])
+    async def test_reading_continues_after_a_position(self, backend: Backend) -> None:
+        await backend.output.append(TASK, [_chunk(s, attempt=a) for a in (1, 2) for s in (1, 2, 3)])
 
         for place, first in (
             (BEGINNING, (1, 1)),
-            (Place(1, 0), (1, 1)),
-            (Place(1, 1), (1, 2)),
-            (Place(1, 3), (2, 1)),
-            (Place(1, 99), (2, 1)),
-            (Place(2, 2), (2, 3)),
+            (OutputPosition(1, 0), (1, 1)),
+            (OutputPosition(1, 1), (1, 2)),
+            (OutputPosition(1, 3), (2, 1)),
+            (OutputPosition(1, 99), (2, 1)),
+            (OutputPosition(2, 2), (2, 3)),
         ):
-            assert _places(await backend.output.read(TASK, after=place))[0] == first
-        assert await backend.output.read(TASK, after=Place(2, 3)) == []
+            assert _positions(await backend.output.read(TASK, after=place))[0] == first
+        assert await backend.output.read(TASK, after=OutputPosition(2, 3)) == []
 
     @clause
     async def test_pages_give_each_entry_once(self, backend: Backend) -> None:
         await backend.output.append(
-            TASK, [_entry(s, attempt=a) for a in (1, 2) for s in range(1, 6)]
+            TASK, [_chunk(s, attempt=a) for a in (1, 2) for s in range(1, 6)]
         )
 
-        pages: list[list[OutputEntry]] = []
+        pages: list[list[OutputChunk]] = []
         place = BEGINNING
         while page := await backend.output.read(TASK, after=place, limit=4):
             pages.append(page)
-            place = Place(page[-1].attempt, page[-1].sequence)
+            place = OutputPosition(page[-1].attempt, page[-1].sequence)
 
         assert [len(page) for page in pages] == [4, 4, 2]
-        read = _places(entry for page in pages for entry in page)
+        read = _positions(entry for page in pages for entry in page)
         assert read == [(a, s) for a in (1, 2) for s in range(1, 6)]
 
     @clause
     async def test_a_marker_stands_for_the_sequences_up_to_its_last(self, backend: Backend) -> None:
-        marker = _entry(3, stream=Stream.LOST, data=b"", last=7)
-        await backend.output.append(TASK, [_entry(1), _entry(2), marker, _entry(8)])
+        marker = _chunk(3, stream=Stream.LOST, data=b"", last=7)
+        await backend.output.append(TASK, [_chunk(1), _chunk(2), marker, _chunk(8)])
 
         entries = await backend.output.read(TASK)
 
         covered = [range(entry.sequence, entry.end + 1) for entry in entries]
         assert [number for part in covered for number in part] == list(range(1, 9))
-        assert await backend.output.read(TASK, after=Place(1, marker.end)) == [_entry(8)]
+        assert await backend.output.read(TASK, after=OutputPosition(1, marker.end)) == [_chunk(8)]
 
     @clause
     async def test_many_who_append_the_same_lose_and_double_nothing(self, backend: Backend) -> None:
-        batches = [[_entry(s) for s in range(1, 2 + n % 4 * 5)] for n in range(CALLERS)]
+        batches = [[_chunk(s) for s in range(1, 2 + n % 4 * 5)] for n in range(CALLERS)]
 
-        answers = await at_once(backend.output.append(TASK, batch) for batch in batches)
+        answers = await gather_all(backend.output.append(TASK, batch) for batch in batches)
 
         assert answers == [None] * CALLERS
-        assert _places(await backend.output.read(TASK)) == [(1, s) for s in range(1, 17)]
+        assert _positions(await backend.output.read(TASK)) == [(1, s) for s in range(1, 17)]
 
 
 class OutputWaitClauses(PortContract):
     """``wait``, measured on the backend's clock."""
 
     @clause
-    async def test_what_is_there_is_told_at_once(self, backend: Backend) -> None:
-        await backend.output.append(TASK, [_entry(1), _entry(2)])
+    async def test_what_is_there_ends_a_wait_at_once(self, backend: Backend) -> None:
+        await backend.output.append(TASK, [_chunk(1), _chunk(2)])
 
-        assert await soon(backend.output.wait(TASK, after=BEGINNING, wait=SECOND)) is True
-        assert await soon(backend.output.wait(TASK, after=Place(1, 1), wait=NO_WAIT)) is True
+        assert (
+            await without_time_passing(
+                backend.output.wait_for_output(TASK, after=BEGINNING, timeout=SECOND)
+            )
+            is True
+        )
+        assert (
+            await without_time_passing(
+                backend.output.wait_for_output(TASK, after=OutputPosition(1, 1), timeout=NO_WAIT)
+            )
+            is True
+        )
 
     @clause
     async def test_without_a_wait_the_answer_comes_at_once(self, backend: Backend) -> None:
-        await backend.output.append(TASK, [_entry(1)])
+        await backend.output.append(TASK, [_chunk(1)])
 
-        assert await soon(backend.output.wait(TASK, after=Place(1, 1), wait=NO_WAIT)) is False
+        assert (
+            await without_time_passing(
+                backend.output.wait_for_output(TASK, after=OutputPosition(1, 1), timeout=NO_WAIT)
+            )
+            is False
+        )
 
     @clause
-    async def test_a_wait_ends_as_soon_as_something_is_after_the_place(
+    async def test_a_wait_ends_as_soon_as_something_is_after_the_position(
         self, backend: Backend
     ) -> None:
-        await backend.output.append(TASK, [_entry(1)])
+        await backend.output.append(TASK, [_chunk(1)])
 
-        wait = backend.output.wait(TASK, after=Place(1, 1), wait=20 * SECOND)
-        async with under_way(wait) as waiting:
+        wait = backend.output.wait_for_output(TASK, after=OutputPosition(1, 1), timeout=20 * SECOND)
+        async with running(wait) as waiting:
             assert not waiting.done()
-            await backend.output.append(TASK, [_entry(2)])
+            await backend.output.append(TASK, [_chunk(2)])
 
-            assert await soon(waiting) is True
+            assert await without_time_passing(waiting) is True
 
     @clause
     async def test_a_wait_gives_up_after_its_time_and_not_before(
         self, backend: Backend, clock: FakeClock
     ) -> None:
-        wait = backend.output.wait(TASK, after=BEGINNING, wait=20 * SECOND)
-        async with under_way(wait) as waiting:
+        wait = backend.output.wait_for_output(TASK, after=BEGINNING, timeout=20 * SECOND)
+        async with running(wait) as waiting:
             clock.advance(19 * SECOND)
             await settle()
             assert not waiting.done()
 
-            assert await in_time(waiting, clock, step=SECOND) is False
+            assert await advance_until_done(waiting, clock, step=SECOND) is False
             assert clock.now() - START < 40 * SECOND
 
     @clause
-    async def test_nothing_new_after_the_place_ends_no_wait(self, backend: Backend) -> None:
-        await backend.output.append(TASK, [_entry(1, attempt=2)])
+    async def test_nothing_new_after_the_position_ends_no_wait(self, backend: Backend) -> None:
+        await backend.output.append(TASK, [_chunk(1, attempt=2)])
 
-        wait = backend.output.wait(TASK, after=Place(2, 1), wait=20 * SECOND)
-        async with under_way(wait) as waiting:
-            await backend.output.append("job-one_b", [_entry(5, attempt=5)])
-            await backend.output.append(TASK, [_entry(1, attempt=2), _entry(9, attempt=1)])
+        wait = backend.output.wait_for_output(TASK, after=OutputPosition(2, 1), timeout=20 * SECOND)
+        async with running(wait) as waiting:
+            await backend.output.append("job-one_b", [_chunk(5, attempt=5)])
+            await backend.output.append(TASK, [_chunk(1, attempt=2), _chunk(9, attempt=1)])
             await settle()
 
             assert not waiting.done()
@@ -199,14 +214,16 @@ class OutputWaitClauses(PortContract):
     @clause
     async def test_no_wake_up_is_lost_between_looking_and_waiting(self, backend: Backend) -> None:
         for number in range(1, WAKE_UPS + 1):
-            after = Place(1, number - 1)
-            wait = asyncio.create_task(backend.output.wait(TASK, after=after, wait=SECOND))
+            after = OutputPosition(1, number - 1)
+            wait = asyncio.create_task(
+                backend.output.wait_for_output(TASK, after=after, timeout=SECOND)
+            )
             # The writer comes a little later each time, to meet every step of the reader.
             for _ in range(number % 20):
                 await asyncio.sleep(0)
-            await backend.output.append(TASK, [_entry(number)])
+            await backend.output.append(TASK, [_chunk(number)])
 
-            assert await soon(wait) is True
+            assert await without_time_passing(wait) is True
 
 
 class OutputLogContract(OutputClauses, OutputWaitClauses):
@@ -220,7 +237,7 @@ class OutputLogSharedContract(PortContract):
     async def test_output_is_read_in_another_instance_and_after_a_restart(
         self, open_backend: Opener
     ) -> None:
-        entries = [_entry(sequence) for sequence in range(1, 4)]
+        entries = [_chunk(sequence) for sequence in range(1, 4)]
         async with open_backend() as first, open_backend() as second:
             await first.output.append(TASK, entries)
 
@@ -234,25 +251,25 @@ class OutputLogSharedContract(PortContract):
         self, open_backend: Opener, clock: FakeClock
     ) -> None:
         async with open_backend() as first, open_backend() as second:
-            wait = second.output.wait(TASK, after=BEGINNING, wait=60 * SECOND)
-            async with under_way(wait) as waiting:
-                await first.output.append(TASK, [_entry(1)])
+            wait = second.output.wait_for_output(TASK, after=BEGINNING, timeout=60 * SECOND)
+            async with running(wait) as waiting:
+                await first.output.append(TASK, [_chunk(1)])
 
-                assert await in_time(waiting, clock, step=SECOND) is True
+                assert await advance_until_done(waiting, clock, step=SECOND) is True
 
 
-def _entry(
+def _chunk(
     sequence: int,
     *,
     attempt: int = 1,
     stream: Stream = Stream.STDOUT,
     data: bytes = b"hello\n",
     last: int | None = None,
-) -> OutputEntry:
-    return OutputEntry(
+) -> OutputChunk:
+    return OutputChunk(
         attempt=attempt, sequence=sequence, at=START, stream=stream, data=data, last=last
     )
 
 
-def _places(entries: Iterable[OutputEntry]) -> list[tuple[int, int]]:
-    return [(entry.attempt, entry.sequence) for entry in entries]
+def _positions(chunks: Iterable[OutputChunk]) -> list[tuple[int, int]]:
+    return [(entry.attempt, entry.sequence) for entry in chunks]

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from longshore.core.states import Priority
+from longshore.core.tasks.states import Priority
 from longshore.errors import ReceiptExpired
 from longshore.ports.backend import Backend
-from longshore.ports.queue import Depth, Outgoing
+from longshore.ports.task_queue import OutgoingMessage, QueueDepth
 from longshore.testing.clock import FakeClock
-from longshore.testing.contracts.samples import send, take
+from longshore.testing.contracts.samples import receive_now, send
 from longshore.testing.contracts.suite import START, TICK, PortContract, clause
 
 HIDDEN = timedelta(seconds=30)
@@ -28,21 +28,23 @@ class SendClauses(PortContract):
         await send(backend, "ä \u0000 🚢 \n", queue="agents", priority=Priority.HIGH)
         clock.advance(SECOND)
 
-        (message,) = await take(backend, "agents")
+        (message,) = await receive_now(backend, "agents")
 
         assert (message.queue, message.body) == ("agents", "ä \u0000 🚢 \n")
         assert message.priority is Priority.HIGH
-        assert message.receives == 1
+        assert message.receive_count == 1
         assert message.sent_at == START
 
     @clause
     async def test_a_batch_is_sent_whole(self, backend: Backend) -> None:
         bodies = [f"m{number}" for number in range(25)]
 
-        refused = await backend.queue.send([Outgoing(queue="default", body=b) for b in bodies])
+        refused = await backend.queue.send(
+            [OutgoingMessage(queue="default", body=b) for b in bodies]
+        )
 
         assert refused == []
-        received = await take(backend, limit=100)
+        received = await receive_now(backend, limit=100)
         assert sorted(message.body for message in received) == sorted(bodies)
         assert len({message.id for message in received}) == 25
 
@@ -52,15 +54,15 @@ class SendClauses(PortContract):
 
     @clause
     async def test_a_queue_that_nobody_sent_to_is_empty(self, backend: Backend) -> None:
-        assert await take(backend, "never") == []
-        assert await backend.queue.depth("never") == Depth(ready=0, hidden=0, dead=0)
+        assert await receive_now(backend, "never") == []
+        assert await backend.queue.depth("never") == QueueDepth(ready=0, hidden=0, dead_letters=0)
         assert await backend.queue.dead_letters("never", limit=10) == []
 
     @clause
     async def test_no_more_messages_come_than_the_limit(self, backend: Backend) -> None:
         await send(backend, *"abcde")
 
-        sizes = [len(await take(backend, limit=2)) for _ in range(4)]
+        sizes = [len(await receive_now(backend, limit=2)) for _ in range(4)]
 
         assert sizes == [2, 2, 1, 0]
 
@@ -70,16 +72,16 @@ class SendClauses(PortContract):
             for priority in Priority:
                 await send(backend, "m", "m", queue=queue, priority=priority)
 
-        sizes = [len(await take(backend, "a", "b", limit=5)) for _ in range(4)]
+        sizes = [len(await receive_now(backend, "a", "b", limit=5)) for _ in range(4)]
 
         assert sizes == [5, 5, 2, 0]
 
     @clause
-    async def test_only_the_named_queues_are_looked_into(self, backend: Backend) -> None:
+    async def test_only_the_requested_queues_are_read(self, backend: Backend) -> None:
         for queue in ("a", "b", "c"):
             await send(backend, f"in {queue}", queue=queue)
 
-        received = await take(backend, "a", "c", "none")
+        received = await receive_now(backend, "a", "c", "none")
 
         assert sorted(message.body for message in received) == ["in a", "in c"]
 
@@ -90,9 +92,9 @@ class SendClauses(PortContract):
         await send(backend, "later", visible_at=START + HIDDEN)
 
         clock.advance(HIDDEN - TICK)
-        assert await take(backend) == []
+        assert await receive_now(backend) == []
         clock.advance(TICK)
-        assert [message.body for message in await take(backend)] == ["later"]
+        assert [message.body for message in await receive_now(backend)] == ["later"]
 
     @clause
     async def test_a_message_whose_moment_has_passed_is_seen_at_once(
@@ -100,36 +102,36 @@ class SendClauses(PortContract):
     ) -> None:
         await send(backend, "late", visible_at=START - HIDDEN)
 
-        assert [message.body for message in await take(backend)] == ["late"]
+        assert [message.body for message in await receive_now(backend)] == ["late"]
 
     @clause
-    async def test_the_depth_tells_ready_and_hidden(
+    async def test_the_depth_counts_ready_and_hidden(
         self, backend: Backend, clock: FakeClock
     ) -> None:
         await send(backend, "a", "b", "c")
         await send(backend, "later", visible_at=START + 2 * HIDDEN)
         await send(backend, "elsewhere", queue="other")
-        await take(backend, limit=1, hidden_for=HIDDEN)
+        await receive_now(backend, limit=1, hidden_for=HIDDEN)
 
-        assert await backend.queue.depth("default") == Depth(ready=2, hidden=2, dead=0)
+        assert await backend.queue.depth("default") == QueueDepth(ready=2, hidden=2, dead_letters=0)
         clock.advance(HIDDEN)
-        assert await backend.queue.depth("default") == Depth(ready=3, hidden=1, dead=0)
+        assert await backend.queue.depth("default") == QueueDepth(ready=3, hidden=1, dead_letters=0)
 
 
 class ReceiptClauses(PortContract):
-    """``extend``, ``delete`` and ``put_off``."""
+    """``extend``, ``delete`` and ``delay``."""
 
     @clause
     async def test_a_received_message_is_hidden_for_its_time_and_not_longer(
         self, backend: Backend, clock: FakeClock
     ) -> None:
         await send(backend, "a")
-        (first,) = await take(backend, hidden_for=HIDDEN)
+        (first,) = await receive_now(backend, hidden_for=HIDDEN)
 
         clock.advance(HIDDEN - TICK)
-        assert await take(backend) == []
+        assert await receive_now(backend) == []
         clock.advance(TICK)
-        (again,) = await take(backend)
+        (again,) = await receive_now(backend)
 
         assert (again.id, again.body, again.sent_at) == (first.id, first.body, first.sent_at)
         assert again.receipt != first.receipt
@@ -140,7 +142,9 @@ class ReceiptClauses(PortContract):
 
         counts = []
         for _ in range(4):
-            counts += [message.receives for message in await take(backend, hidden_for=HIDDEN)]
+            counts += [
+                message.receive_count for message in await receive_now(backend, hidden_for=HIDDEN)
+            ]
             clock.advance(HIDDEN)
 
         assert counts == [1, 2, 3, 4]
@@ -148,87 +152,87 @@ class ReceiptClauses(PortContract):
     @clause
     async def test_extending_hides_from_now(self, backend: Backend, clock: FakeClock) -> None:
         await send(backend, "a")
-        (message,) = await take(backend, hidden_for=HIDDEN)
+        (message,) = await receive_now(backend, hidden_for=HIDDEN)
         clock.advance(10 * SECOND)
 
         stale = await backend.queue.extend([message.receipt], hidden_for=HIDDEN)
 
         assert stale == []
         clock.advance(HIDDEN - TICK)
-        assert await take(backend) == []
+        assert await receive_now(backend) == []
         clock.advance(TICK)
-        assert len(await take(backend)) == 1
+        assert len(await receive_now(backend)) == 1
 
     @clause
     async def test_extending_can_shorten(self, backend: Backend, clock: FakeClock) -> None:
         await send(backend, "a")
-        (message,) = await take(backend, hidden_for=HIDDEN)
+        (message,) = await receive_now(backend, hidden_for=HIDDEN)
 
         await backend.queue.extend([message.receipt], hidden_for=SECOND)
 
         clock.advance(SECOND - TICK)
-        assert await take(backend) == []
+        assert await receive_now(backend) == []
         clock.advance(TICK)
-        assert len(await take(backend)) == 1
+        assert len(await receive_now(backend)) == 1
 
     @clause
     async def test_extending_keeps_the_receipt_and_is_no_delivery(
         self, backend: Backend, clock: FakeClock
     ) -> None:
         await send(backend, "a")
-        (message,) = await take(backend, hidden_for=HIDDEN)
+        (message,) = await receive_now(backend, hidden_for=HIDDEN)
 
         for _ in range(5):
             assert await backend.queue.extend([message.receipt], hidden_for=HIDDEN) == []
 
         clock.advance(HIDDEN)
-        assert [again.receives for again in await take(backend)] == [2]
+        assert [again.receive_count for again in await receive_now(backend)] == [2]
 
     @clause
     async def test_a_deleted_message_never_comes_again(
         self, backend: Backend, clock: FakeClock
     ) -> None:
         await send(backend, "a")
-        (message,) = await take(backend, hidden_for=HIDDEN)
+        (message,) = await receive_now(backend, hidden_for=HIDDEN)
 
         stale = await backend.queue.delete([message.receipt])
 
         assert stale == []
         clock.advance(2 * HIDDEN)
-        assert await take(backend) == []
-        assert await backend.queue.depth("default") == Depth(ready=0, hidden=0, dead=0)
+        assert await receive_now(backend) == []
+        assert await backend.queue.depth("default") == QueueDepth(ready=0, hidden=0, dead_letters=0)
 
     @clause
     async def test_a_receipt_is_current_until_the_next_delivery(
         self, backend: Backend, clock: FakeClock
     ) -> None:
         await send(backend, "a", "b")
-        first, second = await take(backend, hidden_for=HIDDEN)
+        first, second = await receive_now(backend, hidden_for=HIDDEN)
         clock.advance(2 * HIDDEN)
 
         assert await backend.queue.delete([first.receipt]) == []
         assert await backend.queue.extend([second.receipt], hidden_for=HIDDEN) == []
-        assert await take(backend) == []
+        assert await receive_now(backend) == []
 
     @clause
     async def test_an_old_receipt_extends_nothing(self, backend: Backend, clock: FakeClock) -> None:
         await send(backend, "a")
-        (old,) = await take(backend, hidden_for=HIDDEN)
+        (old,) = await receive_now(backend, hidden_for=HIDDEN)
         clock.advance(HIDDEN)
-        await take(backend, hidden_for=HIDDEN)
+        await receive_now(backend, hidden_for=HIDDEN)
 
         stale = await backend.queue.extend([old.receipt], hidden_for=10 * HIDDEN)
 
         assert stale == [old.receipt]
         clock.advance(HIDDEN)
-        assert len(await take(backend)) == 1
+        assert len(await receive_now(backend)) == 1
 
     @clause
     async def test_an_old_receipt_deletes_nothing(self, backend: Backend, clock: FakeClock) -> None:
         await send(backend, "a")
-        (old,) = await take(backend, hidden_for=HIDDEN)
+        (old,) = await receive_now(backend, hidden_for=HIDDEN)
         clock.advance(HIDDEN)
-        (current,) = await take(backend, hidden_for=HIDDEN)
+        (current,) = await receive_now(backend, hidden_for=HIDDEN)
 
         stale = await backend.queue.delete([old.receipt])
 
@@ -240,25 +244,25 @@ class ReceiptClauses(PortContract):
         self, backend: Backend, clock: FakeClock
     ) -> None:
         await send(backend, "a")
-        (old,) = await take(backend, hidden_for=HIDDEN)
+        (old,) = await receive_now(backend, hidden_for=HIDDEN)
         clock.advance(HIDDEN)
-        await take(backend, hidden_for=HIDDEN)
+        await receive_now(backend, hidden_for=HIDDEN)
 
         with pytest.raises(ReceiptExpired):
-            await backend.queue.put_off(old.receipt, until=clock.now())
+            await backend.queue.delay(old.receipt, until=clock.now())
 
-        assert await take(backend) == []
+        assert await receive_now(backend) == []
 
     @clause
     async def test_the_receipt_of_a_deleted_message_is_not_current(self, backend: Backend) -> None:
         await send(backend, "a")
-        (gone,) = await take(backend)
+        (gone,) = await receive_now(backend)
         await backend.queue.delete([gone.receipt])
 
         assert await backend.queue.delete([gone.receipt]) == [gone.receipt]
         assert await backend.queue.extend([gone.receipt], hidden_for=HIDDEN) == [gone.receipt]
         with pytest.raises(ReceiptExpired):
-            await backend.queue.put_off(gone.receipt, until=START)
+            await backend.queue.delay(gone.receipt, until=START)
 
     @clause
     async def test_text_that_is_no_receipt_is_not_current(self, backend: Backend) -> None:
@@ -267,14 +271,14 @@ class ReceiptClauses(PortContract):
         assert await backend.queue.delete(nonsense) == nonsense
         assert await backend.queue.extend(nonsense, hidden_for=HIDDEN) == nonsense
         with pytest.raises(ReceiptExpired):
-            await backend.queue.put_off("nonsense", until=START)
+            await backend.queue.delay("nonsense", until=START)
 
     @clause
     async def test_a_batch_answers_for_each_receipt(
         self, backend: Backend, clock: FakeClock
     ) -> None:
         await send(backend, "a", "b", "c")
-        a, b, c = await take(backend, hidden_for=HIDDEN)
+        a, b, c = await receive_now(backend, hidden_for=HIDDEN)
         await backend.queue.delete([b.receipt])
 
         extended = await backend.queue.extend(
@@ -284,41 +288,41 @@ class ReceiptClauses(PortContract):
 
         assert (extended, deleted) == ([b.receipt], [b.receipt])
         clock.advance(2 * HIDDEN)
-        assert await take(backend) == []
+        assert await receive_now(backend) == []
 
     @clause
     async def test_a_message_that_was_put_off_comes_again_at_its_time(
         self, backend: Backend, clock: FakeClock
     ) -> None:
         await send(backend, "a")
-        (message,) = await take(backend, hidden_for=HIDDEN)
+        (message,) = await receive_now(backend, hidden_for=HIDDEN)
 
-        await backend.queue.put_off(message.receipt, until=START + 3 * HIDDEN)
+        await backend.queue.delay(message.receipt, until=START + 3 * HIDDEN)
 
         clock.advance(3 * HIDDEN - TICK)
-        assert await take(backend) == []
+        assert await receive_now(backend) == []
         clock.advance(TICK)
-        assert [again.id for again in await take(backend)] == [message.id]
+        assert [again.id for again in await receive_now(backend)] == [message.id]
 
     @clause
     async def test_a_message_can_be_given_back_at_once(self, backend: Backend) -> None:
         await send(backend, "a")
-        (message,) = await take(backend, hidden_for=HIDDEN)
+        (message,) = await receive_now(backend, hidden_for=HIDDEN)
 
-        await backend.queue.put_off(message.receipt, until=START)
+        await backend.queue.delay(message.receipt, until=START)
 
-        assert len(await take(backend)) == 1
+        assert len(await receive_now(backend)) == 1
 
     @clause
     async def test_a_delivery_that_was_put_off_does_not_count(
         self, backend: Backend, clock: FakeClock
     ) -> None:
         await send(backend, "a")
-        (first,) = await take(backend, hidden_for=HIDDEN)
-        await backend.queue.put_off(first.receipt, until=START)
+        (first,) = await receive_now(backend, hidden_for=HIDDEN)
+        await backend.queue.delay(first.receipt, until=START)
 
-        (second,) = await take(backend, hidden_for=HIDDEN)
+        (second,) = await receive_now(backend, hidden_for=HIDDEN)
         clock.advance(HIDDEN)
-        (third,) = await take(backend)
+        (third,) = await receive_now(backend)
 
-        assert (first.receives, second.receives, third.receives) == (1, 1, 2)
+        assert (first.receive_count, second.receive_count, third.receive_count) == (1, 1, 2)

@@ -8,12 +8,12 @@ from datetime import timedelta
 
 import pytest
 
-from longshore.core.limits import RECEIVE_LIMIT
-from longshore.core.states import Priority
+from longshore.core.maximums import RECEIVE_LIMIT
+from longshore.core.tasks.states import Priority
 from longshore.errors import ReceiptExpired
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
-from longshore.testing.contracts.samples import empty, send, take
+from longshore.testing.contracts.samples import drain, receive_now, send
 from longshore.testing.contracts.suite import START, TICK, PortContract, clause
 
 HIDDEN = timedelta(seconds=30)
@@ -29,8 +29,8 @@ class OrderClauses(PortContract):
             await send(backend, f"m{number}")
             clock.advance(TICK)
 
-        bodies = [message.body for message in await take(backend, limit=4)]
-        bodies += [message.body for message in await take(backend, limit=10)]
+        bodies = [message.body for message in await receive_now(backend, limit=4)]
+        bodies += [message.body for message in await receive_now(backend, limit=10)]
 
         assert bodies == [f"m{number}" for number in range(10)]
 
@@ -41,7 +41,7 @@ class OrderClauses(PortContract):
             for priority in (Priority.LOW, Priority.NORMAL, Priority.HIGH):
                 await send(backend, "m", priority=priority)
 
-            messages = await take(backend, limit=3)
+            messages = await receive_now(backend, limit=3)
 
             orders[tuple(message.priority for message in messages)] += 1
             await backend.queue.delete([message.receipt for message in messages])
@@ -56,7 +56,7 @@ class OrderClauses(PortContract):
         for priority in Priority:
             await send(backend, *(["m"] * 64), priority=priority)
 
-        received = [message for _ in range(64) for message in await take(backend, limit=1)]
+        received = [message for _ in range(64) for message in await receive_now(backend, limit=1)]
 
         assert len(received) == 64
         assert starving in {message.priority for message in received}
@@ -69,7 +69,7 @@ class OrderClauses(PortContract):
         received = []
         for _ in range(64):
             await send(backend, "m", queue="a")
-            received += await take(backend, "a", "b", limit=1)
+            received += await receive_now(backend, "a", "b", limit=1)
 
         assert {message.queue for message in received} == {"a", "b"}
 
@@ -81,14 +81,14 @@ class KeyClauses(PortContract):
     async def test_two_messages_of_one_key_come_once_or_twice(
         self, backend: Backend, clock: FakeClock
     ) -> None:
-        await send(backend, "look", key="t1")
-        await send(backend, "look", key="t1")
+        await send(backend, "look", merge_key="t1")
+        await send(backend, "look", merge_key="t1")
 
-        bodies = await empty(backend)
+        bodies = await drain(backend)
 
         assert bodies in (["look"], ["look", "look"])
         clock.advance(timedelta(hours=1))
-        assert await empty(backend) == []
+        assert await drain(backend) == []
 
     @pytest.mark.parametrize("moments", [(60, 10), (10, 60)], ids=["later first", "earlier first"])
     @clause
@@ -96,88 +96,88 @@ class KeyClauses(PortContract):
         self, backend: Backend, clock: FakeClock, moments: tuple[int, int]
     ) -> None:
         for seconds in moments:
-            await send(backend, "look", key="t1", visible_at=START + seconds * SECOND)
+            await send(backend, "look", merge_key="t1", visible_at=START + seconds * SECOND)
 
         clock.advance(10 * SECOND - TICK)
-        assert await take(backend) == []
+        assert await receive_now(backend) == []
         clock.advance(TICK)
-        assert [message.body for message in await take(backend)] == ["look"]
+        assert [message.body for message in await receive_now(backend)] == ["look"]
 
     @clause
     async def test_messages_of_two_keys_or_queues_stay_two(self, backend: Backend) -> None:
-        await send(backend, "a", key="t1")
-        await send(backend, "b", key="t2")
-        await send(backend, "c", key="t1", queue="other")
+        await send(backend, "a", merge_key="t1")
+        await send(backend, "b", merge_key="t2")
+        await send(backend, "c", merge_key="t1", queue="other")
         await send(backend, "d", "e")
 
-        assert sorted(await empty(backend)) == ["a", "b", "d", "e"]
-        assert await empty(backend, "other") == ["c"]
+        assert sorted(await drain(backend)) == ["a", "b", "d", "e"]
+        assert await drain(backend, "other") == ["c"]
 
     @clause
-    async def test_a_ring_during_the_work_is_not_lost_with_the_old_message(
+    async def test_a_message_sent_during_the_work_is_not_lost_with_the_old_one(
         self, backend: Backend
     ) -> None:
-        await send(backend, "look", key="t1")
-        (working_on,) = await take(backend, hidden_for=HIDDEN)
-        await send(backend, "look", key="t1")
+        await send(backend, "look", merge_key="t1")
+        (working_on,) = await receive_now(backend, hidden_for=HIDDEN)
+        await send(backend, "look", merge_key="t1")
 
         await backend.queue.delete([working_on.receipt])
 
-        assert await empty(backend) == ["look"]
+        assert await drain(backend) == ["look"]
 
     @clause
-    async def test_a_ring_for_later_during_the_work_is_heard_at_its_time(
+    async def test_a_delayed_message_sent_during_the_work_is_received_at_its_time(
         self, backend: Backend, clock: FakeClock
     ) -> None:
-        await send(backend, "look", key="t1")
-        (working_on,) = await take(backend, hidden_for=HIDDEN)
-        await send(backend, "look", key="t1", visible_at=START + 90 * SECOND)
+        await send(backend, "look", merge_key="t1")
+        (working_on,) = await receive_now(backend, hidden_for=HIDDEN)
+        await send(backend, "look", merge_key="t1", visible_at=START + 90 * SECOND)
 
         await backend.queue.delete([working_on.receipt])
 
         clock.advance(90 * SECOND - TICK)
-        assert await take(backend) == []
+        assert await receive_now(backend) == []
         clock.advance(TICK)
-        assert await empty(backend) == ["look"]
+        assert await drain(backend) == ["look"]
 
     @clause
-    async def test_a_ring_during_the_work_is_not_put_off_with_the_old_message(
+    async def test_a_message_sent_during_the_work_is_not_delayed_with_the_old_one(
         self, backend: Backend
     ) -> None:
-        await send(backend, "look", key="t1")
-        (working_on,) = await take(backend, hidden_for=HIDDEN)
-        await send(backend, "look", key="t1")
+        await send(backend, "look", merge_key="t1")
+        (working_on,) = await receive_now(backend, hidden_for=HIDDEN)
+        await send(backend, "look", merge_key="t1")
 
         with suppress(ReceiptExpired):
-            await backend.queue.put_off(working_on.receipt, until=START + HIDDEN)
+            await backend.queue.delay(working_on.receipt, until=START + HIDDEN)
 
-        assert len(await take(backend)) >= 1
+        assert len(await receive_now(backend)) >= 1
 
     @clause
-    async def test_a_ring_after_the_hidden_time_is_not_lost_with_the_old_message(
+    async def test_a_message_sent_after_the_hidden_time_is_not_lost_with_the_old_one(
         self, backend: Backend, clock: FakeClock
     ) -> None:
-        await send(backend, "look", key="t1")
-        (slow,) = await take(backend, hidden_for=HIDDEN)
+        await send(backend, "look", merge_key="t1")
+        (slow,) = await receive_now(backend, hidden_for=HIDDEN)
         clock.advance(2 * HIDDEN)
-        await send(backend, "look", key="t1")
+        await send(backend, "look", merge_key="t1")
 
         await backend.queue.delete([slow.receipt])
 
-        assert await empty(backend) == ["look"]
+        assert await drain(backend) == ["look"]
 
     @clause
     async def test_a_key_can_be_used_again_after_its_message_is_gone(
         self, backend: Backend
     ) -> None:
         for _ in range(3):
-            await send(backend, "look", key="t1")
+            await send(backend, "look", merge_key="t1")
 
-            assert await empty(backend) == ["look"]
+            assert await drain(backend) == ["look"]
 
 
 class DeadLetterClauses(PortContract):
-    """``dead_letters`` and ``drop_dead_letter``."""
+    """``dead_letters`` and ``delete_dead_letter``."""
 
     @clause
     async def test_a_message_is_delivered_up_to_the_limit_and_then_a_dead_letter(
@@ -185,33 +185,33 @@ class DeadLetterClauses(PortContract):
     ) -> None:
         await send(backend, "poison")
 
-        counts = await _wear_out(backend, clock)
+        counts = await _exhaust_receives(backend, clock)
 
         assert counts == list(range(1, RECEIVE_LIMIT + 1))
-        assert await take(backend) == []
+        assert await receive_now(backend) == []
         (dead,) = await backend.queue.dead_letters("default", limit=10)
         assert (dead.queue, dead.body, dead.sent_at) == ("default", "poison", START)
-        assert dead.receives >= RECEIVE_LIMIT
+        assert dead.receive_count >= RECEIVE_LIMIT
 
     @clause
-    async def test_a_dead_letter_does_not_take_anothers_place(
+    async def test_a_dead_letter_does_not_block_another_message(
         self, backend: Backend, clock: FakeClock
     ) -> None:
         await send(backend, "poison")
-        await _wear_out(backend, clock)
+        await _exhaust_receives(backend, clock)
         await send(backend, "healthy")
 
-        assert [message.body for message in await take(backend, limit=1)] == ["healthy"]
+        assert [message.body for message in await receive_now(backend, limit=1)] == ["healthy"]
 
     @clause
     async def test_dead_letters_are_counted_apart(self, backend: Backend, clock: FakeClock) -> None:
         await send(backend, "poison")
-        await _wear_out(backend, clock)
-        await take(backend)
+        await _exhaust_receives(backend, clock)
+        await receive_now(backend)
 
         depth = await backend.queue.depth("default")
 
-        assert (depth.ready, depth.hidden, depth.dead) == (0, 0, 1)
+        assert (depth.ready, depth.hidden, depth.dead_letters) == (0, 0, 1)
 
     @clause
     async def test_dead_letters_of_a_queue_come_oldest_first_up_to_the_limit(
@@ -221,8 +221,8 @@ class DeadLetterClauses(PortContract):
             await send(backend, body)
             clock.advance(TICK)
         await send(backend, "elsewhere", queue="other")
-        await _wear_out(backend, clock)
-        await take(backend)
+        await _exhaust_receives(backend, clock)
+        await receive_now(backend)
 
         dead = await backend.queue.dead_letters("default", limit=2)
 
@@ -234,11 +234,11 @@ class DeadLetterClauses(PortContract):
         self, backend: Backend, clock: FakeClock
     ) -> None:
         await send(backend, "a")
-        await _wear_out(backend, clock)
-        await take(backend)
+        await _exhaust_receives(backend, clock)
+        await receive_now(backend)
         await send(backend, "b", queue="other")
-        await _wear_out(backend, clock, "other")
-        await take(backend, "other")
+        await _exhaust_receives(backend, clock, "other")
+        await receive_now(backend, "other")
 
         dead = await backend.queue.dead_letters(None, limit=10)
 
@@ -249,14 +249,14 @@ class DeadLetterClauses(PortContract):
         assert await backend.queue.dead_letters(None, limit=1) == dead[:1]
 
     @clause
-    async def test_a_dead_letter_says_when_its_key_was_last_rung_for(
+    async def test_a_dead_letter_has_the_time_its_key_was_last_enqueued(
         self, backend: Backend, clock: FakeClock
     ) -> None:
-        await send(backend, "look", key="t1")
+        await send(backend, "look", merge_key="t1")
         clock.advance(SECOND)
-        await send(backend, "look", key="t1")
-        await _wear_out(backend, clock)
-        await take(backend)
+        await send(backend, "look", merge_key="t1")
+        await _exhaust_receives(backend, clock)
+        await receive_now(backend)
 
         dead = await backend.queue.dead_letters("default", limit=10)
 
@@ -267,8 +267,8 @@ class DeadLetterClauses(PortContract):
         self, backend: Backend, clock: FakeClock
     ) -> None:
         await send(backend, "poison")
-        await _wear_out(backend, clock)
-        await take(backend)
+        await _exhaust_receives(backend, clock)
+        await receive_now(backend)
 
         first = await backend.queue.dead_letters("default", limit=10)
 
@@ -278,41 +278,44 @@ class DeadLetterClauses(PortContract):
     @clause
     async def test_a_dead_letter_is_dropped_once(self, backend: Backend, clock: FakeClock) -> None:
         await send(backend, "poison", "other")
-        await _wear_out(backend, clock)
-        await take(backend)
+        await _exhaust_receives(backend, clock)
+        await receive_now(backend)
         first, second = await backend.queue.dead_letters("default", limit=10)
 
-        dropped = [await backend.queue.drop_dead_letter(first.id) for _ in range(2)]
+        dropped = [await backend.queue.delete_dead_letter(first.id) for _ in range(2)]
 
         assert dropped == [True, False]
         assert await backend.queue.dead_letters("default", limit=10) == [second]
-        assert await backend.queue.drop_dead_letter("nonsense") is False
+        assert await backend.queue.delete_dead_letter("nonsense") is False
 
     @clause
     async def test_a_live_message_is_no_dead_letter(self, backend: Backend) -> None:
         await send(backend, "healthy")
-        (message,) = await take(backend)
+        (message,) = await receive_now(backend)
 
-        assert await backend.queue.drop_dead_letter(message.id) is False
+        assert await backend.queue.delete_dead_letter(message.id) is False
         assert await backend.queue.delete([message.receipt]) == []
 
     @clause
-    async def test_a_message_that_is_only_put_off_never_becomes_a_dead_letter(
+    async def test_a_message_that_is_only_delayed_never_becomes_a_dead_letter(
         self, backend: Backend
     ) -> None:
         await send(backend, "patient")
 
         for _ in range(2 * RECEIVE_LIMIT):
-            (message,) = await take(backend)
-            await backend.queue.put_off(message.receipt, until=START)
+            (message,) = await receive_now(backend)
+            await backend.queue.delay(message.receipt, until=START)
 
-        assert len(await take(backend)) == 1
+        assert len(await receive_now(backend)) == 1
 
 
-async def _wear_out(backend: Backend, clock: FakeClock, *queues: str) -> list[int]:
+async def _exhaust_receives(backend: Backend, clock: FakeClock, *queues: str) -> list[int]:
     """Receive what is there as often as may be, without ever deleting it."""
     counts = []
     for _ in range(RECEIVE_LIMIT):
-        counts += [message.receives for message in await take(backend, *queues, hidden_for=HIDDEN)]
+        counts += [
+            message.receive_count
+            for message in await receive_now(backend, *queues, hidden_for=HIDDEN)
+        ]
         clock.advance(HIDDEN)
     return counts

@@ -11,19 +11,20 @@ from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
-from longshore.core import commands as c
-from longshore.core import job, task
-from longshore.core.changes import Change, Effect, Ring
+from longshore.core.documents import Document
 from longshore.core.events.codec import to_wire
-from longshore.core.events.event import Context, Event, next_moment
+from longshore.core.events.event import Event, EventContext, next_moment
 from longshore.core.events.types import EntityType, MessageRejected, TaskReleased, TaskSummary
 from longshore.core.ids import task_id_of
-from longshore.core.messages import body_for
-from longshore.core.numbers import NumberSet
-from longshore.core.rows import Intent, IntentKind, JobRow, JobSpec, TaskRow, TaskSpec
-from longshore.core.values import Document
+from longshore.core.jobs import job
+from longshore.core.jobs.numbers import NumberSet
+from longshore.core.messages import message_body
+from longshore.core.tasks import commands as c
+from longshore.core.tasks import task
+from longshore.core.tasks.changes import Change, Effect, Enqueue
+from longshore.core.tasks.rows import Intent, IntentKind, JobRow, JobSpec, TaskRow, TaskSpec
 from longshore.ports.backend import Backend
-from longshore.ports.queue import Message, Outgoing
+from longshore.ports.task_queue import Message, OutgoingMessage
 from longshore.testing.contracts.suite import NO_WAIT, START
 
 TENANT = "acme"
@@ -88,14 +89,16 @@ def an_intent(kind: IntentKind = IntentKind.CANCEL) -> Intent:
     return Intent(id=f"{kind}-1", kind=kind, numbers=NumberSet([0]), round=1, by="ann")
 
 
-def after(row: TaskRow, command: c.Command, *, now: datetime = START) -> task.TaskChange:
+def apply_command(row: TaskRow, command: c.Command, *, now: datetime = START) -> task.TaskChange:
     """The change that comes of a command which the row allows."""
     decision = task.apply(row, command, now=now, change_id=fresh_change_id())
     assert isinstance(decision, Change), decision
     return decision
 
 
-def after_job(row: JobRow, command: job.JobCommand, *, now: datetime = START) -> job.JobChange:
+def apply_job_command(
+    row: JobRow, command: job.JobCommand, *, now: datetime = START
+) -> job.JobChange:
     """The change of a job that comes of a command which the row allows."""
     decision = job.apply(row, command, now=now, change_id=fresh_change_id())
     assert isinstance(decision, Change), decision
@@ -106,7 +109,9 @@ def claim(
     row: TaskRow, *, worker: str = "w1", now: datetime = START, lasts: timedelta = LEASE
 ) -> task.TaskChange:
     """The change by which a worker takes a pending task."""
-    return after(row, c.Claim(worker_id=worker, process_id=7, lasts=lasts), now=now)
+    return apply_command(
+        row, c.Claim(worker_id=worker, process_id=7, lease_duration=lasts), now=now
+    )
 
 
 async def commit(backend: Backend, change: task.TaskChange) -> TaskRow:
@@ -121,7 +126,7 @@ async def commit_job(backend: Backend, change: job.JobChange) -> JobRow:
     return change.row
 
 
-async def held_task(
+async def leased_task(
     backend: Backend, key: str = "a", *, worker: str = "w1", lasts: timedelta = LEASE
 ) -> TaskRow:
     """A task that a worker holds."""
@@ -131,29 +136,29 @@ async def held_task(
 
 async def carry_out(backend: Backend, effects: Sequence[Effect]) -> None:
     """Ring what the ledger did not ring itself, as a service does."""
-    rings = [effect for effect in effects if isinstance(effect, Ring)]
+    rings = [effect for effect in effects if isinstance(effect, Enqueue)]
     refused = await backend.queue.send([outgoing(ring) for ring in rings])
     assert refused == []
 
 
-def outgoing(ring: Ring) -> Outgoing:
+def outgoing(enqueue: Enqueue) -> OutgoingMessage:
     """A doorbell as a message."""
-    return Outgoing(
-        queue=ring.queue,
-        body=body_for(ring.task_id),
-        priority=ring.priority,
-        visible_at=ring.at,
-        key=ring.task_id,
+    return OutgoingMessage(
+        queue=enqueue.queue,
+        body=message_body(enqueue.task_id),
+        priority=enqueue.priority,
+        visible_at=enqueue.at,
+        merge_key=enqueue.task_id,
     )
 
 
 async def send(backend: Backend, *bodies: str, queue: str = "default", **fields: Any) -> None:
     """Put messages on a queue."""
-    messages = [Outgoing(queue=queue, body=body, **fields) for body in bodies]
+    messages = [OutgoingMessage(queue=queue, body=body, **fields) for body in bodies]
     assert await backend.queue.send(messages) == []
 
 
-async def take(
+async def receive_now(
     backend: Backend,
     *queues: str,
     limit: int = 10,
@@ -165,10 +170,10 @@ async def take(
     )
 
 
-async def empty(backend: Backend, queue: str = "default") -> list[str]:
+async def drain(backend: Backend, queue: str = "default") -> list[str]:
     """Remove every message that can be seen now; their bodies."""
     bodies: list[str] = []
-    while messages := await take(backend, queue):
+    while messages := await receive_now(backend, queue):
         assert await backend.queue.delete([message.receipt for message in messages]) == []
         bodies += [message.body for message in messages]
     return bodies
@@ -185,7 +190,7 @@ def an_event(
         sequence=sequence,
         at=next_moment(START + timedelta(seconds=sequence), None),
         body=TaskReleased(task_id=task_id, job_id=JOB, reason=reason, attempt_number=1),
-        context=Context(origin="worker", worker_id="w1"),
+        context=EventContext(origin="worker", worker_id="w1"),
         **(known | fields),
     )
 
@@ -199,7 +204,7 @@ async def append_event(
         app="shop",
         entity_id="default",
         body=MessageRejected(queue="default", message_id="m1", reason=reason),
-        context=Context(origin="worker"),
+        context=EventContext(origin="worker"),
         now=now,
     )
 

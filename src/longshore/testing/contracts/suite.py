@@ -38,7 +38,7 @@ CALLERS = 16
 
 T = TypeVar("T")
 Opener = Callable[[], AbstractAsyncContextManager[Backend]]
-_OURS = frozenset({"backend", "open_backend", "clock"})
+_PROVIDED = frozenset({"backend", "open_backend", "clock"})
 
 
 class PortContract:
@@ -64,20 +64,20 @@ def clause(scenario: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., 
 
     @wraps(scenario)
     def test(self: PortContract, tmp_path: Path, **given: Any) -> None:
-        asyncio.run(_play(scenario, self, tmp_path, given))
+        asyncio.run(_run_clause(scenario, self, tmp_path, given))
 
     # What pytest reads to know which fixtures and parameters to give.
     folder = Parameter("tmp_path", Parameter.POSITIONAL_OR_KEYWORD)
-    others = [parameter for parameter in wanted if parameter.name not in _OURS]
+    others = [parameter for parameter in wanted if parameter.name not in _PROVIDED]
     test.__signature__ = Signature([own, folder, *others])  # type: ignore[attr-defined]
     return test
 
 
-async def _play(
+async def _run_clause(
     scenario: Callable[..., Coroutine[Any, Any, None]],
     suite: PortContract,
     tmp_path: Path,
-    given: dict[str, Any],
+    arguments: dict[str, Any],
 ) -> None:
     clock = FakeClock(START)
 
@@ -86,14 +86,14 @@ async def _play(
 
     wanted = signature(scenario).parameters
     ours = {"clock": clock, "open_backend": open_backend}
-    given |= {name: value for name, value in ours.items() if name in wanted}
+    arguments |= {name: value for name, value in ours.items() if name in wanted}
     async with asyncio.timeout(suite.limit_s), AsyncExitStack() as stack:
         if "backend" in wanted:
-            given["backend"] = await stack.enter_async_context(open_backend())
-        await scenario(suite, **given)
+            arguments["backend"] = await stack.enter_async_context(open_backend())
+        await scenario(suite, **arguments)
 
 
-async def at_once(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
+async def gather_all(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
     """Start all of the calls together; what each gave or raised, in order."""
     return await asyncio.gather(*calls, return_exceptions=True)
 
@@ -104,13 +104,13 @@ async def settle() -> None:
         await asyncio.sleep(0.001)
 
 
-async def soon(awaitable: Awaitable[T]) -> T:
+async def without_time_passing(awaitable: Awaitable[T]) -> T:
     """The outcome of something that must come without the clock moving."""
     async with asyncio.timeout(10):
         return await awaitable
 
 
-async def in_time(task: asyncio.Task[T], clock: FakeClock, *, step: timedelta) -> T:
+async def advance_until_done(task: asyncio.Task[T], clock: FakeClock, *, step: timedelta) -> T:
     """The outcome of something that comes as time passes, moved on step by step.
 
     A backend with threads may begin to wait a step late, so callers check lower bounds exactly and
@@ -127,7 +127,7 @@ async def in_time(task: asyncio.Task[T], clock: FakeClock, *, step: timedelta) -
 
 
 @asynccontextmanager
-async def under_way(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
+async def running(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
     """Start something that waits, and let it begin to; it is cancelled at the end."""
     task = asyncio.create_task(work)
     await settle()

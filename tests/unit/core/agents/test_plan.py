@@ -9,8 +9,8 @@ from longshore.core.agents.plan import (
     DEFAULT_TIMEOUT,
     AgentPlan,
     Repository,
-    problems_of_time,
     read_plan,
+    timeout_problems,
 )
 from longshore.core.budgets import NO_BUDGET, Budget
 
@@ -95,7 +95,7 @@ def test_steps_share_what_stands_beside_them_and_may_differ() -> None:
         Budget(tokens=500),
         NO_BUDGET,
     )
-    assert read.time == timedelta(minutes=1, seconds=90) + timedelta(seconds=60)
+    assert read.max_duration == timedelta(minutes=1, seconds=90) + timedelta(seconds=60)
 
 
 def test_a_single_check_and_a_bare_address_are_enough() -> None:
@@ -187,8 +187,8 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
 def test_an_attempt_needs_the_time_of_all_its_steps() -> None:
     read = plan(timeout="2m", steps=[{"name": n, "prompt": "x"} for n in ("a", "b")])
 
-    assert problems_of_time(read, None) == []
-    assert problems_of_time(read, timedelta(minutes=4)) == []
-    (problem,) = problems_of_time(read, timedelta(minutes=3))
+    assert timeout_problems(read, None) == []
+    assert timeout_problems(read, timedelta(minutes=4)) == []
+    (problem,) = timeout_problems(read, timedelta(minutes=3))
     assert problem.path == "timeout"
     assert "3m is less than its steps may take together, 4m" in problem.message

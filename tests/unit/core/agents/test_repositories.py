@@ -8,11 +8,11 @@ from longshore.core.agents.repositories import (
     REF_LIMIT_BYTES,
     URL_LIMIT_CHARACTERS,
     cache_name,
-    checked_ref,
     is_commit,
-    read_address,
+    parse_address,
+    validate_ref,
 )
-from longshore.core.failures import ErrorCategory, failure_of
+from longshore.core.tasks.failures import ErrorCategory, failure_of
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -33,7 +33,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 def test_an_address_in_one_of_the_known_forms_is_accepted(
     url: str, transport: str, host: str
 ) -> None:
-    address = read_address(url)
+    address = parse_address(url)
 
     assert (address.url, address.transport, address.host) == (url, transport, host)
 
@@ -85,7 +85,7 @@ def test_an_address_in_one_of_the_known_forms_is_accepted(
 )
 def test_all_else_is_refused_with_what_to_write_instead(url: str, said: str) -> None:
     with pytest.raises(ValueError, match=r"address|transport|encrypted|disk") as caught:
-        read_address(url)
+        parse_address(url)
 
     assert said in str(caught.value)
     assert len(str(caught.value)) < 500
@@ -108,7 +108,7 @@ def test_all_else_is_refused_with_what_to_write_instead(url: str, said: str) -> 
 @pytest.mark.parametrize("local", [False, True])
 def test_a_secret_in_an_address_is_refused_and_not_repeated(url: str, local: bool) -> None:
     with pytest.raises(ValueError, match=r"ssh agent .* credential helper") as caught:
-        read_address(url, local=local)
+        parse_address(url, local=local)
 
     assert "hunter22" not in str(caught.value)
 
@@ -127,7 +127,7 @@ def test_a_secret_in_an_address_is_refused_and_not_repeated(url: str, local: boo
 def test_where_it_is_allowed_a_repository_of_this_machine_is_accepted(
     url: str, transport: str
 ) -> None:
-    address = read_address(url, local=True, hosts=["github.com"])
+    address = parse_address(url, local=True, hosts=["github.com"])
 
     assert (address.url, address.transport, address.host) == (url, transport, None)
 
@@ -149,7 +149,7 @@ def test_where_it_is_allowed_a_repository_of_this_machine_is_accepted(
 )
 def test_no_program_and_no_other_machine_is_ever_local(url: str) -> None:
     with pytest.raises(ValueError, match=r"expected|write such"):
-        read_address(url, local=True)
+        parse_address(url, local=True)
 
 
 @pytest.mark.parametrize(
@@ -169,21 +169,21 @@ def test_with_a_list_of_hosts_only_these_are_accepted(url: str, accepted: bool) 
     hosts = ["GitHub.com", "*.example.com"]
 
     if accepted:
-        assert read_address(url, hosts=hosts).url == url
+        assert parse_address(url, hosts=hosts).url == url
     else:
         with pytest.raises(ValueError, match="not allowed here"):
-            read_address(url, hosts=hosts)
+            parse_address(url, hosts=hosts)
 
 
 def test_an_empty_list_of_hosts_allows_none() -> None:
     with pytest.raises(ValueError, match="not allowed here"):
-        read_address("https://github.com/a/b", hosts=[])
+        parse_address("https://github.com/a/b", hosts=[])
 
 
 @given(st.text(alphabet=st.sampled_from("https:/@-.[]gitext?#%0a\\ \n"), max_size=30))
 def test_what_is_accepted_is_never_an_option_nor_another_transport(url: str) -> None:
     try:
-        address = read_address(url)
+        address = parse_address(url)
     except ValueError:
         return
     assert address.transport in ("https", "ssh")
@@ -197,12 +197,12 @@ def test_what_is_accepted_is_never_an_option_nor_another_transport(url: str) -> 
     ["main", "feature/a-b", "v1.0", "ü", "a@b", "a{b}", "refs/pull/12/head", "HEAD", "a" * 240],
 )
 def test_a_ref_that_git_could_have_is_taken_as_it_is(ref: str) -> None:
-    assert checked_ref(ref) == ref
+    assert validate_ref(ref) == ref
     assert not is_commit(ref)
 
 
 def test_a_commit_is_given_by_its_whole_id_in_any_case() -> None:
-    assert checked_ref(COMMIT.upper()) == COMMIT
+    assert validate_ref(COMMIT.upper()) == COMMIT
     assert is_commit(COMMIT)
     assert not is_commit(COMMIT[:39])
     assert not is_commit(COMMIT + "0")
@@ -219,7 +219,7 @@ def test_a_commit_is_given_by_its_whole_id_in_any_case() -> None:
 )
 def test_a_ref_that_git_would_not_have_is_refused(ref: str) -> None:
     with pytest.raises(ValueError, match="branch") as caught:
-        checked_ref(ref)
+        validate_ref(ref)
 
     assert failure_of(caught.value).category is ErrorCategory.VALIDATION
 

@@ -5,35 +5,41 @@ from typing import Any
 
 import pytest
 
-from longshore.core.agents.happenings import (
-    Began,
-    FellBack,
-    Finished,
-    Happening,
+from longshore.core.agents.events import (
+    AgentEvent,
+    ApiRetried,
+    ModelFallback,
+    QueryFinished,
     RateLimited,
-    Resulted,
-    Retried,
-    SubagentBegan,
-    SubagentEnded,
-    Tokens,
-    tokens_of,
+    SessionStarted,
+    StepFinished,
+    SubagentFinished,
+    SubagentStarted,
+    TokenCounts,
+    token_counts_of,
 )
-from longshore.core.agents.trace import NOTES_KEPT, TOOLS_KEPT, VERSION, StepTrace, trace_document
-from longshore.core.agents.trace_turns import TURNS_KEPT
-from tests.unit.core.agents.trace_play import (
+from longshore.core.agents.trace import (
+    MAX_NOTES,
+    MAX_TOOLS,
+    TRACE_VERSION,
+    StepTrace,
+    trace_document,
+)
+from longshore.core.agents.trace_turns import MAX_TURNS
+from tests.unit.core.agents.trace_samples import (
     NOON,
     a_step,
     at,
-    called,
-    counted,
-    ended,
-    said,
+    text_event,
+    tool_called,
+    tool_ended,
+    usage_event,
 )
 from tests.unit.core.secret_samples import ANTHROPIC
 
 
 def test_a_step_that_has_only_begun_is_a_whole_document() -> None:
-    trace = a_step(Began(at=at(1), session_id="s1", model="opus"))
+    trace = a_step(SessionStarted(at=at(1), session_id="s1", model="opus"))
 
     document = trace.document(at(4))
 
@@ -74,20 +80,27 @@ def test_a_step_that_has_only_begun_is_a_whole_document() -> None:
         "denials": [],
         "leftOut": {},
     }
-    assert trace_document([document]) == {"version": VERSION, "steps": [document]}
+    assert trace_document([document]) == {"version": TRACE_VERSION, "steps": [document]}
 
 
 def test_only_the_first_beginning_is_news_and_its_session_stays() -> None:
     trace = StepTrace("review", at=NOON, session_id="mine", resumed=True)
 
-    news = [trace.take(Began(at=at(n), session_id=f"s{n}", model=f"m{n}")) for n in (1, 2)]
+    news = [
+        trace.apply(SessionStarted(at=at(n), session_id=f"s{n}", model=f"m{n}")) for n in (1, 2)
+    ]
 
     assert news == [True, False]
     assert (trace.session_id, trace.model, trace.resumed) == ("mine", "m1", True)
 
 
 def test_pieces_of_one_answer_are_one_turn() -> None:
-    trace = a_step(said("first"), said(), said("second"), said("other", turn="msg-2", at=at(7)))
+    trace = a_step(
+        text_event("first"),
+        text_event(),
+        text_event("second"),
+        text_event("other", turn="msg-2", at=at(7)),
+    )
 
     turns = trace.document(at(9))["turns"]
 
@@ -100,7 +113,7 @@ def test_pieces_of_one_answer_are_one_turn() -> None:
 
 
 def test_an_answer_is_kept_as_an_excerpt_without_secrets() -> None:
-    trace = a_step(said(f"the key is {ANTHROPIC} " + "word " * 200))
+    trace = a_step(text_event(f"the key is {ANTHROPIC} " + "word " * 200))
 
     (turn,) = trace.document(at(9))["turns"]
 
@@ -111,7 +124,8 @@ def test_an_answer_is_kept_as_an_excerpt_without_secrets() -> None:
 
 def test_an_error_of_the_api_is_no_answer() -> None:
     trace = a_step(
-        said("API Error: 500", error="server_error", model=None), counted(input=0, output=0)
+        text_event("API Error: 500", error="server_error", model=None),
+        usage_event(input=0, output=0),
     )
 
     document = trace.document(at(9))
@@ -124,8 +138,8 @@ def test_an_error_of_the_api_is_no_answer() -> None:
 @pytest.mark.parametrize("late", [True, False], ids=["after the answer", "before the answer"])
 @pytest.mark.parametrize("turn_id", ["msg-1", None], ids=["by its id", "by what went in"])
 def test_what_was_counted_goes_to_its_turn(late: bool, turn_id: str | None) -> None:
-    first = said("hi", tokens=Tokens(input=10, output=1, cache_read=90))
-    figures = counted(turn_id, 0.25, input=10, output=40, cache_read=90)
+    first = text_event("hi", tokens=TokenCounts(input=10, output=1, cache_read=90))
+    figures = usage_event(turn_id, 0.25, input=10, output=40, cache_read=90)
     told = (first, figures) if late else (figures, first)
 
     document = a_step(*told).document(at(9))
@@ -142,13 +156,13 @@ def test_what_was_counted_goes_to_its_turn(late: bool, turn_id: str | None) -> N
 
 
 def test_answers_that_look_alike_are_counted_in_their_order() -> None:
-    alike = Tokens(input=5, output=1)
+    alike = TokenCounts(input=5, output=1)
     trace = a_step(
-        said("a", turn="m1", tokens=alike),
-        said("b", turn="m2", tokens=alike),
-        counted(cost=0.1, input=5, output=7),
-        counted(cost=0.2, input=5, output=8),
-        said("more of a", turn="m1", tokens=alike),
+        text_event("a", turn="m1", tokens=alike),
+        text_event("b", turn="m2", tokens=alike),
+        usage_event(cost=0.1, input=5, output=7),
+        usage_event(cost=0.2, input=5, output=8),
+        text_event("more of a", turn="m1", tokens=alike),
     )
 
     turns = trace.document(at(9))["turns"]
@@ -159,10 +173,10 @@ def test_answers_that_look_alike_are_counted_in_their_order() -> None:
 
 def test_an_answer_that_nobody_heard_is_counted_all_the_same() -> None:
     trace = a_step(
-        said("a", turn="m1", tokens=Tokens(input=5)),
-        said("nothing is known of what this took", turn="m2"),
-        counted("elsewhere", 0.1, input=5, output=7),
-        counted(cost=0.2, input=6, output=1),
+        text_event("a", turn="m1", tokens=TokenCounts(input=5)),
+        text_event("nothing is known of what this took", turn="m2"),
+        usage_event("elsewhere", 0.1, input=5, output=7),
+        usage_event(cost=0.2, input=6, output=1),
     )
 
     document = trace.document(at(9))
@@ -173,9 +187,11 @@ def test_an_answer_that_nobody_heard_is_counted_all_the_same() -> None:
 
 def test_without_a_count_the_library_is_believed() -> None:
     trace = a_step(
-        said("a", tokens=Tokens(input=5, output=1)),
-        Resulted(at=at(3), completed=True, tokens=Tokens(input=20, output=9), cost_usd=0.5),
-        Resulted(at=at(4), completed=True),
+        text_event("a", tokens=TokenCounts(input=5, output=1)),
+        QueryFinished(
+            at=at(3), completed=True, tokens=TokenCounts(input=20, output=9), cost_usd=0.5
+        ),
+        QueryFinished(at=at(4), completed=True),
     )
 
     document = trace.document(at(9))
@@ -185,20 +201,22 @@ def test_without_a_count_the_library_is_believed() -> None:
 
 
 def test_what_a_resumed_session_cost_is_not_said_of_the_step() -> None:
-    result = Resulted(at=at(3), completed=True, cost_usd=0.5)
+    result = QueryFinished(at=at(3), completed=True, cost_usd=0.5)
 
     told = [
         a_step(result, resumed=True).cost_usd,
-        a_step(result, counted(cost=0.2), resumed=True).cost_usd,
+        a_step(result, usage_event(cost=0.2), resumed=True).cost_usd,
     ]
 
     assert told == [None, 0.2]
 
 
 def test_before_any_account_the_turns_say_what_was_taken() -> None:
-    trace = a_step(said("a", tokens=Tokens(input=5, cache_creation=5)), said("b", turn="m2"))
+    trace = a_step(
+        text_event("a", tokens=TokenCounts(input=5, cache_creation=5)), text_event("b", turn="m2")
+    )
 
-    assert trace.turns.tokens == Tokens(input=5, cache_creation=5)
+    assert trace.turns.tokens == TokenCounts(input=5, cache_creation=5)
     assert trace.turns.tokens.cache_efficiency == 0.0
 
 
@@ -214,20 +232,20 @@ def test_before_any_account_the_turns_say_what_was_taken() -> None:
                 "cache_read_input_tokens": 3,
                 "cache_creation_input_tokens": 4,
             },
-            Tokens(input=1, output=2, cache_read=3, cache_creation=4),
+            TokenCounts(input=1, output=2, cache_read=3, cache_creation=4),
         ),
-        ({"input_tokens": "many", "output_tokens": -1, "x": 1}, Tokens()),
+        ({"input_tokens": "many", "output_tokens": -1, "x": 1}, TokenCounts()),
     ],
 )
-def test_usage_is_read_with_care(usage: Any, tokens: Tokens | None) -> None:
-    assert tokens_of(usage) == tokens
+def test_usage_is_read_with_care(usage: Any, tokens: TokenCounts | None) -> None:
+    assert token_counts_of(usage) == tokens
 
 
 def test_what_the_api_did_is_kept_with_its_time() -> None:
     trace = a_step(
-        Retried(at=at(1), attempt=1, limit=2, delay_ms=500, status=529, error="overloaded"),
-        FellBack(at=at(2), model="opus", to_model="sonnet", why="overloaded"),
-        FellBack(at=at(3), model="sonnet", to_model=None),
+        ApiRetried(at=at(1), attempt=1, limit=2, delay_ms=500, status=529, error="overloaded"),
+        ModelFallback(at=at(2), model="opus", to_model="sonnet", reason="overloaded"),
+        ModelFallback(at=at(3), model="sonnet", to_model=None),
         RateLimited(at=at(4), status="rejected", window="five_hour", resets_at=at(60)),
     )
 
@@ -261,12 +279,12 @@ def test_what_the_api_did_is_kept_with_its_time() -> None:
 
 def test_a_subagent_is_one_entry_of_all_that_is_told_of_it() -> None:
     trace = a_step(
-        SubagentBegan(at=at(1), agent_id="a1", tool_id="t1", description="count"),
-        SubagentBegan(at=at(2), agent_id="a1", kind="Explore"),
-        SubagentEnded(at=at(3), agent_id="a1"),
-        SubagentEnded(at=at(4), agent_id="a1"),
-        SubagentEnded(at=at(4), agent_id="a9"),
-        SubagentBegan(at=at(5), agent_id="a2"),
+        SubagentStarted(at=at(1), agent_id="a1", tool_id="t1", description="count"),
+        SubagentStarted(at=at(2), agent_id="a1", kind="Explore"),
+        SubagentFinished(at=at(3), agent_id="a1"),
+        SubagentFinished(at=at(4), agent_id="a1"),
+        SubagentFinished(at=at(4), agent_id="a9"),
+        SubagentStarted(at=at(5), agent_id="a2"),
     )
 
     first, second = trace.document(at(9))["subagents"]
@@ -283,29 +301,37 @@ def test_a_subagent_is_one_entry_of_all_that_is_told_of_it() -> None:
     assert (second["kind"], second["endedAt"], second["durationMs"]) == ("", None, None)
 
 
-DONE = Resulted(at=at(6), completed=True, reason="completed", error="the answer itself")
-BROKEN = Resulted(at=at(6), completed=False, reason="api_error", status=500, error="API Error: 500")
+DONE = QueryFinished(at=at(6), completed=True, reason="completed", error="the answer itself")
+BROKEN = QueryFinished(
+    at=at(6), completed=False, reason="api_error", status=500, error="API Error: 500"
+)
 
 
 @pytest.mark.parametrize(
     ("told", "end"),
     [
-        ((DONE, Finished(at=at(8))), ("completed", "completed", None, None)),
-        ((BROKEN, Finished(at=at(8))), ("failed", "api_error", "API Error: 500", 500)),
-        ((BROKEN, DONE, Finished(at=at(8))), ("completed", "completed", None, None)),
+        ((DONE, StepFinished(at=at(8))), ("completed", "completed", None, None)),
+        ((BROKEN, StepFinished(at=at(8))), ("failed", "api_error", "API Error: 500", 500)),
+        ((BROKEN, DONE, StepFinished(at=at(8))), ("completed", "completed", None, None)),
         (
-            (BROKEN, Finished(at=at(8), how="parked", error="no money")),
+            (BROKEN, StepFinished(at=at(8), outcome="parked", error="no money")),
             ("parked", "api_error", "no money", 500),
         ),
-        ((Finished(at=at(8)),), ("interrupted", None, None, None)),
-        ((Finished(at=at(8), how="timeout", error="late"),), ("timeout", None, "late", None)),
+        ((StepFinished(at=at(8)),), ("interrupted", None, None, None)),
         (
-            (Finished(at=at(8), how="timeout"), Finished(at=at(9), how="completed")),
+            (StepFinished(at=at(8), outcome="timeout", error="late"),),
+            ("timeout", None, "late", None),
+        ),
+        (
+            (
+                StepFinished(at=at(8), outcome="timeout"),
+                StepFinished(at=at(9), outcome="completed"),
+            ),
             ("timeout", None, None, None),
         ),
     ],
 )
-def test_how_a_step_ends(told: tuple[Happening, ...], end: tuple[Any, ...]) -> None:
+def test_how_a_step_ends(told: tuple[AgentEvent, ...], end: tuple[Any, ...]) -> None:
     document = a_step(*told).document(at(99))
 
     assert tuple(document["end"].values()) == end
@@ -323,38 +349,40 @@ def test_a_query_that_is_over_does_not_end_the_step() -> None:
 def test_of_long_lists_both_ends_are_kept_and_the_rest_is_counted() -> None:
     trace = a_step()
     for number in range(1, 501):
-        trace.take(said(f"turn {number}", turn=f"m{number}", tokens=Tokens(input=number)))
-        trace.take(called(f"t{number}", turn_id=f"m{number}"))
-        trace.take(ended(f"t{number}"))
-        trace.take(Retried(at=at(1), attempt=number, limit=1, delay_ms=0))
-        trace.take(SubagentBegan(at=at(1), agent_id=f"a{number}"))
+        trace.apply(
+            text_event(f"turn {number}", turn=f"m{number}", tokens=TokenCounts(input=number))
+        )
+        trace.apply(tool_called(f"t{number}", turn_id=f"m{number}"))
+        trace.apply(tool_ended(f"t{number}"))
+        trace.apply(ApiRetried(at=at(1), attempt=number, limit=1, delay_ms=0))
+        trace.apply(SubagentStarted(at=at(1), agent_id=f"a{number}"))
 
     document = trace.document(at(9))
 
     assert [len(document[name]) for name in ("turns", "tools", "retries", "subagents")] == [
-        TURNS_KEPT,
-        TOOLS_KEPT,
-        NOTES_KEPT,
-        NOTES_KEPT,
+        MAX_TURNS,
+        MAX_TOOLS,
+        MAX_NOTES,
+        MAX_NOTES,
     ]
     assert document["leftOut"] == {
-        "turns": 500 - TURNS_KEPT,
-        "tools": 500 - TOOLS_KEPT,
-        "retries": 500 - NOTES_KEPT,
-        "subagents": 500 - NOTES_KEPT,
+        "turns": 500 - MAX_TURNS,
+        "tools": 500 - MAX_TOOLS,
+        "retries": 500 - MAX_NOTES,
+        "subagents": 500 - MAX_NOTES,
     }
     numbers = [turn["number"] for turn in document["turns"]]
-    half = TURNS_KEPT // 2
+    half = MAX_TURNS // 2
     assert numbers == [*range(1, half + 1), *range(501 - half, 501)]
     assert (document["counts"]["turns"], document["counts"]["ok"]) == (500, 500)
 
 
 def test_a_trace_of_endless_texts_stays_small() -> None:
     trace = a_step()
-    for number in range(TURNS_KEPT + 1):
-        trace.take(said("word " * 110, turn=f"m{number}"))
-    for number in range(TOOLS_KEPT + 1):
-        trace.take(called(f"t{number}", given={"command": "word " * 50}))
-        trace.take(ended(f"t{number}", output="word " * 50))
+    for number in range(MAX_TURNS + 1):
+        trace.apply(text_event("word " * 110, turn=f"m{number}"))
+    for number in range(MAX_TOOLS + 1):
+        trace.apply(tool_called(f"t{number}", tool_input={"command": "word " * 50}))
+        trace.apply(tool_ended(f"t{number}", output="word " * 50))
 
     assert len(json.dumps(trace.document(at(9)))) < 512 * 1024

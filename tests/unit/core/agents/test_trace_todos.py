@@ -2,36 +2,36 @@
 
 import pytest
 
-from longshore.core.agents.happenings import TodoKnown, TodoMoved, TodosListed, TodoState
-from longshore.core.agents.todos import TODOS_KEPT, Todos
-from tests.unit.core.agents.trace_play import at
+from longshore.core.agents.events import TodoSeen, TodosReplaced, TodoState, TodoUpdated
+from longshore.core.agents.todos import MAX_TODOS, Todos
+from tests.unit.core.agents.trace_samples import at
 
 PENDING, BEGUN = TodoState.PENDING, TodoState.IN_PROGRESS
 DONE, DROPPED = TodoState.COMPLETED, TodoState.DELETED
 
 
-def known(
-    id_: str = "1", subject: str = "Look", seconds: float = 0, **more: TodoState
-) -> TodoKnown:
-    return TodoKnown(at=at(seconds), todo_id=id_, subject=subject, **more)
+def todo(id_: str = "1", subject: str = "Look", seconds: float = 0, **more: TodoState) -> TodoSeen:
+    return TodoSeen(at=at(seconds), todo_id=id_, subject=subject, **more)
 
 
-def moved(state: TodoState | None, seconds: float, id_: str = "1", subject: str = "") -> TodoMoved:
-    return TodoMoved(at=at(seconds), todo_id=id_, state=state, subject=subject)
+def moved(
+    state: TodoState | None, seconds: float, id_: str = "1", subject: str = ""
+) -> TodoUpdated:
+    return TodoUpdated(at=at(seconds), todo_id=id_, state=state, subject=subject)
 
 
-def listed(seconds: float, *items: tuple[str, TodoState]) -> TodosListed:
-    return TodosListed(at=at(seconds), items=items)
+def listed(seconds: float, *items: tuple[str, TodoState]) -> TodosReplaced:
+    return TodosReplaced(at=at(seconds), items=items)
 
 
 def test_an_item_goes_through_its_states_and_the_time_in_each_is_known() -> None:
     todos = Todos()
     news = [
-        todos.know(known()),
-        todos.know(known(seconds=1)),
-        todos.move(moved(BEGUN, 2)),
-        todos.move(moved(BEGUN, 3)),
-        todos.move(moved(DONE, 7)),
+        todos.add_seen(todo()),
+        todos.add_seen(todo(seconds=1)),
+        todos.update(moved(BEGUN, 2)),
+        todos.update(moved(BEGUN, 3)),
+        todos.update(moved(DONE, 7)),
     ]
 
     assert news == [True, False, True, False, True]
@@ -51,8 +51,8 @@ def test_an_item_goes_through_its_states_and_the_time_in_each_is_known() -> None
 
 def test_an_item_that_is_under_way_grows_with_the_clock() -> None:
     todos = Todos()
-    todos.know(known())
-    todos.move(moved(BEGUN, 2))
+    todos.add_seen(todo())
+    todos.update(moved(BEGUN, 2))
 
     spent = [todos.document(at(seconds))[0]["inProgressMs"] for seconds in (2, 5, 1)]
 
@@ -62,9 +62,9 @@ def test_an_item_that_is_under_way_grows_with_the_clock() -> None:
 
 def test_an_item_that_is_taken_up_again_is_not_completed() -> None:
     todos = Todos()
-    todos.know(known())
+    todos.add_seen(todo())
     for state, seconds in ((BEGUN, 1), (DONE, 2), (BEGUN, 10), (DONE, 13)):
-        todos.move(moved(state, seconds))
+        todos.update(moved(state, seconds))
 
     (item,) = todos.document(at(20))
 
@@ -74,9 +74,9 @@ def test_an_item_that_is_taken_up_again_is_not_completed() -> None:
 
 def test_a_list_that_was_read_late_takes_no_item_back() -> None:
     todos = Todos()
-    todos.move(moved(DONE, 1))
+    todos.update(moved(DONE, 1))
 
-    news = todos.know(known(seconds=2, state=BEGUN))
+    news = todos.add_seen(todo(seconds=2, state=BEGUN))
 
     (item,) = todos.document(at(3))
     assert (news, item["state"], item["subject"]) == (False, "completed", "Look")
@@ -86,9 +86,9 @@ def test_an_item_of_an_earlier_attempt_is_known_from_its_first_move() -> None:
     todos = Todos()
 
     news = [
-        todos.move(moved(None, 1, "7")),
-        todos.move(moved(None, 2, "7", "Write")),
-        todos.move(moved(BEGUN, 3, "8", "Send")),
+        todos.update(moved(None, 1, "7")),
+        todos.update(moved(None, 2, "7", "Write")),
+        todos.update(moved(BEGUN, 3, "8", "Send")),
     ]
 
     assert news == [True, False, True]
@@ -101,10 +101,10 @@ def test_an_item_of_an_earlier_attempt_is_known_from_its_first_move() -> None:
 def test_a_list_that_is_written_anew_moves_adds_and_drops_items() -> None:
     todos = Todos()
     news = [
-        todos.replace(listed(0, ("a", BEGUN), ("b", PENDING), ("b", PENDING))),
-        todos.replace(listed(0, ("a", BEGUN), ("b", PENDING), ("b", PENDING))),
-        todos.replace(listed(4, ("a", DONE), ("b", BEGUN), ("c", PENDING))),
-        todos.replace(listed(5, ("a", DONE), ("b", BEGUN))),
+        todos.replace_all(listed(0, ("a", BEGUN), ("b", PENDING), ("b", PENDING))),
+        todos.replace_all(listed(0, ("a", BEGUN), ("b", PENDING), ("b", PENDING))),
+        todos.replace_all(listed(4, ("a", DONE), ("b", BEGUN), ("c", PENDING))),
+        todos.replace_all(listed(5, ("a", DONE), ("b", BEGUN))),
     ]
 
     assert news == [True, False, True, True]
@@ -120,16 +120,16 @@ def test_a_list_that_is_written_anew_moves_adds_and_drops_items() -> None:
 def test_more_items_than_are_kept_are_counted() -> None:
     todos = Todos()
 
-    news = [todos.know(known(str(number))) for number in range(TODOS_KEPT + 2)]
+    news = [todos.add_seen(todo(str(number))) for number in range(MAX_TODOS + 2)]
 
-    assert (news.count(True), todos.left_out) == (TODOS_KEPT, 2)
-    assert todos.get(str(TODOS_KEPT)) is None
+    assert (news.count(True), todos.omitted) == (MAX_TODOS, 2)
+    assert todos.get(str(MAX_TODOS)) is None
 
 
 @pytest.mark.parametrize("text", ["the\n password=hunter2abc", "x" * 1000])
 def test_what_an_item_says_is_one_short_line(text: str) -> None:
     todos = Todos()
-    todos.know(known(subject=text))
+    todos.add_seen(todo(subject=text))
 
     subject = todos.document(at(1))[0]["subject"]
 

@@ -4,26 +4,39 @@ from typing import Any
 
 import pytest
 
-from longshore.core.agents.happenings import Denied, Finished, Happening, SubagentBegan, ToolOutcome
-from tests.unit.core.agents.trace_play import a_step, at, began, called, ended, said
+from longshore.core.agents.events import (
+    AgentEvent,
+    StepFinished,
+    SubagentStarted,
+    ToolDenied,
+    ToolOutcome,
+)
+from tests.unit.core.agents.trace_samples import (
+    a_step,
+    at,
+    text_event,
+    tool_called,
+    tool_ended,
+    tool_started,
+)
 
 FAILED, INTERRUPTED = ToolOutcome.FAILED, ToolOutcome.INTERRUPTED
 
 
-def tool_of(*told: Happening) -> dict[str, Any]:
+def tool_of(*events: AgentEvent) -> dict[str, Any]:
     """The only tool of a step to which this has happened."""
-    (tool,) = a_step(*told).document(at(9))["tools"]
+    (tool,) = a_step(*events).document(at(9))["tools"]
     return tool
 
 
 def test_a_tool_is_one_entry_however_often_it_is_told_of() -> None:
     tool = tool_of(
-        said("I look", turn="m1"),
-        called(turn_id="m1"),
-        began(at=at(3)),
-        began(at=at(4)),
-        ended(duration_ms=118, output=""),
-        ended(at=at(6), outcome=FAILED, output="a.txt"),
+        text_event("I look", turn="m1"),
+        tool_called(turn_id="m1"),
+        tool_started(at=at(3)),
+        tool_started(at=at(4)),
+        tool_ended(duration_ms=118, output=""),
+        tool_ended(at=at(6), outcome=FAILED, output="a.txt"),
     )
 
     assert tool == {
@@ -42,12 +55,12 @@ def test_a_tool_is_one_entry_however_often_it_is_told_of() -> None:
 
 def test_a_hook_may_come_before_the_answer() -> None:
     trace = a_step(
-        SubagentBegan(at=at(1), agent_id="a1", tool_id="t0"),
-        began(agent_id="a1", at=at(2)),
-        said(turn="m1", at=at(3), parent="t0"),
-        called(turn_id="m1", parent="t0"),
-        began("t2", agent_id="unknown"),
-        called("t2", turn_id="nowhere", parent="t0"),
+        SubagentStarted(at=at(1), agent_id="a1", tool_id="t0"),
+        tool_started(agent_id="a1", at=at(2)),
+        text_event(turn="m1", at=at(3), parent="t0"),
+        tool_called(turn_id="m1", parent="t0"),
+        tool_started("t2", agent_id="unknown"),
+        tool_called("t2", turn_id="nowhere", parent="t0"),
     )
 
     document = trace.document(at(9))
@@ -60,24 +73,32 @@ def test_a_hook_may_come_before_the_answer() -> None:
 @pytest.mark.parametrize(
     ("told", "outcome", "duration_ms"),
     [
-        ((began(), ended()), "ok", 2000),
-        ((called(), ended(outcome=FAILED)), "failed", None),
-        ((began(), ended(outcome=INTERRUPTED, duration_ms=7)), "interrupted", 7),
-        ((began(),), "running", None),
-        ((began(), Finished(at=at(4))), "interrupted", 1000),
-        ((called(), Finished(at=at(4))), "interrupted", None),
-        ((began(), Denied(at=at(4), tool_id="t1", name="Bash", reason="no")), "denied", None),
+        ((tool_started(), tool_ended()), "ok", 2000),
+        ((tool_called(), tool_ended(outcome=FAILED)), "failed", None),
+        ((tool_started(), tool_ended(outcome=INTERRUPTED, duration_ms=7)), "interrupted", 7),
+        ((tool_started(),), "running", None),
+        ((tool_started(), StepFinished(at=at(4))), "interrupted", 1000),
+        ((tool_called(), StepFinished(at=at(4))), "interrupted", None),
         (
-            (began(), ended(outcome=FAILED), Denied(at=at(6), tool_id="t1", name="Bash")),
+            (tool_started(), ToolDenied(at=at(4), tool_id="t1", name="Bash", reason="no")),
             "denied",
             None,
         ),
         (
             (
-                began(),
-                Denied(at=at(4), tool_id="t1", name="Bash", reason="no"),
-                ended(outcome=FAILED, output="told the model: no"),
-                Denied(at=at(6), tool_id="t1", name="Bash"),
+                tool_started(),
+                tool_ended(outcome=FAILED),
+                ToolDenied(at=at(6), tool_id="t1", name="Bash"),
+            ),
+            "denied",
+            None,
+        ),
+        (
+            (
+                tool_started(),
+                ToolDenied(at=at(4), tool_id="t1", name="Bash", reason="no"),
+                tool_ended(outcome=FAILED, output="told the model: no"),
+                ToolDenied(at=at(6), tool_id="t1", name="Bash"),
             ),
             "denied",
             None,
@@ -85,7 +106,7 @@ def test_a_hook_may_come_before_the_answer() -> None:
     ],
 )
 def test_how_a_tool_ends(
-    told: tuple[Happening, ...], outcome: str, duration_ms: int | None
+    told: tuple[AgentEvent, ...], outcome: str, duration_ms: int | None
 ) -> None:
     tool = tool_of(*told)
 
@@ -94,13 +115,13 @@ def test_how_a_tool_ends(
 
 def test_outcomes_are_counted_once_each() -> None:
     trace = a_step(
-        *(began(f"t{n}") for n in range(6)),
-        ended("t0"),
-        ended("t0", FAILED),
-        ended("t1", FAILED),
-        ended("t2", FAILED),
-        Denied(at=at(6), tool_id="t2", name="Bash"),
-        Finished(at=at(7)),
+        *(tool_started(f"t{n}") for n in range(6)),
+        tool_ended("t0"),
+        tool_ended("t0", FAILED),
+        tool_ended("t1", FAILED),
+        tool_ended("t2", FAILED),
+        ToolDenied(at=at(6), tool_id="t2", name="Bash"),
+        StepFinished(at=at(7)),
     )
 
     counts = trace.document(at(9))["counts"]
@@ -112,9 +133,9 @@ def test_outcomes_are_counted_once_each() -> None:
 
 def test_a_denial_is_kept_with_its_reason_also_of_a_tool_that_was_not_seen() -> None:
     trace = a_step(
-        began(),
-        Denied(at=at(4), tool_id="t1", name="Bash", input={"command": "rm"}, reason="not that"),
-        Denied(at=at(5), tool_id="t9", name="Write"),
+        tool_started(),
+        ToolDenied(at=at(4), tool_id="t1", name="Bash", input={"command": "rm"}, reason="not that"),
+        ToolDenied(at=at(5), tool_id="t9", name="Write"),
     )
 
     document = trace.document(at(9))
@@ -134,5 +155,5 @@ def test_a_denial_is_kept_with_its_reason_also_of_a_tool_that_was_not_seen() -> 
 def test_the_end_of_a_tool_that_is_not_known_is_passed_over() -> None:
     trace = a_step()
 
-    assert not trace.take(ended("t9"))
+    assert not trace.apply(tool_ended("t9"))
     assert trace.document(at(9))["tools"] == []

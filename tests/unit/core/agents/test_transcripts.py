@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from longshore.core.agents.transcripts import (
-    Answer,
-    answer_in,
-    mark_of,
-    merged,
-    new_lines,
+    StoredAnswer,
+    entry_id,
+    final_answer,
+    merge_entries,
+    new_entries,
     session_id,
 )
 
@@ -21,17 +21,17 @@ def assistant(*blocks: Any, stop: str | None = "end_turn", **more: Any) -> dict[
     return {"type": "assistant", "message": {"content": list(blocks), "stop_reason": stop}, **more}
 
 
-def called(name: str, given: Any = None, *, number: str = "t1") -> dict[str, Any]:
-    block = {"type": "tool_use", "id": number, "name": name, "input": given or {}}
+def called(name: str, tool_input: Any = None, *, number: str = "t1") -> dict[str, Any]:
+    block = {"type": "tool_use", "id": number, "name": name, "input": tool_input or {}}
     return assistant(block, stop="tool_use")
 
 
-def came_back(number: str = "t1", *, failed: bool = False) -> dict[str, Any]:
+def tool_result(number: str = "t1", *, failed: bool = False) -> dict[str, Any]:
     block = {"type": "tool_result", "tool_use_id": number, "is_error": failed}
     return {"type": "user", "message": {"content": [block]}}
 
 
-SAID = assistant({"type": "text", "text": "the "}, {"type": "text", "text": "end"})
+TEXT_MESSAGE = assistant({"type": "text", "text": "the "}, {"type": "text", "text": "end"})
 
 
 def test_a_session_belongs_to_its_task_and_step_for_ever() -> None:
@@ -47,44 +47,44 @@ def test_a_session_belongs_to_its_task_and_step_for_ever() -> None:
     [
         ([], None),
         ([PROMPT], None),
-        ([PROMPT, SAID], Answer(text="the end")),
-        ([PROMPT, SAID, {"type": "last-prompt"}], Answer(text="the end")),
-        ([PROMPT, SAID, PROMPT], None),
+        ([PROMPT, TEXT_MESSAGE], StoredAnswer(text="the end")),
+        ([PROMPT, TEXT_MESSAGE, {"type": "last-prompt"}], StoredAnswer(text="the end")),
+        ([PROMPT, TEXT_MESSAGE, PROMPT], None),
         ([PROMPT, assistant({"type": "text", "text": "half"}, stop=None)], None),
         ([PROMPT, called("Bash")], None),
-        ([PROMPT, called("Bash"), came_back()], None),
+        ([PROMPT, called("Bash"), tool_result()], None),
         ([PROMPT, called("StructuredOutput", {"a": 1})], None),
-        ([PROMPT, called("StructuredOutput", {"a": 1}), came_back(failed=True)], None),
+        ([PROMPT, called("StructuredOutput", {"a": 1}), tool_result(failed=True)], None),
         (
-            [PROMPT, called("StructuredOutput", {"a": 1}), came_back()],
-            Answer(structured={"a": 1}),
+            [PROMPT, called("StructuredOutput", {"a": 1}), tool_result()],
+            StoredAnswer(structured={"a": 1}),
         ),
         (
-            [PROMPT, SAID, {**came_back("x"), "isSidechain": True}],
-            Answer(text="the end"),
+            [PROMPT, TEXT_MESSAGE, {**tool_result("x"), "isSidechain": True}],
+            StoredAnswer(text="the end"),
         ),
         ([{"type": "assistant", "message": None}], None),
         ([{"type": "assistant", "message": {"content": "hm", "stop_reason": "end_turn"}}],
-         Answer(text="hm")),
+         StoredAnswer(text="hm")),
         ([{"type": "assistant", "message": {"content": 3, "stop_reason": "end_turn"}}],
-         Answer(text="")),
+         StoredAnswer(text="")),
     ],
 )  # fmt: skip
 def test_an_answer_is_found_if_the_conversation_ends_with_one(
-    entries: list[dict[str, Any]], answer: Answer | None
+    entries: list[dict[str, Any]], answer: StoredAnswer | None
 ) -> None:
-    assert answer_in(entries) == answer
+    assert final_answer(entries) == answer
 
 
 def test_lines_that_are_known_or_broken_are_passed_over() -> None:
     lines = [{"uuid": "a", "type": "x"}, {"uuid": "b", "type": "x"}, {"type": "no id"}]
     data = b"\n".join(json.dumps(line).encode() for line in lines) + b'\n[1]\n{"uuid": "c", "ty'
 
-    assert list(new_lines(data, {"a"})) == lines[1:]
-    assert list(new_lines(data, {"a", "b", mark_of({"type": "no id"})})) == []
+    assert list(new_entries(data, {"a"})) == lines[1:]
+    assert list(new_entries(data, {"a", "b", entry_id({"type": "no id"})})) == []
 
 
 def test_parts_are_put_together_in_order_and_each_entry_once() -> None:
     a, b, c = ({"uuid": name} for name in "abc")
 
-    assert merged([[a, b], [b], [c, a]]) == [a, b, c]
+    assert merge_entries([[a, b], [b], [c, a]]) == [a, b, c]

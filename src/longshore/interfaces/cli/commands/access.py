@@ -10,35 +10,35 @@ from typing import Annotated
 
 import typer
 
-from longshore.core.keys import Scope
-from longshore.interfaces.cli.options import Here, command
+from longshore.core.api_keys import ApiScope
+from longshore.interfaces.cli.options import GlobalOptions, command
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the context.", show_default=False)]
 
 
-@command(("longshore keys list", "who can ask, and for what"), output=True, anywhere=True)
-def list_(here: Here) -> None:
+@command(("longshore keys list", "who can ask, and for what"), output=True, remote=True)
+def list_(options: GlobalOptions) -> None:
     """List the tenant's keys, the oldest first, revoked ones too; never the keys themselves."""
-    from longshore.interfaces.cli import keeping
+    from longshore.interfaces.cli.operations import keys
 
-    asyncio.run(keeping.list_(here))
+    asyncio.run(keys.list_(options))
 
 
 @command(
     ("longshore keys create ci --scope submit --scope read", "for a build server"),
     ("longshore keys create ann --scope admin", "may do everything"),
     output=True,
-    anywhere=True,
+    remote=True,
 )
 def create(
-    here: Here,
+    options: GlobalOptions,
     name: Annotated[
         str,
         typer.Argument(metavar="NAME", help="What it is called in histories.", show_default=False),
     ],
     *,
     scope: Annotated[
-        list[Scope],
+        list[ApiScope],
         typer.Option("--scope", help="What it allows; may be repeated.", show_default=False),
     ],
 ) -> None:
@@ -47,32 +47,30 @@ def create(
     read looks, submit gives work, operate cancels, resumes, reviews, replays and defines, admin
     does all of it, makes keys and pauses queues.
     """
-    from longshore.interfaces.cli import keeping
+    from longshore.interfaces.cli.operations import keys
 
-    asyncio.run(keeping.create(here, name, scope))
+    asyncio.run(keys.create(options, name, scope))
 
 
-@command(
-    ("longshore keys revoke key-1a2b3c", "at every server at once"), output=True, anywhere=True
-)
+@command(("longshore keys revoke key-1a2b3c", "at every server at once"), output=True, remote=True)
 def revoke(
-    here: Here,
+    options: GlobalOptions,
     key: Annotated[
         str, typer.Argument(metavar="ID", help="As the list names it.", show_default=False)
     ],
 ) -> None:
     """Let a key allow nothing any more, from this moment on."""
-    from longshore.interfaces.cli import keeping
+    from longshore.interfaces.cli.operations import keys
 
-    asyncio.run(keeping.revoke(here, key))
+    asyncio.run(keys.revoke(options, key))
 
 
 @command(("longshore contexts list", "the one in use has a star"), output=True)
-def contexts(here: Here) -> None:
+def contexts(options: GlobalOptions) -> None:
     """List the servers that are remembered."""
-    from longshore.interfaces.cli import remembering
+    from longshore.interfaces.cli.operations import contexts
 
-    remembering.list_(here)
+    contexts.list_(options)
 
 
 @command(
@@ -81,7 +79,7 @@ def contexts(here: Here) -> None:
     ("longshore contexts add here --server http://127.0.0.1:8421 --no-key", "this machine's own"),
 )
 def add(
-    here: Here,
+    options: GlobalOptions,
     name: _Name,
     *,
     server: Annotated[
@@ -107,9 +105,9 @@ def add(
     is kept in the file that the setting contexts_file names, for its owner alone. Nothing is kept
     unless the server knows the key.
     """
-    from longshore.interfaces.cli import remembering
+    from longshore.interfaces.cli.operations import contexts
 
-    remembering.add(here, name, server, with_key=key, insecure=insecure)
+    contexts.add(options, name, server, with_key=key, insecure=insecure)
 
 
 @command(
@@ -117,7 +115,7 @@ def add(
     ("longshore contexts use --none", "back to the folder of this machine"),
 )
 def use(
-    here: Here,
+    options: GlobalOptions,
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="Of the context.", show_default=False)
     ] = None,
@@ -127,14 +125,14 @@ def use(
     ] = False,
 ) -> None:
     """Choose which server commands ask, if neither an option nor a setting says otherwise."""
-    from longshore.interfaces.cli import remembering
+    from longshore.interfaces.cli.operations import contexts
 
-    remembering.use(here, name, none=none)
+    contexts.use(options, name, none=none)
 
 
 @command(("longshore contexts remove prod", "with its key"))
-def remove(here: Here, name: _Name) -> None:
+def remove(options: GlobalOptions, name: _Name) -> None:
     """Forget a server and its key. The key itself goes on working: `longshore keys revoke`."""
-    from longshore.interfaces.cli import remembering
+    from longshore.interfaces.cli.operations import contexts
 
-    remembering.remove(here, name)
+    contexts.remove(options, name)

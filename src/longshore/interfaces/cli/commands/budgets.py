@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from longshore.interfaces.cli.options import Here, command
+from longshore.interfaces.cli.options import GlobalOptions, command
 
 _Id = Annotated[
     str,
@@ -22,27 +22,27 @@ _Id = Annotated[
     ("longshore budget show today", "what agents may spend today, and have spent"),
     ("longshore budget show job-4f2", "of one job"),
     output=True,
-    anywhere=True,
+    remote=True,
 )
-def show(here: Here, id_: _Id) -> None:
+def show(options: GlobalOptions, id_: _Id) -> None:
     """Show what agents may spend on a job, on a task or today, and have spent.
 
     A task's budget is in its definition, a job's in the job file, a day's in the settings. Days
     begin at midnight UTC.
     """
-    from longshore.interfaces.cli import budgeting
+    from longshore.interfaces.cli.operations import budgets
 
-    asyncio.run(budgeting.show(here, id_))
+    asyncio.run(budgets.show(options, id_))
 
 
 @command(
     ("longshore budget add job-4f2_review --usd 5", "a task that is parked goes on where it was"),
     ("longshore budget add today --tokens 1000000", "for all of today's tasks"),
     output=True,
-    anywhere=True,
+    remote=True,
 )
 def add(
-    here: Here,
+    options: GlobalOptions,
     id_: _Id,
     *,
     usd: Annotated[
@@ -72,7 +72,7 @@ def add(
     Tasks that are parked for want of it go on where they were, in the same conversation.
     """
     from longshore.core.budgets import Budget
-    from longshore.interfaces.cli import budgeting
+    from longshore.interfaces.cli.operations import budgets
 
     more = Budget(usd=usd, tokens=tokens, minutes=minutes)
-    asyncio.run(budgeting.add(here, id_, more, request_id=request_id))
+    asyncio.run(budgets.add(options, id_, more, request_id=request_id))

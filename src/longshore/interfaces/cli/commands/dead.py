@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from longshore.core.error_categories import ErrorCategory
+from longshore.core.tasks.error_categories import ErrorCategory
 from longshore.interfaces.cli.commands.shared import Cursor, Limit
-from longshore.interfaces.cli.options import Here, command
+from longshore.interfaces.cli.options import GlobalOptions, command
 
 _Queue = Annotated[
     str | None, typer.Option("--queue", metavar="NAME", help="Only those of this queue.")
@@ -45,10 +45,10 @@ _Since = Annotated[
     ("longshore dead list --category network --since 2h", "what the network has done to us"),
     ("longshore dead list --queue mail -o json | jq .count", "for a monitor"),
     output=True,
-    anywhere=True,
+    remote=True,
 )
 def list_(
-    here: Here,
+    options: GlobalOptions,
     *,
     queue: _Queue = None,
     definition: _Definition = None,
@@ -64,20 +64,20 @@ def list_(
     replayed. A message is here when it was received too often and leads to no task; it stays until
     it is discarded.
     """
-    from longshore.interfaces.cli import dead_view
+    from longshore.interfaces.cli.operations import dead_letters
 
-    wish = dead_view.Wish(queue, definition, category, job, since)
-    asyncio.run(dead_view.list_(here, wish, limit, cursor))
+    wish = dead_letters.DeadLetterOptions(queue, definition, category, job, since)
+    asyncio.run(dead_letters.list_(options, wish, limit, cursor))
 
 
 @command(
     ("longshore dead show job-k3x_fetch", "a task: each attempt, and the last it printed"),
     ("longshore dead show msg-17", "a message: why nobody could act on it"),
     output=True,
-    anywhere=True,
+    remote=True,
 )
 def show(
-    here: Here,
+    options: GlobalOptions,
     letter: Annotated[
         str,
         typer.Argument(
@@ -88,9 +88,9 @@ def show(
     ],
 ) -> None:
     """Show one dead letter: why it died, each attempt with its error, the last lines it printed."""
-    from longshore.interfaces.cli import dead_view
+    from longshore.interfaces.cli.operations import dead_letters
 
-    asyncio.run(dead_view.show(here, letter))
+    asyncio.run(dead_letters.show(options, letter))
 
 
 @command(
@@ -98,10 +98,10 @@ def show(
     ("longshore dead replay --category network --since 1h", "says how many, and asks"),
     ("longshore dead replay --all --yes", "everything, without being asked"),
     output=True,
-    anywhere=True,
+    remote=True,
 )
 def replay(
-    here: Here,
+    options: GlobalOptions,
     letters: Annotated[
         list[str] | None,
         typer.Argument(
@@ -133,19 +133,19 @@ def replay(
 
     Exits with 1 if the answer was no, and with 4 if a task that was named has moved on.
     """
-    from longshore.interfaces.cli import dead_view, replaying
+    from longshore.interfaces.cli.operations import dead_letter_replay, dead_letters
 
-    wish = dead_view.Wish(queue, definition, category, job, since)
-    return replaying.replay(here, letters or [], wish, everything=everything, yes=yes)
+    wish = dead_letters.DeadLetterOptions(queue, definition, category, job, since)
+    return dead_letter_replay.replay(options, letters or [], wish, everything=everything, yes=yes)
 
 
 @command(
     ("longshore dead discard msg-17", "forget a message that leads nowhere"),
     output=True,
-    anywhere=True,
+    remote=True,
 )
 def discard(
-    here: Here,
+    options: GlobalOptions,
     letters: Annotated[
         list[str],
         typer.Argument(metavar="ID", help="Messages, as the list names them.", show_default=False),
@@ -156,6 +156,6 @@ def discard(
     An event of the queue keeps the reason and how the message began. A task is never forgotten: it
     is history, and stays in the list until it is replayed.
     """
-    from longshore.interfaces.cli import replaying
+    from longshore.interfaces.cli.operations import dead_letter_replay
 
-    asyncio.run(replaying.discard(here, letters))
+    asyncio.run(dead_letter_replay.discard(options, letters))

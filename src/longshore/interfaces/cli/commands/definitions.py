@@ -11,29 +11,29 @@ from typing import Annotated
 
 import typer
 
-from longshore.interfaces.cli.options import Here, command
+from longshore.interfaces.cli.options import GlobalOptions, command
 
 _Name = Annotated[
     str, typer.Argument(metavar="NAME", help="Of the definition.", show_default=False)
 ]
 
 
-@command(("longshore definitions list", "what jobs can name"), output=True, anywhere=True)
-def list_(here: Here) -> None:
+@command(("longshore definitions list", "what jobs can name"), output=True, remote=True)
+def list_(options: GlobalOptions) -> None:
     """List definitions, the newest version of each."""
-    from longshore.interfaces.cli import defining
+    from longshore.interfaces.cli.operations import definitions
 
-    asyncio.run(defining.list_(here))
+    asyncio.run(definitions.list_(options))
 
 
 @command(
     ("longshore definitions show resize", "as it could be written into a file"),
     ("longshore definitions show resize --version 2", "as an old job was started with"),
     output=True,
-    anywhere=True,
+    remote=True,
 )
 def show(
-    here: Here,
+    options: GlobalOptions,
     name: _Name,
     *,
     version: Annotated[
@@ -44,19 +44,19 @@ def show(
     ] = None,
 ) -> None:
     """Show one definition, as YAML that `definitions apply` takes back."""
-    from longshore.interfaces.cli import defining
+    from longshore.interfaces.cli.operations import definitions
 
-    asyncio.run(defining.show(here, name, version))
+    asyncio.run(definitions.show(options, name, version))
 
 
 @command(
     ("longshore definitions apply definitions/", "every file of a folder"),
     ("longshore definitions apply resize.yaml --check", "say what is wrong and store nothing"),
     output=True,
-    anywhere=True,
+    remote=True,
 )
 def apply(
-    here: Here,
+    options: GlobalOptions,
     files: Annotated[
         list[Path],
         typer.Argument(metavar="FILE", help="YAML or JSON files, or folders.", show_default=False),
@@ -71,24 +71,24 @@ def apply(
     All files are read before anything is stored, and everything that is wrong is told together.
     Jobs that run keep the version that they were started with.
     """
-    from longshore.interfaces.cli import defining
+    from longshore.interfaces.cli.operations import definitions
 
-    asyncio.run(defining.apply(here, files, check=check))
+    asyncio.run(definitions.apply(options, files, check=check))
 
 
-@command(("longshore definitions delete resize", "running jobs keep it"), anywhere=True)
-def delete(here: Here, name: _Name) -> None:
+@command(("longshore definitions delete resize", "running jobs keep it"), remote=True)
+def delete(options: GlobalOptions, name: _Name) -> None:
     """Let no new job name a definition; jobs that run go on with theirs."""
-    from longshore.interfaces.cli import defining
+    from longshore.interfaces.cli.operations import definitions
 
-    asyncio.run(defining.delete(here, name))
+    asyncio.run(definitions.delete(options, name))
 
 
 @command(
     ("longshore definitions schema > definition.schema.json", "so that an editor completes them"),
 )
-def schema(here: Here) -> None:
+def schema(options: GlobalOptions) -> None:
     """Print the JSON Schema of definition files."""
-    from longshore.interfaces.cli import defining
+    from longshore.interfaces.cli.operations import definitions
 
-    defining.schema(here)
+    definitions.print_schema(options)

@@ -10,29 +10,29 @@ from typing import Annotated
 
 import typer
 
-from longshore.interfaces.cli.options import Here, command
+from longshore.interfaces.cli.options import GlobalOptions, command
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the queue.", show_default=False)]
 
 
-@command(("longshore queues list", "which are paused, by whom and why"), output=True, anywhere=True)
-def list_(here: Here) -> None:
+@command(("longshore queues list", "which are paused, by whom and why"), output=True, remote=True)
+def list_(options: GlobalOptions) -> None:
     """List the queues that are paused, and those that are held.
 
     A queue is held for a while when the model's API asks to be left alone; that ends by itself.
     """
-    from longshore.interfaces.cli import queueing
+    from longshore.interfaces.cli.operations import queues
 
-    asyncio.run(queueing.list_(here))
+    asyncio.run(queues.list_(options))
 
 
 @command(
     ("longshore queues pause mail --reason 'the server is down'", "what runs goes on"),
     output=True,
-    anywhere=True,
+    remote=True,
 )
 def pause(
-    here: Here,
+    options: GlobalOptions,
     name: _Name,
     *,
     reason: Annotated[
@@ -44,19 +44,19 @@ def pause(
 
     One that is paused already stays as it is, and its own reason is shown.
     """
-    from longshore.interfaces.cli import queueing
+    from longshore.interfaces.cli.operations import queues
 
-    asyncio.run(queueing.pause(here, name, reason=reason))
+    asyncio.run(queues.pause(options, name, reason=reason))
 
 
 @command(
-    ("longshore queues resume mail", "workers take its tasks at once"), output=True, anywhere=True
+    ("longshore queues resume mail", "workers take its tasks at once"), output=True, remote=True
 )
-def resume(here: Here, name: _Name) -> None:
+def resume(options: GlobalOptions, name: _Name) -> None:
     """Let the tasks of a queue begin again.
 
     Ends a hold, too. Exits with 4 if it was neither paused nor held.
     """
-    from longshore.interfaces.cli import queueing
+    from longshore.interfaces.cli.operations import queues
 
-    asyncio.run(queueing.resume(here, name))
+    asyncio.run(queues.resume(options, name))

@@ -94,10 +94,10 @@ LogFormat = Annotated[
         show_default=False,
     ),
 ]
-Lifeline = Annotated[
+SupervisorFd = Annotated[
     int | None,
     typer.Option(
-        "--lifeline",
+        "--supervisor-fd",
         metavar="N",
         min=3,
         help="For the supervisor: the descriptor whose end stops this worker.",

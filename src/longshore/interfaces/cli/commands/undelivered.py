@@ -11,19 +11,19 @@ from typing import Annotated
 import typer
 
 from longshore.interfaces.cli.commands.shared import Cursor, Limit
-from longshore.interfaces.cli.options import Here, command
+from longshore.interfaces.cli.options import GlobalOptions, command
 
 
 @command(("longshore undelivered list", "what the bus or a reader gave up on"), output=True)
-def list_(here: Here, *, limit: Limit = 50, cursor: Cursor = None) -> None:
+def list_(options: GlobalOptions, *, limit: Limit = 50, cursor: Cursor = None) -> None:
     """List events on AWS that did not get to who should hear of them, the oldest first.
 
     The bus gives up after some tries, and a queue after some receives. What they gave up on is kept
     in the bucket until it is replayed.
     """
-    from longshore.interfaces.cli import undelivering
+    from longshore.interfaces.cli.operations import undelivered
 
-    asyncio.run(undelivering.list_(here, limit=limit, cursor=cursor))
+    asyncio.run(undelivered.list_(options, limit=limit, cursor=cursor))
 
 
 @command(
@@ -32,7 +32,7 @@ def list_(here: Here, *, limit: Limit = 50, cursor: Cursor = None) -> None:
     output=True,
 )
 def replay(
-    here: Here,
+    options: GlobalOptions,
     ids: Annotated[
         list[str] | None,
         typer.Argument(metavar="ID...", help="As `undelivered list` shows.", show_default=False),
@@ -45,6 +45,6 @@ def replay(
     Whoever listens hears of them again, also who has heard before: that harms nobody. One that the
     bus takes is forgotten here; the others stay, and the command exits with 1.
     """
-    from longshore.interfaces.cli import undelivering
+    from longshore.interfaces.cli.operations import undelivered
 
-    return asyncio.run(undelivering.replay(here, ids or [], everything=everything))
+    return asyncio.run(undelivered.replay(options, ids or [], everything=everything))

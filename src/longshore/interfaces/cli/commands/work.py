@@ -15,14 +15,14 @@ from longshore.interfaces.cli.commands.shared import (
     App,
     Concurrency,
     JobFile,
-    Lifeline,
     LogFile,
     LogFormat,
     Processes,
     Queues,
     RecycleAt,
+    SupervisorFd,
 )
-from longshore.interfaces.cli.options import Here, command, duration
+from longshore.interfaces.cli.options import GlobalOptions, command, parse_duration_option
 
 _RequestId = Annotated[
     str | None,
@@ -42,7 +42,7 @@ _RequestId = Annotated[
     interspersed=False,
 )
 def run(
-    here: Here,
+    options: GlobalOptions,
     argv: Annotated[
         list[str],
         typer.Argument(metavar="COMMAND", help="What to run.", show_default=False),
@@ -53,7 +53,7 @@ def run(
         typer.Option(
             "--timeout",
             metavar="TIME",
-            parser=duration,
+            parser=parse_duration_option,
             help="Time it may take, like 90s or 1h. [default: no limit]",
             show_default=False,
         ),
@@ -87,9 +87,9 @@ def run(
     Exits with the command's own code; with 128 + n if signal n ended it, with 124 if its time was
     up, with 127 if there is no such command.
     """
-    from longshore.interfaces.cli import running
+    from longshore.interfaces.cli.operations import run
 
-    wanted = running.Wanted(
+    wanted = run.RunRequest(
         argv=tuple(argv),
         timeout=timeout,
         name=name,
@@ -97,7 +97,7 @@ def run(
         queue=queue,
         request_id=request_id,
     )
-    return asyncio.run(running.run(here, wanted))
+    return asyncio.run(run.run(options, wanted))
 
 
 @command(
@@ -105,10 +105,10 @@ def run(
     ("longshore submit job.yaml --wait", "work on it here until it has ended"),
     ("generate-job | longshore submit - -o json", "from another program"),
     output=True,
-    anywhere=True,
+    remote=True,
 )
 def submit(
-    here: Here,
+    options: GlobalOptions,
     file: JobFile,
     *,
     request_id: _RequestId = None,
@@ -140,9 +140,9 @@ def submit(
 
     With --wait it exits with 1 if the job failed.
     """
-    from longshore.interfaces.cli import submitting
+    from longshore.interfaces.cli.operations import submit
 
-    return asyncio.run(submitting.submit(here, file, request_id=request_id, wait=wait))
+    return asyncio.run(submit.submit(options, file, request_id=request_id, wait=wait))
 
 
 @command(
@@ -153,7 +153,7 @@ def submit(
     ("longshore worker --processes 3 --recycle-at 03:30", "three, fresh ones each night"),
 )
 def worker(
-    here: Here,
+    options: GlobalOptions,
     *,
     queue: Queues = None,
     concurrency: Concurrency = None,
@@ -165,7 +165,7 @@ def worker(
     recycle_at: RecycleAt = None,
     log_file: LogFile = None,
     log_format: LogFormat = None,
-    lifeline: Lifeline = None,
+    supervisor_fd: SupervisorFd = None,
 ) -> int:
     """Work on tasks until stopped.
 
@@ -176,9 +176,9 @@ def worker(
     one that has grown too large is replaced, and all of them on SIGHUP. The old one finishes what
     it has while the new one begins. It exits with 1 if workers keep ending soon after they began.
     """
-    from longshore.interfaces.cli import working
+    from longshore.interfaces.cli.operations import worker
 
-    asked = working.Asked(
+    asked = worker.WorkerOptions(
         queues=tuple(queue) if queue else None,
         concurrency=concurrency,
         app=tuple(app) if app else None,
@@ -187,6 +187,6 @@ def worker(
         recycle_at=recycle_at,
         log_file=log_file,
         log_format=log_format,
-        lifeline=lifeline,
+        supervisor_fd=supervisor_fd,
     )
-    return working.work(here, asked)
+    return worker.run_worker(options, asked)

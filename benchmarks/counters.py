@@ -1,0 +1,150 @@
+"""Counting what passes through the ports: rows and bytes, read and written, on any backend.
+
+A row's size is that of its text in SQLite's tables. A task's spec is written once and read with
+each read, so it counts with every read and with the first write only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from longshore.adapters.shared import codec
+from longshore.core.events.codec import properties_of
+from longshore.core.events.event import Event
+from longshore.core.messages import message_body
+from longshore.core.tasks.changes import Effect, Enqueue
+from longshore.core.tasks.rows import JobRow, TaskRow
+from longshore.ports.backend import Backend
+from longshore.ports.ledger import AnyChange
+
+
+@dataclass(slots=True)
+class Counts:
+    """Rows, and the bytes in them."""
+
+    rows_read: int = 0
+    rows_written: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+    def count_read(self, size: int) -> None:
+        """One row was read."""
+        self.rows_read += 1
+        self.bytes_read += size
+
+    def count_write(self, size: int) -> None:
+        """One row was written."""
+        self.rows_written += 1
+        self.bytes_written += size
+
+    def per_operation(self, operations: int) -> dict[str, float]:
+        """By name, for one operation."""
+        return {one.name: getattr(self, one.name) / operations for one in fields(self)}
+
+
+def counted(backend: Backend, counts: Counts) -> Backend:
+    """The same backend; what is done through this one is counted."""
+    return replace(
+        backend,
+        ledger=_Ledger(backend.ledger, counts),
+        bus=_Bus(backend.bus, counts),
+        blobs=_Blobs(backend.blobs, counts),
+        queue=_Queue(backend.queue, counts),
+    )
+
+
+class _Port:
+    """Hands everything on. What nobody here knows how to count is refused, not passed over."""
+
+    uncounted: tuple[str, ...] = ()
+
+    def __init__(self, port: Any, counts: Counts) -> None:
+        self._port = port
+        self._counts = counts
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.uncounted:
+            return getattr(self._port, name)
+        message = f"{name} is not counted"
+        raise NotImplementedError(message)
+
+
+class _Ledger(_Port):
+    uncounted = ("epoch", "atomic")
+
+    async def get_task(self, task_id: str) -> TaskRow | None:
+        return next(iter(await self.get_tasks([task_id])), None)
+
+    async def get_tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
+        found: list[TaskRow] = await self._port.get_tasks(task_ids)
+        for row in found:
+            self._counts.count_read(_size(row, whole=True))
+        return found
+
+    async def get_job(self, job_id: str) -> JobRow | None:
+        found: JobRow | None = await self._port.get_job(job_id)
+        if found is not None:
+            self._counts.count_read(_size(found, whole=True))
+        return found
+
+    async def task_states(self, job_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = await self._port.task_states(job_id)
+        for key, state in found.items():
+            self._counts.count_read(len(job_id) + 1 + len(key) + len(state))
+        return found
+
+    async def commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
+        left: tuple[Effect, ...] = await self._port.commit(*changes)
+        for change in changes:
+            self._counts.count_write(_size(change.row, whole=not change.expected_version))
+            for event in change.events:
+                self._counts.count_write(_event_size(event))
+            for effect in change.effects:
+                if isinstance(effect, Enqueue) and effect not in left:
+                    self._counts.count_write(len(message_body(effect.task_id)))
+        return left
+
+
+class _Queue(_Port):
+    async def send(self, messages: Sequence[Any]) -> Any:
+        unsent = await self._port.send(messages)
+        for message in messages:
+            self._counts.count_write(len(message.body))
+        return unsent
+
+
+class _Bus(_Port):
+    async def receive(self, consumer: str, **options: Any) -> Any:
+        delivery = await self._port.receive(consumer, **options)
+        for event in delivery.events if delivery else ():
+            self._counts.count_read(_event_size(event))
+        return delivery
+
+    async def acknowledge(self, consumer: str, receipt: str) -> None:
+        await self._port.acknowledge(consumer, receipt)
+        self._counts.count_write(len(consumer) + len(receipt))
+
+
+class _Blobs(_Port):
+    async def get(self, key: str) -> bytes:
+        data: bytes = await self._port.get(key)
+        self._counts.count_read(len(data))
+        return data
+
+    async def put(self, key: str, data: bytes | AsyncIterator[bytes]) -> int:
+        size: int = await self._port.put(key, data)
+        self._counts.count_write(size)
+        return size
+
+
+def _size(row: TaskRow | JobRow, *, whole: bool) -> int:
+    if isinstance(row, JobRow):
+        return len(codec.to_json(row))
+    spec: Callable[..., str] = codec.spec_to_json
+    return len(codec.body_to_json(row)) + (len(spec(row.spec)) if whole else 0)
+
+
+def _event_size(event: Event) -> int:
+    return len(codec.to_json(properties_of(event)))

@@ -1,0 +1,133 @@
+"""Trying to deliver an alert, a few times and not for long.
+
+A health check waits for its alerts, so the time for all tries of one is bounded, whatever a server
+asks for: a ``Retry-After`` beyond it is handed on to the caller. What goes wrong is told in our
+words alone. The texts of libraries quote addresses and headers, and those are secrets here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import tenacity
+
+from longshore.errors import AlertFailed
+from longshore.ports.clock import Clock
+
+DELIVERY_TIMEOUT = timedelta(seconds=20)
+"""How long delivering one alert may take, with all its tries."""
+
+# What an alert tells an operator to run; a test compares them with ``services.remedies``.
+LIST_DEAD_LETTERS_COMMAND = "longshore dead list"
+LIST_PARKED_TASKS_COMMAND = "longshore tasks --state parked"
+ADD_BUDGET_COMMAND = "longshore budget add ID --usd N"
+
+_MAX_TRIES = 4
+_MAX_TRY = timedelta(seconds=5)
+_MIN_TRY_S = 0.1
+_FIRST_PAUSE_S = 0.5
+_MAX_PAUSE_S = 4.0
+_MAX_RETRY_AFTER_S = 3600
+_TOO_MANY = 429
+_RETRYABLE_STATUSES = frozenset({408, 425, _TOO_MANY})
+_SERVER_ERRORS = range(500, 600)
+_REDIRECTS = range(300, 400)
+
+DeliveryCall = Callable[[float], Awaitable[None]]
+"""One try that may take so many seconds. Raises NotAccepted."""
+
+
+class DeliveryFailed(Exception):
+    """One try did not succeed; ``retryable``: another might."""
+
+    def __init__(
+        self, reason: str, *, retryable: bool, retry_after: timedelta | None = None
+    ) -> None:
+        self.reason = reason
+        self.retryable = retryable
+        self.retry_after = retry_after
+        super().__init__(reason)
+
+
+def failure_from_status(
+    status: int, retry_after: str | None, error_code: str = ""
+) -> DeliveryFailed:
+    """What an answer with this status means; ``said`` is the server's own word if it is safe."""
+    if status in _REDIRECTS:
+        # Whoever can redirect us would be handed what we send, and our credentials.
+        return DeliveryFailed(f"it redirects ({status}), which is not followed", retryable=False)
+    reason = f"it answered {error_code} ({status})" if error_code else f"it answered {status}"
+    may_pass = status in _RETRYABLE_STATUSES or status in _SERVER_ERRORS
+    wanted = _parse_retry_after(retry_after) if may_pass else None
+    return DeliveryFailed(reason, retryable=may_pass, retry_after=wanted)
+
+
+def _parse_retry_after(retry_after: str | None) -> timedelta | None:
+    """The wait that was asked for, bounded; the form with a date is as good as none."""
+    text = (retry_after or "").strip()
+    # The first digits of a number too long to convert are enough to see that it is too long.
+    if not (text.isascii() and text.isdigit()):
+        return None
+    return timedelta(seconds=min(int(text[:9]), _MAX_RETRY_AFTER_S))
+
+
+class AlertDelivery:
+    """The tries of one channel."""
+
+    def __init__(
+        self, channel: str, clock: Clock, *, timeout: timedelta = DELIVERY_TIMEOUT
+    ) -> None:
+        self._channel = channel
+        self._clock = clock
+        self._timeout = timeout
+
+    async def deliver(self, call: DeliveryCall) -> None:
+        """Call until it succeeds, or no try is left, or no time.
+
+        Raises:
+            AlertFailed: it did not succeed.
+        """
+        deadline = self._clock.elapsed() + self._timeout
+
+        def enough(state: tenacity.RetryCallState) -> bool:
+            next_try = self._clock.elapsed() + timedelta(seconds=state.upcoming_sleep)
+            return state.attempt_number >= _MAX_TRIES or next_try >= deadline
+
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(_is_retryable),
+            stop=enough,
+            wait=_pause,
+            sleep=self._sleep,
+            reraise=True,
+        )
+        try:
+            await retrying(self._try_once, call, deadline)
+        except DeliveryFailed as error:
+            raise AlertFailed(self._channel, error.reason, error.retry_after) from None
+
+    async def _try_once(self, call: DeliveryCall, deadline: timedelta) -> None:
+        left = min(_MAX_TRY, deadline - self._clock.elapsed()).total_seconds()
+        left = max(left, _MIN_TRY_S)
+        try:
+            # The loop's own clock: what is waited for here is a socket.
+            async with asyncio.timeout(left):
+                await call(left)
+        except TimeoutError:
+            raise DeliveryFailed("it did not answer in time", retryable=True) from None
+
+    async def _sleep(self, seconds: float) -> None:
+        await self._clock.sleep(timedelta(seconds=seconds))
+
+
+def _is_retryable(error: BaseException) -> bool:
+    return isinstance(error, DeliveryFailed) and error.retryable
+
+
+def _pause(state: tenacity.RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    if isinstance(error, DeliveryFailed) and error.retry_after is not None:
+        return error.retry_after.total_seconds()
+    doubled: float = _FIRST_PAUSE_S * 2 ** (state.attempt_number - 1)
+    return min(doubled, _MAX_PAUSE_S)

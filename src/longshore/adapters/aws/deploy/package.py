@@ -1,0 +1,174 @@
+"""The zip that all functions run: Longshore and its locked dependencies, the same bytes each time.
+
+What differs from build to build is left out or fixed: order, times, modes, byte code, notes of the
+installer. So the zip can be named by its hash, and what has not changed is not sent again.
+
+For AWS, the dependencies are those of ``function-requirements.txt``, by their hashes, as built for
+the runtime and not for this machine. For something that stands in for AWS they are taken as they
+are installed here: it runs functions on this machine, with this Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, version
+from pathlib import Path
+from typing import Final
+
+from longshore.errors import ConfigurationError
+
+REQUIREMENTS: Final = Path(__file__).with_name("function-requirements.txt")
+AWS_SERVICES: Final = ("dynamodb", "events", "s3", "sqs", "ssm", "sts")
+"""Those that functions call. botocore describes some hundred more, three quarters of the zip."""
+
+_PACKAGE: Final = Path(__file__).parents[3]
+_ZIP_EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip knows
+_FILE_MODE: Final = 0o100644 << 16
+_ZIP_UNIX: Final = 3
+# Folders and files of which functions need nothing.
+_EXCLUDED: Final = {"__pycache__", "tests", "bin"}
+_INSTALLER_FILES: Final = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", ".lock"}
+_EXCLUDED_SUBPACKAGES: Final = {"audit", "testing"}
+_PINNED = re.compile(r"^([a-z0-9][a-z0-9._-]*)==([^ \\;]+)", re.MULTILINE)
+_PLATFORMS: Final = {"x86_64": "x86_64", "arm64": "aarch64"}
+# That of Lambda's runtimes from 3.12 on, Amazon Linux 2023, is 2.34.
+_GLIBC: Final = ("2_28", "2_17")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LambdaRuntime:
+    """What functions run on."""
+
+    python: str  # such as 3.13
+    architecture: str  # as Lambda says it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionPackage:
+    """A zip that was built."""
+
+    data: bytes
+    sha256: str
+
+    @property
+    def key(self) -> str:
+        """Where it is kept in the bucket."""
+        return f"functions/{self.sha256}.zip"
+
+
+def build_package(runtime: LambdaRuntime | None) -> FunctionPackage:
+    """The zip for a runtime; None: for this machine.
+
+    Raises:
+        ConfigurationError: a dependency is not to be had.
+    """
+    with tempfile.TemporaryDirectory(prefix="longshore-deploy-") as folder:
+        if runtime is None:
+            files = dict(_installed_files())
+        else:
+            _install(Path(folder), runtime)
+            files = dict(_files_below(Path(folder)))
+        files |= dict(_own_files())
+        note = f"Metadata-Version: 2.1\nName: longshore\nVersion: {version('longshore')}\n"
+        return _build_zip(files, {f"longshore-{version('longshore')}.dist-info/METADATA": note})
+
+
+def _build_zip(files: dict[str, Path], texts: dict[str, str]) -> FunctionPackage:
+    with tempfile.TemporaryFile() as file:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as target:
+            for name in sorted({*files, *texts}):
+                entry = zipfile.ZipInfo(name, _ZIP_EPOCH)
+                entry.create_system = _ZIP_UNIX
+                entry.external_attr = _FILE_MODE
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                data = texts[name].encode() if name in texts else files[name].read_bytes()
+                target.writestr(entry, data)
+        file.seek(0)
+        data = file.read()
+    return FunctionPackage(data=data, sha256=hashlib.sha256(data).hexdigest())
+
+
+def _own_files() -> Iterator[tuple[str, Path]]:
+    for name, path in _files_below(_PACKAGE):
+        if name.partition("/")[0] not in _EXCLUDED_SUBPACKAGES:
+            yield f"{_PACKAGE.name}/{name}", path
+
+
+def _files_below(folder: Path) -> Iterator[tuple[str, Path]]:
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and _is_needed(name):
+            yield name, path
+
+
+def _is_needed(name: str) -> bool:
+    parts = name.split("/")
+    if _EXCLUDED & set(parts) or parts[-1] in _INSTALLER_FILES or name.endswith(".pyc"):
+        return False
+    if parts[:2] == ["botocore", "data"] and len(parts) > 3:
+        return parts[2] in AWS_SERVICES
+    return True
+
+
+def _installed_files() -> Iterator[tuple[str, Path]]:
+    missing = []
+    for name, _ in locked_versions():
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:
+            missing.append(name)
+        else:
+            yield from _distribution_files(found)
+    if missing:
+        wanted = "pip install 'longshore[aws,slack]'"
+        raise ConfigurationError([f"{', '.join(missing)} not installed here: {wanted}"])
+
+
+def _distribution_files(installed: Distribution) -> Iterator[tuple[str, Path]]:
+    for file in installed.files or ():
+        # Scripts lie outside, as ../../../bin/name.
+        if not file.as_posix().startswith("..") and _is_needed(file.as_posix()):
+            yield file.as_posix(), Path(str(installed.locate_file(file)))
+
+
+def locked_versions() -> list[tuple[str, str]]:
+    """The dependencies of functions, and the version of each."""
+    return _PINNED.findall(REQUIREMENTS.read_text(encoding="utf-8"))
+
+
+def _install(folder: Path, runtime: LambdaRuntime) -> None:
+    command = install_command(folder, runtime)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        told = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        reason = next((line for line in told if "ERROR" in line or "error" in line), told[-1:])
+        problem = f"the functions' dependencies cannot be had for {runtime.python}: {reason}"
+        raise ConfigurationError([problem])
+
+
+def install_command(folder: Path, runtime: LambdaRuntime, uv: str | None = None) -> list[str]:
+    """How the dependencies for a runtime are brought: by uv where it is, which is faster.
+
+    Both bring the same files, for the hashes say which.
+    """
+    machine = _PLATFORMS[runtime.architecture]
+    common = ["--quiet", "--target", str(folder), "--no-deps", "--require-hashes"]
+    common += ["--only-binary", ":all:", "--python-version", runtime.python]
+    uv = uv or shutil.which("uv", path=f"{Path(sys.executable).parent}") or shutil.which("uv")
+    if uv:
+        platform = f"{machine}-manylinux_{_GLIBC[0]}"
+        common += ["--python-platform", platform, "--link-mode", "copy"]
+        return [uv, "pip", "install", *common, "-r", str(REQUIREMENTS)]
+    common += ["--no-compile", "--implementation", "cp"]
+    for glibc in _GLIBC:
+        common += ["--platform", f"manylinux_{glibc}_{machine}"]
+    common += ["--platform", f"manylinux2014_{machine}"]
+    return [sys.executable, "-m", "pip", "install", *common, "-r", str(REQUIREMENTS)]

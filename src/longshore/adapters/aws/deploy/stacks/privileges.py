@@ -1,0 +1,298 @@
+"""Who may do what: one table, of which the templates' policies and a page of the docs are made.
+
+Each row is what the code really calls, and nothing else: a test runs everything on a stand-in that
+denies what a policy does not allow, notes each call, and compares both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
+from longshore.adapters.aws.deploy.stacks.template import Json, arn, import_value, statement, sub
+from longshore.adapters.aws.events.index_ranges import ALL_INDEXES, DEFAULT_INDEXES
+from longshore.adapters.aws.table_schemas import (
+    EVENT_INDEXES,
+    LISTING_INDEX,
+    NAME_INDEX,
+    STATE_INDEX,
+)
+from longshore.core.tasks.states import Priority
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What may be done, and with what."""
+
+    resource: str  # a key of PLACES
+    actions: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class IamResource:
+    """Something that can be acted on."""
+
+    label: str  # for a person; {stage} and so on as in the names themselves
+    arns: Callable[[StageConfig], list[Any]]
+
+
+def _table(name: str) -> IamResource:
+    return IamResource(
+        f"table `{name}`", lambda config: [import_value(config.stage, f"{name}-table")]
+    )
+
+
+def _indexes(table: str, *indexes: str) -> IamResource:
+    def arns(config: StageConfig) -> list[Any]:
+        whole = import_value(config.stage, f"{table}-table")
+        return [sub(f"${{Table}}/index/{index}", Table=whole) for index in indexes]
+
+    return IamResource(f"indexes of `{table}`: {', '.join(indexes)}", arns)
+
+
+def _event_indexes(config: StageConfig) -> list[Any]:
+    """Those that are filled: no other is ever asked."""
+    filled = ALL_INDEXES if config.settings.get("aws.event_indexes") == "all" else DEFAULT_INDEXES
+    return _indexes("events", *(EVENT_INDEXES[number - 1] for number in sorted(filled))).arns(
+        config
+    )
+
+
+def _blobs(prefix: str) -> IamResource:
+    def arns(config: StageConfig) -> list[Any]:
+        bucket = import_value(config.stage, "bucket")
+        return [sub(f"arn:${{AWS::Partition}}:s3:::${{Bucket}}/{prefix}*", Bucket=bucket)]
+
+    return IamResource(f"blobs `{prefix}*`", arns)
+
+
+def _bucket(config: StageConfig) -> list[Any]:
+    bucket = import_value(config.stage, "bucket")
+    return [sub("arn:${AWS::Partition}:s3:::${Bucket}", Bucket=bucket)]
+
+
+def _queues(config: StageConfig) -> list[Any]:
+    names = config.names
+    return [
+        arn("sqs", names.queue(queue, priority)) for queue in config.queues for priority in Priority
+    ]
+
+
+def _dead_letter_queues(config: StageConfig) -> list[Any]:
+    names = config.names
+    return [
+        arn("sqs", names.dead_letter_queue(queue, priority))
+        for queue in config.queues
+        for priority in Priority
+    ]
+
+
+def _consumer(name: str) -> IamResource:
+    return IamResource(
+        f"queue `{name}-events`", lambda config: [arn("sqs", config.names.consumer(name))]
+    )
+
+
+RESOURCES: Final[dict[str, IamResource]] = {
+    "ledger": _table("ledger"),
+    "ledger stream": IamResource(
+        "stream of `ledger`", lambda config: [import_value(config.stage, "ledger-stream")]
+    ),
+    "listings": _indexes("ledger", LISTING_INDEX, NAME_INDEX, STATE_INDEX),
+    "open rows": _indexes("ledger", STATE_INDEX),
+    "events": _table("events"),
+    "event indexes": IamResource("indexes of `events` that are filled", _event_indexes),
+    "output": _table("output"),
+    "config": _table("config"),
+    "bus": IamResource("bus", lambda config: [import_value(config.stage, "bus")]),
+    "queues": IamResource("every queue and priority", _queues),
+    "dead letters": IamResource("their dead-letter queues", _dead_letter_queues),
+    # AWS knows no narrower resource for listing queues.
+    "queue names": IamResource("`*`: AWS knows no narrower", lambda _: ["*"]),
+    "streams": IamResource(
+        "streams of `ledger`",
+        lambda config: [sub("${Table}/stream/*", Table=import_value(config.stage, "ledger-table"))],
+    ),
+    "dispatcher-events": _consumer("dispatcher"),
+    "history-events": _consumer("history"),
+    "undelivered-events": _consumer("undelivered"),
+    "bucket": IamResource("bucket", _bucket),
+    "documents": _blobs("jobs/"),
+    "files": _blobs("task/logs/"),
+    "large events": _blobs("events/"),
+    "lost messages": _blobs("dead/"),
+    "alert records": _blobs("health/"),
+    "undelivered": _blobs("undelivered/"),
+    "secrets": IamResource(
+        "SSM parameters below `/longshore/{stage}/`",
+        # What is asked for ends with a slash, and so does what AWS takes it for.
+        lambda config: [arn("ssm", f"parameter/longshore/{config.stage}/*")],
+    ),
+}
+
+_GET, _GET_MANY, _QUERY = "dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:Query"
+_PUT, _UPDATE = "dynamodb:PutItem", "dynamodb:UpdateItem"
+_GET_OBJECT, _PUT_OBJECT, _DELETE_OBJECT = "s3:GetObject", "s3:PutObject", "s3:DeleteObject"
+# What is large goes in parts: taken back if they are not joined, and looked at if nobody knows.
+_PUT_LARGE_OBJECT = (_PUT_OBJECT, _GET_OBJECT, "s3:AbortMultipartUpload")
+_URL, _SEND, _RECEIVE = "sqs:GetQueueUrl", "sqs:SendMessage", "sqs:ReceiveMessage"
+_REMOVE, _HIDE, _COUNT = (
+    "sqs:DeleteMessage",
+    "sqs:ChangeMessageVisibility",
+    "sqs:GetQueueAttributes",
+)
+_PUT_EVENTS = "events:PutEvents"
+
+
+def _event_source_grant(queue: str) -> Grant:
+    return Grant(queue, (_RECEIVE, _REMOVE, _COUNT), EVENT_SOURCE_REASON)
+
+
+EVENT_SOURCE_REASON: Final = "Lambda takes messages for it"
+"""Why a function may read a queue or a stream that it never reads itself."""
+_SECRETS = Grant("secrets", ("ssm:GetParametersByPath",), "settings that are secret")
+_ENQUEUE = Grant("queues", (_URL, _SEND), "rings for what is due")
+# Without it, S3 does not tell a blob that is not there from one that is forbidden.
+_BLOB_EXISTENCE = Grant("bucket", ("s3:ListBucket",), "is told that a blob is not there")
+_ROWS = Grant("ledger", (_GET, _GET_MANY, _QUERY, _UPDATE), "decides from rows, changes them")
+_OPEN_ROWS = Grant("open rows", (_QUERY,), "finds what is open, or failed")
+_LARGE_EVENTS = Grant("large events", _PUT_LARGE_OBJECT, "events of very large jobs")
+_APPEND_EVENTS = (
+    Grant("config", (_GET, _UPDATE), "numbers events of what has no row"),
+    Grant("events", (_PUT,), "keeps them"),
+    Grant("bus", (_PUT_EVENTS,), "tells them"),
+)
+_READ_DEAD_LETTERS = (
+    Grant("queue names", ("sqs:ListQueues",), "finds dead-letter queues"),
+    Grant(
+        "dead letters",
+        (_COUNT, _URL, _RECEIVE, _HIDE),
+        "looks whether there are any, and at them",
+    ),
+)
+_ALERT_RECORDS = Grant(
+    "alert records", (_GET_OBJECT, _PUT_OBJECT, _DELETE_OBJECT), "tells people each problem once"
+)
+
+_DISPATCHER = (
+    _ROWS,
+    _ENQUEUE,
+    Grant("documents", (_GET_OBJECT,), "graphs of jobs"),
+    _LARGE_EVENTS,
+    _BLOB_EXISTENCE,
+)
+_SWEEPER = (
+    Grant("ledger", _ROWS.actions, "reads rows, and changes those that are overdue"),
+    _OPEN_ROWS,
+    _ENQUEUE,
+    *_READ_DEAD_LETTERS,
+    Grant("dead letters", (_REMOVE,), "removes those of tasks that ended"),
+    Grant("config", (_GET, _UPDATE), "definitions; wakes a worker"),
+    Grant("documents", _PUT_LARGE_OBJECT, "finishes what was begun"),
+    _LARGE_EVENTS,
+    _BLOB_EXISTENCE,
+)
+_HEALTH_CHECK = (
+    Grant("ledger", (_GET, _GET_MANY), "rows of what runs"),
+    _OPEN_ROWS,
+    *_APPEND_EVENTS,
+    *_READ_DEAD_LETTERS,
+    _ALERT_RECORDS,
+    _BLOB_EXISTENCE,
+)
+_API = (
+    _ROWS,
+    Grant("listings", (_QUERY,), "lists jobs and tasks"),
+    _ENQUEUE,
+    Grant("config", (_GET, _PUT, _QUERY, _UPDATE), "definitions, keys, pauses"),
+    Grant("events", (_PUT, _QUERY), "histories, and events of what has no row"),
+    Grant("event indexes", (_QUERY,), "histories"),
+    Grant("bus", (_PUT_EVENTS,), "tells events of what has no row"),
+    Grant("output", (_QUERY,), "what tasks print"),
+    Grant("documents", _PUT_LARGE_OBJECT, "inputs, results and graphs"),
+    Grant("files", (_GET_OBJECT,), "what attempts leave"),
+    Grant("bucket", ("s3:ListBucket",), "lists what attempts left"),
+    _LARGE_EVENTS,
+    _BLOB_EXISTENCE,
+    *_READ_DEAD_LETTERS,
+    Grant("dead letters", (_REMOVE,), "forgets those that lead nowhere"),
+    _ALERT_RECORDS,
+)
+# Functions dispatch and sweep for it.
+_WORKER = (
+    Grant("queues", (_URL, _RECEIVE, _REMOVE, _HIDE, _SEND), "takes messages, puts them off"),
+    Grant("ledger", (_GET, _GET_MANY, _UPDATE), "claims, renews, ends"),
+    Grant("open rows", (_QUERY,), "takes over from workers that died"),
+    Grant("output", (_PUT, _QUERY), "what tasks print"),
+    Grant("config", (_GET, _QUERY, _UPDATE), "definitions, pauses, wake-ups; holds a queue"),
+    *_APPEND_EVENTS,
+    Grant("documents", _PUT_LARGE_OBJECT, "inputs and results"),
+    Grant("files", _PUT_LARGE_OBJECT, "what attempts leave"),
+    _BLOB_EXISTENCE,
+)
+
+
+def _merge_grants(*lists: Iterable[Grant]) -> tuple[Grant, ...]:
+    """One grant for each place."""
+    found: dict[str, list[Grant]] = {}
+    for grant in (grant for one in lists for grant in one):
+        found.setdefault(grant.resource, []).append(grant)
+    return tuple(
+        Grant(
+            place,
+            tuple(sorted({action for grant in grants for action in grant.actions})),
+            "; ".join(dict.fromkeys(grant.reason for grant in grants)),
+        )
+        for place, grants in found.items()
+    )
+
+
+GRANTS: Final[dict[str, tuple[Grant, ...]]] = {
+    "relay": (
+        Grant(
+            "ledger stream",
+            ("dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"),
+            EVENT_SOURCE_REASON,
+        ),
+        Grant("streams", ("dynamodb:ListStreams",), EVENT_SOURCE_REASON),
+        Grant("bus", (_PUT_EVENTS,), "tells what was committed"),
+        Grant("undelivered-events", (_URL, _SEND), "puts aside what it cannot read"),
+    ),
+    "save-event": (
+        _event_source_grant("history-events"),
+        Grant("events", (_PUT,), "keeps what happened"),
+    ),
+    "eventbridge-dlq-alert": (
+        _event_source_grant("undelivered-events"),
+        Grant("undelivered", (_GET_OBJECT, _PUT_OBJECT), "keeps what was not delivered"),
+        _BLOB_EXISTENCE,
+        _SECRETS,
+    ),
+    "dispatcher": (_event_source_grant("dispatcher-events"), *_merge_grants(_DISPATCHER)),
+    "dlq-processor": (
+        _event_source_grant("dead letters"),
+        Grant("ledger", (_GET, _UPDATE), "fails the task"),
+        *_APPEND_EVENTS,
+        Grant("lost messages", (_PUT_OBJECT,), "keeps messages that lead nowhere"),
+    ),
+    "sweeper": _merge_grants(_SWEEPER),
+    "health-check": (*_merge_grants(_HEALTH_CHECK), _SECRETS),
+    "health-check-single": (
+        Grant("ledger", (_GET,), "the task's row"),
+        Grant("config", (_GET,), "its definition"),
+    ),
+    "api": (*_merge_grants(_API), _SECRETS),
+    "worker": _merge_grants(_WORKER),
+    "server": _merge_grants(_API),
+}
+"""By function or service."""
+
+
+def statements_of(config: StageConfig, name: str) -> list[Json]:
+    """The sentences of a policy."""
+    return [
+        statement(grant.actions, RESOURCES[grant.resource].arns(config)) for grant in GRANTS[name]
+    ]

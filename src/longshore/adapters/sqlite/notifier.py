@@ -1,0 +1,135 @@
+"""Bells: how a commit in one process wakes those who wait in others, without anybody polling.
+
+Each process that waits has a named pipe in the data folder and everybody who commits writes one
+byte a topic into each of them. A bell carries no news, it only says "look again", so a full pipe,
+a lost byte or a stale wake-up costs a look and never an event: whoever waits registers first, then
+looks, then waits, and looks again at a slow pace whatever happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from pathlib import Path
+
+from longshore.adapters.shared.failpoints import reach
+
+_FOLDER_MODE = 0o700
+_PIPE_MODE = 0o600
+
+
+class Topic(Enum):
+    """What may have changed; the value is the byte that travels."""
+
+    QUEUE = b"q"
+    EVENTS = b"e"
+    OUTPUT = b"o"
+    WAKEUP = b"n"
+    PAUSES = b"p"
+
+
+_BY_BYTE = {topic.value[0]: topic for topic in Topic}
+
+
+class Notifier:
+    """This process's own bell, and the ropes to those of the others."""
+
+    def __init__(self, folder: Path, loop: asyncio.AbstractEventLoop) -> None:
+        self._folder = folder / "wakeups"
+        self._folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
+        self._loop = loop
+        self._waiters: dict[Topic, set[asyncio.Event]] = {topic: set() for topic in Topic}
+        self._peer_pipes: dict[str, int] = {}
+        self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._pipe = self._create_pipe()
+        loop.add_reader(self._pipe, self._on_readable)
+
+    def _create_pipe(self) -> int:
+        # Opened before it gets its name: a bell that nobody listens to looks dead and is removed.
+        path = self._folder / f".{self._name}"
+        os.mkfifo(path, _PIPE_MODE)
+        pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        reach("notifier.created")
+        path.rename(self._folder / self._name)
+        reach("notifier.opened")
+        return pipe
+
+    @contextlib.contextmanager
+    def subscribe(self, topic: Topic) -> Iterator[asyncio.Event]:
+        """An event that is set whenever the topic's bell rings; clear it, look, then wait."""
+        heard = asyncio.Event()
+        self._waiters[topic].add(heard)
+        try:
+            yield heard
+        finally:
+            self._waiters[topic].discard(heard)
+
+    def _on_readable(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self.wake_local(_BY_BYTE[byte] for byte in set(os.read(self._pipe, 4096)))
+
+    def wake_local(self, topics: Iterable[Topic]) -> None:
+        """Wake the waiters of this process; on the loop's own thread."""
+        for topic in topics:
+            for waiting in self._waiters[topic]:
+                waiting.set()
+
+    def wake_others(self, topics: Iterable[Topic]) -> None:
+        """Wake the other processes; on the writer's thread.
+
+        Raises:
+            OSError: some of them could not be woken (no free descriptor, the folder is missing).
+        """
+        failed = self._refresh_peers()
+        message = b"".join(topic.value for topic in topics)
+        for name, rope in list(self._peer_pipes.items()):
+            try:
+                os.write(rope, message)
+            except BlockingIOError:
+                continue  # full: that process has been woken often enough
+            except BrokenPipeError:
+                self._drop_peer(name)
+        if failed is not None:
+            raise failed
+
+    def _refresh_peers(self) -> OSError | None:
+        """Open the pipes of processes that came since the last call.
+
+        Returns: why a pipe of a living process could not be opened, if so.
+        """
+        failed: OSError | None = None
+        names = {name for name in os.listdir(self._folder) if not name.startswith(".")}
+        names.discard(self._name)
+        for name in self._peer_pipes.keys() - names:
+            os.close(self._peer_pipes.pop(name))
+        for name in names - self._peer_pipes.keys():
+            path = self._folder / name
+            try:
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+                self._peer_pipes[name] = os.open(path, flags)
+            except OSError as error:
+                if error.errno in (errno.ENXIO, errno.ENOENT):
+                    # No process has it open for reading: its owner is gone.
+                    path.unlink(missing_ok=True)
+                else:
+                    failed = error
+        return failed
+
+    def _drop_peer(self, name: str) -> None:
+        os.close(self._peer_pipes.pop(name))
+        (self._folder / name).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Take the bell down."""
+        self._loop.remove_reader(self._pipe)
+        (self._folder / self._name).unlink(missing_ok=True)
+        reach("notifier.removed")
+        os.close(self._pipe)
+        for rope in self._peer_pipes.values():
+            os.close(rope)
+        self._peer_pipes.clear()

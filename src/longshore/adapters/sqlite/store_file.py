@@ -1,0 +1,188 @@
+"""Opening the file: refuse what must not be touched, bring the schema up to date, count the boots.
+
+A file that is damaged, from a newer version, or not ours is named and left alone. The *epoch* is
+the number of boots this file has seen: after a power loss, claims that were not yet on disk are
+forgotten, and a fence that was handed out under one of them must never be handed out again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from datetime import timedelta
+from importlib import resources
+from pathlib import Path
+
+import apsw
+
+from longshore.adapters.shared.failpoints import reach
+from longshore.adapters.sqlite.statements import rows
+from longshore.errors import BackendRejected, BackendUnavailable, StoreCorrupt, StoreTooNew
+
+APPLICATION_ID = 0x4C4E4753  # "LNGS"
+FILE_NAME = "longshore.db"
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_MOUNTS = Path("/proc/self/mountinfo")
+NETWORK_FILE_SYSTEMS = frozenset(
+    re.split(
+        r"\s+",
+        "nfs nfs4 cifs smb smb3 smbfs afs ceph glusterfs lustre 9p davfs"
+        " fuse.glusterfs fuse.sshfs fuse.s3fs fuse.rclone fuse.davfs2",
+    )
+)
+
+
+def connect(path: Path, *, busy_timeout: timedelta, read_only: bool = False) -> apsw.Connection:
+    """A connection with the pragmas that every connection has."""
+    access = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
+    connection = apsw.Connection(str(path), flags=access | apsw.SQLITE_OPEN_NOMUTEX)
+    connection.set_busy_timeout(int(busy_timeout.total_seconds() * 1000))
+    connection.execute("PRAGMA synchronous=FULL; PRAGMA trusted_schema=OFF")
+    return connection
+
+
+def prepare(folder: Path, *, busy_timeout: timedelta) -> int:
+    """Create or check the file, migrate it, and return its epoch. Call with the turnstile held."""
+    _refuse_network_file_system(folder)
+    path = folder / FILE_NAME
+    try:
+        if not path.exists() or path.stat().st_size == 0:
+            _create(folder, path)
+        connection = connect(path, busy_timeout=busy_timeout)
+        try:
+            _check(connection, path)
+            # A power loss while the file was made leaves it empty, and in another mode.
+            connection.execute("PRAGMA journal_mode=WAL")
+            _migrate(connection)
+            return _current_epoch(connection)
+        finally:
+            connection.close()
+    except (apsw.NotADBError, apsw.CorruptError) as error:
+        raise StoreCorrupt(str(path), str(error)) from error
+    except apsw.Error as error:
+        message = f"cannot open {path}: {error}"
+        raise BackendUnavailable(message) from error
+
+
+def migrations() -> list[tuple[int, str]]:
+    """Every numbered file, in order: its number and its SQL."""
+    return sorted(
+        (int(matched[1]), entry.read_text())
+        for entry in resources.files("longshore.adapters.sqlite.schema").iterdir()
+        if (matched := re.fullmatch(r"(\d{4})_\w+\.sql", entry.name))
+    )
+
+
+def _refuse_network_file_system(folder: Path) -> None:
+    kind = file_system_of(folder)
+    if kind in NETWORK_FILE_SYSTEMS:
+        message = (
+            f"{folder} is on a network file system ({kind}), where SQLite's locks cannot be "
+            "trusted; choose a data folder on a local disk"
+        )
+        raise BackendRejected(message)
+
+
+def file_system_of(folder: Path) -> str | None:
+    """The kind of file system that a folder is on; None where that cannot be told."""
+    if not _MOUNTS.exists():
+        return None
+    best, kind = "", None
+    place = str(folder.resolve())
+    for line in _MOUNTS.read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        mount = before.split()[4].replace("\\040", " ")
+        inside = place == mount or place.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, after.split()[0]
+    return kind
+
+
+def _create(folder: Path, path: Path) -> None:
+    if path.exists() and any((folder / "blobs").glob("*/*")):
+        raise StoreCorrupt(str(path), "the file is empty, but the folder has been used")
+    for above in _new_parents(folder):
+        # SQLite syncs the folder, but not the folder's own name in the one above.
+        descriptor = os.open(above, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    connection = apsw.Connection(str(path), flags=flags)
+    path.chmod(0o600)
+    reach("store.file_created")
+    connection.execute("PRAGMA journal_mode=WAL")
+    reach("store.wal_enabled")
+    connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    connection.close()
+    reach("store.created")
+
+
+def _new_parents(folder: Path) -> Iterator[Path]:
+    """The folders above one that may be as new as it is: of its file system, and open to us."""
+    device = folder.stat().st_dev
+    for above in folder.resolve().parents:
+        if above.stat().st_dev != device or not os.access(above, os.R_OK):
+            return
+        yield above
+
+
+def _check(connection: apsw.Connection, path: Path) -> None:
+    application = pragma(connection, "application_id")
+    if application not in (APPLICATION_ID, 0):
+        message = f"{path} is a SQLite file of another program; nothing was changed"
+        raise BackendRejected(message)
+    tables = rows(connection, "SELECT count(*) FROM sqlite_schema")[0][0]
+    if application == 0 and tables:
+        message = f"{path} is a SQLite file of another program; nothing was changed"
+        raise BackendRejected(message)
+    known = migrations()[-1][0]
+    found = pragma(connection, "user_version")
+    if found > known:
+        raise StoreTooNew(str(path), found, known)
+
+
+def _migrate(connection: apsw.Connection) -> None:
+    for number, sql in migrations():
+        if number > pragma(connection, "user_version"):
+            with connection:
+                connection.execute(sql)
+                connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version={number}")
+                reach("store.migrating")
+            reach("store.migrated")
+
+
+def pragma(connection: apsw.Connection, name: str) -> int:
+    """A pragma whose value is a number."""
+    return int(rows(connection, f"PRAGMA {name}")[0][0])
+
+
+def _current_epoch(connection: apsw.Connection) -> int:
+    boot = _boot_id()
+    known: dict[str, str] = dict(rows(connection, "SELECT name, value FROM meta"))
+    epoch = int(known.get("epoch", "0"))
+    if known.get("boot_id") != boot:
+        epoch += 1
+        with connection:
+            for pair in (("boot_id", boot), ("epoch", str(epoch))):
+                connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", pair)
+            reach("store.epoch_raising")
+        reach("store.epoch_raised")
+    return epoch
+
+
+def _boot_id() -> str:
+    """Different after each boot of the machine."""
+    if _BOOT_ID.exists():
+        return _BOOT_ID.read_text().strip()
+    # macOS has no such file; its kernel keeps the same kind of id.
+    asked = subprocess.run(
+        ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return asked.stdout.strip()

@@ -1,0 +1,57 @@
+"""The audit: every law on every job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+
+from longshore.audit.completeness import check_nothing_lost
+from longshore.audit.consistency import check_consistency, check_mismatches, check_sequences
+from longshore.audit.dependency_order import check_order
+from longshore.audit.job_history import check_job
+from longshore.audit.job_snapshot import JobSnapshot, job_snapshots_in
+from longshore.audit.leases import check_leases, check_limits
+from longshore.audit.output import check_output
+from longshore.audit.ownership import check_identity, check_tenancy
+from longshore.audit.store_snapshot import StoreSnapshot
+from longshore.audit.validation import drop_malformed
+from longshore.audit.violation import Violation
+
+__all__ = ["Violation", "audit"]
+
+
+def _task_violations(snapshot: JobSnapshot) -> Iterator[Violation]:
+    for story in snapshot.histories.values():
+        yield from story.violations
+
+
+_CHECKS: tuple[Callable[[JobSnapshot], Iterator[Violation]], ...] = (
+    check_nothing_lost,
+    check_leases,
+    _task_violations,
+    check_consistency,
+    check_order,
+    check_job,
+    check_output,
+    check_identity,
+    check_limits,
+    check_tenancy,
+)
+
+
+def audit(store: StoreSnapshot) -> list[Violation]:
+    """Everything in the evidence that must not be, by invariant; an empty list if all is well.
+
+    Whatever the evidence holds, it is answered for: what cannot be read is itself a violation.
+    """
+    store, odd = drop_malformed(store)
+    found = {*odd, *check_mismatches(store)}
+    cases, others = job_snapshots_in(store)
+    for case in cases:
+        for law in _CHECKS:
+            found.update(law(case))
+    for (_, entity), events in others.items():
+        found.update(
+            check_sequences(entity, sorted(events, key=attrgetter("sequence", "position")))
+        )
+    return sorted(found)

@@ -1,0 +1,233 @@
+"""Items of DynamoDB's tables as evidence.
+
+Some of a row is kept a second time in attributes of its own, by which it is found and told: these
+must say the same. Whatever is not as expected is handed on as it is, for the audit to judge.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+# A dictionary cannot be written down twice: this unpacks bytes and knows nothing of what they say.
+from longshore.adapters.aws.compression import decompress_text
+from longshore.audit import vocabulary as v
+from longshore.audit.json_documents import (
+    ReadBlob,
+    child_object,
+    parse_event,
+    parse_job,
+    parse_list,
+    parse_object,
+    parse_task,
+    parse_us,
+)
+from longshore.audit.store_snapshot import EventRecord, JobRecord, OutputRecord, TaskRecord
+
+Item = dict[str, dict[str, Any]]
+Mismatches = list[tuple[str, str]]
+
+_STREAMS = ("stdout", "stderr", "log", v.LOST)
+_DEFLATED = 1
+_entries_of = msgspec.msgpack.Decoder().decode
+
+
+class LedgerItem(NamedTuple):
+    """What an item of the ledger says: what was asked for, what became of it, what was told."""
+
+    spec: dict[str, Any]  # of a task
+    body: dict[str, Any]
+    events: list[Any]  # the events of the change that wrote it
+
+
+def parse_row(item: Item) -> LedgerItem:
+    """The documents of an item, one to a line; without any where they cannot be unpacked."""
+    try:
+        spec, body, told = decompress_text(item["row"]["B"]).split("\n")
+    except Exception:  # noqa: BLE001 - whatever it is, the audit goes on and says so
+        spec = body = told = ""
+    return LedgerItem(parse_object(spec), parse_object(body), parse_list(told))
+
+
+def id_of(item: Item) -> str:
+    """The job or task whose row lies here."""
+    return str(_text(item, "id"))
+
+
+def is_job(item: Item) -> bool:
+    """Whether it is a job's row and not a task's."""
+    return "_" not in id_of(item)
+
+
+def bucket_of(job_id: str) -> str:
+    """Where a job and its tasks lie: by the first letter of the hash that its id is."""
+    letter = job_id.removeprefix("job-")[:1]
+    return letter if letter and letter in "abcdefghijklmnopqrstuvwxyz234567" else "~"
+
+
+def version_of(item: Item) -> Any:
+    """The version of the row, as the ledger compares it."""
+    return plain(item.get("v"))
+
+
+def last_sequence_of(item: Item) -> Any:
+    """The sequence of the last event of the row, as readers of its history know it."""
+    return plain(item.get("last"))
+
+
+def task(item: Item, blob: ReadBlob, mismatches: Mismatches) -> TaskRecord:
+    """A task's row."""
+    task_id, row = id_of(item), parse_row(item)
+    found = parse_task(task_id, row.spec, row.body, blob)
+    kept = [
+        ("id", task_id, row.spec.get("id")),
+        ("version", version_of(item), found.version),
+        ("last event", last_sequence_of(item), found.last_sequence),
+        ("change", _text(item, "change"), row.body.get("change_id")),
+        ("bucket", _text(item, "bucket"), bucket_of(task_id)),
+        ("tenant", _partition(item, "g1"), ["T", found.tenant]),
+        ("state", *_state_index(item, found, parse_us(row.body.get("enqueued_at")))),
+    ]
+    _compare(task_id, kept, mismatches)
+    return found
+
+
+def _state_index(item: Item, task: TaskRecord, enqueued_us: Any) -> tuple[Any, Any]:
+    """Where the sweeper looks for it, and where it should."""
+    group, place = _text(item, "g2"), _text(item, "s2")
+    there = [*str(group).split("#")[:1], *str(place).split("#")[:2]] if group else None
+    due, rung = _moment(task.due_us), _moment(enqueued_us)
+    if task.state == v.PENDING:
+        return there, ["open", due, rung]
+    if task.state == v.PROCESSING:
+        # It stays where it was when it was claimed.
+        return [(there or [""])[0], _text(item, "t")], ["open", "p"]
+    if task.state == v.FAILED:
+        return there, ["failed", task.tenant, _moment(task.finished_us)]
+    return there, None
+
+
+def _moment(us: Any) -> str:
+    return f"{max(us, 0):020d}" if type(us) is int else f"{0:020d}"
+
+
+def job(item: Item, blob: ReadBlob, mismatches: Mismatches) -> JobRecord:
+    """A job's row."""
+    job_id, row = id_of(item), parse_row(item)
+    found = parse_job(job_id, row.body, blob)
+    kept = [
+        ("id", job_id, child_object(row.body, "spec").get("id")),
+        ("version", version_of(item), found.version),
+        ("last event", last_sequence_of(item), found.last_sequence),
+        ("change", _text(item, "change"), row.body.get("change_id")),
+        ("bucket", _text(item, "bucket"), bucket_of(job_id)),
+        ("tenant", str(_text(item, "s2")).split("#")[0], found.tenant),
+    ]
+    sets = (found.total, found.completed, found.failed, found.cancelled, found.blocked)
+    if all(type(one) is int for one in (*sets, found.end_emitted_round, found.round)):
+        state = v.job_state(found)
+        unsettled = state != v.RUNNING and (found.intents or v.end_event_missing(found))
+        there = (_partition(item, "g2") or [""])[0]
+        kept.append(("state", there, "unsettled" if unsettled else state))
+    _compare(job_id, kept, mismatches)
+    return found
+
+
+def _partition(item: Item, name: str) -> list[str] | None:
+    """What an index key says, without the part by which it is spread."""
+    text = _text(item, name)
+    return text.split("#")[:-1] if isinstance(text, str) else None
+
+
+def _compare(subject: str, pairs: list[tuple[str, Any, Any]], mismatches: Mismatches) -> None:
+    for name, there, said in pairs:
+        if there != said:
+            mismatches.append(
+                (subject, f"it is found by {name} {there!r}, and its row says {said!r}")
+            )
+
+
+def event(item: Item, mismatches: Mismatches) -> EventRecord:
+    """An item of the table of events."""
+    wire = {name: plain(value) for name, value in item.items()}
+    properties = wire.get("properties")
+    if isinstance(properties, str):  # more than a map can hold
+        properties = parse_object(properties)
+    entity = f"{wire.get('entityType')}#{wire.get('entityId')}"
+    tenant, sequence, at_ms = wire.get("tenantId"), wire.get("sequence"), wire.get("timestamp")
+    at = f"TIMESTAMP#{at_ms}"
+    place = f"{at}#EVENT#{wire.get('eventId')}"
+    kept = [
+        ("entity", wire.get("GSI1PK"), entity),
+        ("tenant", wire.get("PK"), f"TENANT#{tenant}"),
+        ("place", wire.get("SK"), place),
+    ]
+    if "GSI4PK" in wire:  # an installation may do without this index
+        kept.append(("type", wire["GSI4PK"], f"EVENT#{wire.get('eventType')}"))
+    for name, there, said in kept:
+        if there != said:
+            text = f"event {sequence} is found by {name} {there!r}, and says {said!r}"
+            mismatches.append((str(wire.get("entityId")), text))
+    type_, context = wire.get("eventType"), wire.get("context")
+    return parse_event(
+        at_ms * 1000 if type(at_ms) is int else at_ms,
+        entity,
+        tenant,
+        sequence,
+        type_ if isinstance(type_, str) else None,
+        at_ms,
+        context.get("origin") if isinstance(context, dict) else None,
+        properties if isinstance(properties, dict) else {},
+    )
+
+
+def compare_events(item: Item, stored: dict[Any, Item], mismatches: Mismatches) -> None:
+    """Compare what a row's last change told with what the history has of it, by sequence."""
+    for told in parse_row(item).events:
+        there = stored.get(told.get("sequence")) if isinstance(told, dict) else None
+        if there is None:
+            continue  # missing: that is for the audit to say
+        for name in ("eventType", "timestamp", "properties"):
+            kept = plain(there.get(name))
+            if name == "properties" and isinstance(kept, str):
+                kept = parse_object(kept)
+            if kept != told.get(name):
+                text = f"event {told['sequence']} has another {name} than its row has told"
+                mismatches.append((id_of(item), text))
+
+
+def output(task_id: str, item: Item) -> Iterator[OutputRecord]:
+    """The entries in an item of the table of output; none of one that keeps a place free."""
+    attempt, _, first = str(_text(item, "position")).partition(".")
+    data = item.get("data", {}).get("B")
+    if data is None:
+        return
+    sequence = int(first)
+    for _, stream, _, last in _entries_of(_decompressed(bytes(data))):
+        yield OutputRecord(task_id, int(attempt), sequence, _STREAMS[stream], last)
+        sequence = max(sequence, last or 0) + 1
+
+
+def _decompressed(data: bytes) -> bytes:
+    return zlib.decompress(data[1:]) if data[0] == _DEFLATED else data[1:]
+
+
+def plain(attribute: Any) -> Any:
+    """The value of an attribute; None if there is none."""
+    match attribute:
+        case {"N": str(text)}:
+            return float(text) if any(mark in text for mark in ".eE") else int(text)
+        case {"M": dict(parts)}:
+            return {name: plain(each) for name, each in parts.items()}
+        case {"L": list(parts)}:
+            return [plain(each) for each in parts]
+        case {"S": value} | {"BOOL": value} | {"B": value}:
+            return value
+    return None
+
+
+def _text(item: Item, name: str) -> Any:
+    return item.get(name, {}).get("S")

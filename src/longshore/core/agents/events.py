@@ -1,0 +1,284 @@
+"""The events of an agent's step, independent of the agent SDK.
+
+``sdk_events`` translates the SDK's messages into these events; ``trace`` folds them into the stored
+document, and ``trace_text`` formats them as log lines. So a new version of the SDK changes only the
+translation.
+
+A hook and a message may report the same event twice: ids identify the duplicates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+
+class ToolOutcome(StrEnum):
+    """The outcome of a tool call; ``running`` until it has one."""
+
+    RUNNING = "running"
+    OK = "ok"
+    FAILED = "failed"
+    DENIED = "denied"  # it never ran
+    INTERRUPTED = "interrupted"  # whether it took effect is unknown
+
+
+class TodoState(StrEnum):
+    """The state of an item of the agent's todo list."""
+
+    PENDING = "pending"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCounts:
+    """The tokens of one or more answers; the three input counts do not overlap."""
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_creation: int = 0
+
+    def __add__(self, other: TokenCounts) -> TokenCounts:
+        return TokenCounts(
+            input=self.input + other.input,
+            output=self.output + other.output,
+            cache_read=self.cache_read + other.cache_read,
+            cache_creation=self.cache_creation + other.cache_creation,
+        )
+
+    @property
+    def input_counts(self) -> tuple[int, int, int]:
+        """The input counts, which are available as soon as an answer starts."""
+        return (self.input, self.cache_read, self.cache_creation)
+
+    @property
+    def cache_efficiency(self) -> float | None:
+        """The percentage of input tokens that came from the cache; None without input."""
+        total_input = sum(self.input_counts)
+        return round(100 * self.cache_read / total_input, 1) if total_input else None
+
+
+def token_counts_of(usage: Mapping[str, Any] | None) -> TokenCounts | None:
+    """Returns the counts of a Messages API ``usage``; None without one."""
+    if not usage:
+        return None
+    return TokenCounts(
+        input=_count(usage.get("input_tokens")),
+        output=_count(usage.get("output_tokens")),
+        cache_read=_count(usage.get("cache_read_input_tokens")),
+        cache_creation=_count(usage.get("cache_creation_input_tokens")),
+    )
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and value > 0 else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStarted:
+    """A session started or was resumed; once for each query."""
+
+    at: datetime
+    session_id: str | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerReceived:
+    """A part of an answer of the model, which may arrive in several parts."""
+
+    at: datetime
+    turn_id: str
+    model: str | None = None
+    text: str = ""
+    tokens: TokenCounts | None = None
+    parent: str | None = None  # the tool call of the subagent that answered
+    error: str | None = None  # the API's error, in place of an answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolRequested:
+    """The model requested a tool call, which may wait for others."""
+
+    at: datetime
+    tool_id: str
+    name: str
+    input: Any = None
+    turn_id: str | None = None
+    parent: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolStarted:
+    """A tool call is about to run or to be denied."""
+
+    at: datetime
+    tool_id: str
+    name: str
+    input: Any = None
+    agent_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFinished:
+    """A tool call succeeded, failed or was denied."""
+
+    at: datetime
+    tool_id: str
+    outcome: ToolOutcome
+    output: str = ""
+    duration_ms: int | None = None  # None: measured by the trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageCounted:
+    """The usage and cost of one API response, as the gateway measured them."""
+
+    at: datetime
+    model: str | None
+    tokens: TokenCounts
+    cost_usd: float
+    turn_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiRetried:
+    """An API request failed and will be retried."""
+
+    at: datetime
+    attempt: int
+    limit: int
+    delay_ms: int
+    status: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFallback:
+    """The agent switched to another model."""
+
+    at: datetime
+    model: str | None
+    to_model: str | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimited:
+    """The rate limit status of the account changed."""
+
+    at: datetime
+    status: str
+    window: str | None = None  # the limit's period
+    resets_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubagentStarted:
+    """A subagent started."""
+
+    at: datetime
+    agent_id: str
+    kind: str | None = None
+    tool_id: str | None = None
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubagentFinished:
+    """A subagent finished."""
+
+    at: datetime
+    agent_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolDenied:
+    """A tool call was denied."""
+
+    at: datetime
+    tool_id: str
+    name: str
+    input: Any = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TodoSeen:
+    """An item is on the agent's todo list; for an existing item the state may be out of date."""
+
+    at: datetime
+    todo_id: str
+    subject: str = ""
+    state: TodoState = TodoState.PENDING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TodoUpdated:
+    """An item changed its state or subject."""
+
+    at: datetime
+    todo_id: str
+    subject: str = ""
+    state: TodoState | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TodosReplaced:
+    """The agent replaced its whole todo list; such items have no ids, only their text."""
+
+    at: datetime
+    items: tuple[tuple[str, TodoState], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryFinished:
+    """A query ended with a result message."""
+
+    at: datetime
+    completed: bool
+    reason: str | None = None
+    status: int | None = None
+    error: str = ""
+    tokens: TokenCounts | None = None
+    cost_usd: float | None = None  # of the whole session, as the SDK reports it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFinished:
+    """The step ended.
+
+    Args:
+        outcome: The outcome as the runner names it; None: as the last query reported.
+    """
+
+    at: datetime
+    outcome: str | None = None
+    error: str = ""
+
+
+AgentEvent = (
+    SessionStarted
+    | AnswerReceived
+    | ToolRequested
+    | ToolStarted
+    | ToolFinished
+    | UsageCounted
+    | ApiRetried
+    | ModelFallback
+    | RateLimited
+    | SubagentStarted
+    | SubagentFinished
+    | ToolDenied
+    | TodoSeen
+    | TodoUpdated
+    | TodosReplaced
+    | QueryFinished
+    | StepFinished
+)

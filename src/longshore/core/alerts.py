@@ -1,0 +1,463 @@
+"""Alerts: what a channel must be sent after a health check, and what it was sent before.
+
+A check runs every few minutes and finds the same stuck task each time. A problem is therefore
+reported once, again when it changes, and again after a cool-down; its end is reported once too.
+Only a delivered notice counts: ``state_after`` changes the channel's state after a delivery, and
+the next check repeats a notice that was not delivered. Each channel has its own state, so that a
+channel that is down does not make the others repeat notices.
+
+Backlogs that need an operator (dead letters, parked tasks) are reported in the same way, one notice
+per tenant and kind: when the backlog appears, when it has new items, after a cool-down, and when it
+is empty. What a check could not read is not reported, and above all not as resolved.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from longshore.core.budgets import TASK_SCOPES, BudgetScope
+from longshore.core.dead_letters import DeadLetter
+from longshore.core.events.types import HealthSummary
+from longshore.core.events.wire_values import (
+    expected_error,
+    from_ms,
+    nested_error,
+    read_integer,
+    read_object,
+    read_text,
+    to_ms,
+)
+from longshore.core.health import CheckedTask, Health, HealthReport
+from longshore.core.tasks.rows import TaskRow
+from longshore.errors import UsageError
+
+COUNT_LIMIT = 1_000
+"""How many items of a backlog are counted, the newest first."""
+
+_NEWEST_SHOWN = 5
+
+
+class ParkedBudget(StrEnum):
+    """Which budget a parked task waits for."""
+
+    OWN = "own"  # the task's, or one of its steps'
+    JOB = BudgetScope.JOB.value
+    DAY = BudgetScope.DAY.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BacklogItem:
+    """A dead letter or a parked task."""
+
+    id: str
+    queue: str
+    reason: str  # the category of a dead letter, or the budget that a parked task waits for
+    at: datetime  # when it was added
+
+    @property
+    def sort_key(self) -> tuple[int, str]:
+        """Sort key, in milliseconds, as times are stored."""
+        return to_ms(self.at), self.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BacklogGroup:
+    """The items of a backlog with the same queue and reason."""
+
+    queue: str
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """A tenant's dead letters, or parked tasks, at one moment."""
+
+    total: int = 0  # counted items
+    truncated: bool = False  # there are more items than were counted
+    groups: tuple[BacklogGroup, ...] = ()  # the most frequent first
+    newest: tuple[BacklogItem, ...] = ()  # the last added first; empty only if the backlog is empty
+
+    @property
+    def minimum_count(self) -> int:
+        """How many items there are at least."""
+        return self.total + self.truncated
+
+
+EMPTY_BACKLOG = Backlog()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedBacklog:
+    """What a channel was last sent about a backlog that was not empty."""
+
+    minimum_count: int
+    newest_key: tuple[int, str]  # sort key of the newest item
+    at: datetime
+
+
+class BacklogChange(StrEnum):
+    """How a backlog has changed since the last notice."""
+
+    FIRST = "first"  # there are items, and there were none
+    MORE = "more"  # there are new items
+    STILL = "still"  # no change since the cool-down began
+    NONE_LEFT = "none_left"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BacklogNotice:
+    """A notice about a backlog, or about its end."""
+
+    change: BacklogChange
+    backlog: Backlog
+
+
+def dead_letter_item(letter: DeadLetter) -> BacklogItem:
+    """Returns a dead letter as an item of a backlog."""
+    return BacklogItem(id=letter.id, queue=letter.queue, reason=letter.kind, at=letter.at)
+
+
+def parked_task_item(row: TaskRow) -> BacklogItem | None:
+    """Returns a parked task as an item of a backlog; None if it is no longer parked."""
+    if row.parked is None:
+        return None
+    scope = row.parked.scope
+    why = ParkedBudget.OWN if scope in TASK_SCOPES else ParkedBudget(scope.value)
+    return BacklogItem(id=row.id, queue=row.spec.queue, reason=why.value, at=row.parked.at)
+
+
+def backlog_of(items: Iterable[BacklogItem], *, limit: int = COUNT_LIMIT) -> Backlog:
+    """Returns the backlog of these items; an item that occurs twice counts once."""
+    named = {item.id: item for item in items}
+    newest = sorted(named.values(), key=lambda item: item.sort_key, reverse=True)
+    counts = Counter((item.queue, item.reason) for item in newest[:limit])
+    kinds = [
+        BacklogGroup(queue=queue, reason=why, count=count) for (queue, why), count in counts.items()
+    ]
+    return Backlog(
+        total=counts.total(),
+        truncated=len(newest) > limit,
+        groups=tuple(sorted(kinds, key=lambda kind: (-kind.count, kind.queue, kind.reason))),
+        newest=tuple(newest[:_NEWEST_SHOWN]),
+    )
+
+
+def backlog_notice_of(
+    backlog: Backlog | None, last: ReportedBacklog | None, *, now: datetime, cool_down: timedelta
+) -> BacklogNotice | None:
+    """Returns the notice for a channel with this state; None if there is nothing to report.
+
+    A backlog that could not be read (None) is not reported.
+    """
+    news = None if backlog is None else _change_of(backlog, last, now, cool_down)
+    return None if backlog is None or news is None else BacklogNotice(change=news, backlog=backlog)
+
+
+def _change_of(
+    backlog: Backlog, last: ReportedBacklog | None, now: datetime, cool_down: timedelta
+) -> BacklogChange | None:
+    if not backlog.newest:
+        return BacklogChange.NONE_LEFT if last else None
+    if last is None:
+        return BacklogChange.FIRST
+    # Check both: the count misses a swap, and the time misses items written with a slow clock.
+    if backlog.newest[0].sort_key > last.newest_key or backlog.minimum_count > last.minimum_count:
+        return BacklogChange.MORE
+    return BacklogChange.STILL if cool_down_passed(last.at, now, cool_down) else None
+
+
+def cool_down_passed(reported_at: datetime, now: datetime, cool_down: timedelta) -> bool:
+    """Whether a notice of that time may be repeated."""
+    # In both directions: a clock that was set back must not silence a problem.
+    return abs(now - reported_at) >= cool_down
+
+
+def reported_backlog_after(
+    last: ReportedBacklog | None, notice: BacklogNotice | None, at: datetime
+) -> ReportedBacklog | None:
+    """Returns the channel's state of a backlog after a notice was delivered."""
+    if notice is None:
+        return last
+    backlog = notice.backlog
+    if not backlog.newest:
+        return None
+    return ReportedBacklog(
+        minimum_count=backlog.minimum_count, newest_key=backlog.newest[0].sort_key, at=at
+    )
+
+
+def backlog_to_json(last: ReportedBacklog) -> dict[str, Any]:
+    """Returns a reported backlog as JSON."""
+    newest_at, newest_id = last.newest_key
+    return {
+        "atLeast": last.minimum_count,
+        "newestAt": newest_at,
+        "newestId": newest_id,
+        "at": to_ms(last.at),
+    }
+
+
+def backlog_from_json(last: Mapping[str, Any]) -> ReportedBacklog:
+    """The inverse of ``backlog_to_json``, in whole milliseconds.
+
+    Raises:
+        UsageError: the document is not of that format.
+    """
+    return ReportedBacklog(
+        minimum_count=read_integer(last.get("atLeast")),
+        newest_key=(read_integer(last.get("newestAt")), read_text(last.get("newestId"))),
+        at=from_ms(last.get("at")),
+    )
+
+
+_FORMAT = 1
+_FOLDER = "health/"
+_FILE = "/notified.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedProblem:
+    """What a channel was last sent about one task."""
+
+    attempt: int
+    health: Health
+    at: datetime
+    resolved: bool = False  # its end was reported too
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelState:
+    """What a channel was sent about one tenant: tasks by id, and backlogs."""
+
+    problems: Mapping[str, ReportedProblem] = field(default_factory=dict)
+    dead_letters: ReportedBacklog | None = None
+    parked_tasks: ReportedBacklog | None = None
+
+
+EMPTY_CHANNEL_STATE = ChannelState()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredTask:
+    """A reported problem that is resolved."""
+
+    task_id: str
+    attempt: int  # that was reported
+    previous: Health
+    current: CheckedTask | None  # None: it is no longer processing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthFinding:
+    """The result of a check for one tenant; None: it could not be read."""
+
+    tenant: str
+    at: datetime
+    tasks: HealthReport | None = None
+    dead_letters: Backlog | None = None
+    parked_tasks: Backlog | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthNotice:
+    """What one channel is sent after a check; it may be empty."""
+
+    tenant: str
+    at: datetime
+    summary: HealthSummary | None  # of all running tasks; None: not read
+    urgent: tuple[CheckedTask, ...] = ()
+    warnings: tuple[CheckedTask, ...] = ()
+    recovered: tuple[RecoveredTask, ...] = ()
+    dead_letters: BacklogNotice | None = None
+    parked_tasks: BacklogNotice | None = None
+
+    def __bool__(self) -> bool:
+        of_tasks = self.urgent or self.warnings or self.recovered
+        return bool(of_tasks or self.dead_letters or self.parked_tasks)
+
+
+def notice_of(finding: HealthFinding, state: ChannelState, *, cool_down: timedelta) -> HealthNotice:
+    """Returns the notice of a check for a channel with this state."""
+    notice = HealthNotice(tenant=finding.tenant, at=finding.at, summary=None)
+    if finding.tasks is not None:
+        notice = _notice_of_tasks(finding.tasks, state, cool_down)
+    return replace(
+        notice,
+        dead_letters=backlog_notice_of(
+            finding.dead_letters, state.dead_letters, now=finding.at, cool_down=cool_down
+        ),
+        parked_tasks=backlog_notice_of(
+            finding.parked_tasks, state.parked_tasks, now=finding.at, cool_down=cool_down
+        ),
+    )
+
+
+def _notice_of_tasks(
+    report: HealthReport, state: ChannelState, cool_down: timedelta
+) -> HealthNotice:
+    problems = {task.task_id: task for task in report.tasks if task.health is not Health.HEALTHY}
+    news = [
+        task
+        for task in problems.values()
+        if _should_report(task, state.problems.get(task.task_id), report.at, cool_down)
+    ]
+    running = {task.task_id: task for task in report.tasks}
+    return HealthNotice(
+        tenant=report.tenant,
+        at=report.at,
+        summary=report.summary,
+        urgent=tuple(task for task in news if task.health.urgent),
+        warnings=tuple(task for task in news if not task.health.urgent),
+        recovered=tuple(
+            RecoveredTask(
+                task_id=task_id,
+                attempt=last.attempt,
+                previous=last.health,
+                current=running.get(task_id),
+            )
+            for task_id, last in sorted(state.problems.items())
+            if not last.resolved and task_id not in problems
+        ),
+    )
+
+
+def _should_report(
+    task: CheckedTask, last: ReportedProblem | None, now: datetime, cool_down: timedelta
+) -> bool:
+    if last is None or (last.attempt, last.health) != (task.attempt, task.health):
+        return True
+    if cool_down_passed(last.at, now, cool_down):
+        return True
+    # It is back. A warning that comes and goes is not repeated: it would fill the channel.
+    return last.resolved and task.health.urgent
+
+
+def state_after(state: ChannelState, notice: HealthNotice, *, cool_down: timedelta) -> ChannelState:
+    """Returns the channel's state after a notice was delivered.
+
+    An empty notice counts as delivered: problems that were resolved long ago are dropped.
+    """
+    problems = {
+        task_id: last
+        for task_id, last in state.problems.items()
+        if not (last.resolved and cool_down_passed(last.at, notice.at, cool_down))
+    }
+    for gone in notice.recovered:
+        problems[gone.task_id] = replace(state.problems[gone.task_id], resolved=True)
+    for task in (*notice.urgent, *notice.warnings):
+        problems[task.task_id] = ReportedProblem(
+            attempt=task.attempt, health=task.health, at=notice.at
+        )
+    return ChannelState(
+        problems,
+        reported_backlog_after(state.dead_letters, notice.dead_letters, notice.at),
+        reported_backlog_after(state.parked_tasks, notice.parked_tasks, notice.at),
+    )
+
+
+def channel_state_key(tenant: str) -> str:
+    """Returns the blob key of the channels' states of a tenant."""
+    return f"{_FOLDER}{tenant}{_FILE}"
+
+
+CHANNEL_STATE_PREFIX = _FOLDER
+"""What every ``channel_state_key`` begins with."""
+
+
+def tenant_of_key(key: str) -> str | None:
+    """Returns the tenant of a ``channel_state_key``; None if the key is another one."""
+    if not (key.startswith(_FOLDER) and key.endswith(_FILE)):
+        return None
+    return key.removeprefix(_FOLDER).removesuffix(_FILE)
+
+
+def channel_states_to_json(channels: Mapping[str, ChannelState]) -> str:
+    """Returns the states of all channels for one tenant as JSON."""
+    document = {
+        "format": _FORMAT,
+        "channels": {
+            name: {task_id: _problem_to_json(last) for task_id, last in state.problems.items()}
+            for name, state in channels.items()
+        },
+        "deadLetters": {
+            name: backlog_to_json(state.dead_letters)
+            for name, state in channels.items()
+            if state.dead_letters
+        },
+        "parkedTasks": {
+            name: backlog_to_json(state.parked_tasks)
+            for name, state in channels.items()
+            if state.parked_tasks
+        },
+    }
+    return json.dumps(document, separators=(",", ":"))
+
+
+def _problem_to_json(last: ReportedProblem) -> dict[str, Any]:
+    return {
+        "attempt": last.attempt,
+        "health": last.health.value,
+        "at": to_ms(last.at),
+        "resolved": last.resolved,
+    }
+
+
+def channel_states_from_json(text: str | bytes) -> dict[str, ChannelState]:
+    """The inverse of ``channel_states_to_json``, in whole milliseconds.
+
+    Raises:
+        UsageError: the document is not of that format.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        message = "alert state: expected JSON"
+        raise UsageError(message) from error
+    try:
+        if read_object(document).get("format") != _FORMAT:
+            raise expected_error(f"format {_FORMAT}")
+        tasks = read_object(document.get("channels"))
+        dead = _backlogs_from_json(document, "deadLetters")
+        parked = _backlogs_from_json(document, "parkedTasks")
+        return {
+            name: ChannelState(
+                _problems_from_json(read_object(tasks.get(name, {}))),
+                dead.get(name),
+                parked.get(name),
+            )
+            for name in dict.fromkeys((*tasks, *dead, *parked))
+        }
+    except UsageError as wrong:
+        raise nested_error("alert state", wrong) from None
+
+
+def _problems_from_json(tasks: Mapping[str, Any]) -> dict[str, ReportedProblem]:
+    return {task_id: _problem_from_json(read_object(last)) for task_id, last in tasks.items()}
+
+
+def _backlogs_from_json(document: Mapping[str, Any], name: str) -> dict[str, ReportedBacklog]:
+    # A document without this key: nothing was reported yet.
+    return {
+        channel: backlog_from_json(read_object(last))
+        for channel, last in read_object(document.get(name, {})).items()
+    }
+
+
+def _problem_from_json(last: Mapping[str, Any]) -> ReportedProblem:
+    try:
+        health = Health(read_text(last.get("health")))
+    except ValueError:
+        raise expected_error(f"one of {', '.join(Health)}") from None
+    return ReportedProblem(
+        attempt=read_integer(last.get("attempt")),
+        health=health,
+        at=from_ms(last.get("at")),
+        resolved=last.get("resolved") is True,
+    )

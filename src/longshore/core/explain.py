@@ -1,0 +1,480 @@
+"""Why a task or a job is in its state: reasons as values, from what was asked to the root cause.
+
+The reasons are derived from rows that were just read, so they describe one moment. Each reason has
+its times as values too, and a ``Remedy``: the operator's action that would help. Interfaces spell
+a remedy in their own way; nothing here knows a command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Protocol
+
+from longshore.core.budgets import BudgetScope, BudgetUnit
+from longshore.core.ids import task_id_of
+from longshore.core.jobs.dependency_chain import ChainLink, DependencyChain
+from longshore.core.jobs.numbers import NumberSet
+from longshore.core.maximums import MAX_REVISIONS
+from longshore.core.records import value
+from longshore.core.tasks.lease import Lease, LeasePolicy
+from longshore.core.tasks.rows import CancelRequest, Intent, IntentKind, JobRow, TaskRow
+from longshore.core.tasks.states import JobState, TaskState
+
+# A renewal that is this many intervals late counts as missed.
+_LATE = 1.5
+_SOON = "as soon as another worker polls"
+_FAILED_STATES = {TaskState.FAILED: "failed", TaskState.CANCELLED: "was cancelled"}
+
+
+class ReasonCode(StrEnum):
+    """The kind of a reason, for programs."""
+
+    WAITING = "waiting"
+    BEHIND_FAILURE = "behind_failure"
+    LEFT_OUT = "left_out"
+    MOVING_ON = "moving_on"
+    BEING_CREATED = "being_created"
+    DELAYED = "delayed"
+    BACKING_OFF = "backing_off"
+    DUE = "due"
+    QUEUE_PAUSED = "queue_paused"
+    QUEUE_HELD = "queue_held"
+    NO_WORKER = "no_worker"
+    RUNNING = "running"
+    WORKER_SILENT = "worker_silent"
+    WORKER_GONE = "worker_gone"
+    CANCELLING = "cancelling"
+    IN_REVIEW = "in_review"
+    PARKED = "parked"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class RemedyAction(StrEnum):
+    """What an operator can do."""
+
+    RESUME_JOB = "resume_job"
+    RESUME_QUEUE = "resume_queue"
+    START_WORKER = "start_worker"
+    APPROVE_TASK = "approve_task"
+    ADD_BUDGET = "add_budget"
+    LIST_JOB_TASKS = "list_job_tasks"
+    LIST_PARKED_TASKS = "list_parked_tasks"
+    LIST_DEAD_LETTERS = "list_dead_letters"
+
+
+@value
+class Remedy:
+    """An action of an operator, with its arguments."""
+
+    action: RemedyAction
+    target: str | None = None  # id of a job or task, name of a queue; of a budget, None: the day's
+    unit: BudgetUnit | None = None  # of the budget to raise
+
+
+@value
+class WhyReason:
+    """One reason, as a sentence and as values."""
+
+    code: ReasonCode
+    text: str
+    since: datetime | None = None
+    until: datetime | None = None  # when this changes by itself
+    task_id: str | None = None  # None: the reason is about the job, or about its workers
+    remedy: Remedy | None = None
+
+
+class PauseLike(Protocol):
+    """A paused or held queue."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def by(self) -> str: ...
+    @property
+    def reason(self) -> str | None: ...
+    @property
+    def at(self) -> datetime: ...
+    @property
+    def until(self) -> datetime | None:
+        """When a hold ends; None: a pause, which ends when an operator resumes the queue."""
+        ...
+
+
+@value
+class WhySnapshot:
+    """The rows and facts that reasons are derived from."""
+
+    now: datetime
+    job: JobRow
+    lease_policy: LeasePolicy
+    rows: Mapping[int, TaskRow]  # by number; rows that do not exist yet are missing
+    keys: Mapping[int, str]
+    live_workers: Mapping[str, Sequence[str]]  # of this machine, with their queues
+    dead_workers: Sequence[str] = ()  # of this machine, whose process has ended
+    pauses: Sequence[PauseLike]
+
+    def key(self, number: int) -> str:
+        """Returns a task's key, quoted."""
+        return repr(self.keys[number])
+
+    def task_id(self, number: int) -> str:
+        """Returns a task's id, whether or not its row exists."""
+        return task_id_of(self.job.id, self.keys[number])
+
+
+def explain_task(snapshot: WhySnapshot, chain: DependencyChain) -> list[WhyReason]:
+    """Returns why the first task of the chain is in its state."""
+    *before, last = chain.links
+    reasons = [_waiting_reason(snapshot, link, last) for link in before]
+    if chain.omitted:
+        text = f"{_plural(chain.omitted, 'more task')} in between, each waiting for the next."
+        reasons.append(WhyReason(code=ReasonCode.LEFT_OUT, text=text))
+    row = snapshot.rows.get(last.number)
+    if before and row is not None and row.state is TaskState.COMPLETED:
+        text = f"Task {_quoted_key(row)} has completed; its dependents are being notified."
+        reasons.append(_task_reason(row, ReasonCode.MOVING_ON, text, since=row.finished_at))
+    else:
+        reasons += _task_reasons(snapshot, last.number)
+    subject = snapshot.rows.get(chain.links[0].number)
+    if subject is not None and not subject.state.terminal:
+        reasons += _job_cancelling(snapshot.job)
+    return reasons
+
+
+def explain_job(
+    snapshot: WhySnapshot, shown: Sequence[int], *, truncated: bool = False
+) -> list[WhyReason]:
+    """Returns why the job is in its state.
+
+    Args:
+        shown: The tasks that explain most.
+        truncated: There are more tasks like these.
+    """
+    job = snapshot.job
+    reasons = [_job_reason(job), *_job_cancelling(job)]
+    created = job.ended | NumberSet(snapshot.rows)
+    if any(_creates(intent, created) for intent in job.intents):
+        text = "Tasks of the job are still being created."
+        reasons.append(WhyReason(code=ReasonCode.BEING_CREATED, text=text))
+    details = [reason for number in shown for reason in _task_reasons(snapshot, number)]
+    reasons += [reason for reason in details if reason.task_id is not None]
+    # A reason that several tasks share is given once.
+    reasons += dict.fromkeys(reason for reason in details if reason.task_id is None)
+    if truncated:
+        text = "There are more tasks like these."
+        remedy = Remedy(action=RemedyAction.LIST_JOB_TASKS, target=job.id)
+        reasons.append(WhyReason(code=ReasonCode.LEFT_OUT, text=text, remedy=remedy))
+    if not shown and not job.state.terminal:
+        text = "No task of the job runs at this moment; a task that just ended is being recorded."
+        reasons.append(WhyReason(code=ReasonCode.MOVING_ON, text=text))
+    return reasons
+
+
+def _creates(intent: Intent, created: NumberSet) -> bool:
+    """Whether the intent still has tasks to create, as far as the rows show."""
+    if intent.kind is IntentKind.CREATE and intent.numbers:
+        return bool(intent.numbers - created)
+    return intent.kind in (IntentKind.CREATE, IntentKind.ADD)
+
+
+def _job_reason(job: JobRow) -> WhyReason:
+    ended = {
+        JobState.COMPLETED: (ReasonCode.COMPLETED, "is completed", None),
+        JobState.FAILED: (ReasonCode.FAILED, "has failed", _resume_job(job.id)),
+        JobState.CANCELLED: (ReasonCode.CANCELLED, "is cancelled", _resume_job(job.id)),
+        JobState.RUNNING: (ReasonCode.RUNNING, "is under way", None),
+    }
+    code, words, remedy = ended[job.state]
+    counts = [
+        (len(job.failed), "failed"),
+        (len(job.cancelled), "cancelled"),
+        (len(job.blocked), "waiting behind those"),
+    ]
+    parts = [f"{len(job.completed):,} of {_plural(job.total, 'task')} completed"]
+    parts += [f"{count:,} {what}" for count, what in counts if count]
+    text = f"The job {words}: {', '.join(parts)}."
+    if job.state is JobState.CANCELLED and job.cancel is not None:
+        reason = _parenthesised(job.cancel.reason)
+        text = f"{_requester(job.cancel)} cancelled the job{reason}: {parts[0]}."
+    since = job.finished_at if job.state.terminal else job.spec.created_at
+    return WhyReason(code=code, text=text, since=since, remedy=remedy)
+
+
+def _job_cancelling(job: JobRow) -> list[WhyReason]:
+    if job.cancel is None or job.state.terminal:
+        return []
+    why = _parenthesised(job.cancel.reason)
+    text = f"{_requester(job.cancel)} has requested cancellation of the whole job{why}."
+    return [WhyReason(code=ReasonCode.CANCELLING, text=text, since=job.cancel.at)]
+
+
+def _waiting_reason(snapshot: WhySnapshot, link: ChainLink, last: ChainLink) -> WhyReason:
+    job, key = snapshot.job, snapshot.key(link.number)
+    named = [f"{snapshot.key(number)} ({_state(snapshot, number)})" for number in link.parents]
+    if link.awaited_count > len(named):
+        named.append(_plural(link.awaited_count - len(named), "more task"))
+    text = f"Task {key} waits for {', '.join(named)}"
+    row, root = snapshot.rows.get(link.number), snapshot.rows.get(last.number)
+    task_id = snapshot.task_id(link.number)
+    if root is not None and (became := _FAILED_STATES.get(root.state)):
+        return WhyReason(
+            code=ReasonCode.BEHIND_FAILURE,
+            text=f"{text}, and cannot run because {_quoted_key(root)} {became}.",
+            since=root.finished_at,
+            task_id=task_id,
+            remedy=_resume_job(job.id),
+        )
+    since = row.spec.created_at if row else None
+    return WhyReason(code=ReasonCode.WAITING, text=f"{text}.", since=since, task_id=task_id)
+
+
+def _state(snapshot: WhySnapshot, number: int) -> str:
+    row = snapshot.rows.get(number)
+    return row.state.value.replace("_", " ") if row else "being created"
+
+
+def _task_reasons(snapshot: WhySnapshot, number: int) -> list[WhyReason]:
+    """Returns why a task that waits for no other task is in its state."""
+    row = snapshot.rows.get(number)
+    if row is None:
+        text = f"Task {snapshot.key(number)} is still being created."
+        return [
+            WhyReason(code=ReasonCode.BEING_CREATED, text=text, task_id=snapshot.task_id(number))
+        ]
+    if row.lease is not None:
+        return _leased(snapshot, row, row.lease)
+    return _UNLEASED[row.state](snapshot, row)
+
+
+def _waiting(_: WhySnapshot, row: TaskRow) -> list[WhyReason]:
+    text = f"All dependencies of task {_quoted_key(row)} have completed; it becomes pending soon."
+    return [_task_reason(row, ReasonCode.MOVING_ON, text)]
+
+
+def _pending(snapshot: WhySnapshot, row: TaskRow) -> list[WhyReason]:
+    spec = row.spec
+    if row.due_at is not None and row.due_at > snapshot.now:
+        reasons = [_delayed(row, row.due_at)]
+    else:
+        text = (
+            f"Task {_quoted_key(row)} is due and waits in queue {spec.queue!r} for a free worker"
+            f"{_serving(snapshot, spec.queue)}."
+        )
+        reasons = [_task_reason(row, ReasonCode.DUE, text, since=row.due_at)]
+    reasons += [_paused(pause) for pause in snapshot.pauses if pause.name == spec.queue]
+    return reasons + _no_worker(snapshot, spec.queue)
+
+
+def _paused(pause: PauseLike) -> WhyReason:
+    if pause.until is None:
+        code, words = ReasonCode.QUEUE_PAUSED, f"is paused by {pause.by}"
+    else:
+        code, words = ReasonCode.QUEUE_HELD, f"is held until {_format_time(pause.until)}"
+    return WhyReason(
+        code=code,
+        text=f"Queue {pause.name!r} {words}{_parenthesised(pause.reason)}.",
+        since=pause.at,
+        until=pause.until,
+        remedy=Remedy(action=RemedyAction.RESUME_QUEUE, target=pause.name),
+    )
+
+
+def _delayed(row: TaskRow, due_at: datetime) -> WhyReason:
+    if row.failure is None:
+        text = f"Task {_quoted_key(row)} is scheduled for {_format_time(due_at)}."
+        return _task_reason(row, ReasonCode.DELAYED, text, since=row.last_event_at, until=due_at)
+    text = (
+        f"Task {_quoted_key(row)} failed{_failure(row)} and is retried at"
+        f" {_format_time(due_at)}; "
+        f"{_used(row)}."
+    )
+    return _task_reason(row, ReasonCode.BACKING_OFF, text, since=row.last_event_at, until=due_at)
+
+
+def _no_worker(snapshot: WhySnapshot, queue: str) -> list[WhyReason]:
+    if _serving_workers(snapshot, queue):
+        return []
+    text = f"No worker on this machine serves queue {queue!r}"
+    if snapshot.live_workers:
+        others = {name for served in snapshot.live_workers.values() for name in served}
+        count = len(snapshot.live_workers)
+        serve = "serves" if count == 1 else "serve"
+        text += f"; {_plural(count, 'worker')} {serve} {', '.join(map(repr, sorted(others)))}"
+    remedy = Remedy(action=RemedyAction.START_WORKER, target=queue)
+    return [WhyReason(code=ReasonCode.NO_WORKER, text=f"{text}.", remedy=remedy)]
+
+
+def _leased(snapshot: WhySnapshot, row: TaskRow, lease: Lease) -> list[WhyReason]:
+    attempt = f"attempt {row.attempts_used + 1} of {row.spec.retry.max_attempts}"
+    age = _format_duration(_silence(snapshot, row, lease))
+    text = (
+        f"Worker {lease.worker_id!r} runs task {_quoted_key(row)}, {attempt}; "
+        f"its last heartbeat was {age} ago."
+    )
+    running = _task_reason(row, ReasonCode.RUNNING, text, since=lease.acquired_at)
+    return [running, *_cancelling(row, lease), *_silent_worker(snapshot, row, lease)]
+
+
+def _cancelling(row: TaskRow, lease: Lease) -> list[WhyReason]:
+    if (request := row.cancel) is None:
+        return []
+    text = (
+        f"{request.by} has requested cancellation of task"
+        f" {_quoted_key(row)}{_parenthesised(request.reason)}; it ends when worker"
+        f" {lease.worker_id!r} has stopped it, or when the worker's lease expires."
+    )
+    return [_task_reason(row, ReasonCode.CANCELLING, text, since=request.at)]
+
+
+def _silent_worker(snapshot: WhySnapshot, row: TaskRow, lease: Lease) -> list[WhyReason]:
+    """Returns the reasons that apply if the lease holder is dead or silent."""
+    worker, since = repr(lease.worker_id), row.last_event_at
+    if lease.local and lease.worker_id in snapshot.dead_workers:
+        text = f"The process of worker {worker} has ended; its task is taken over {_SOON}."
+        lost = _task_reason(row, ReasonCode.WORKER_GONE, text, since=since)
+    elif _silence(snapshot, row, lease) > snapshot.lease_policy.renew_every * _LATE:
+        until = lease.expires_at + snapshot.lease_policy.skew_margin
+        when = f"at {_format_time(until)}" if until > snapshot.now else _SOON
+        text = f"Worker {worker} is silent; unless it sends a heartbeat, its task is taken over"
+        lost = _task_reason(
+            row, ReasonCode.WORKER_SILENT, f"{text} {when}.", since=since, until=until
+        )
+    else:
+        return []
+    return [lost, *_no_worker(snapshot, row.spec.queue)]
+
+
+def _silence(snapshot: WhySnapshot, row: TaskRow, lease: Lease) -> timedelta:
+    # A running attempt emits only its start and its heartbeats. Clocks differ.
+    return max(snapshot.now - (row.last_event_at or lease.acquired_at), timedelta())
+
+
+def _in_review(_: WhySnapshot, row: TaskRow) -> list[WhyReason]:
+    text = f"Task {_quoted_key(row)} has a result that waits for review"
+    if row.revision < MAX_REVISIONS:
+        text += "; it can be approved, revised or cancelled."
+    else:
+        text += f"; it was revised {row.revision} times and can only be approved or cancelled."
+    remedy = Remedy(action=RemedyAction.APPROVE_TASK, target=row.id)
+    return [_task_reason(row, ReasonCode.IN_REVIEW, text, since=row.last_event_at, remedy=remedy)]
+
+
+def _parked(_: WhySnapshot, row: TaskRow) -> list[WhyReason]:
+    scope, unit, why, since = BudgetScope.TASK, BudgetUnit.USD, "a budget is used up", None
+    if (parked := row.parked) is not None:
+        scope, unit, why, since = parked.scope, parked.unit, parked.reason, parked.at
+    text = f"Task {_quoted_key(row)} is parked: {why}. It resumes when the budget is raised"
+    if row.due_at is not None:
+        text += f", or by itself at {_format_time(row.due_at)}"
+    target = _BUDGET_TARGETS[scope](row)
+    remedy = Remedy(action=RemedyAction.ADD_BUDGET, target=target, unit=unit)
+    return [
+        _task_reason(
+            row, ReasonCode.PARKED, f"{text}.", since=since, until=row.due_at, remedy=remedy
+        )
+    ]
+
+
+_BUDGET_TARGETS: dict[BudgetScope, Callable[[TaskRow], str | None]] = {
+    BudgetScope.STEP: lambda row: row.id,
+    BudgetScope.TASK: lambda row: row.id,
+    BudgetScope.JOB: lambda row: row.spec.job_id,
+    BudgetScope.DAY: lambda _: None,
+}
+
+
+def _completed(_: WhySnapshot, row: TaskRow) -> list[WhyReason]:
+    text = f"Task {_quoted_key(row)} has completed; only a new job can run it again."
+    return [_task_reason(row, ReasonCode.COMPLETED, text, since=row.finished_at)]
+
+
+def _failed(_: WhySnapshot, row: TaskRow) -> list[WhyReason]:
+    text = f"Task {_quoted_key(row)} failed{_failure(row)}; {_used(row)}."
+    remedy = _resume_job(row.spec.job_id)
+    return [_task_reason(row, ReasonCode.FAILED, text, since=row.finished_at, remedy=remedy)]
+
+
+def _cancelled(_: WhySnapshot, row: TaskRow) -> list[WhyReason]:
+    why = _parenthesised(row.cancel.reason if row.cancel else None)
+    text = f"{_requester(row.cancel)} cancelled task {_quoted_key(row)}{why}."
+    remedy = _resume_job(row.spec.job_id)
+    return [_task_reason(row, ReasonCode.CANCELLED, text, since=row.finished_at, remedy=remedy)]
+
+
+_UNLEASED: dict[TaskState, Callable[[WhySnapshot, TaskRow], list[WhyReason]]] = {
+    TaskState.WAITING: _waiting,
+    TaskState.PENDING: _pending,
+    TaskState.IN_REVIEW: _in_review,
+    TaskState.PARKED: _parked,
+    TaskState.COMPLETED: _completed,
+    TaskState.FAILED: _failed,
+    TaskState.CANCELLED: _cancelled,
+}
+
+
+def _task_reason(
+    row: TaskRow,
+    code: ReasonCode,
+    text: str,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    remedy: Remedy | None = None,
+) -> WhyReason:
+    return WhyReason(code=code, text=text, since=since, until=until, task_id=row.id, remedy=remedy)
+
+
+def _quoted_key(row: TaskRow) -> str:
+    return repr(row.spec.key)
+
+
+def _failure(row: TaskRow) -> str:
+    return f" ({row.failure.category.value}: {row.failure.message})" if row.failure else ""
+
+
+def _used(row: TaskRow) -> str:
+    return (
+        f"it has used {row.attempts_used} of its {_plural(row.spec.retry.max_attempts, 'attempt')}"
+    )
+
+
+def _requester(request: CancelRequest | None) -> str:
+    return request.by if request else "An operator"
+
+
+def _parenthesised(reason: str | None) -> str:
+    return f" ({reason})" if reason else ""
+
+
+def _resume_job(job_id: str) -> Remedy:
+    return Remedy(action=RemedyAction.RESUME_JOB, target=job_id)
+
+
+def _serving(snapshot: WhySnapshot, queue: str) -> str:
+    workers = _serving_workers(snapshot, queue)
+    serve = "serves" if workers == 1 else "serve"
+    return f"; {_plural(workers, 'worker')} on this machine {serve} it" if workers else ""
+
+
+def _serving_workers(snapshot: WhySnapshot, queue: str) -> int:
+    return sum(queue in served for served in snapshot.live_workers.values())
+
+
+def _plural(count: int, thing: str) -> str:
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def _format_time(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _format_duration(duration: timedelta) -> str:
+    seconds = int(duration.total_seconds())
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"

@@ -1,0 +1,229 @@
+"""The commands of the task aggregate.
+
+Plain values: a command says what a caller wants or has observed, and ``task.apply`` decides the
+change. Every command of a worker carries the ``fence`` of its lease.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from datetime import datetime, timedelta
+
+from longshore.core.budgets import Allowance, Budget, BudgetScope, BudgetUnit
+from longshore.core.documents import Document
+from longshore.core.events.types import Activity, Usage
+from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
+from longshore.core.records import value
+from longshore.core.tasks.failures import Failure
+
+
+@value
+class ParentsCompleted:
+    """These parents completed."""
+
+    numbers: NumberSet
+
+
+@value
+class Claim:
+    """A worker claims the task."""
+
+    worker_id: str
+    process_id: int
+    lease_duration: timedelta
+    epoch: int = 0
+    local: bool = True
+
+
+@value
+class Renew:
+    """The lease holder renews its lease."""
+
+    fence: int
+    lease_duration: timedelta
+    process_id: int = 0
+    rss_bytes: int = 0
+    activity: Activity | None = None
+    usage: Usage = field(default_factory=Usage)  # so far in this attempt
+
+
+@value
+class SaveCheckpoint:
+    """The lease holder finished a named step; its result is stored under ``key``."""
+
+    fence: int
+    key: str
+
+
+@value
+class Release:
+    """The lease holder releases the task unfinished."""
+
+    fence: int
+    reason: str
+    usage: Usage = field(default_factory=Usage)
+    last_output: int | None = None
+
+
+@value
+class Park:
+    """The lease holder gives the task back because a budget is used up."""
+
+    fence: int
+    scope: BudgetScope
+    unit: BudgetUnit = BudgetUnit.USD
+    reason: str
+    duration: timedelta
+    until: datetime | None = None  # when the budget starts anew; None: only when it is raised
+    allowance: Allowance | None = None  # of the task, as the lease holder knew it
+    usage: Usage = field(default_factory=Usage)
+    last_output: int | None = None
+
+
+@value
+class Unpark:
+    """A task that is parked because of this budget may run again."""
+
+    scope: BudgetScope
+    by: str
+    due: bool = False  # only if its due time has come
+
+
+@value
+class AddBudget:
+    """An operator raises the task's budget."""
+
+    amount: Budget
+    by: str
+    request_id: str  # only the first command with an id counts
+
+
+@value
+class AttemptFailed:
+    """The attempt ended without a result."""
+
+    fence: int
+    failure: Failure
+    jitter: float  # in [0, 1)
+    duration: timedelta
+    usage: Usage = field(default_factory=Usage)
+    last_output: int | None = None
+
+
+@value
+class Complete:
+    """The attempt ended with a result."""
+
+    fence: int
+    result: Document | None
+    duration: timedelta
+    exit_code: int = 0
+    usage: Usage = field(default_factory=Usage)
+    last_output: int | None = None
+
+
+@value
+class TimeOut:
+    """The lease holder stopped the attempt because it timed out."""
+
+    fence: int
+    timeout: timedelta
+    elapsed: timedelta
+    signal: str
+    jitter: float
+    usage: Usage = field(default_factory=Usage)
+    last_output: int | None = None
+
+
+@value
+class LeaseEnded:
+    """The lease has expired, or the holder's process has ended."""
+
+    fence: int
+    margin: timedelta
+    holder_dead: bool = False
+
+
+@value
+class FailTask:
+    """Fail a task that no worker runs."""
+
+    failure: Failure
+    source: str  # "dlq" or "sweeper"
+    margin: timedelta
+
+
+@value
+class RequestCancel:
+    """A user cancels the task."""
+
+    by: str
+    reason: str | None = None
+    round: int | None = None  # of the job when it was cancelled; later rounds are not affected
+
+
+@value
+class ConfirmCancel:
+    """The lease holder has stopped the attempt of a cancelled task."""
+
+    fence: int
+    usage: Usage = field(default_factory=Usage)
+    last_output: int | None = None
+
+
+@value
+class RequestRevision:
+    """A reviewer requests a revision."""
+
+    feedback: str
+    by: str
+    attempt: int | None = None  # whose result the reviewer saw; a later result is not affected
+
+
+@value
+class Approve:
+    """A reviewer approves the result."""
+
+    by: str
+    attempt: int | None = None  # whose result the reviewer saw; a later result is not approved
+
+
+@value
+class Resume:
+    """An operator resumes the task in another round.
+
+    ``completed`` are the completed tasks of the job: a task that was cancelled while it waited was
+    not notified of its parents since, and waits again for those that have not completed.
+    """
+
+    round: int
+    by: str
+    completed: NumberSet = NO_NUMBERS
+
+
+@value
+class EnqueueAgain:
+    """The task is due and was not claimed: enqueue it again."""
+
+
+Command = (
+    ParentsCompleted
+    | Claim
+    | Renew
+    | SaveCheckpoint
+    | Release
+    | Park
+    | AttemptFailed
+    | Complete
+    | TimeOut
+    | LeaseEnded
+    | FailTask
+    | RequestCancel
+    | ConfirmCancel
+    | RequestRevision
+    | Approve
+    | Resume
+    | Unpark
+    | AddBudget
+    | EnqueueAgain
+)

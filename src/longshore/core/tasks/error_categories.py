@@ -1,0 +1,254 @@
+"""Why a task failed, in one word: the list of categories, and the tables that lead to them.
+
+A task may raise anything, so there are several tables, from the strongest evidence to the weakest;
+``classification`` walks them. A name stands in one table once. Codes and names of other libraries
+are text, because we must know them without importing the libraries.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from json import JSONDecodeError
+
+
+class ErrorCategory(StrEnum):
+    """What kind of failure it was, and thereby whether another attempt can help."""
+
+    AUTH = "auth"
+    VALIDATION = "validation"
+    PARSE = "parse"
+    NOT_FOUND = "not-found"
+    PROGRAMMING = "programming"
+    EXIT_CODE = "exit-code"
+    UNKNOWN = "unknown"
+    TIMEOUT = "timeout"
+    NETWORK = "network"
+    RATE_LIMIT = "rate-limit"
+    SERVER_ERROR = "server-error"
+    CRASH = "crash"
+    OUT_OF_MEMORY = "out-of-memory"
+
+    @property
+    def retryable(self) -> bool:
+        """Whether another attempt may succeed where this one failed."""
+        return self in _RETRYABLE
+
+
+_RETRYABLE = frozenset(
+    {
+        ErrorCategory.TIMEOUT,
+        ErrorCategory.NETWORK,
+        ErrorCategory.RATE_LIMIT,
+        ErrorCategory.SERVER_ERROR,
+        ErrorCategory.CRASH,
+        ErrorCategory.OUT_OF_MEMORY,
+    }
+)
+
+TypeRows = tuple[tuple[type[BaseException], ErrorCategory], ...]
+
+# The first row that fits wins, so a subclass stands above its base.
+SPECIFIC_TYPES: TypeRows = (
+    (JSONDecodeError, ErrorCategory.PARSE),
+    (UnicodeDecodeError, ErrorCategory.PARSE),
+    (TimeoutError, ErrorCategory.TIMEOUT),
+    (ConnectionError, ErrorCategory.NETWORK),
+    (FileNotFoundError, ErrorCategory.NOT_FOUND),
+    (NotADirectoryError, ErrorCategory.NOT_FOUND),
+    (PermissionError, ErrorCategory.AUTH),
+    (MemoryError, ErrorCategory.OUT_OF_MEMORY),
+    (RecursionError, ErrorCategory.PROGRAMMING),
+    (NotImplementedError, ErrorCategory.PROGRAMMING),
+    (ImportError, ErrorCategory.PROGRAMMING),
+    (NameError, ErrorCategory.PROGRAMMING),
+    (AttributeError, ErrorCategory.PROGRAMMING),
+    (TypeError, ErrorCategory.PROGRAMMING),
+    (AssertionError, ErrorCategory.PROGRAMMING),
+    (StopIteration, ErrorCategory.PROGRAMMING),
+    (StopAsyncIteration, ErrorCategory.PROGRAMMING),
+)
+
+# Libraries derive their own errors from these (an XML parser's from SyntaxError, many from
+# ValueError), so what else the error says about itself counts for more.
+BROAD_TYPES: TypeRows = (
+    (ValueError, ErrorCategory.VALIDATION),
+    (SyntaxError, ErrorCategory.PROGRAMMING),
+    (LookupError, ErrorCategory.PROGRAMMING),
+    (ArithmeticError, ErrorCategory.PROGRAMMING),
+    (SystemExit, ErrorCategory.EXIT_CODE),
+)
+
+
+def _inverted(table: Mapping[ErrorCategory, str]) -> dict[str, ErrorCategory]:
+    return {name: category for category, names in table.items() for name in names.split()}
+
+
+_SOCKET_CODES = _inverted(
+    {
+        ErrorCategory.TIMEOUT: "ETIMEDOUT",
+        ErrorCategory.NETWORK: (
+            "ECONNREFUSED ECONNRESET ECONNABORTED EPIPE ENETUNREACH EHOSTUNREACH ENETDOWN "
+            "EHOSTDOWN ENOTCONN EADDRNOTAVAIL"
+        ),
+        ErrorCategory.OUT_OF_MEMORY: "ENOMEM",
+    }
+)
+
+# Only these: the small numbers (1 to 11) are also what TLS libraries put into `errno`.
+ERRNO_NUMBERS = {
+    number: _SOCKET_CODES[name] for number, name in errno.errorcode.items() if name in _SOCKET_CODES
+}
+
+# Of Node, AWS, gRPC and model providers.
+CODES = _SOCKET_CODES | _inverted(
+    {
+        ErrorCategory.AUTH: (
+            "EACCES EPERM UNAUTHENTICATED PERMISSION_DENIED AccessDenied AccessDeniedException "
+            "UnauthorizedOperation UnrecognizedClientException InvalidClientTokenId "
+            "InvalidAccessKeyId ExpiredToken ExpiredTokenException SignatureDoesNotMatch "
+            "AuthFailure invalid_api_key authentication_error permission_error"
+        ),
+        ErrorCategory.VALIDATION: (
+            "INVALID_ARGUMENT OUT_OF_RANGE ValidationException InvalidParameterValue "
+            "InvalidParameterException MissingParameter context_length_exceeded "
+            "invalid_request_error"
+        ),
+        ErrorCategory.NOT_FOUND: (
+            "ENOENT NOT_FOUND NoSuchKey NoSuchBucket ResourceNotFoundException model_not_found "
+            "not_found_error"
+        ),
+        ErrorCategory.TIMEOUT: (
+            "ESOCKETTIMEDOUT DEADLINE_EXCEEDED RequestTimeout RequestTimeoutException"
+        ),
+        ErrorCategory.NETWORK: "ENOTFOUND EAI_AGAIN",
+        ErrorCategory.RATE_LIMIT: (
+            "RESOURCE_EXHAUSTED Throttling ThrottlingException ThrottledException "
+            "RequestThrottled RequestThrottledException TooManyRequestsException "
+            "ProvisionedThroughputExceededException RequestLimitExceeded SlowDown "
+            "rate_limit_error rate_limit_exceeded"
+        ),
+        ErrorCategory.SERVER_ERROR: (
+            "UNAVAILABLE INTERNAL ABORTED InternalFailure InternalError "
+            "ServiceUnavailableException overloaded_error api_error"
+        ),
+    }
+)
+
+CLASS_NAMES = _inverted(
+    {
+        ErrorCategory.AUTH: (
+            "AuthenticationError AuthenticationFailed AuthenticationException Unauthenticated "
+            "Unauthorized UnauthorizedError PermissionDenied PermissionDeniedError Forbidden "
+            "ForbiddenError NoCredentialsError PartialCredentialsError SSLCertVerificationError"
+        ),
+        ErrorCategory.VALIDATION: (
+            "ValidationError BadRequest BadRequestError InvalidArgument InvalidArgumentError "
+            "InvalidRequestError UnprocessableEntityError ParamValidationError SchemaError "
+            "UsageError"
+        ),
+        ErrorCategory.PARSE: (
+            "ParseError ParserError ScannerError YAMLError XMLSyntaxError TOMLDecodeError "
+            "DecodeError BadZipFile PdfReadError CLIJSONDecodeError MessageParseError "
+            "ResponseParserError"
+        ),
+        ErrorCategory.NOT_FOUND: (
+            "NotFound NotFoundError ResourceNotFound DoesNotExist CLINotFoundError"
+        ),
+        ErrorCategory.PROGRAMMING: "ProgrammingError",
+        ErrorCategory.EXIT_CODE: "CalledProcessError ProcessError",
+        ErrorCategory.TIMEOUT: (
+            "Timeout TimeoutError TimeoutException TimeoutExpired APITimeoutError ReadTimeout "
+            "ReadTimeoutError ConnectTimeout ConnectTimeoutError ServerTimeoutError "
+            "DeadlineExceeded"
+        ),
+        ErrorCategory.NETWORK: (
+            "ConnectionError APIConnectionError CLIConnectionError ConnectError NetworkError "
+            "TransportError ReadError WriteError ProtocolError RemoteProtocolError "
+            "ChunkedEncodingError NewConnectionError ClientConnectionError ClientConnectorError "
+            "ClientOSError ServerDisconnectedError ConnectionClosed ConnectionClosedError "
+            "EndpointConnectionError HTTPClientError IncompleteRead IncompleteReadError "
+            "BadStatusLine gaierror herror SSLError"
+        ),
+        ErrorCategory.RATE_LIMIT: (
+            "RateLimitError RateLimitExceeded TooManyRequests TooManyRequestsError "
+            "ResourceExhausted ThrottlingError"
+        ),
+        ErrorCategory.SERVER_ERROR: (
+            "ServerError InternalServerError ServiceUnavailable ServiceUnavailableError "
+            "BadGateway GatewayTimeout OverloadedError BackendUnavailable"
+        ),
+        ErrorCategory.CRASH: "BrokenExecutor BrokenProcessPool WorkerLostError",
+        ErrorCategory.OUT_OF_MEMORY: "OutOfMemoryError",
+    }
+)
+
+STATUS_NUMBERS = {
+    400: ErrorCategory.VALIDATION,
+    401: ErrorCategory.AUTH,
+    403: ErrorCategory.AUTH,
+    404: ErrorCategory.NOT_FOUND,
+    407: ErrorCategory.AUTH,
+    408: ErrorCategory.TIMEOUT,
+    410: ErrorCategory.NOT_FOUND,
+    413: ErrorCategory.VALIDATION,
+    415: ErrorCategory.VALIDATION,
+    422: ErrorCategory.VALIDATION,
+    429: ErrorCategory.RATE_LIMIT,
+    # Also those that only one provider uses, such as 529 for "overloaded".
+    **dict.fromkeys(range(500, 600), ErrorCategory.SERVER_ERROR),
+}
+
+# A number counts as a status only where it is called one.
+STATUS_IN_TEXT = re.compile(
+    r"\b(?:HTTP(?:/[\d.]{1,3}| error)?|status(?:[ _]?code)?|API error|error code)[ :=]{1,3}"
+    r"(?P<status>[1-5]\d\d)\b(?! ?(?:ms|s|sec|seconds|bytes|rows|times|%))",
+    re.IGNORECASE,
+)
+
+# A code or a class name that was printed, as by a command-line tool.
+NAME_IN_TEXT = re.compile(
+    r"\b(?:StatusCode\.)?(?P<name>E[A-Z_]{4,20}|(?<=StatusCode\.)[A-Z_]{4,30}"
+    r"|[a-z]{3,20}(?:_[a-z]{2,20}){0,2}_error|[A-Z][A-Za-z]{3,60}(?:Exception|Error|Exceeded))\b"
+)
+
+# The first row that fits wins.
+TEXT_PATTERNS: tuple[tuple[re.Pattern[str], ErrorCategory], ...] = tuple(
+    (re.compile(rf"\b(?:{words})\b", re.IGNORECASE), category)
+    for words, category in (
+        (r"out of memory|cannot allocate memory|OOM[- ]?killed", ErrorCategory.OUT_OF_MEMORY),
+        (
+            r"rate[ -]limit(?:s|ed|ing)?|too many requests|throttl(?:ed|ing)|quota exceeded",
+            ErrorCategory.RATE_LIMIT,
+        ),
+        (
+            r"unauthori[sz]ed|forbidden|(?:access|permission) denied|invalid credentials"
+            r"|authentication (?:failed|required)|(?:invalid|incorrect) (?:x-)?api[ -]key",
+            ErrorCategory.AUTH,
+        ),
+        (
+            r"internal server error|bad gateway|service unavailable|gateway time-?out"
+            r"|(?:server|service|model|api|system) (?:is )?(?:currently )?overloaded",
+            ErrorCategory.SERVER_ERROR,
+        ),
+        (r"time-?out|timed[ -]out|deadline exceeded", ErrorCategory.TIMEOUT),
+        (
+            r"connection (?:was )?(?:refused|reset|aborted|closed|lost|error)|broken pipe"
+            r"|network (?:is )?(?:unreachable|error)|no route to host|socket hang up"
+            r"|name or service not known|temporary failure in name resolution|fetch failed",
+            ErrorCategory.NETWORK,
+        ),
+        (
+            r"(?:invalid|malformed|unparsable) json|parse error|failed to parse"
+            r"|unexpected (?:token|end of (?:json|input|file))",
+            ErrorCategory.PARSE,
+        ),
+        (
+            r"validation (?:failed|errors?)|invalid (?:input|arguments?|parameters?|request)",
+            ErrorCategory.VALIDATION,
+        ),
+        (r"not found|no such file or directory|does not exist", ErrorCategory.NOT_FOUND),
+    )
+)

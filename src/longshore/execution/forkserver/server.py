@@ -1,0 +1,292 @@
+"""The fork server: the process from which every child of a worker is forked.
+
+It is small, has no threads, event loop or database, and has loaded everything that children need,
+so that a child costs one fork. When its socket to the worker closes, the fork server ends, and with
+it the sockets to the reapers, which then kill their descendants. Processes orphaned by the death of
+a reaper become children of the fork server, which kills them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import os
+import selectors
+import signal
+import socket
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+from longshore.core.definitions.resources import Isolation
+from longshore.execution.forkserver import pool
+from longshore.execution.forkserver.linux import become_subreaper, descendants
+from longshore.execution.forkserver.reaper import (
+    KILL_INTERVAL_S,
+    KILL_TIMEOUT_S,
+    Reaper,
+    write_status,
+)
+from longshore.execution.forkserver.warmup import WARMUP_RUNS, warm_up
+from longshore.execution.forkserver_protocol import (
+    FDS_PER_START,
+    STATUS_READ_BYTES,
+    ChildStatus,
+    ForkServerMessage,
+    KillCause,
+    LineDecoder,
+    decode_statuses,
+    encode_message,
+)
+
+_RECEIVE_BYTES = 64 * 1024
+_MAX_FDS = 64
+
+
+@dataclass(slots=True)
+class _ReaperSlot:
+    """A live reaper and its assignment."""
+
+    reaper: Reaper
+    assignment: int | None = None  # what it has to start; None: it is idle
+    number: int | None = None  # the current or last attempt; None: its pool child is idle
+    child_pid: int = 0
+    idle_since: int = 0  # a counter of ended attempts, not a time
+    pool_child: pool.PoolChild | None = None
+
+    @property
+    def in_pool(self) -> bool:
+        return self.assignment is not None and self.assignment < 0
+
+    def release(self, now: int) -> None:
+        self.assignment = self.pool_child = None
+        self.child_pid = 0
+        self.idle_since = now
+
+
+class ForkServer:
+    """The fork server of one worker."""
+
+    def __init__(
+        self, worker: socket.socket, worker_pipe: int, inherited_fds: tuple[int, ...]
+    ) -> None:
+        self._worker = worker
+        self._worker_pipe = worker_pipe  # where reapers report the start and end of attempts
+        self._inherited_fds = inherited_fds  # open while any process of an attempt is alive
+        self._decoder = LineDecoder()
+        self._fds: deque[int] = deque()
+        self._reaper_reports, self._server_pipe = os.pipe()
+        os.set_blocking(self._reaper_reports, False)
+        self._reapers: dict[int, _ReaperSlot] = {}  # by process id
+        self._end_numbers = itertools.count(1)
+        self._pool_assignments = itertools.count(-1, -1)
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> None:
+        """Serve until the worker ends."""
+        become_subreaper()
+        wakeup_fd = self._open_sigchld_pipe()
+        for file, callback in (
+            (self._worker, self._receive),
+            (self._reaper_reports, self._read_reapers),
+            (wakeup_fd, lambda: self._wait_for_reapers(wakeup_fd)),
+        ):
+            self._selector.register(file, selectors.EVENT_READ, callback)
+        warm_up(WARMUP_RUNS)
+        # Loaded modules are never freed: a garbage collection would only make children copy pages.
+        gc.collect()
+        gc.freeze()
+        self._send(ForkServerMessage.READY, 0)
+        running = True
+        while running:
+            for key, _ in self._selector.select():
+                running = key.data() is not False and running
+
+    def _open_sigchld_pipe(self) -> int:
+        reading, writing = os.pipe()
+        for end in (reading, writing):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        return reading
+
+    def _receive(self) -> bool:
+        """Handle the worker's messages. Returns False when the worker has ended."""
+        try:
+            data, files, _, _ = socket.recv_fds(self._worker, _RECEIVE_BYTES, _MAX_FDS)
+        except ConnectionError:
+            return False
+        self._fds.extend(files)
+        for message in self._decoder.feed(data):
+            if message["type"] == ForkServerMessage.START:
+                self._start(message, [self._fds.popleft() for _ in range(FDS_PER_START)])
+            elif message["type"] == ForkServerMessage.SIGNAL:
+                for slot in self._reapers.values():
+                    if slot.number == message["number"] and slot.assignment is not None:
+                        slot.reaper.signal(slot.assignment, kill=message["kill"])
+        return bool(data)
+
+    def _send(self, message: ForkServerMessage, number: int, **content: Any) -> None:
+        # If the worker has ended, the next read of the socket reports it.
+        with contextlib.suppress(ConnectionError):
+            self._worker.sendall(encode_message(message, number, **content))
+
+    def _start(self, request: dict[str, Any], files: list[int]) -> None:
+        number = request["number"]
+        try:
+            if request["isolation"] == Isolation.POOL:
+                self._start_in_pool(number, files)
+            else:
+                slot = self._idle_reaper()
+                slot.assignment = slot.number = number
+                slot.reaper.start(number, files, memory=request["memory"])
+                self._ensure_idle_reaper()
+        except OSError as error:
+            self._send(ForkServerMessage.REFUSED, number, error=str(error))
+        finally:
+            for file in files:
+                os.close(file)
+
+    def _idle_reaper(self) -> _ReaperSlot:
+        # The worker may have read the end of an attempt that is still unread here.
+        self._read_reapers()
+        idle = [slot for slot in self._reapers.values() if slot.assignment is None]
+        # The reaper that has been idle longest has had time to prefork its next child.
+        return min(idle, key=lambda slot: slot.idle_since) if idle else self._fork_reaper()
+
+    def _ensure_idle_reaper(self) -> None:
+        """Keep one reaper idle for the next attempt, which would otherwise wait for a fork."""
+        if all(slot.assignment is not None for slot in self._reapers.values()):
+            with contextlib.suppress(OSError):
+                self._fork_reaper()
+
+    def _fork_reaper(self) -> _ReaperSlot:
+        reaper = Reaper()
+        with reaper.reaper_end:
+            process_id = os.fork()
+            if process_id == 0:
+                _run_in_fork(
+                    lambda: reaper.run(
+                        self._server_pipe, self._worker_pipe, inherited_fds=self._inherited_fds
+                    )
+                )
+        slot = self._reapers[process_id] = _ReaperSlot(reaper)
+        return slot
+
+    def _start_in_pool(self, number: int, files: list[int]) -> None:
+        idle = (slot for slot in self._reapers.values() if slot.pool_child and slot.number is None)
+        slot = next(idle, None) or self._new_pool_child()
+        slot.number = number
+        if slot.pool_child is not None:
+            slot.pool_child.assign(files)
+        if slot.child_pid:
+            self._report(ChildStatus(number=number, ended=False, child_pid=slot.child_pid))
+
+    def _new_pool_child(self) -> _ReaperSlot:
+        slot, pool_child = self._idle_reaper(), pool.PoolChild()
+        slot.assignment, slot.pool_child = next(self._pool_assignments), pool_child
+        with pool_child.child_end:
+            slot.reaper.start(slot.assignment, [pool_child.child_end.fileno()])
+        self._selector.register(
+            pool_child.server_end,
+            selectors.EVENT_READ,
+            lambda: self._collect_pool_child(slot, pool_child),
+        )
+        return slot
+
+    def _collect_pool_child(self, slot: _ReaperSlot, pool_child: pool.PoolChild) -> None:
+        """Handle a pool child that has finished its task or has ended."""
+        if slot.pool_child is not pool_child:
+            return  # already handled when its reaper reported its end
+        code, stays = pool_child.collect()
+        if code is not None and not slot.child_pid and slot.number is not None:
+            # The child finished before its reaper reported its start.
+            slot.child_pid = pool_child.process_id
+            self._report(ChildStatus(number=slot.number, ended=False, child_pid=slot.child_pid))
+        if not stays:
+            self._selector.unregister(pool_child.server_end)
+            pool_child.server_end.close()
+            slot.pool_child = None
+        if code is not None and slot.number is not None:
+            self._report(ChildStatus(number=slot.number, ended=True, wait_status=code << 8))
+            slot.number = None
+
+    def _report(self, status: ChildStatus) -> None:
+        write_status(self._worker_pipe, status)
+
+    def _read_reapers(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for status in decode_statuses(os.read(self._reaper_reports, STATUS_READ_BYTES)):
+                for slot in self._reapers.values():
+                    if slot.assignment == status.number:
+                        self._handle_status(slot, status)
+
+    def _handle_status(self, slot: _ReaperSlot, status: ChildStatus) -> None:
+        while status.ended and slot.pool_child is not None:
+            # Handle a pool child's last reply before its end.
+            self._collect_pool_child(slot, slot.pool_child)
+        previous_pid, in_pool, slot.child_pid = slot.child_pid, slot.in_pool, status.child_pid
+        if status.ended:
+            # Idle before the report: the worker may start the next attempt at once.
+            slot.release(next(self._end_numbers))
+        if in_pool and slot.number is not None and (status.ended or not previous_pid):
+            # The reaper does not know the attempt numbers of a pool child's tasks.
+            self._report(replace(status, number=slot.number))
+
+    def _wait_for_reapers(self, wakeup_fd: int) -> None:
+        """Wait for reapers that have ended; their orphans are children of this process."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(wakeup_fd, 4096)
+        while True:
+            try:
+                process_id, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if process_id == 0:
+                return
+            if process_id in self._reapers:
+                self._read_reapers()
+                self._handle_lost_reaper(self._reapers.pop(process_id))
+
+    def _handle_lost_reaper(self, slot: _ReaperSlot) -> None:
+        """Kill the orphans of a killed reaper and report its attempt as lost."""
+        self._kill_orphans()
+        slot.reaper.server_end.close()
+        if slot.number is not None:
+            # Also if the attempt had ended: its reaper may not have reported that. The worker
+            # ignores a second report.
+            lost = ChildStatus(
+                number=slot.number, ended=True, wait_status=signal.SIGKILL, cause=KillCause.LOST
+            )
+            self._report(lost)
+
+    def _kill_orphans(self) -> None:
+        """Kill all descendants that are below no live reaper, until none is left."""
+        deadline = time.monotonic() + KILL_TIMEOUT_S
+        while time.monotonic() < deadline and (orphans := self._orphans()):
+            for process_id in orphans:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process_id, signal.SIGKILL)
+            time.sleep(KILL_INTERVAL_S)  # noqa: TID251 - no event loop in this process
+
+    def _orphans(self) -> set[int]:
+        supervised = {
+            process_id for reaper in self._reapers for process_id in (reaper, *descendants(reaper))
+        }
+        return descendants(os.getpid()).keys() - supervised
+
+
+def _run_in_fork(main: Callable[[], NoReturn]) -> NoReturn:
+    """Run ``main`` in this fork and exit; never return to the fork server's code."""
+    try:
+        # The wake-up descriptor belongs to the fork server.
+        signal.set_wakeup_fd(-1)
+        main()
+    except BaseException:  # noqa: BLE001 - the outermost frame of this process: log it
+        traceback.print_exc()
+    finally:
+        os._exit(os.EX_SOFTWARE)

@@ -1,0 +1,329 @@
+"""A running child: its output streams, its channel, its ending.
+
+Everything is bounded. Output that is printed faster than it can be stored waits in the pipe; a line
+on the channel has a size limit; and once the attempt has ended, a process outside the attempt that
+still holds its pipes open is not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from longshore.adapters.shared.failpoints import reach
+from longshore.core.agents.transcripts import entry_id, new_entries
+from longshore.core.definitions.definition import RunnerKind
+from longshore.core.definitions.resources import ResourceLimits
+from longshore.core.tasks.failures import ErrorCategory, Failure, failure_of_exit
+from longshore.execution.child_environment import AGENT_FOLDER
+from longshore.execution.forkserver_protocol import KillCause
+from longshore.execution.host.folder_cleaner import FolderCleaner
+from longshore.execution.host.forkserver_client import ChildExit, ForkedChild, ForkServerClient
+from longshore.execution.host.pipes import PipeReader, write_all
+from longshore.execution.host.process_table import rss_bytes_of
+from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
+from longshore.ports.clock import Clock
+from longshore.ports.output import Stream
+from longshore.ports.runner import (
+    AttemptEnding,
+    AttemptSpec,
+    ChildReport,
+    Conversation,
+    ConversationReport,
+    OutputReport,
+)
+
+_REPORT_QUEUE_SIZE = 64
+_LINE_LIMIT_BYTES = 64 * 1024 * 1024
+_DRAIN_INTERVAL = timedelta(seconds=1)
+_DRAIN_TIMEOUT = timedelta(seconds=30)
+# More than a pipe and a reader can hold: the child did not print what comes after so many.
+_MAX_CHUNKS_AFTER_EXIT = 64
+_MAX_TRANSCRIPT_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildPipes:
+    """The worker's ends of a child's pipes."""
+
+    output: int
+    errors: int | None  # None: output and errors share a terminal
+    channel: int
+    replies: int
+
+
+class ProcessAttempt:
+    """See ``ports.runner.RunningAttempt``. The pipes are closed here."""
+
+    def __init__(
+        self,
+        spec: AttemptSpec,
+        forkserver: ForkServerClient,
+        child: ForkedChild,
+        pipes: ChildPipes,
+        *,
+        folder: Path,
+        cleaner: FolderCleaner,
+        clock: Clock,
+    ) -> None:
+        self._clock = clock
+        self._spec = spec
+        self._forkserver = forkserver
+        self._child = child
+        self._output = PipeReader(pipes.output)
+        self._errors = None if pipes.errors is None else PipeReader(pipes.errors)
+        self._channel = PipeReader(pipes.channel)
+        self._replies: int | None = pipes.replies
+        self.folder = folder
+        self._cleaner = cleaner
+        self._readers: list[asyncio.Task[None]] = []
+        self._reports: asyncio.Queue[ChildReport | None] = asyncio.Queue(_REPORT_QUEUE_SIZE)
+        self._transcripts = _TranscriptRecovery(spec.conversations)
+        self._chunks_read = 0
+        self._queue_was_full = False  # a report has had to wait for its reader
+        self._reports_closed = False  # the consumer has stopped reading
+        self._result: dict[str, Any] | None = None
+        self._failure: Failure | None = None
+        self._stopped_by: str | None = None
+        self._finished = asyncio.Event()
+
+    @property
+    def process_id(self) -> int:
+        return self._child.started.result()
+
+    def start_reading(self) -> None:
+        """Start reading the child's pipes; the child may not exist yet."""
+        readers = [self._read_stream(self._output, Stream.STDOUT), self._read_channel()]
+        if self._errors is not None:
+            readers.append(self._read_stream(self._errors, Stream.STDERR))
+        self._readers = [asyncio.ensure_future(reader) for reader in readers]
+        self._exit_watch = asyncio.ensure_future(self._wait_for_exit())
+
+    async def send_spec(self, data: bytes) -> None:
+        """Send the child its spec; call this once."""
+        if self._replies is not None:
+            await write_all(self._replies, data, reader_gone=self._child.exited)
+
+    def abandon(self) -> None:
+        """Kill the child, which may not have started, and release its pipes without an ending."""
+        self._forkserver.abandon(self._child)
+        for task in (*self._readers, self._exit_watch):
+            task.cancel()
+        self._close_pipes()
+
+    async def _read_stream(self, end: PipeReader, stream: Stream) -> None:
+        chunks_left = _MAX_CHUNKS_AFTER_EXIT
+        while chunks_left > 0:
+            if not (chunk := await end.read()):
+                return
+            self._chunks_read += 1
+            chunks_left -= self._child.exited.done()
+            await self._report(OutputReport(stream, chunk))
+
+    async def _read_channel(self) -> None:
+        async for line in self._channel.lines(limit_bytes=_LINE_LIMIT_BYTES):
+            if line is None:
+                message = f"a message on the channel is longer than {_LINE_LIMIT_BYTES} bytes"
+                self._failure = Failure(category=ErrorCategory.PARSE, message=message)
+            elif (parsed := parse_message(line)) is not None:
+                await self._handle_message(parsed)
+
+    async def _handle_message(self, message: dict[str, Any]) -> None:
+        match message.get("type"):
+            case "result":
+                self._result = message
+            case "error":
+                self._failure = decode_failure(message)
+            case _:
+                if (report := decode_report(message, now=self._clock.now())) is not None:
+                    if isinstance(report, ConversationReport):
+                        self._transcripts.add_reported(report)
+                    await self._report(report)
+
+    async def _report(self, report: ChildReport) -> None:
+        if not self._reports_closed:
+            self._queue_was_full = self._queue_was_full or self._reports.full()
+            await self._reports.put(report)
+
+    async def _wait_for_exit(self) -> None:
+        # The reaper reports the exit only when no process of the attempt is alive.
+        await asyncio.wait((self._child.exited,))
+        await self._drain()
+        await self._report_unreported_transcripts()
+        self._close_pipes()
+        reach("attempt.child_ended")
+        self._finished.set()
+        if not self._reports_closed:
+            await self._reports.put(None)
+
+    async def _drain(self) -> None:
+        """Read what is left in the pipes, but do not wait for a process that holds them open.
+
+        All that the child printed can be read at once; only a full queue delays it, and then the
+        store is slow.
+        """
+        time_left = _DRAIN_TIMEOUT
+        while unread := [reading for reading in self._readers if not reading.done()]:
+            before, self._queue_was_full = self._chunks_read, self._reports.full()
+            await asyncio.wait(unread, timeout=_DRAIN_INTERVAL.total_seconds())
+            time_left = (
+                _DRAIN_TIMEOUT if self._chunks_read > before else time_left - _DRAIN_INTERVAL
+            )
+            if not self._queue_was_full or time_left <= timedelta(0):
+                break
+        for reading in self._readers:
+            reading.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+
+    async def _report_unreported_transcripts(self) -> None:
+        """Report the conversation entries that a killed agent had written but not reported."""
+        if self._spec.definition.runner is RunnerKind.AGENT:
+            for report in await asyncio.to_thread(self._transcripts.read_unreported, self.folder):
+                await self._report(report)
+
+    def _close_pipes(self) -> None:
+        for end in (self._output, self._errors, self._channel):
+            if end is not None:
+                end.close()
+        if self._replies is not None:
+            os.close(self._replies)
+            # The descriptor may be reused for another file from here on.
+            self._replies = None
+
+    async def reports(self) -> AsyncIterator[ChildReport]:
+        try:
+            while (report := await self._reports.get()) is not None:
+                yield report
+        finally:
+            self._reports_closed = True
+            while not self._reports.empty():
+                self._reports.get_nowait()
+
+    async def confirm_step(self, name: str) -> None:
+        self._reply({"stored": name})
+
+    async def answer_spend_request(self, number: int, *, refusal: str | None) -> None:
+        self._reply({"request": number, "refusal": refusal})
+
+    def _reply(self, document: dict[str, Any]) -> None:
+        if self._replies is not None:
+            line = json.dumps(document) + "\n"
+            reach("attempt.step_answering")
+            with contextlib.suppress(BrokenPipeError, BlockingIOError):
+                os.write(self._replies, line.encode())
+            reach("attempt.step_answered")
+
+    async def ending(self) -> AttemptEnding:
+        await self._finished.wait()
+        exited = self._child.exited.result()
+        code = exited.code
+        if code == 0 and self._failure is None:
+            if self._result is not None:
+                return self._build_ending(result=self._result.get("value"), exit_code=0)
+            if self._spec.definition.runner is RunnerKind.COMMAND:
+                return self._build_ending(result={"exitCode": 0}, exit_code=0)
+        if exited.cause is not KillCause.NONE:
+            return self._build_ending(
+                failure=_failure_by_reaper(exited, self._spec.definition.resources)
+            )
+        failure = self._failure_of_exit(code)
+        return self._build_ending(
+            failure=self._failure or failure, exit_code=failure.exit_code, signal=failure.signal
+        )
+
+    def _build_ending(self, **fields: Any) -> AttemptEnding:
+        return AttemptEnding(peak_rss_bytes=self._child.exited.result().peak_rss_bytes, **fields)
+
+    def _failure_of_exit(self, code: int | None) -> Failure:
+        definition = self._spec.definition
+        if definition.runner is not RunnerKind.COMMAND and code is not None and code >= 0:
+            # The Python and agent runners report every error: this process died before it could.
+            message = f"the process exited with exit code {code} without reporting a result"
+            return Failure(category=ErrorCategory.CRASH, message=message, exit_code=code)
+        if code == 0:
+            return Failure(category=ErrorCategory.UNKNOWN, message="", exit_code=code)
+        return failure_of_exit(
+            code,
+            None,
+            retryable_codes=definition.retryable_exit_codes,
+            peak_rss_bytes=self._child.exited.result().peak_rss_bytes,
+        )
+
+    async def stop(self, *, grace: timedelta) -> str:
+        if not self._finished.is_set():
+            if self._stopped_by is None:
+                self._stopped_by = signal.SIGTERM.name
+                reach("attempt.child_stopping")
+                self._forkserver.signal(self._child, kill=False)
+            # A second caller may pass a shorter grace period than the first.
+            await asyncio.wait((self._child.exited,), timeout=grace.total_seconds())
+            if not self._child.exited.done():
+                self._stopped_by = signal.SIGKILL.name
+                reach("attempt.child_killing")
+                self._forkserver.signal(self._child, kill=True)
+        await self._finished.wait()
+        return self._stopped_by or signal.SIGTERM.name
+
+    def rss_bytes(self) -> int:
+        return rss_bytes_of(self.process_id)
+
+    async def close(self) -> None:
+        with contextlib.suppress(OSError):
+            if not os.listdir(self.folder):
+                await self._cleaner.remove_soon(self.folder)
+                return
+        await self._cleaner.remove(self.folder)
+
+
+def _failure_by_reaper(exited: ChildExit, limits: ResourceLimits) -> Failure:
+    if exited.cause is KillCause.MEMORY:
+        used, limit = (
+            (size or 0) // 2**20 for size in (exited.peak_rss_bytes, limits.memory_bytes)
+        )
+        message = f"used {used} MB of memory; its definition allows {limit} MB"
+        return Failure(category=ErrorCategory.OUT_OF_MEMORY, message=message)
+    message = "the attempt's reaper process was killed, and the attempt with it"
+    return Failure(category=ErrorCategory.CRASH, message=message)
+
+
+class _TranscriptRecovery:
+    """Recovers the conversation entries that a killed agent had written but not reported.
+
+    The agent's CLI writes each entry to a file before the child reports it. So the entries that a
+    killed child had not reported can be read from its folder, and the next attempt need not request
+    and pay for them again.
+    """
+
+    def __init__(self, conversations: Mapping[str, Conversation]) -> None:
+        self._reported_ids: dict[str, set[str]] = defaultdict(set)
+        for name, conversation in conversations.items():
+            self._reported_ids[name] = {
+                entry_id(entry) for entry in (*conversation.earlier_entries, *conversation.entries)
+            }
+
+    def add_reported(self, report: ConversationReport) -> None:
+        """Record the entries of a report as reported."""
+        self._reported_ids[report.conversation] |= {entry_id(entry) for entry in report.entries}
+
+    def read_unreported(self, folder: Path) -> list[ConversationReport]:
+        """Returns the entries in the transcripts below ``folder`` that were not reported."""
+        reports = []
+        for path in sorted((folder / AGENT_FOLDER).glob("**/projects/*/*.jsonl")):
+            try:
+                if path.is_symlink() or os.path.getsize(path) > _MAX_TRANSCRIPT_BYTES:
+                    continue
+                entries = list(new_entries(path.read_bytes(), self._reported_ids[path.stem]))
+            except OSError:
+                continue
+            if entries:
+                reports.append(ConversationReport(path.stem, entries))
+        return reports

@@ -1,0 +1,293 @@
+"""The worker's client of its fork server: starts it, requests children, receives their endings.
+
+When a fork server dies, the reapers kill its attempts; each attempt is then reported as lost, and
+the next start launches a new fork server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from longshore.adapters.shared.failpoints import reach
+from longshore.core.definitions.resources import Isolation
+from longshore.errors import BackendUnavailable, UsageError
+from longshore.execution.forkserver_protocol import (
+    EXIT_CANNOT_LOAD,
+    STATUS_READ_BYTES,
+    ChildStatus,
+    ForkServerMessage,
+    KillCause,
+    LineDecoder,
+    decode_statuses,
+    encode_message,
+)
+from longshore.execution.host.pipes import wait_writable
+
+_RECEIVE_BYTES = 64 * 1024
+_READY_NUMBER = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildExit:
+    """How a child ended."""
+
+    code: int | None  # as ``waitstatus_to_exitcode`` returns it; None: unknown
+    peak_rss_bytes: int | None = None
+    cause: KillCause = KillCause.NONE
+
+
+@dataclass(slots=True)
+class ForkedChild:
+    """The worker's view of a child of the fork server."""
+
+    number: int
+    started: asyncio.Future[int]
+    exited: asyncio.Future[ChildExit] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.exited = self.started.get_loop().create_future()
+
+
+class ForkServerClient:
+    """One fork server process; see ``execution.forkserver.server``."""
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        *,
+        modules: Sequence[str] = (),
+        inherited_fds: Callable[[], Sequence[int]] = tuple,
+    ) -> None:
+        self._environment = dict(environment)
+        self._modules = tuple(modules)
+        self._inherited_fds = inherited_fds
+        self._numbers = itertools.count(1)
+        self._children: dict[int, ForkedChild] = {}
+        self._decoder = LineDecoder()
+        self._socket: socket.socket | None = None
+        self._status_pipe = -1  # open while ``_socket`` is not None
+        self._process: asyncio.subprocess.Process | None = None
+        self._opening: asyncio.Future[None] | None = None
+
+    @property
+    def process_id(self) -> int | None:
+        """The process id of the fork server while it is alive, else None."""
+        return self._process.pid if self._process is not None else None
+
+    async def open(self) -> None:
+        """Start the process if it is not running, and wait until it has loaded its modules.
+
+        Raises:
+            UsageError: one of the modules cannot be loaded.
+            BackendUnavailable: no process can be started, or it ended at once.
+        """
+        if self._opening is None and self._socket is None:
+            self._opening = asyncio.ensure_future(self._open())
+        if self._opening is not None:
+            # A cancelled caller must not cancel the opening for the others.
+            opening = self._opening
+            try:
+                await asyncio.shield(opening)
+            finally:
+                if opening.done():
+                    self._opening = None
+
+    async def _open(self) -> None:
+        ours, theirs = socket.socketpair()
+        status_pipe, child_status_pipe = os.pipe()
+        inherited_fds = tuple(self._inherited_fds())
+        try:
+            with theirs, contextlib.ExitStack() as passed:
+                passed.callback(os.close, child_status_pipe)
+                reach("forkserver.starting")
+                self._process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    "longshore.execution.forkserver",
+                    str(theirs.fileno()),
+                    str(child_status_pipe),
+                    *self._modules,
+                    "--",
+                    *(str(fd) for fd in inherited_fds),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(), child_status_pipe, *inherited_fds),
+                    # Only the worker handles a Ctrl-C at the terminal.
+                    start_new_session=True,
+                    env=self._environment,
+                    cwd=Path.cwd(),
+                )
+        except OSError as error:
+            ours.close()
+            os.close(status_pipe)
+            message = f"the fork server could not be started: {error}"
+            raise BackendUnavailable(message) from error
+        reach("forkserver.started")
+        ours.setblocking(False)
+        os.set_blocking(status_pipe, False)
+        self._decoder = LineDecoder()
+        self._socket = ours
+        self._status_pipe = status_pipe
+        self._ready = self._add_child(_READY_NUMBER)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ours, self._receive, ours)
+        loop.add_reader(status_pipe, self._read_statuses)
+        try:
+            await self._ready.started
+            reach("forkserver.ready")
+        except BackendUnavailable:
+            code = await self._process.wait() if self._process else None
+            if code == EXIT_CANNOT_LOAD:
+                message = f"{', '.join(self._modules)} cannot be loaded; see the traceback above"
+                raise UsageError(message) from None
+            raise
+
+    async def start(
+        self,
+        fds: Sequence[int],
+        *,
+        isolation: Isolation,
+        memory_bytes: int | None = None,
+    ) -> ForkedChild:
+        """Request a child, which then reads its spec from its replies pipe.
+
+        Args:
+            fds: The child's ends of its pipes; the caller may close its copies after this.
+
+        Raises:
+            BackendUnavailable: no child can be started now. ``ForkedChild.started`` may raise it
+                too.
+        """
+        await self.open()
+        child = self._add_child(next(self._numbers))
+        line = encode_message(
+            ForkServerMessage.START, child.number, isolation=isolation, memory=memory_bytes
+        )
+        try:
+            await self._send(line, fds)
+        except BaseException:
+            self.abandon(child)
+            raise
+        return child
+
+    def abandon(self, child: ForkedChild) -> None:
+        """Kill the child and forget it; also if it has not started yet."""
+        self.signal(child, kill=True)
+        self._children.pop(child.number, None)
+
+    def _add_child(self, number: int) -> ForkedChild:
+        child = self._children[number] = ForkedChild(
+            number, asyncio.get_running_loop().create_future()
+        )
+        return child
+
+    async def _send(self, line: bytes, files: Sequence[int] = ()) -> None:
+        while self._socket is not None:
+            try:
+                sent = socket.send_fds(self._socket, [line], list(files))
+            except BlockingIOError:
+                await wait_writable(self._socket)
+            except OSError:
+                break
+            else:
+                line, files = line[sent:], ()
+                if not line:
+                    return
+        message = "the fork server has ended"
+        raise BackendUnavailable(message)
+
+    def signal(self, child: ForkedChild, *, kill: bool) -> None:
+        """Send SIGTERM to the child's group or, with ``kill``, kill everything that it started."""
+        if self._socket is not None and child.number in self._children:
+            # Short, and the fork server always reads: if the send fails, the fork server is ending.
+            with contextlib.suppress(OSError):
+                self._socket.sendall(
+                    encode_message(ForkServerMessage.SIGNAL, child.number, kill=kill)
+                )
+
+    def _receive(self, ours: socket.socket) -> None:
+        try:
+            data = ours.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        for said in self._decoder.feed(data):
+            self._handle_message(said)
+        if not data:
+            self._disconnect(ours)
+
+    def _handle_message(self, received: dict[str, Any]) -> None:
+        child = self._children.get(received["number"])
+        if child is None:
+            return
+        match received["type"]:
+            case ForkServerMessage.READY:
+                del self._children[_READY_NUMBER]
+                child.started.set_result(0)
+            case ForkServerMessage.REFUSED:
+                del self._children[child.number]
+                message = f"no child could be started: {received['error']}"
+                _fail(child.started, BackendUnavailable(message))
+
+    def _read_statuses(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for status in decode_statuses(os.read(self._status_pipe, STATUS_READ_BYTES)):
+                if (child := self._children.get(status.number)) is not None:
+                    self._handle_status(child, status)
+
+    def _handle_status(self, child: ForkedChild, status: ChildStatus) -> None:
+        if not status.ended:
+            if not child.started.done():
+                child.started.set_result(status.child_pid)
+            return
+        del self._children[child.number]
+        _fail(child.started, BackendUnavailable("the child ended before it started"))
+        code = os.waitstatus_to_exitcode(status.wait_status)
+        child.exited.set_result(
+            ChildExit(
+                code=None if status.cause is KillCause.LOST else code,
+                peak_rss_bytes=status.peak_bytes or None,
+                cause=status.cause,
+            )
+        )
+
+    def _disconnect(self, ours: socket.socket) -> None:
+        """Handle the end of the fork server: its reapers kill its attempts."""
+        self._read_statuses()  # those written before the end
+        self._socket = None
+        for file in (ours.fileno(), self._status_pipe):
+            asyncio.get_running_loop().remove_reader(file)
+        ours.close()
+        os.close(self._status_pipe)
+        for child in self._children.values():
+            _fail(child.started, BackendUnavailable("the fork server has ended"))
+            child.exited.set_result(ChildExit(code=None, cause=KillCause.LOST))
+        self._children.clear()
+
+    async def close(self) -> None:
+        """End the fork server and its remaining children; safe to call twice."""
+        if self._opening is not None:
+            await asyncio.gather(self._opening, return_exceptions=True)
+            self._opening = None
+        reach("forkserver.ending")
+        if self._socket is not None:
+            self._disconnect(self._socket)
+        if self._process is not None:
+            await self._process.wait()
+            self._process = None
+        reach("forkserver.ended")
+
+
+def _fail(future: asyncio.Future[int], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,323 @@
+"""Starts attempts as children of the fork server, each in its own session and folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import termios
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from longshore.adapters.shared.failpoints import reach
+from longshore.core.agents.plan import read_plan
+from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.definitions.resources import Isolation, ResourceLimits
+from longshore.errors import BackendUnavailable, UsageError
+from longshore.execution.child_environment import (
+    ATTEMPT_VARIABLE,
+    CHANNEL_FD,
+    CHANNEL_VARIABLE,
+    DEPENDENCIES_VARIABLE,
+    INPUT_VARIABLE,
+    TASK_VARIABLE,
+)
+from longshore.execution.host.attempt import ChildPipes, ProcessAttempt
+from longshore.execution.host.folder_cleaner import FolderCleaner
+from longshore.execution.host.forkserver_client import ForkServerClient
+from longshore.ports.clock import Clock
+from longshore.ports.runner import AttemptSpec
+
+_FOLDER_MODE = 0o700
+_INPUT_FILE, _DEPENDENCIES_FILE = "input.json", "dependencies.json"
+
+
+# The workspace of a failed or paused agent task is kept this long, for a resume or a larger budget.
+_STALE_AFTER = timedelta(days=30)
+
+
+class ProcessRunner:
+    """See ``ports.runner.Runner``.
+
+    Args:
+        agent_access: What only agents receive: how to reach their model, and their permissions.
+        modules: Loaded before any child is started.
+        agent_modules: Modules that take a second and much memory to load. Agents have their own
+            fork server, which loads them and starts with the first agent.
+        preload: Start the agents' fork server in ``open``.
+        inherited_fds: Returns file descriptors that stay open while any process of an attempt is
+            alive.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        clock: Clock,
+        *,
+        keep_folders: bool = False,
+        agent_access: Mapping[str, Any] | None = None,
+        modules: Sequence[str] = (),
+        agent_modules: Sequence[str] = (),
+        preload: bool = False,
+        inherited_fds: Callable[[], Sequence[int]] = tuple,
+    ) -> None:
+        self._clock = clock
+        self._folder = folder / "work"
+        self._environment = dict(environment)
+        self._agent_access = dict(agent_access or {})
+        self._cleaner = FolderCleaner(keep=keep_folders)
+        self.forkserver = ForkServerClient(
+            environment, modules=modules, inherited_fds=inherited_fds
+        )
+        self.agent_forkserver = self.forkserver
+        if agent_modules:
+            self.agent_forkserver = ForkServerClient(
+                environment, modules=agent_modules, inherited_fds=inherited_fds
+            )
+        self._preload = preload
+
+    async def open(self) -> None:
+        before = self._clock.now() - _STALE_AFTER
+        await self._cleaner.remove_stale(self._folder, "*.agent", before=before)
+        await self.forkserver.open()
+        if self._preload:
+            await self.agent_forkserver.open()
+
+    async def close(self) -> None:
+        await self.agent_forkserver.close()
+        await self.forkserver.close()
+        await self._cleaner.close()
+
+    async def start(self, spec: AttemptSpec) -> ProcessAttempt:
+        settings = _check_options(spec)
+        folder = self._folder / f"{spec.task_id}.{spec.attempt}"
+        await self._cleaner.cancel_removal(folder)
+        try:
+            return await self._launch(spec, settings, folder)
+        except BaseException as error:
+            self._cleaner.remove_now(folder)
+            if isinstance(error, OSError):
+                message = f"cannot start a child process: {error}"
+                raise BackendUnavailable(message) from error
+            raise
+
+    async def _launch(
+        self, spec: AttemptSpec, settings: dict[str, Any], folder: Path
+    ) -> ProcessAttempt:
+        definition = spec.definition
+        forkserver = await self._forkserver_for(definition)
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            pty = definition.pty
+            output, to_output = (
+                _open_pty(ours, theirs) if pty else _open_pipe(reads=ours, writes=theirs)
+            )
+            errors, to_errors = (None, to_output) if pty else _open_pipe(reads=ours, writes=theirs)
+            channel, to_channel = _open_pipe(reads=ours, writes=theirs)
+            from_replies, replies = _open_pipe(reads=theirs, writes=ours)
+            # A child that never reads its replies must not block the worker.
+            os.set_blocking(replies, False)
+            reach("attempt.child_requested")
+            child = await forkserver.start(
+                (to_output, to_errors, to_channel, from_replies),
+                isolation=definition.isolation,
+                memory_bytes=definition.resources.memory_bytes,
+            )
+            theirs.close()  # so that reads see the end when the child closes its ends
+            ours.pop_all()  # the attempt closes them from here on
+        attempt = ProcessAttempt(
+            spec,
+            forkserver,
+            child,
+            ChildPipes(output=output, errors=errors, channel=channel, replies=replies),
+            folder=folder,
+            cleaner=self._cleaner,
+            clock=self._clock,
+        )
+        # All this happens while the child is being forked.
+        attempt.start_reading()
+        try:
+            _prepare_folder(folder, spec)
+            document = _encode_spec(spec, folder, self._variables(spec, settings, folder))
+            if definition.runner is RunnerKind.AGENT:
+                document |= self._agent_fields(spec)
+            await attempt.send_spec(json.dumps(document).encode() + b"\n")
+            reach("attempt.spec_written")
+            await child.started
+        except BaseException:
+            attempt.abandon()
+            raise
+        reach("attempt.child_started")
+        return attempt
+
+    async def _forkserver_for(self, definition: Definition) -> ForkServerClient:
+        cold = definition.isolation is Isolation.SPAWN
+        if definition.runner is not RunnerKind.AGENT or cold:
+            return self.forkserver
+        try:
+            await self.agent_forkserver.open()
+        except UsageError:
+            # The modules cannot be loaded: the child will fail to load them too, and report it.
+            return self.forkserver
+        return self.agent_forkserver
+
+    def _variables(
+        self, spec: AttemptSpec, settings: dict[str, Any], folder: Path
+    ) -> dict[str, str]:
+        return {
+            **self._environment,
+            **settings.get("env", {}),
+            "PWD": str(folder),
+            TASK_VARIABLE: spec.task_id,
+            ATTEMPT_VARIABLE: str(spec.attempt),
+            CHANNEL_VARIABLE: str(CHANNEL_FD),
+            **(_input_variables(folder) if spec.definition.runner is RunnerKind.COMMAND else {}),
+        }
+
+    def _agent_fields(self, spec: AttemptSpec) -> dict[str, Any]:
+        """Returns the spec's extra fields for an agent, whose workspace outlives its attempts."""
+        folders = {
+            "workspace": str(self._folder / f"{spec.task_id}.agent"),
+            "repositories": str(self._folder.parent / "repositories"),
+        }
+        return {
+            "agent": {**self._agent_access, **folders},
+            "revision": spec.revision,
+            "has_budget": spec.has_budget,
+            "conversations": {
+                name: asdict(session) for name, session in spec.conversations.items()
+            },
+        }
+
+
+def _open_pipe(*, reads: contextlib.ExitStack, writes: contextlib.ExitStack) -> tuple[int, int]:
+    """Returns both ends of a new pipe; ``reads`` and ``writes`` close them."""
+    reading, writing = os.pipe()
+    reads.callback(os.close, reading)
+    writes.callback(os.close, writing)
+    return reading, writing
+
+
+def _open_pty(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:
+    """Returns both ends of a new pseudo-terminal: the worker's and the child's."""
+    our_end, child_end = os.openpty()
+    ours.callback(os.close, our_end)
+    theirs.callback(os.close, child_end)
+    # Leave the output as printed: no carriage return before the newline.
+    modes = termios.tcgetattr(child_end)
+    modes[1] &= ~termios.OPOST
+    termios.tcsetattr(child_end, termios.TCSANOW, modes)
+    return our_end, child_end
+
+
+def _check_options(spec: AttemptSpec) -> dict[str, Any]:
+    """Returns the runner's settings: the definition's options, overridden by the task's input."""
+    if spec.definition.runner is RunnerKind.AGENT:
+        # An agent's input is part of its prompt and never overrides its options.
+        plan, problems = read_plan(spec.definition.options)
+        if plan is None:
+            details = "; ".join(f"{problem.path}: {problem.message}" for problem in problems)
+            message = f"the definition of this agent is invalid: {details}"
+            raise UsageError(message)
+        return {}
+    settings = {**spec.definition.options, **(_mapping(spec.input))}
+    if spec.definition.runner is RunnerKind.COMMAND:
+        argv = settings.get("argv")
+        if not isinstance(argv, list) or not argv or not all(isinstance(a, str) for a in argv):
+            message = "a command needs 'argv': a list of strings, the program first"
+            raise UsageError(message)
+        if not all(_is_valid_argument(argument) for argument in argv):
+            message = "'argv' must not contain NUL or unpaired surrogates"
+            raise UsageError(message)
+    elif not isinstance(settings.get("function"), str) or ":" not in settings["function"]:
+        message = "a python task needs 'function': 'package.module:name'"
+        raise UsageError(message)
+    environment = settings.get("env", {})
+    if not isinstance(environment, dict) or not all(
+        isinstance(text, str) and _is_valid_argument(name + text) and "=" not in name
+        for name, text in environment.items()
+    ):
+        message = "'env' must be an object whose values are strings"
+        raise UsageError(message)
+    return settings
+
+
+def _is_valid_argument(text: str) -> bool:
+    """Whether the kernel accepts it as an argument or an environment variable."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        message = "the input must be an object"
+        raise UsageError(message)
+    return value
+
+
+def _encode_resources(limits: ResourceLimits) -> dict[str, int | None]:
+    fields = asdict(limits)
+    cpu = fields.pop("cpu")
+    return {**fields, "cpu_s": None if cpu is None else int(cpu.total_seconds())}
+
+
+def _input_variables(folder: Path) -> dict[str, str]:
+    """Returns the variables that name a command's input files."""
+    return {
+        INPUT_VARIABLE: str(folder / _INPUT_FILE),
+        DEPENDENCIES_VARIABLE: str(folder / _DEPENDENCIES_FILE),
+    }
+
+
+def _prepare_folder(folder: Path, spec: AttemptSpec) -> None:
+    """Create the attempt's folder and a command's input files, readable only by their owner."""
+    _make_folder(folder)
+    reach("attempt.folder_created")
+    if spec.definition.runner is RunnerKind.COMMAND:
+        _write_private(folder / _INPUT_FILE, spec.input)
+        _write_private(folder / _DEPENDENCIES_FILE, dict(spec.dependency_outputs))
+
+
+def _encode_spec(spec: AttemptSpec, folder: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the spec as the child receives it."""
+    definition = spec.definition
+    return {
+        "runner": definition.runner.value,
+        "isolation": definition.isolation.value,
+        "resources": _encode_resources(definition.resources),
+        "pty": definition.pty,
+        "options": definition.options,
+        "folder": str(folder),
+        "environment": environment,
+        "task_id": spec.task_id,
+        "job_id": spec.job_id,
+        "attempt": spec.attempt,
+        "input": spec.input,
+        "dependency_outputs": dict(spec.dependency_outputs),
+        "checkpoints": dict(spec.checkpoints),
+        "feedback": spec.feedback,
+        "previous_output": spec.previous_output,
+    }
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        os.mkdir(folder, _FOLDER_MODE)
+    except FileNotFoundError:
+        folder.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        os.mkdir(folder, _FOLDER_MODE)
+    except FileExistsError:
+        pass
+
+
+def _write_private(path: Path, value: Any) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(json.dumps(value).encode())

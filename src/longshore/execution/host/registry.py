@@ -1,0 +1,234 @@
+"""Worker presence by file locks: the kernel releases a lock when its process ends.
+
+Each worker holds a lock on ``workers/ID.lock`` while it is alive. The first line of the file names
+the queues that the worker serves; the following lines record the process groups that it starts and
+that end. Its fork server and the reapers of its attempts hold the lock too, until no process of an
+attempt is alive. So a process that can take the lock knows that the worker and its attempts have
+ended. It still kills what is left of the worker's children, in case the reapers were killed as well
+(only a process with the same process id *and* the same start time), and removes the file.
+
+A lock belongs to this machine's kernel, so it works across containers that share the folder. A data
+folder on a network file system is refused elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from longshore.adapters.shared.failpoints import reach
+from longshore.errors import UsageError
+from longshore.execution.host.process_table import PROC_IS_AVAILABLE, group_members, start_time_of
+
+_FOLDER_MODE = 0o700
+_QUEUES_PREFIX = "serves "
+_KILL_TIMEOUT = timedelta(seconds=1)
+_KILL_ROUNDS = 3
+
+
+class FileWorkerRegistry:
+    """See ``ports.presence.WorkerRegistry``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "workers"
+        self._folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        self._locks: dict[str, int] = {}
+        self._children: dict[str, set[int]] = {}
+        self._header_lengths: dict[str, int] = {}  # the length in bytes of the first line
+        self._role_locks: dict[str, int] = {}
+
+    def register(self, worker_id: str, queues: Sequence[str]) -> None:
+        path = self._lock_path(worker_id)
+        # Locked before it gets its name: an unlocked file would look like a worker that has ended.
+        draft = path.with_suffix(f".{os.getpid()}-draft")
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        lock = os.open(draft, flags, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            header_length = os.write(lock, f"{_QUEUES_PREFIX}{' '.join(queues)}\n".encode())
+            reach("worker.locked")
+            _publish_lock(draft, path)
+            reach("worker.lock_published")
+        except (FileExistsError, BlockingIOError):
+            os.close(lock)
+            message = f"the worker id {worker_id!r} is already used; choose another id"
+            raise UsageError(message) from None
+        finally:
+            draft.unlink(missing_ok=True)
+        self._locks[worker_id] = lock
+        self._header_lengths[worker_id] = header_length
+        self._children[worker_id] = set()
+        reach("worker.registered")
+
+    def deregister(self, worker_id: str) -> None:
+        reach("worker.deregistering")
+        self._lock_path(worker_id).unlink(missing_ok=True)
+        reach("worker.deregistered")
+        self._children.pop(worker_id, None)
+        if (lock := self._locks.pop(worker_id, None)) is not None:
+            os.close(lock)
+
+    def lock_descriptors(self, worker_id: str) -> tuple[int, ...]:
+        # The lock belongs to the open file, so a process that inherits the descriptor holds it too.
+        return (self._locks[worker_id],) if worker_id in self._locks else ()
+
+    def record_child(self, worker_id: str, process_id: int) -> None:
+        self._children[worker_id].add(process_id)
+        line = f"+{process_id} {start_time_of(process_id) or ''}\n"
+        reach("worker.child_recording")
+        os.write(self._locks[worker_id], line.encode())
+        reach("worker.child_recorded")
+
+    def forget_child(self, worker_id: str, process_id: int) -> None:
+        self._children[worker_id].discard(process_id)
+        reach("worker.child_removing")
+        os.write(self._locks[worker_id], f"-{process_id}\n".encode())
+        if not self._children[worker_id]:
+            os.ftruncate(self._locks[worker_id], self._header_lengths[worker_id])
+        reach("worker.child_removed")
+
+    def is_dead(self, worker_id: str) -> bool:
+        if worker_id in self._locks:
+            return False
+        try:
+            lock = os.open(self._lock_path(worker_id), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False  # a remote worker, or one that deregistered
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(lock)
+        return True
+
+    def reap(self, worker_id: str) -> None:
+        reach("worker.dead_reaping")
+        children: dict[str, str] = {}
+        with contextlib.suppress(FileNotFoundError):
+            for line in self._lock_path(worker_id).read_text().splitlines():
+                process_id, _, started = line[1:].partition(" ")
+                if line.startswith("+"):
+                    children[process_id] = started
+                elif line.startswith("-"):
+                    children.pop(process_id, None)
+        for process_id, started in children.items():
+            _kill_group(int(process_id), start_time=started)
+        reach("worker.dead_reaped")
+
+    def acquire_role(self, role: str) -> bool:
+        if role in self._role_locks:
+            return True
+        lock = os.open(self._folder / f"{role}.role", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return False
+        self._role_locks[role] = lock
+        reach("worker.role_acquired")
+        return True
+
+    def dead_workers(self) -> list[str]:
+        return [worker_id for worker_id in self._worker_ids() if self.is_dead(worker_id)]
+
+    def live_workers(self) -> dict[str, tuple[str, ...]]:
+        workers = {}
+        for worker_id in self._worker_ids():
+            with contextlib.suppress(FileNotFoundError):  # it has deregistered since
+                if not self.is_dead(worker_id):
+                    workers[worker_id] = _read_queues(self._lock_path(worker_id))
+        return workers
+
+    def _worker_ids(self) -> list[str]:
+        return sorted(path.stem for path in self._folder.glob("*.lock"))
+
+    def close(self) -> None:
+        """Release every role."""
+        while self._role_locks:
+            os.close(self._role_locks.popitem()[1])
+
+    def _lock_path(self, worker_id: str) -> Path:
+        return self._folder / f"{worker_id}.lock"
+
+
+def _read_queues(path: Path) -> tuple[str, ...]:
+    with path.open() as file:
+        return tuple(file.readline().removeprefix(_QUEUES_PREFIX).split())
+
+
+def _publish_lock(draft: Path, path: Path) -> None:
+    """Give the locked draft its final name.
+
+    Raises:
+        FileExistsError: another worker has that name.
+    """
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        # A file system without hard links: two workers that choose one name at once may collide.
+        if path.exists():
+            raise FileExistsError(path) from None
+        draft.rename(path)
+
+
+def _signal_group(group_id: int, number: signal.Signals) -> None:
+    """Send a signal to the group of a child that has not been waited for."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group_id, number)
+
+
+def _kill_group(group_id: int, *, start_time: str | None = None) -> None:
+    """Kill every process whose session or group is ``group_id``, and wait for their end.
+
+    A sent signal is not an end, so this waits until the kernel reports the processes as ended. The
+    wait is short and bounded, because a process that hangs in a system call ends only when the call
+    returns.
+
+    Args:
+        start_time: When the group's leader started; if its process id has been reused since,
+            nothing is done. None: the caller knows that it has not been reused.
+    """
+    current = start_time_of(group_id)
+    if start_time is not None and current is not None and current != start_time:
+        return
+    if not PROC_IS_AVAILABLE:
+        _signal_group(group_id, signal.SIGKILL)
+        return
+    # A process that was just forking may have left another: look again until none is left. Without
+    # a live member the number may have been reused for another group.
+    for _ in range(_KILL_ROUNDS):
+        if not (members := group_members(group_id)):
+            return
+        _signal_group(group_id, signal.SIGKILL)
+        for process_id in members:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process_id, signal.SIGKILL)
+        _wait_for_exit(members)
+
+
+def _wait_for_exit(process_ids: Iterable[int]) -> None:
+    """Return when all processes have ended, or after ``_KILL_TIMEOUT``."""
+    poll = select.poll()
+    with contextlib.ExitStack() as opened:
+        left = 0
+        for process_id in process_ids:
+            with contextlib.suppress(OSError):  # it has ended and has been waited for
+                pidfd = os.pidfd_open(process_id)
+                opened.callback(os.close, pidfd)
+                poll.register(pidfd, select.POLLIN)
+                left += 1
+        deadline = time.monotonic() + _KILL_TIMEOUT.total_seconds()
+        while left and (time_left := deadline - time.monotonic()) > 0:
+            for pidfd, _ in poll.poll(time_left * 1000):
+                poll.unregister(pidfd)
+                left -= 1

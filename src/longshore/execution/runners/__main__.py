@@ -1,0 +1,27 @@
+"""Entry point of a child with ``isolation: spawn``: executes the spec in a file.
+
+The spec comes in a file that only its owner can read, never on the command line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from longshore.execution.child_environment import CHANNEL_FD, REPLIES_FD
+from longshore.execution.runners.channel import Channel
+from longshore.execution.runners.executor import execute_attempt
+
+
+def main() -> int:
+    """Execute the spec in the file named by the first argument. Returns the exit code."""
+    with open(sys.argv[1], encoding="utf-8") as file:
+        spec = json.load(file)
+    return execute_attempt(spec, Channel(CHANNEL_FD, REPLIES_FD))
+
+
+if __name__ == "__main__":
+    # Python's buffers must reach the pipe before the process ends.
+    code = main()
+    sys.stdout.flush()
+    sys.exit(code)

@@ -1,0 +1,308 @@
+"""The gateway: the only connection between an agent and its model.
+
+It runs between the agent's CLI and the model's API, on loopback, for one attempt. The CLI gets a
+token of this attempt; the gateway replaces it by the real credential, which the agent never sees.
+``before`` is called before a request is sent, and ``after`` is called with the cost of its response
+*before* the CLI can see the end of that response.
+
+Only model requests pass: the credential reaches no other route and no other host. A tool of the
+agent that finds the token can only send the same requests as the agent, and they are counted as the
+agent's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import secrets
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Final, Self, cast
+
+from aiohttp import web
+
+from longshore.core.agents.prices import LIST_PRICES, SUBSCRIPTION_PRICES, Prices
+from longshore.execution.runners.agent.accounting import (
+    RETRY_LATER_STATUSES,
+    AfterResponse,
+    BeforeRequest,
+    InvalidModelRequest,
+    ModelCall,
+    ModelRequest,
+    ModelResponse,
+    parse_model_request,
+)
+from longshore.execution.runners.agent.credentials import (
+    CREDENTIAL_VARIABLES,
+    OAUTH_TOKEN,
+    Credential,
+)
+from longshore.execution.runners.agent.proxy import (
+    HEADER_LIMIT_BYTES,
+    UpstreamProxy,
+    reset_connection,
+)
+
+BODY_LIMIT_BYTES: Final = 64 * 1024 * 1024
+CONCURRENCY: Final = 8
+"""Concurrent requests; more of them wait. Each may hold a body of ``BODY_LIMIT_BYTES``."""
+
+LOOPBACK: Final = "127.0.0.1"
+_MESSAGES, _COUNT_TOKENS = "/v1/messages", "/v1/messages/count_tokens"
+_ALLOWED_ROUTES: Final = frozenset({("POST", _MESSAGES), ("POST", _COUNT_TOKENS)})
+# The client is on this machine: enough for a large body on a busy one.
+_BODY_TIMEOUT_S = 60.0
+# Longer than any attempt: a connection closed while a tool runs would look like a network error to
+# the next request.
+_KEEPALIVE_S = 7 * 24 * 3600.0
+_SHUTDOWN_TIMEOUT_S = 5.0
+# A refusal by the gateway is final; the CLI obeys this header.
+_NO_RETRY_HEADERS: Final = {"x-should-retry": "false"}
+_PROXY_VARIABLES: Final = frozenset({"http_proxy", "https_proxy", "all_proxy"})
+
+
+class _RequestRejected(Exception):
+    """The gateway answers the request itself and does not forward it."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        self.status, self.kind, self.message = status, kind, message
+        super().__init__(status, kind, message)
+
+
+class Gateway:
+    """The gateway of one attempt; an async context manager.
+
+    Args:
+        upstream: Address of the model's API.
+        before: Awaited before each request is sent. If it raises, no further request is sent, and
+            the error is in ``failure``.
+        after: Called exactly once with the outcome of each request that was allowed. It must not
+            block. If it raises, no further request is sent, and the error is in ``failure``.
+        prices: None: the prices that the CLI assumes for such a credential.
+        trust_env: Whether to use the proxy that the environment names.
+
+    Raises:
+        ConfigurationError: the upstream is not a valid address.
+    """
+
+    def __init__(
+        self,
+        credential: Credential,
+        upstream: str,
+        *,
+        before: BeforeRequest,
+        after: AfterResponse,
+        prices: Prices | None = None,
+        trust_env: bool = False,
+        concurrency: int = CONCURRENCY,
+    ) -> None:
+        self.token: Final = secrets.token_urlsafe(32)
+        """The token that the CLI sends in place of the credential."""
+        self.stop_reason: str | None = None
+        """Why a request was refused; all later ones are refused too."""
+        self.failure: Exception | None = None
+        """The exception that ``before`` or ``after`` raised."""
+        self.last_status: int | None = None
+        """The status of the last response; None: no response yet, or none to the last request."""
+        self.retry_after: timedelta | None = None
+        """The delay that the API asked for in its last retry-later response."""
+        self._variable = credential.variable
+        self._before, self._after = before, after
+        self.prices: Final = prices or _prices_with(credential)
+        """The prices of responses."""
+        self._proxy = UpstreamProxy(credential, upstream, token=self.token, trust_env=trust_env)
+        self._slots = asyncio.Semaphore(concurrency)
+        self._prefix = f"/{secrets.token_urlsafe(16)}"
+        self._port = 0
+        self._requests: set[asyncio.Task[Any]] = set()
+        self._closing = False
+        self._resources = contextlib.AsyncExitStack()
+        self._retry_later_at_s = 0.0
+
+    @property
+    def url(self) -> str:
+        """The base URL for the CLI."""
+        return f"http://{LOOPBACK}:{self._port}{self._prefix}"
+
+    @property
+    def connection_error(self) -> str | None:
+        """The connection error of the last request, if it had one."""
+        return self._proxy.connection_error
+
+    def environment(self, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Returns the variables that make the CLI use the gateway, and clear all credentials.
+
+        Args:
+            inherited: The CLI's other variables; the gateway is exempted from a proxy in them.
+        """
+        # An empty variable counts as unset, and hides an inherited one.
+        variables = {"ANTHROPIC_BASE_URL": self.url, **dict.fromkeys(CREDENTIAL_VARIABLES, "")}
+        variables[self._variable] = self.token
+        lowercase = {name.lower(): value for name, value in (inherited or {}).items()}
+        if any(lowercase.get(name) for name in _PROXY_VARIABLES):
+            no_proxy = ",".join(filter(None, (lowercase.get("no_proxy"), LOOPBACK)))
+            variables |= {"NO_PROXY": no_proxy, "no_proxy": no_proxy}
+        return variables
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as opened:
+            await opened.enter_async_context(self._proxy.open_client())
+            server = web.Server(
+                self._handle,
+                handler_cancellation=True,
+                access_log=None,
+                keepalive_timeout=_KEEPALIVE_S,
+                max_line_size=HEADER_LIMIT_BYTES,
+                max_field_size=HEADER_LIMIT_BYTES,
+            )
+            runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_TIMEOUT_S)
+            await runner.setup()
+            opened.push_async_callback(runner.cleanup)
+            opened.push_async_callback(self._cancel_all)
+            site = web.TCPSite(runner, LOOPBACK, 0)
+            await site.start()
+            self._port = site.port
+            self._resources = opened.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._resources.aclose()
+
+    async def _cancel_all(self) -> None:
+        """Cancel every request, which settles it."""
+        self._closing = True
+        for task in self._requests:
+            task.cancel()
+        await asyncio.gather(*self._requests, return_exceptions=True)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if self._closing:
+            return reset_connection(request)
+        with self._tracked():
+            try:
+                path = self._authorised_path(request)
+                async with self._slots:
+                    return await self._forward(request, path)
+            except _RequestRejected as refusal:
+                error = {"type": refusal.kind, "message": refusal.message}
+                return web.json_response(
+                    {"type": "error", "error": error},
+                    status=refusal.status,
+                    headers=_NO_RETRY_HEADERS,
+                )
+
+    @contextlib.contextmanager
+    def _tracked(self) -> Iterator[None]:
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._requests.add(task)
+        try:
+            yield
+        finally:
+            self._requests.discard(task)
+
+    def _authorised_path(self, request: web.BaseRequest) -> str:
+        """Returns the requested path below the gateway's prefix, if the request is authorised."""
+        path = request.rel_url.raw_path.removeprefix(self._prefix)
+        if path == request.rel_url.raw_path:
+            raise _RequestRejected(404, "not_found_error", "there is nothing here")
+        if not self._has_token(request.headers):
+            raise _RequestRejected(401, "authentication_error", "not the token of this attempt")
+        if (request.method, path) not in _ALLOWED_ROUTES:
+            raise _RequestRejected(
+                404, "not_found_error", f"{request.method} {path} is not passed on"
+            )
+        return path
+
+    def _has_token(self, headers: Mapping[str, str]) -> bool:
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        offered = (headers.get("x-api-key", ""), bearer if scheme.lower() == "bearer" else "")
+        # Compare both, each in constant time.
+        matches = [
+            hmac.compare_digest(token.encode(errors="replace"), self.token.encode())
+            for token in offered
+        ]
+        return any(matches)
+
+    async def _forward(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
+        body = await _read_body(request)
+        if path != _MESSAGES:
+            return await self._proxy.forward(request, path, body, None)
+        try:
+            model_request = parse_model_request(body, request.headers)
+        except InvalidModelRequest as error:
+            raise _RequestRejected(400, "invalid_request_error", str(error)) from None
+        await self._check_allowed(model_request)
+        call = ModelCall(model_request, self.prices, self._record_response)
+        try:
+            return await self._proxy.forward(request, path, body, call)
+        finally:
+            call.settle()
+
+    async def _check_allowed(self, model_request: ModelRequest) -> None:
+        if self.stop_reason is None:
+            try:
+                decision = await self._before(model_request)
+            # The budget check may fail in any way; then nothing more may be spent.
+            except Exception as raised:  # noqa: BLE001
+                self._fail(raised)
+            else:
+                if decision.refusal is None:
+                    # Also if another was refused meanwhile: the budget for this one is reserved.
+                    return
+                self._stop(decision.refusal)
+        # The status that the CLI does not retry and whose message it shows unchanged.
+        raise _RequestRejected(402, "billing_error", self.stop_reason or "")
+
+    def _stop(self, reason: str) -> None:
+        if self.stop_reason is None:
+            self.stop_reason = reason
+
+    def _fail(self, raised: Exception) -> None:
+        self.failure = self.failure or raised
+        self._stop(f"the budget check failed: {type(raised).__name__}")
+
+    def _record_response(self, response: ModelResponse) -> None:
+        self.last_status = response.status
+        now_s = asyncio.get_running_loop().time()
+        if response.status in RETRY_LATER_STATUSES:
+            self._retry_later_at_s, self.retry_after = now_s, response.retry_after
+        elif (
+            response.complete and now_s - response.duration.total_seconds() > self._retry_later_at_s
+        ):
+            # This request was sent after the retry-later response.
+            self.retry_after = None
+        try:
+            self._after(response)
+        except Exception as raised:  # noqa: BLE001 - as in _check_allowed
+            self._fail(raised)
+
+
+def _prices_with(credential: Credential) -> Prices:
+    return SUBSCRIPTION_PRICES if credential.variable == OAUTH_TOKEN else LIST_PRICES
+
+
+async def _read_body(request: web.BaseRequest) -> bytes:
+    body = bytearray()
+    too_large = _RequestRejected(413, "request_too_large", f"more than {BODY_LIMIT_BYTES:,} bytes")
+    if (request.content_length or 0) > BODY_LIMIT_BYTES:
+        raise too_large
+    try:
+        async with asyncio.timeout(_BODY_TIMEOUT_S):
+            async for chunk in request.content.iter_any():
+                body += chunk
+                if len(body) > BODY_LIMIT_BYTES:
+                    raise too_large
+    except TimeoutError:
+        raise _RequestRejected(
+            408, "timeout_error", "the request did not come to its end"
+        ) from None
+    except web.RequestPayloadError:
+        raise _RequestRejected(400, "invalid_request_error", "the request cannot be read") from None
+    return bytes(body)

@@ -1,0 +1,283 @@
+"""Local mirrors of repositories, so that an attempt fetches only new objects.
+
+All attempts and workers of a machine share the mirrors: one folder and one lock per address. Git
+itself holds the lock too while it writes, so that no attempt meets the git of a killed one. A
+mirror gets its name when it is complete. An attempt hard-links the objects that it needs: a mirror
+may be deleted at any time without an effect on running attempts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event
+
+from longshore.core.agents.repositories import DEFAULT_REF, RepositoryAddress, cache_name, is_commit
+from longshore.core.tasks.error_categories import ErrorCategory
+from longshore.execution.runners.agent.git import Git, GitAccess
+from longshore.execution.runners.agent.git_errors import GitFailed, UnknownRef
+
+_FOLDER_MODE = 0o700
+_FILE_MODE = 0o600
+_LOCK_POLL_S = 0.02
+# Git becomes slow with more packs.
+_MAX_PACKS = 40
+
+_REFSPECS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+_PRIVATE_REFS = "refs/longshore"
+# Replaces the existing configuration, which might name programs to run.
+_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
+# For a repository on this machine: git may read one that another user owns.
+_LOCAL_CONFIG = "[safe]\n\tdirectory = *\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedCommit:
+    """The commit and the refs of a fetched repository."""
+
+    commit: str
+    refs: tuple[tuple[str, str], ...]  # object, name; sorted by name
+
+
+@dataclass(frozen=True, slots=True)
+class _RefRequest:
+    """What to fetch for a ref, and the local names under which it may be found."""
+
+    extra_refspec: str | None
+    candidates: tuple[str, ...]
+
+
+def _ref_request(ref: str) -> _RefRequest:
+    if ref == DEFAULT_REF:
+        return _RefRequest(f"+HEAD:{_PRIVATE_REFS}/HEAD", (f"{_PRIVATE_REFS}/HEAD",))
+    if is_commit(ref) or ref.startswith(("refs/heads/", "refs/tags/")):
+        return _RefRequest(None, (ref,))
+    if ref.startswith("refs/"):
+        return _RefRequest(
+            f"+{ref}:{_PRIVATE_REFS}/requested/{ref}", (f"{_PRIVATE_REFS}/requested/{ref}",)
+        )
+    return _RefRequest(None, (f"refs/heads/{ref}", f"refs/tags/{ref}"))
+
+
+class Mirror:
+    """The local mirror of one repository.
+
+    Args:
+        cache: The folder of all mirrors.
+        on_progress: Called with a line before each operation that may take long.
+    """
+
+    def __init__(
+        self,
+        cache: Path,
+        address: RepositoryAddress,
+        git: Git,
+        access: GitAccess,
+        on_progress: Callable[[str], None],
+    ) -> None:
+        name = cache_name(address.url)
+        self._cache = cache.absolute()
+        self._directory = self._cache / f"{name}.git"
+        self._draft = self._cache / f"{name}.partial"
+        self._lock = self._cache / f"{name}.lock"
+        self._url = address.url
+        self._git = git
+        self._access = access
+        self._local = address.transport == "file"
+        self._on_progress = on_progress
+
+    def fetch_commit(self, ref: str, own: Path) -> FetchedCommit:
+        """Link all objects of the repository into ``own``. Returns the requested commit.
+
+        A branch or tag is fetched each time, because it may have moved; a commit only if it is
+        missing here.
+
+        Raises:
+            UnknownRef: target_folder is no such commit.
+            GitFailed: the repository cannot be fetched.
+            TimeoutError: the deadline has passed.
+        """
+        requested_at = time.monotonic_ns()
+        with self._exclusive() as access:
+            self._remove_leftovers()
+            request = _ref_request(ref)
+            if not self._directory.is_dir():
+                self._clone(request, access)
+            elif not (is_commit(ref) and self._resolve(request)):
+                self._fetch(self._directory, request, access, since=requested_at)
+            commit = self._resolve(request) or self._fetch_unreferenced(ref, access)
+            refs = self._refs()
+            _link_files(self._directory / "objects", own / "objects")
+            self._repack(access)
+        return FetchedCommit(commit=commit, refs=refs)
+
+    def delete(self) -> None:
+        """Delete the mirror; the next attempt creates a new one."""
+        with self._exclusive():
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[GitAccess]:
+        """Hold the lock; yields the access with which git holds it too."""
+        lock_fd = self._acquire_lock()
+        try:
+            settings = self._directory.with_suffix(".config") if self._local else None
+            if settings is not None:
+                _write_atomically(settings, _LOCAL_CONFIG)
+            yield replace(self._access, inherited_fds=(lock_fd,), config_file=settings)
+        finally:
+            os.close(lock_fd)
+
+    def _acquire_lock(self) -> int:
+        pause, reported = Event(), False
+        while True:
+            lock_fd = self._try_lock()
+            if lock_fd is not None:
+                return lock_fd
+            if not reported:
+                self._on_progress(f"waiting: another attempt is fetching {self._url}")
+                reported = True
+            self._git.on_poll()
+            if time.monotonic() > self._git.deadline:
+                message = f"{self._url}: another attempt was fetching it until the time was up"
+                raise TimeoutError(message)
+            # A lock with a timeout has to be polled.
+            pause.wait(_LOCK_POLL_S)
+
+    def _try_lock(self) -> int | None:
+        self._cache.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        lock_fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        with suppress(BlockingIOError, FileNotFoundError):
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # If the cache was deleted, the lock file was too, and others would lock a new file.
+            if os.path.samestat(os.fstat(lock_fd), os.stat(self._lock)):
+                return lock_fd
+        os.close(lock_fd)
+        return None
+
+    def _remove_leftovers(self) -> None:
+        """Remove what a killed attempt left: every writer holds the lock."""
+        shutil.rmtree(self._draft, ignore_errors=True)
+        for folder, _, names in os.walk(self._directory):
+            for name in names:
+                if name.endswith((".lock", ".tmp")) or name.startswith("tmp_"):
+                    with suppress(OSError):
+                        os.unlink(os.path.join(folder, name))
+        if self._directory.is_dir():
+            _write_atomically(self._directory / "config", _CONFIG)
+
+    def _clone(self, request: _RefRequest, access: GitAccess) -> None:
+        self._on_progress(f"cloning {self._url}")
+        self._draft.mkdir(mode=_FOLDER_MODE)
+        operation = f"cloning {self._url}"
+        try:
+            init = ("init", "--quiet", "--bare", "--template=", "--object-format=sha1")
+            self._git.run(*init, operation=operation, repository=self._draft)
+            self._fetch(self._draft, request, access)
+            self._git.run("pack-refs", "--all", operation=operation, repository=self._draft)
+        except BaseException:
+            shutil.rmtree(self._draft, ignore_errors=True)
+            raise
+        os.rename(self._draft, self._directory)
+
+    def _fetch(
+        self, directory: Path, request: _RefRequest, access: GitAccess, *, since: int = 0
+    ) -> None:
+        extra = () if request.extra_refspec is None else (request.extra_refspec,)
+        timestamp_file = directory / f"fetched-{cache_name(' '.join(extra))[:16]}"
+        if since and since <= _read_number(timestamp_file) <= time.monotonic_ns():
+            # Another attempt started this fetch after our request: its result is not out of date.
+            return
+        if since:
+            self._on_progress(f"fetching {self._url}")
+        started_at = time.monotonic_ns()
+        self._git.run(
+            *("fetch", "--quiet", "--force", "--prune", "--no-tags", "--no-write-fetch-head"),
+            *("--no-recurse-submodules", "--no-auto-maintenance", "--", self._url),
+            *_REFSPECS,
+            *extra,
+            operation=f"fetching {self._url}",
+            repository=directory,
+            access=access,
+        )
+        _write_atomically(timestamp_file, str(started_at))
+
+    def _resolve(self, request: _RefRequest) -> str | None:
+        """Returns the commit of the first candidate that exists; None if none does."""
+        names = "".join(f"{name}^{{commit}}\n" for name in request.candidates)
+        output = self._git.run(
+            *("cat-file", "--batch-check=%(objectname) %(objecttype)"),
+            operation=f"looking into {self._url}",
+            repository=self._directory,
+            stdin=names.encode(),
+        )
+        rows = (line.split() for line in output.decode(errors="replace").splitlines())
+        return next((row[0] for row in rows if row[1:] == ["commit"]), None)
+
+    def _fetch_unreferenced(self, ref: str, access: GitAccess) -> str:
+        """Fetch a commit that no branch or tag contains, if the server allows it; returns it."""
+        if is_commit(ref):
+            spec = f"+{ref}:{_PRIVATE_REFS}/requested/{ref}"
+            with suppress(UnknownRef):
+                self._fetch(self._directory, _RefRequest(spec, ()), access)
+            if self._resolve(_RefRequest(None, (ref,))):
+                return ref
+        message = f"{self._url} at {ref!r}: {UnknownRef.remedy}"
+        raise UnknownRef(message, ErrorCategory.VALIDATION)
+
+    def _refs(self) -> tuple[tuple[str, str], ...]:
+        output = self._git.run(
+            *("for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/tags"),
+            operation=f"looking into {self._url}",
+            repository=self._directory,
+        )
+        pairs = (line.partition(" ") for line in os.fsdecode(output).split("\n") if line)
+        return tuple((object_id, name) for object_id, _, name in pairs)
+
+    def _repack(self, access: GitAccess) -> None:
+        if len(list((self._directory / "objects" / "pack").glob("*.pack"))) <= _MAX_PACKS:
+            return
+        # Maintenance: a failure must not fail the attempt.
+        with suppress(GitFailed):
+            self._git.run(
+                *("repack", "-d", "-q", "--geometric=2", "--write-midx"),
+                operation=f"tidying the copy of {self._url}",
+                repository=self._directory,
+                access=replace(access, transport=GitAccess().transport),
+            )
+
+
+def _link_files(source: Path, target: Path) -> None:
+    """Hard-link all files of a folder into another; copy them if it is on another disk."""
+    for folder, _, names in os.walk(source):
+        target_folder = target / os.path.relpath(folder, source)
+        target_folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        for name in names:
+            file = os.path.join(folder, name)
+            try:
+                os.link(file, target_folder / name, follow_symlinks=False)
+            except OSError:
+                shutil.copyfile(file, target_folder / name)
+
+
+def _read_number(file: Path) -> int:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return -1
+
+
+def _write_atomically(file: Path, text: str) -> None:
+    """Write a file atomically; a link of that name is replaced, not followed."""
+    draft = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    with suppress(FileNotFoundError):
+        draft.unlink()
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE), "w") as stream:
+        stream.write(text)
+    os.replace(draft, file)

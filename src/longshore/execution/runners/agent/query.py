@@ -1,0 +1,99 @@
+"""Runs one query of the SDK and always ends its CLI process.
+
+Observed behaviour of the SDK: a query that is cancelled twice leaves its CLI alive; leaving its
+loop early keeps the CLI alive for seconds; a failed query yields a result and then raises. So a
+query is read to its end, and ended early by terminating its CLI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from claude_agent_sdk import (
+    AssistantMessage,
+    ClaudeAgentOptions,
+    ResultMessage,
+    query,
+)
+
+_STDERR_LINES = 50
+_EXIT_TIMEOUT_S = 4.0
+
+
+@dataclass(slots=True)
+class QueryOutcome:
+    """The messages of a query that matter, and how it ended."""
+
+    result: ResultMessage | None = None
+    error: Exception | None = None
+    timed_out: bool = False
+    assistant_error: str | None = None
+    stderr: deque[str] = field(default_factory=lambda: deque(maxlen=_STDERR_LINES))
+
+    def record(self, message: object) -> None:
+        """Record a message of the query."""
+        if isinstance(message, AssistantMessage):
+            self.assistant_error = message.error  # None again after a good answer
+        elif isinstance(message, ResultMessage):
+            self.result = message  # several may arrive: the last one counts
+
+
+async def run_query(
+    prompt: str,
+    options: ClaudeAgentOptions,
+    *,
+    timeout: timedelta,
+    on_message: Callable[[object], None],
+) -> QueryOutcome:
+    """Run a query to its end. Returns its outcome, which includes any exception it raised."""
+    outcome = QueryOutcome()
+    options.stderr = outcome.stderr.append
+
+    async def read_messages() -> None:
+        async for message in query(prompt=prompt, options=options):
+            outcome.record(message)
+            on_message(message)
+
+    reader = asyncio.ensure_future(read_messages())
+    try:
+        await asyncio.wait((reader,), timeout=timeout.total_seconds())
+        outcome.timed_out = not reader.done()
+    finally:
+        if not reader.done():
+            await _terminate(reader)
+    if not reader.cancelled():
+        error = reader.exception()
+        if error is not None and not isinstance(error, Exception):
+            raise error
+        outcome.error = error
+    return outcome
+
+
+async def _terminate(reader: asyncio.Future[None]) -> None:
+    """Terminate the CLI and thereby the query; the query itself is cancelled at most once."""
+    for process_id in _child_pids():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process_id, signal.SIGTERM)
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.wait((reader,), timeout=_EXIT_TIMEOUT_S)
+    reader.cancel()
+    while not reader.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait((reader,))
+
+
+def _child_pids() -> list[int]:
+    """Returns the children of this process; empty where ``/proc`` does not list them."""
+    process_ids: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in Path("/proc/self/task").iterdir():
+            process_ids += map(int, (thread / "children").read_text().split())
+    return process_ids

@@ -1,0 +1,242 @@
+"""The agent runner: executes the steps of a plan, one conversation each.
+
+A step is paid for once. The worker stores its result before the next step starts; an interrupted
+conversation is resumed, and an answer that had already arrived is used. A result is accepted only
+if it matches the step's schema; the model gets one turn to repair one that does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from longshore.core.agents.failures import (
+    QueryEnding,
+    QueryFailure,
+    query_failure_of,
+    schema_failure,
+)
+from longshore.core.agents.plan import BYPASS_PERMISSIONS, AgentPlan, AgentStep, read_plan
+from longshore.core.agents.prompts import (
+    CONTINUE_PROMPT,
+    PromptRequest,
+    PromptValues,
+    UnknownPlaceholder,
+    prompt_for,
+    repair_prompt,
+    revision_prompt,
+)
+from longshore.core.agents.transcripts import session_id
+from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised, error_text
+from longshore.execution.runners.agent.conversation_store import ConversationStore
+from longshore.execution.runners.agent.query import run_query
+from longshore.execution.runners.agent.result_validation import ResultValidator, ValidatedResult
+from longshore.execution.runners.agent.session import AgentSession, check_prerequisites
+from longshore.execution.runners.agent.tracing import StepTracer
+from longshore.execution.runners.agent.working_directory import open_working_directory
+from longshore.execution.runners.channel import Channel
+
+_MAX_REPAIRS = 1
+_EMPTY_RESULT_PROMPT = "Your last message is empty, and it is to be the result. Write it now."
+
+
+def run(spec: Mapping[str, Any], channel: Channel) -> Any:
+    """Execute the spec's plan. Returns the last step's result."""
+    return asyncio.run(_AgentAttempt(spec, channel).run())
+
+
+class _AgentAttempt:
+    """One attempt of an agent task."""
+
+    def __init__(self, spec: Mapping[str, Any], channel: Channel) -> None:
+        self._spec = spec
+        self._channel = channel
+        self._plan = _checked_plan(spec)
+        self._validators = {
+            step.name: ResultValidator(step.output_schema) for step in self._plan.steps
+        }
+
+    async def run(self) -> Any:
+        steps = self._plan.steps
+        checkpoints = self._spec["checkpoints"]
+        results = {step.name: checkpoints[step.name] for step in steps if step.name in checkpoints}
+        directory = await open_working_directory(self._spec, self._plan, self._channel.send)
+        async with AgentSession(self._spec, self._plan, self._channel, directory) as session:
+            try:
+                for step in steps:
+                    if step.name in results:
+                        # The attempt that ran it may have ended before it saved the file.
+                        session.save_result(step.output_file, results[step.name])
+                    else:
+                        results[step.name] = await self._run_step(step, session, results)
+            except BaseException:
+                with contextlib.suppress(Exception):  # the first error matters more
+                    await session.save_changes()
+                raise
+            # If this fails, the files stay for the next attempt, which will have all results.
+            await session.save_changes()
+            session.remove_files()
+        return results[steps[-1].name]
+
+    async def _run_step(
+        self, step: AgentStep, session: AgentSession, results: Mapping[str, Any]
+    ) -> Any:
+        conversation = _StepRun(self._spec, self._plan, step, session)
+        result = await conversation.result(self._validators[step.name], self._values(results))
+        session.save_result(step.output_file, result)
+        if len(self._plan.steps) > 1:
+            await asyncio.to_thread(self._channel.report_step, step.name, result)
+        return result
+
+    def _values(self, results: Mapping[str, Any]) -> PromptValues:
+        return PromptValues(
+            input=self._spec["input"],
+            tasks=self._spec["dependency_outputs"],
+            steps=dict(results),
+        )
+
+
+class _StepRun:
+    """One step of an attempt."""
+
+    def __init__(
+        self, spec: Mapping[str, Any], plan: AgentPlan, step: AgentStep, session: AgentSession
+    ) -> None:
+        self._spec = spec
+        self._plan = plan
+        self._step = step
+        self._agent_session = session
+        name = session_id(spec["task_id"], step.name)
+        self._conversation = ConversationStore(name, spec["conversations"].get(name), session.send)
+        self._deadline = asyncio.get_running_loop().time() + step.timeout.total_seconds()
+
+    async def result(self, validator: ResultValidator, values: PromptValues) -> Any:
+        """Returns the step's result.
+
+        Raises:
+            FailureRaised: the step failed.
+        """
+        if (answer := self._conversation.stored_answer) is not None:
+            # An earlier attempt paid for the answer but ended before it could report it.
+            validated = validator.validate(answer.structured, answer.text)
+            if not validated.problems:
+                self._agent_session.send(
+                    "log", text=f"{self._step.name}: using the answer of an earlier attempt"
+                )
+                return validated.value
+            prompt = self._repair_prompt(validated.problems)
+        else:
+            prompt = self._prompt(values)
+        for repairs_left in range(_MAX_REPAIRS, -1, -1):
+            validated, query_failure = await self._query_and_validate(prompt, validator, values)
+            if query_failure is None:
+                return validated.value
+            if not query_failure.is_schema_mismatch or not repairs_left:
+                raise FailureRaised(query_failure.failure)
+            self._agent_session.send(
+                "log", text=f"{self._step.name}: {query_failure.failure.message}; asking once more"
+            )
+            prompt = self._repair_prompt(validated.problems)
+        raise AssertionError  # the last round returns or raises
+
+    async def _query_and_validate(
+        self, prompt: str, validator: ResultValidator, values: PromptValues
+    ) -> tuple[ValidatedResult, QueryFailure | None]:
+        resumes = self._conversation.has_entries
+        query_failure, result = await self._query(prompt, resumes=resumes)
+        if resumes and query_failure is not None and query_failure.is_session_missing:
+            self._conversation.reset()
+            query_failure, result = await self._query(self._prompt(values), resumes=False)
+        if query_failure is not None and not query_failure.is_schema_mismatch:
+            return ValidatedResult(), query_failure
+        validated = validator.validate(result.get("structured_output"), result.get("result"))
+        if not validated.problems:
+            return validated, None
+        # The SDK reports the problems of a result that it rejected itself only in "errors".
+        problems = tuple(filter(None, result.get("errors") or ())) or validated.problems
+        return ValidatedResult(problems=problems), schema_failure("; ".join(problems))
+
+    async def _query(
+        self, prompt: str, *, resumes: bool
+    ) -> tuple[QueryFailure | None, dict[str, Any]]:
+        step, session = self._step, self._agent_session
+        loop = asyncio.get_running_loop()
+        timeout = timedelta(seconds=max(self._deadline - loop.time(), 0.0))
+        with session.trace_step(step, self._conversation.id, resumed=resumes) as tracer:
+            options = session.options(step, self._conversation, tracer, resumes=resumes)
+            outcome = await run_query(
+                prompt, options, timeout=timeout, on_message=self._message_handler(tracer)
+            )
+            ending = QueryEnding.from_query(
+                outcome.error,
+                outcome.result,
+                assistant_error=outcome.assistant_error,
+                stderr="\n".join(outcome.stderr),
+                late=step.timeout if outcome.timed_out else None,
+                model=session.model,
+                wants_structure=step.output_schema is not None,
+                **session.api_failure(),
+            )
+            query_failure = query_failure_of(ending)
+            if query_failure is not None and (stop_failure := session.stop_failure) is not None:
+                tracer.finish("stopped", stop_failure.message)
+                raise FailureRaised(stop_failure)
+            if query_failure is not None:
+                tracer.finish(
+                    "timeout" if outcome.timed_out else "failed", query_failure.failure.message
+                )
+        return query_failure, dict(ending.result or {})
+
+    def _message_handler(self, tracer: StepTracer) -> Callable[[object], None]:
+        """Returns a handler that traces messages until the gateway stops the agent."""
+
+        def handle(message: object) -> None:
+            if self._agent_session.stop_failure is None:
+                tracer.on_message(message)
+
+        return handle
+
+    def _repair_prompt(self, problems: tuple[str, ...]) -> str:
+        return _EMPTY_RESULT_PROMPT if self._step.output_schema is None else repair_prompt(problems)
+
+    def _prompt(self, values: PromptValues) -> str:
+        request = PromptRequest(
+            template=self._step.prompt,
+            values=values,
+            role=self._plan.role,
+            checks=self._plan.checks,
+            has_schema=self._step.output_schema is not None,
+            feedback=self._spec["feedback"] if self._spec["revision"] else None,
+            previous_output=self._spec["previous_output"],
+        )
+        if self._conversation.has_prompt:
+            return CONTINUE_PROMPT
+        # The results of earlier steps have changed, and only a full prompt contains them.
+        if self._conversation.has_entries and request.feedback is not None and not values.steps:
+            return revision_prompt(request)
+        try:
+            return prompt_for(request)
+        except UnknownPlaceholder as error:
+            raise _invalid(str(error)) from error
+
+
+def _checked_plan(spec: Mapping[str, Any]) -> AgentPlan:
+    plan, problems = read_plan(spec["options"])
+    if plan is None:
+        raise _invalid("; ".join(f"{problem.path}: {problem.message}" for problem in problems))
+    if plan.permission_mode == BYPASS_PERMISSIONS and not spec["agent"]["allowBypass"]:
+        message = (
+            f"permissionMode {BYPASS_PERMISSIONS} lets an agent do anything: set"
+            " agent.allow_bypass for the"
+            " workers that may, or name the tools that it needs"
+        )
+        raise _invalid(message)
+    check_prerequisites(spec["agent"], plan)
+    return plan
+
+
+def _invalid(message: str) -> FailureRaised:
+    return FailureRaised(Failure(category=ErrorCategory.VALIDATION, message=error_text(message)))

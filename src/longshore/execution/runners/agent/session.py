@@ -1,0 +1,358 @@
+"""The session of an agent during one attempt: its folders, its gateway to the model, its trace.
+
+Everything that the agent's CLI writes stays below the attempt's folder and is removed with it. Only
+the files that it works on belong to the task; they outlive a failed attempt, and the next one
+continues with them. The session also reports the usage of each model response to the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+from claude_agent_sdk import ClaudeAgentOptions, SandboxSettings, SessionStore
+
+from longshore.core.agents.failure_reasons import CREDENTIALS
+from longshore.core.agents.plan import BYPASS_PERMISSIONS, AgentPlan, AgentStep
+from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised, error_text
+from longshore.execution.child_environment import AGENT_FOLDER
+from longshore.execution.runners.agent.accounting import (
+    ALLOW,
+    ModelRequest,
+    ModelResponse,
+    RequestDecision,
+    expected_usage,
+)
+from longshore.execution.runners.agent.conversation_store import ConversationStore
+from longshore.execution.runners.agent.credentials import BearerToken, Credential, ModelApiKey
+from longshore.execution.runners.agent.gateway import Gateway
+from longshore.execution.runners.agent.process_memory import hide_memory
+from longshore.execution.runners.agent.tracing import AttemptTrace, StepTracer
+from longshore.execution.runners.agent.working_directory import WorkingDirectory
+from longshore.execution.runners.channel import Channel
+from longshore.execution.runners.context import Context
+
+_PUBLIC_API = "https://api.anthropic.com"
+_MODE = 0o700
+_FRAME_BYTES = 16 * 2**20  # one line of the CLI's output
+_SANDBOX_PROGRAMS = ("bwrap", "socat")
+_SANDBOX = cast(
+    "SandboxSettings",
+    {
+        "enabled": True,
+        "failIfUnavailable": True,  # missing in the SDK's type, known to the CLI
+        # By default the model may request unsandboxed commands, and sandboxed ones are all allowed.
+        "allowUnsandboxedCommands": False,
+        "autoAllowBashIfSandboxed": False,
+    },
+)
+# The sandbox listens on sockets in its temporary folder; the kernel limits their path length.
+_SOCKET_SUFFIX = "/claude-socks-0123456789abcdef.sock"
+_MAX_SOCKET_PATH = 107
+# The CLI switches to the fallback model only after this many retries.
+_RETRIES_BEFORE_FALLBACK = 2
+_TODO_WRITE, _TASK_TOOLS = "TodoWrite", ("TaskCreate", "TaskUpdate")
+_FIRST_ERROR_STATUS = 400
+
+
+class AgentSession:
+    """An async context manager, open for one attempt."""
+
+    def __init__(
+        self,
+        spec: Mapping[str, Any],
+        plan: AgentPlan,
+        channel: Channel,
+        directory: WorkingDirectory,
+    ) -> None:
+        self._directory = directory
+        self._spec = spec
+        self._access: Mapping[str, Any] = spec["agent"]
+        self._plan = plan
+        self._channel = channel
+        self._folder = Path(spec["folder"])
+        self._home = self._folder / AGENT_FOLDER
+        self._temporary = (
+            _sandbox_folder(self._access) if plan.sandbox else self._home / "temporary"
+        )
+        self._usage = dict.fromkeys(
+            ("inputTokens", "outputTokens", "cacheReadTokens", "turns", "costUsd"), 0.0
+        )
+        self._started_s = time.monotonic()
+        self._step = ""
+        self._request_number = 0
+        # The number of the granted spend request, by the id of the model request.
+        self._granted: dict[int, int] = {}
+        self._trace = AttemptTrace(str(self._folder), Context(spec, channel).summary)
+        self._tracer: StepTracer | None = None
+        self._resources = AsyncExitStack()
+        self._gateway = Gateway(
+            _credential(self._access),
+            self._access["baseUrl"] or _PUBLIC_API,
+            before=self._before_request,
+            after=self._after_response,
+            trust_env=True,
+        )
+
+    @property
+    def model(self) -> str | None:
+        """The name of the model; None: the CLI's default."""
+        return self._plan.model or self._access["model"]
+
+    async def __aenter__(self) -> Self:
+        hide_memory()
+        for name in ("config", "temporary"):
+            (self._home / name).mkdir(mode=_MODE, parents=True, exist_ok=True)
+        if self._plan.sandbox:
+            # A killed attempt may have left it.
+            self._remove_temporary()
+            self._temporary.mkdir(mode=_MODE)
+            self._resources.callback(self._remove_temporary)
+        # The SDK writes a resumed conversation into the default temporary folder.
+        tempfile.tempdir = str(self._home / "temporary")
+        await self._resources.enter_async_context(self._gateway)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._resources.aclose()
+
+    def send(self, kind: str, /, **content: Any) -> None:
+        """Send a message to the worker."""
+        self._channel.send(kind, **content)
+
+    @contextlib.contextmanager
+    def trace_step(
+        self, step: AgentStep, session_id: str, *, resumed: bool
+    ) -> Iterator[StepTracer]:
+        """Trace a conversation while the block runs; yields its tracer."""
+        with self._trace.trace_step(
+            step.name, self.send, _now, session_id=session_id, resumed=resumed
+        ) as tracer:
+            self._tracer, self._step = tracer, step.name
+            try:
+                yield tracer
+            finally:
+                self._tracer = None
+
+    def options(
+        self, step: AgentStep, session: ConversationStore, tracer: StepTracer, *, resumes: bool
+    ) -> ClaudeAgentOptions:
+        """Returns the SDK's options for a conversation of this step."""
+        plan = self._plan
+        options = ClaudeAgentOptions(
+            cwd=self._directory.folder,
+            model=self.model,
+            fallback_model=plan.fallback_model,
+            # Ignore the settings of the user and of the repository: they may name programs to run.
+            setting_sources=[],
+            strict_mcp_config=True,
+            verbatim_prompts=True,
+            mcp_servers={name: _mcp_server(config) for name, config in plan.mcp_servers.items()},
+            tools=list(step.tool_names),
+            allowed_tools=list(step.tools),
+            permission_mode=plan.permission_mode,  # type: ignore[arg-type]
+            max_turns=step.max_turns,
+            max_buffer_size=_FRAME_BYTES,
+            hooks=tracer.hooks(),
+            env=self._environment(step),
+            cli_path=self._access["cliPath"],
+            session_store=cast("SessionStore", session),
+            session_store_flush="eager",
+            resume=session.id if resumes else None,
+            session_id=None if resumes else session.id,
+        )
+        if step.output_schema is not None:
+            options.output_format = {"type": "json_schema", "schema": dict(step.output_schema)}
+        if plan.sandbox:
+            options.sandbox = _SANDBOX
+        return options
+
+    def _remove_temporary(self) -> None:
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _environment(self, step: AgentStep) -> dict[str, str]:
+        home, temporary, access = str(self._home), str(self._temporary), self._access
+        fallback_retries = _RETRIES_BEFORE_FALLBACK if self._plan.fallback_model else 0
+        inherited: Mapping[str, str] = self._spec["environment"]
+        return {
+            # The SDK passes on this process's environment; Longshore's own variables are emptied.
+            **{name: "" for name in inherited if name.startswith("LONGSHORE_")},
+            "HOME": home,
+            "TMPDIR": temporary,
+            "CLAUDE_CONFIG_DIR": f"{home}/config",
+            "CLAUDE_CODE_TMPDIR": temporary,
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            # One result per query.
+            "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+            # By default the CLI retries for minutes, also where a retry cannot help.
+            "CLAUDE_CODE_MAX_RETRIES": str(max(access["retries"], fallback_retries)),
+            "API_TIMEOUT_MS": str(access["responseTimeoutMs"]),
+            "CLAUDE_BYTE_STREAM_IDLE_TIMEOUT_MS": str(access["stallTimeoutMs"]),
+            **({"IS_SANDBOX": "1"} if self._plan.permission_mode == BYPASS_PERMISSIONS else {}),
+            **({"CLAUDE_CODE_ENABLE_TASKS": "0"} if _uses_todo_write(step) else {}),
+            **self._gateway.environment(inherited),
+        }
+
+    async def _before_request(self, request: ModelRequest) -> RequestDecision:
+        if not self._spec["has_budget"]:
+            return ALLOW
+        self._request_number += 1
+        number, step = self._request_number, self._step
+        estimate = expected_usage(request, self._gateway.prices)
+        reply = asyncio.ensure_future(
+            asyncio.to_thread(
+                self._channel.request_spend,
+                number,
+                step=step,
+                spent=self._spent(),
+                estimate=estimate,
+            )
+        )
+        try:
+            refusal = await asyncio.shield(reply)
+        except asyncio.CancelledError:
+            # The client has disconnected: settle the grant at once, as nothing will be spent.
+            reply.add_done_callback(lambda _: self.send("usage", settles=number, **self._spent()))
+            raise
+        if refusal is None:
+            self._granted[id(request)] = number
+        return RequestDecision(refusal)
+
+    def _spent(self) -> dict[str, float]:
+        return {**self._usage, "seconds": time.monotonic() - self._started_s}
+
+    @property
+    def stop_failure(self) -> Failure | None:
+        """Why the gateway refuses further model requests; None: it does not."""
+        if (reason := self._gateway.stop_reason) is None:
+            return None
+        # A failed budget check is not an exhausted budget: another attempt may succeed.
+        broken = self._gateway.failure is not None
+        category = ErrorCategory.CRASH if broken else ErrorCategory.VALIDATION
+        return Failure(category=category, message=error_text(reason))
+
+    def _after_response(self, response: ModelResponse) -> None:
+        tokens = response.tokens
+        self._usage["inputTokens"] += tokens.input + tokens.cache_write + tokens.cache_write_1h
+        self._usage["outputTokens"] += tokens.output
+        self._usage["cacheReadTokens"] += tokens.cache_read
+        self._usage["turns"] += response.complete and response.request.agent_id is None
+        self._usage["costUsd"] += response.cost_usd
+        self.send("usage", settles=self._granted.pop(id(response.request), None), **self._spent())
+        if self._tracer is not None:
+            usage = {
+                "input_tokens": tokens.input,
+                "output_tokens": tokens.output,
+                "cache_read_input_tokens": tokens.cache_read,
+                "cache_creation_input_tokens": tokens.cache_write + tokens.cache_write_1h,
+            }
+            self._tracer.on_response(response.model, usage, response.cost_usd)
+
+    def api_failure(self) -> dict[str, Any]:
+        """Returns the details of the last API failure that the CLI does not report."""
+        status, gateway = self._gateway.last_status, self._gateway
+        return {
+            "api_status": status if status is not None and status >= _FIRST_ERROR_STATUS else None,
+            "api_failure_category": None
+            if gateway.connection_error is None
+            else ErrorCategory.NETWORK,
+            "retry_after": gateway.retry_after,
+        }
+
+    def save_result(self, name: str, result: Any) -> None:
+        """Write a step's result to the attempt's artifacts."""
+        folder = self._folder / "artifacts"
+        folder.mkdir(mode=_MODE, exist_ok=True)
+        (folder / name).write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+
+    async def save_changes(self) -> None:
+        """Save the agent's changes to its repository as an artifact, if it has one."""
+        await self._directory.save_changes(self._folder / "artifacts", self.send)
+
+    def remove_files(self) -> None:
+        """Remove the task's working directory, once the work is done."""
+        self._directory.remove()
+
+
+def check_prerequisites(access: Mapping[str, Any], plan: AgentPlan) -> None:
+    """Check the credentials and the sandbox before anything is fetched or created.
+
+    Raises:
+        FailureRaised: there are no credentials, or the sandbox that the plan needs is unavailable.
+    """
+    _credential(access)
+    if plan.sandbox:
+        _check_sandbox(access)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 - a child has no other clock
+
+
+def _credential(access: Mapping[str, Any]) -> Credential:
+    kind, secret = access["credential"]["kind"], access["credential"]["secret"]
+    match kind:
+        case "api_key":
+            return ModelApiKey(secret)
+        case "auth_token":
+            return BearerToken(secret)
+        case "oauth_token":
+            return BearerToken(secret, subscription=True)
+    message = (
+        f"there are no credentials for the model: set {CREDENTIALS} in the environment of the"
+        " worker, start it again, and resume the task"
+    )
+    raise FailureRaised(Failure(category=ErrorCategory.AUTH, message=message))
+
+
+def _check_sandbox(access: Mapping[str, Any]) -> None:
+    missing = [name for name in _SANDBOX_PROGRAMS if shutil.which(name) is None]
+    if missing:
+        message = (
+            f"the definition asks for a sandbox, which needs {' and '.join(missing)} on the"
+            " worker's machine: install bubblewrap and socat, or leave 'sandbox' out"
+        )
+        raise FailureRaised(Failure(category=ErrorCategory.NOT_FOUND, message=message))
+    folder = _sandbox_folder(access)
+    if len(os.fsencode(folder)) + len(_SOCKET_SUFFIX) > _MAX_SOCKET_PATH:
+        message = (
+            f"the definition asks for a sandbox, and the path of {folder} is too long for its"
+            " sockets: give the worker a data_dir with a shorter one, or leave 'sandbox' out"
+        )
+        raise FailureRaised(Failure(category=ErrorCategory.NOT_FOUND, message=message))
+
+
+def _sandbox_folder(access: Mapping[str, Any]) -> Path:
+    """Returns a sandbox's temporary folder: a short path, the same in every attempt of a task."""
+    workspace = Path(access["workspace"])
+    name = hashlib.blake2b(workspace.name.encode(), digest_size=6).hexdigest()
+    return workspace.with_name(name)
+
+
+def _uses_todo_write(step: AgentStep) -> bool:
+    """Whether the step uses the older of the CLI's two todo tools; the newer is the default."""
+    names = step.tool_names
+    return _TODO_WRITE in names and not any(newer in names for newer in _TASK_TOOLS)
+
+
+def _mcp_server(config: Mapping[str, Any]) -> Any:
+    kind = "stdio" if "command" in config else "http"
+    return {"type": kind, **config}

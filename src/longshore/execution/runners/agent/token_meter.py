@@ -1,0 +1,218 @@
+"""Meters the tokens of a Messages API response while it passes through the gateway.
+
+A stream reports its usage twice: at its start (input tokens) and at its end (output tokens, and
+again the others). The later report counts; if the stream broke off before it, the earlier one does,
+since a started response is billed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+from longshore.core.agents.prices import BilledTokens
+
+# Usage is reported in short lines; a longer line is content and may be cut.
+LINE_LIMIT_BYTES: Final = 1024 * 1024
+DOCUMENT_LIMIT_BYTES: Final = 64 * 1024 * 1024
+_USAGE_EVENTS = (b'"message_start"', b'"message_delta"', b'"message_stop"', b'"error"')
+# The status that an error would have had before the start of the response.
+_ERROR_STATUSES: Final[Mapping[str, int]] = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+_UNKNOWN_ERROR_STATUS = 500
+_BYTES_A_TOKEN = 4
+_DELTA = b"content_block_delta"
+_DELTA_OVERHEAD_BYTES = 90  # of such a line without its content
+_MAX_WAIT_S = timedelta(days=30).total_seconds()
+
+
+class TokenMeter(ABC):
+    """Reads one response; ``feed`` takes its bytes in chunks of any size."""
+
+    def __init__(self) -> None:
+        self.complete = False
+        """Whether the whole response has arrived."""
+        self.error_type: str | None = None
+        """The API's name of the error, if any."""
+        self._usage: dict[str, Any] = {}
+        self._seen_bytes = 0  # of content
+
+    @property
+    def tokens(self) -> BilledTokens:
+        """The consumed tokens, as far as they were reported.
+
+        The output tokens are reported at the end. For a response that broke off they are estimated
+        from its content: otherwise a client that disconnects early would not be charged.
+        """
+        reported = parse_tokens(self._usage)
+        if self.complete:
+            return reported
+        return replace(reported, output=max(reported.output, self._seen_bytes // _BYTES_A_TOKEN))
+
+    @property
+    def error_status(self) -> int | None:
+        """The HTTP status of the error; None: there was no error."""
+        return (
+            None
+            if self.error_type is None
+            else _ERROR_STATUSES.get(self.error_type, _UNKNOWN_ERROR_STATUS)
+        )
+
+    @abstractmethod
+    def feed(self, chunk: bytes) -> None:
+        """Read the next bytes of the response."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Handle the regular end of the response."""
+
+    def _record_error(self, message: Mapping[str, Any]) -> None:
+        kind = _mapping(message.get("error")).get("type")
+        self.error_type = kind if isinstance(kind, str) else "api_error"
+
+    def _record_usage(self, usage: Any) -> None:
+        """Merge a later usage report; a zero replaces only the output tokens."""
+        for name, value in _mapping(usage).items():
+            if value or (name == "output_tokens" and value is not None):
+                self._usage[name] = value
+
+
+class StreamMeter(TokenMeter):
+    """Meters a response that is a stream of events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._line = bytearray()
+
+    def feed(self, chunk: bytes) -> None:
+        *lines, rest = chunk.split(b"\n")
+        for line in lines:
+            self._add(line)
+            if _DELTA in self._line:
+                self._seen_bytes += max(len(self._line) - _DELTA_OVERHEAD_BYTES, 0)
+            self._read(bytes(self._line))
+            self._line.clear()
+        self._add(rest)
+
+    def end(self) -> None:
+        self._read(bytes(self._line))
+
+    def _add(self, part: bytes) -> None:
+        # A line that is too long is cut, and then is not valid JSON.
+        self._line += part[: max(0, LINE_LIMIT_BYTES - len(self._line))]
+
+    def _read(self, line: bytes) -> None:
+        if not line.startswith(b"data:"):
+            return
+        # Most lines are content: searching for the event name is cheaper than parsing them.
+        if not any(event in line for event in _USAGE_EVENTS):
+            return
+        message = _document(line.removeprefix(b"data:"))
+        match message.get("type"):
+            case "message_start":
+                self._record_usage(_mapping(message.get("message")).get("usage"))
+            case "message_delta":
+                self._record_usage(message.get("usage"))
+            case "message_stop":
+                self.complete = True
+            case "error":
+                self._record_error(message)
+
+
+class DocumentMeter(TokenMeter):
+    """Meters a response that is one document."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._body = bytearray()
+
+    def feed(self, chunk: bytes) -> None:
+        self._seen_bytes += len(chunk)
+        if len(self._body) <= DOCUMENT_LIMIT_BYTES:
+            self._body += chunk
+
+    def end(self) -> None:
+        message = _document(bytes(self._body))
+        self.complete = message.get("type") == "message"
+        self._seen_bytes = 0  # the document reports its own usage
+        if message.get("type") == "error":
+            self._record_error(message)
+        self._record_usage(message.get("usage"))
+
+
+def parse_tokens(usage: Mapping[str, Any]) -> BilledTokens:
+    """Returns the tokens in a response's ``usage``; missing or invalid amounts are zero."""
+    split = _mapping(usage.get("cache_creation"))
+    written_1h = _amount(split.get("ephemeral_1h_input_tokens"))
+    written = _amount(usage.get("cache_creation_input_tokens"))
+    if not written:
+        written = written_1h + _amount(split.get("ephemeral_5m_input_tokens"))
+    written_1h = min(written_1h, written)
+    return BilledTokens(
+        input=_amount(usage.get("input_tokens")),
+        output=_amount(usage.get("output_tokens")),
+        cache_read=_amount(usage.get("cache_read_input_tokens")),
+        cache_write=written - written_1h,
+        cache_write_1h=written_1h,
+        web_searches=_amount(_mapping(usage.get("server_tool_use")).get("web_search_requests")),
+        fast=usage.get("speed") == "fast",
+        in_the_us=usage.get("inference_geo") == "us",
+    )
+
+
+def _amount(value: Any) -> int:
+    return value if type(value) is int and value > 0 else 0
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _document(text: bytes) -> Mapping[str, Any]:
+    try:
+        return _mapping(json.loads(text))
+    except (ValueError, RecursionError):
+        return {}
+
+
+def parse_retry_after(headers: Mapping[str, str], *, now_s: float) -> timedelta | None:
+    """Returns the delay that a response's ``retry-after`` header asks for, if any.
+
+    Args:
+        now_s: In seconds since 1970, for a header that is a date in a response without a ``date``.
+    """
+    value = headers.get("retry-after", "").strip()
+    try:
+        seconds = float(value)
+    except ValueError:
+        at_s = _parse_date_s(value)
+        if at_s is None:
+            return None
+        sent_s = _parse_date_s(headers.get("date", ""))
+        seconds = at_s - (now_s if sent_s is None else sent_s)
+    if not math.isfinite(seconds):
+        return None
+    return timedelta(seconds=min(max(seconds, 0.0), _MAX_WAIT_S))
+
+
+def _parse_date_s(date: str) -> float | None:
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):
+        return None

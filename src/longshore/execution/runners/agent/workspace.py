@@ -1,0 +1,347 @@
+"""The folder in which an agent works on a repository, and the patch of its changes.
+
+A workspace has two repositories. The inner one, ``.git``, belongs to the agent; Longshore never
+runs git in it again, because its configuration may name programs. Longshore's own is next to the
+folder, and depends on nothing that the agent wrote. Both are independent of the mirror: deleting
+the folders removes everything.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from longshore.core.agents.repositories import (
+    DEFAULT_REF,
+    RepositoryAddress,
+    parse_address,
+    validate_ref,
+)
+from longshore.core.tasks.error_categories import ErrorCategory
+from longshore.execution.runners.agent.git import Git, GitAccess, GitOutputTooLarge
+from longshore.execution.runners.agent.git_errors import GitFailed, RepositoryDamaged
+from longshore.execution.runners.agent.mirror import FetchedCommit, Mirror
+
+PATCH_NAME: Final = "changes.patch"
+PATCH_LIMIT_BYTES: Final = 32 * 1024 * 1024
+_FOLDER_MODE = 0o700
+# The limit of nested repositories that the agent created; more are omitted.
+_MAX_NESTED = 50
+_NO_OBJECT = "0" * 40
+_NEXT_FILE = b"\ndiff --git "
+
+_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfilemode = true\n"
+# No conversions: files contain the committed bytes, and the patch the bytes that the agent wrote.
+_ATTRIBUTES = "* -text -ident -filter -working-tree-encoding\n"
+_AGENT_CONFIG = """\
+[core]
+\trepositoryformatversion = 0
+\tbare = false
+\tfilemode = true
+\tlogallrefupdates = true
+[user]
+\tname = Longshore agent
+\temail = agent@longshore.invalid
+[remote "origin"]
+\turl = "{url}"
+\tfetch = +refs/heads/*:refs/remotes/origin/*
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryRules:
+    """Which repositories an installation allows, and how it reaches them."""
+
+    allow_local: bool = False
+    hosts: Collection[str] | None = None
+    credential_helper: str | None = None  # git's ``credential.helper``
+
+    def access(self, address: RepositoryAddress) -> GitAccess:
+        """Returns how git may reach this address."""
+        return GitAccess(
+            transport=address.transport,
+            credential_helper=self.credential_helper,
+            # An allowed host may redirect to one that is not allowed.
+            follow_redirects=self.hosts is None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceChanges:
+    """The changes that an agent made in its workspace."""
+
+    patch: Path | None  # None: the changes of no file fit
+    omitted: tuple[str, ...]  # files whose changes are not in the patch
+
+    @property
+    def complete(self) -> bool:
+        """Whether the patch contains all changes."""
+        return not self.omitted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workspace:
+    """A folder with the files of a commit."""
+
+    folder: Path
+    commit: str
+    git: Git
+
+    @classmethod
+    def open(
+        cls,
+        cache: Path,
+        url: str,
+        ref: str | None,
+        target: Path,
+        *,
+        git: Git,
+        rules: RepositoryRules | None = None,
+        on_progress: Callable[[str], None] = lambda _: None,
+    ) -> Workspace:
+        """Check out a commit into a new folder. Returns the workspace.
+
+        Longshore's own repository is created next to it, with the suffix ``.git``.
+
+        Args:
+            cache: The folder of the mirrors, which all attempts of the machine share.
+            ref: None: the repository's default branch.
+            git: Its deadline covers the whole operation.
+            on_progress: Called with a line before each operation that may take long.
+
+        Raises:
+            ValueError: the address or ref is not allowed, or the folder is not empty.
+            GitFailed: the repository or the commit cannot be fetched.
+            TimeoutError: the deadline has passed.
+        """
+        rules = rules or RepositoryRules()
+        address = parse_address(url, local=rules.allow_local, hosts=rules.hosts)
+        checked_ref = DEFAULT_REF if ref is None else validate_ref(ref)
+        target = target.absolute()
+        mirror = Mirror(cache, address, git, rules.access(address), on_progress)
+        try:
+            return cls._create(mirror, checked_ref, target, git, url)
+        except RepositoryDamaged:
+            on_progress(f"the copy of {url} is damaged: making a new one")
+            mirror.delete()
+            shutil.rmtree(target)
+            shutil.rmtree(_git_dir_of(target))
+            return cls._create(mirror, checked_ref, target, git, url)
+
+    @classmethod
+    def _create(cls, mirror: Mirror, ref: str, target: Path, git: Git, url: str) -> Workspace:
+        for folder in (target, _git_dir_of(target)):
+            folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+            if any(folder.iterdir()):
+                message = f"{folder} is not empty: a workspace is made in a folder of its own"
+                raise ValueError(message)
+        fetched = mirror.fetch_commit(ref, _git_dir_of(target))
+        workspace = cls(folder=target, commit=fetched.commit, git=git)
+        workspace._check_out()
+        workspace._create_agent_repository(fetched, url)
+        return workspace
+
+    def with_deadline(self, deadline: float) -> Workspace:
+        """Returns the workspace with another deadline for git."""
+        return replace(self, git=replace(self.git, deadline=deadline))
+
+    def changes(
+        self, artifacts: Path, *, limit: int = PATCH_LIMIT_BYTES
+    ) -> WorkspaceChanges | None:
+        """Write the changes since the commit to ``changes.patch``. Returns None without changes.
+
+        The patch includes binary and new files, but not ignored ones. It is never longer than
+        ``limit``: the largest files are omitted first. A repeated call replaces the patch.
+
+        Raises:
+            ValueError: ``artifacts`` is a symbolic link.
+        """
+        if artifacts.is_symlink():
+            message = f"{artifacts} leads elsewhere: nothing is written there"
+            raise ValueError(message)
+        artifacts.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        self._reset_config()
+        draft = self._git_dir / f"{PATCH_NAME}.partial"
+        omitted = [*self._update_index(limit), *self._write_patch(draft, limit)]
+        if draft.stat().st_size:
+            os.replace(draft, artifacts / PATCH_NAME)
+            return WorkspaceChanges(patch=artifacts / PATCH_NAME, omitted=tuple(omitted))
+        draft.unlink()
+        with suppress(FileNotFoundError):
+            (artifacts / PATCH_NAME).unlink()
+        return WorkspaceChanges(patch=None, omitted=tuple(omitted)) if omitted else None
+
+    def apply(self, patch: bytes) -> None:
+        """Apply the changes of an earlier attempt completely or not at all.
+
+        Raises:
+            GitFailed: the patch does not fit this commit.
+        """
+        self._reset_config()
+        try:
+            self._run("apply", "--index", "--binary", "--whitespace=nowarn", stdin=patch)
+        except GitFailed as error:
+            unfit = isinstance(error, RepositoryDamaged) or not error.category.retryable
+            if not unfit:
+                raise
+            message = (
+                f"what an earlier attempt had changed does not fit commit {self.commit}: open the"
+                f" commit that the patch was made of, or begin without it ({error})"
+            )
+            raise GitFailed(message, ErrorCategory.VALIDATION) from error
+
+    @property
+    def _git_dir(self) -> Path:
+        return _git_dir_of(self.folder)
+
+    def _run(
+        self, *arguments: str, stdin: bytes = b"", subfolder: bytes = b"", index: Path | None = None
+    ) -> bytes:
+        return self.git.run(
+            *arguments,
+            operation=f"git {arguments[0]} in the workspace",
+            repository=self._git_dir,
+            tree=self.folder / os.fsdecode(subfolder),
+            index=index,
+            stdin=stdin,
+        )
+
+    def _reset_config(self) -> None:
+        """Rewrite git's configuration, which the agent may have changed.
+
+        A killed attempt may have left its index lock; no other process uses the workspace now.
+        """
+        (self._git_dir / "index.lock").unlink(missing_ok=True)
+        (self._git_dir / "info").mkdir(mode=_FOLDER_MODE, exist_ok=True)
+        for name, text in (
+            ("HEAD", f"{self.commit}\n"),
+            ("config", _CONFIG),
+            ("info/attributes", _ATTRIBUTES),
+        ):
+            file = self._git_dir / name
+            file.unlink(missing_ok=True)
+            file.write_text(text)
+
+    def _check_out(self) -> None:
+        (self._git_dir / "refs").mkdir(mode=_FOLDER_MODE)
+        self._reset_config()
+        self._run("read-tree", "--reset", "-u", self.commit)
+
+    def _create_agent_repository(self, fetched: FetchedCommit, url: str) -> None:
+        """Create the agent's own repository, as a clone would."""
+        git_folder = self.folder / ".git"
+        for folder in ("objects/info", "objects/pack", "refs/heads", "info"):
+            (git_folder / folder).mkdir(mode=_FOLDER_MODE, parents=True)
+        heads, remotes = "refs/heads/", "refs/remotes/origin/"
+        names = sorted(
+            (os.fsencode(name.replace(heads, remotes, 1)), at) for at, name in fetched.refs
+        )
+        packed = b"".join(at.encode() + b" " + name + b"\n" for name, at in names)
+        (git_folder / "packed-refs").write_bytes(b"# pack-refs with: sorted \n" + packed)
+        (git_folder / "objects/info/alternates").write_text(f"{self._git_dir / 'objects'}\n")
+        quoted = url.replace("\\", "\\\\").replace('"', '\\"')
+        (git_folder / "config").write_text(_AGENT_CONFIG.format(url=quoted))
+        shutil.copy2(self._git_dir / "index", git_folder / "index")
+        # Last: without HEAD git does not recognise a repository.
+        (git_folder / "HEAD").write_text(f"{self.commit}\n")
+
+    def _update_index(self, limit: int) -> Iterator[str]:
+        """Update the index from the folder. Yields the names of files that exceed the limit."""
+        altered = _split_names(
+            self._run("diff-files", "-z", "--name-only", "--ignore-submodules=all")
+        )
+        sizes = {name: self._size(name) for name in (*altered, *self._new_files())}
+        gone = [name for name in altered if sizes[name] is None]
+        present = sorted((size, name) for name, size in sizes.items() if size is not None)
+        fitting: list[bytes] = []
+        for size, name in present:
+            limit -= size
+            if limit >= 0 and self._readable(name):
+                fitting.append(name)
+            else:
+                yield os.fsdecode(name)
+        # Removed files first: a new file may have the name of a removed folder.
+        if gone:
+            lines = b"".join(b"0 %b\t%b\0" % (_NO_OBJECT.encode(), name) for name in gone)
+            self._run("update-index", "-z", "--index-info", stdin=lines)
+        if fitting:
+            names = b"".join(name + b"\0" for name in fitting)
+            self._run("update-index", "-z", "--add", "--remove", "--stdin", stdin=names)
+
+    def _new_files(self) -> Iterator[bytes]:
+        """Yields the files that are not in the commit and not ignored.
+
+        A nested repository is treated as a folder: agents create them, and mean their files.
+        """
+        pending, seen = [b""], 0
+        while pending and seen <= _MAX_NESTED:
+            folder = pending.pop()
+            # In a nested repository every file is new: use an empty index.
+            index = self._git_dir / "no-index" if folder else None
+            listing = ("ls-files", "-z", "--others", "--exclude-standard")
+            for name in _split_names(self._run(*listing, subfolder=folder, index=index)):
+                if name.endswith(b"/"):
+                    pending.append(folder + name)
+                else:
+                    yield folder + name
+            seen += 1
+
+    def _path(self, name: bytes) -> str:
+        return os.path.join(self.folder, os.fsdecode(name))
+
+    def _readable(self, name: bytes) -> bool:
+        path = self._path(name)
+        return os.path.islink(path) or os.access(path, os.R_OK)
+
+    def _size(self, name: bytes) -> int | None:
+        """Returns the size of a file or link in the folder, not behind a link; None if removed."""
+        path = self._path(name)
+        parent = os.path.dirname(os.fsdecode(name))
+        folder = os.path.normpath(os.path.join(os.path.realpath(self.folder), parent))
+        if os.path.realpath(folder) != folder:
+            return None
+        try:
+            status = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        is_file_or_link = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
+        return status.st_size if is_file_or_link else None
+
+    def _write_patch(self, draft: Path, limit: int) -> Sequence[str]:
+        """Write the patch. Returns the names of files that did not fit."""
+        compared = ("diff-index", "--cached", "--no-renames", "--ignore-submodules=all")
+        shown = ("-p", "--binary", "--full-index", "--no-color", "--no-ext-diff", "--no-textconv")
+        with open(draft, "w+b") as file:
+            try:
+                self.git.run(
+                    *(*compared, *shown, self.commit),
+                    operation="writing what the agent changed",
+                    repository=self._git_dir,
+                    tree=self.folder,
+                    stdout=file,
+                    limit=limit,
+                )
+            except GitOutputTooLarge:
+                file.seek(0)
+                text = file.read()
+                # Cut between two files, so that the rest is a valid patch.
+                complete_part = text[: text.rfind(_NEXT_FILE) + 1]
+                file.truncate(len(complete_part))
+                names = _split_names(self._run(*compared, "-z", "--name-only", self.commit))
+                written = (b"\n" + complete_part).count(_NEXT_FILE)
+                return [os.fsdecode(name) for name in names[written:]]
+        return ()
+
+
+def _git_dir_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.git")
+
+
+def _split_names(output: bytes) -> list[bytes]:
+    return [name for name in output.split(b"\0") if name]

@@ -1,0 +1,238 @@
+"""The context of a running task: what it may ask of Longshore.
+
+Checkpointed steps, progress, log lines, a summary, artifacts, and whether the attempt has to end.
+Everything but artifacts goes through the channel; artifacts go into the attempt's folder, from
+where the worker stores them when the attempt has ended, also after a failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar
+
+from longshore.core.text.sanitise import safe_excerpt
+from longshore.execution.runners.sigterm import SigtermHandler
+from longshore.execution.runners.throttle import Throttle
+
+ResultT = TypeVar("ResultT")
+
+LINE_LIMIT_CHARACTERS = 500
+"""Longer summaries and progress texts are truncated."""
+
+
+class ReportSink(Protocol):
+    """Where a context sends its reports: a ``Channel``, or a substitute without a worker."""
+
+    def send(self, kind: str, **content: Any) -> None:
+        """Send one message."""
+        ...
+
+    def report_step(self, name: str, result: Any) -> None:
+        """Report a finished step; return when its result is stored."""
+        ...
+
+
+class Context:
+    """The running attempt, as its task sees it.
+
+    Args:
+        stop_requested: Returns whether the attempt has to end; by default whether SIGTERM arrived.
+    """
+
+    def __init__(
+        self,
+        spec: Mapping[str, Any],
+        channel: ReportSink,
+        *,
+        stop_requested: Callable[[], bool] | None = None,
+    ) -> None:
+        self.task_id: str = spec["task_id"]
+        self.job_id: str = spec["job_id"]
+        self.attempt: int = spec["attempt"]
+        self.dependency_outputs: Mapping[str, Any] = spec["dependency_outputs"]
+        self.feedback: str | None = spec["feedback"]
+        self.previous_output: Any = spec["previous_output"]
+        # Read now: the task may change its working directory.
+        self.folder: str = spec.get("folder") or os.getcwd()
+        self._steps = dict(spec["checkpoints"])
+        self._channel = channel
+        self._progress_throttle = Throttle()
+        self._last_progress: tuple[float, float | None] | None = None
+        self._sigterm = SigtermHandler()
+        self._stop_requested = stop_requested or self._sigterm.received
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same key in every attempt of this task, for services that deduplicate requests."""
+        return self.task_id
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this attempt has to end: a user cancelled it, it timed out, or its worker stops.
+
+        The worker sends SIGTERM, and kills what still runs after ``worker.kill_grace``. SIGTERM
+        ends a task that never reads this property. The first read installs a handler: from then on
+        SIGTERM only makes this True, and the task has to read it again, clean up and return before
+        it is killed. The value that it then returns is discarded; steps that it finishes are
+        stored. The first read must be in the main thread; later ones may be in any thread.
+        """
+        return self._stop_requested()
+
+    def step(self, name: str, work: Callable[[], ResultT]) -> ResultT:
+        """Do a part of the work once: a later attempt gets the stored result instead.
+
+        The result is converted to JSON and back (a tuple becomes a list), in the attempt that did
+        the work and in later ones. In an async function use ``astep``.
+
+        Args:
+            name: Unique among the steps of the task.
+        """
+        name = str(name)
+        if name not in self._steps:
+            self._report_step_start(name)
+            result = _as_json(name, work())
+            self._channel.report_step(name, result)
+            self._steps[name] = result
+        return self._steps[name]  # type: ignore[no-any-return]
+
+    async def astep(self, name: str, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Like ``step``, for async work: ``await ctx.astep("fetch", lambda: fetch(url))``.
+
+        Storing the result does not block the event loop; several steps may run at once.
+        """
+        # Imported only when needed: every attempt pays for the start of its child.
+        import asyncio
+
+        name = str(name)
+        if name not in self._steps:
+            self._report_step_start(name)
+            awaitable = work()
+            if not hasattr(awaitable, "__await__"):
+                message = f"step {name!r} did not return an awaitable: use 'ctx.step(…)'"
+                raise TypeError(message)
+            result = _as_json(name, await awaitable)
+            await asyncio.to_thread(self._channel.report_step, name, result)
+            self._steps[name] = result
+        return self._steps[name]  # type: ignore[no-any-return]
+
+    def _report_step_start(self, step: str) -> None:
+        self._channel.send("activity", activity="step_running", step=step)
+
+    def progress(self, done: float, total: float | None = None, text: str = "") -> None:
+        """Report progress, such as ``ctx.progress(3, 10, "pages")``.
+
+        It appears as a line in the output and in the next heartbeat. Call it as often as you like:
+        of many calls in a short time some are dropped, but never the one that reaches ``total``.
+        """
+        done_number, total_number = _finite_number(done), _finite_number(total)
+        if done_number is None:
+            return
+        progress = (done_number, total_number)
+        reached = done_number == total_number and progress != self._last_progress
+        if reached or self._progress_throttle.try_acquire():
+            self._last_progress = progress
+            self._channel.send(
+                "progress", done=done_number, total=total_number, text=_single_line(text)
+            )
+
+    def log(self, text: str) -> None:
+        """Write a line to the task's output, in its ``log`` stream."""
+        self._channel.send("log", text=str(text))
+
+    def summary(self, text: str) -> None:
+        """Describe the result of the work in one line; call it again to add another line.
+
+        It appears as a line in the output, in the next heartbeat, and in ``logs/summary.log`` among
+        the stored files of the attempt.
+        """
+        if not (line := _single_line(text)):
+            return
+        self._channel.send("summary", text=line)
+        folder = os.path.join(self.folder, "logs")
+        # The worker has the summary already: a full disk must not fail the task.
+        with contextlib.suppress(OSError):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            with open(os.path.join(folder, "summary.log"), "a", encoding="utf-8") as file:
+                file.write(f"{line}\n")
+
+    def artifact(self, path: str | os.PathLike[str], name: str | None = None) -> str:
+        """Store a copy of a file, or of all files of a folder, also if the attempt fails later.
+
+        The worker stores artifacts when the attempt has ended. Files that the task writes directly
+        into ``artifacts/`` below ``ctx.folder`` are stored too, without this call.
+
+        Args:
+            name: The artifact's name, which may contain slashes; by default the last part of
+                ``path``.
+
+        Returns:
+            The name under which the artifact is stored.
+
+        Raises:
+            FileNotFoundError: ``path`` does not exist.
+        """
+        from longshore.execution.runners.artifacts import copy_artifact
+
+        copied = copy_artifact(os.fspath(path), os.path.join(self.folder, "artifacts"), name)
+        if copied.skipped:
+            examples = ", ".join(copied.skipped[:3])
+            self.log(
+                f"not stored with {copied.name}, as they are not files of that folder: {examples}"
+            )
+        return copied.name
+
+    def close(self) -> None:
+        """Undo the context's changes to the process: restore the handler of SIGTERM."""
+        self._sigterm.restore()
+
+
+def _as_json(name: str, result: Any) -> Any:
+    """Returns the result as a later attempt gets it."""
+    if hasattr(result, "__await__"):
+        if hasattr(result, "close"):
+            result.close()
+        message = f"step {name!r} returned an awaitable: use 'await ctx.astep(…)'"
+        raise TypeError(message)
+    try:
+        return json.loads(json.dumps(result, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        message = f"the result of step {name!r} cannot be stored as JSON: {error}"
+        raise TypeError(message) from error
+
+
+def _finite_number(value: Any) -> float | None:
+    """Returns the number, or None if it is not finite: reporting progress never fails a task."""
+    if type(value) is int:
+        return value
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _single_line(text: object) -> str:
+    """Returns the text as one line, with secrets masked and its length limited."""
+    return safe_excerpt(" ".join(str(text).split()), limit=LINE_LIMIT_CHARACTERS)
+
+
+_current: ContextVar[Context] = ContextVar("longshore_context")
+
+
+def current() -> Context:
+    """Returns the context of the attempt in which this code runs.
+
+    Raises:
+        LookupError: this code does not run inside a task.
+    """
+    return _current.get()
+
+
+def set_current(context: Context) -> None:
+    """Make a context the current one of this process."""
+    _current.set(context)

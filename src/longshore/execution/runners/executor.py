@@ -1,0 +1,88 @@
+"""Executes a spec inside the child and reports the result.
+
+Every error is reported through the channel with its class and category; this distinguishes a child
+that failed from one that crashed.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised, failure_of
+from longshore.core.text.sanitise import mask_secrets
+from longshore.execution.runners import command, context, python
+from longshore.execution.runners.channel import Channel, MessageTooLong
+
+EXIT_FAILED = 1
+EXIT_OK = 0
+
+
+def execute_attempt(spec: Mapping[str, Any], channel: Channel) -> int:
+    """Run the command, function or agent. Returns the exit code for the process."""
+    if spec["runner"] == "command":
+        # Returns only by an exception: the process becomes the command.
+        return run_and_report(channel, lambda: command.run(spec), print_traceback=False)
+    if spec["runner"] == "agent":
+        return run_and_report(channel, lambda: _run_agent(spec, channel), print_traceback=False)
+
+    def call() -> None:
+        task_context = context.Context(spec, channel)
+        context.set_current(task_context)
+        try:
+            _send_result(channel, python.run(spec))
+        finally:
+            # The next task of a pool child must find the process as this one did.
+            task_context.close()
+
+    return run_and_report(channel, call)
+
+
+def _run_agent(spec: Mapping[str, Any], channel: Channel) -> None:
+    try:
+        # Imported only for agents, and only where the extra is installed.
+        from longshore.execution.runners.agent.runner import run
+    except ImportError as error:
+        message = f"agents need the extra 'agent': pip install 'longshore[agent]' ({error})"
+        raise FailureRaised(Failure(category=ErrorCategory.NOT_FOUND, message=message)) from error
+    _send_result(channel, run(spec, channel))
+
+
+def run_and_report(
+    channel: Channel, work: Callable[[], None], *, print_traceback: bool = True
+) -> int:
+    """Run ``work`` and report what it raises. Returns the exit code."""
+    try:
+        work()
+    except BaseException as error:  # noqa: BLE001 - the edge of the process: everything is reported
+        _report_error(channel, error, print_traceback=print_traceback)
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+def _send_result(channel: Channel, result: Any) -> None:
+    try:
+        channel.send("result", value=result)
+    except MessageTooLong:
+        raise
+    except (TypeError, ValueError) as error:
+        message = f"the result cannot be stored as JSON: {error}"
+        raise TypeError(message) from error
+
+
+def _report_error(channel: Channel, error: BaseException, *, print_traceback: bool) -> None:
+    if print_traceback and not isinstance(error, SystemExit):
+        # Longshore prints this, not the task: secrets in the error must not reach the log.
+        sys.stderr.write(mask_secrets("".join(traceback.format_exception(error))))
+    failure = failure_of(error)
+    channel.send(
+        "error",
+        category=failure.category.value,
+        message=failure.message,
+        errorType=failure.error_type,
+        exitCode=failure.exit_code,
+        retry=failure.retry,
+        retryAfter=failure.retry_after.total_seconds() if failure.retry_after else None,
+    )

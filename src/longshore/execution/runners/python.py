@@ -1,0 +1,49 @@
+"""The python runner: imports a function and calls it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from longshore.core.jobs.result_references import resolve_references
+
+
+def load_function(path: str) -> Callable[..., Any]:
+    """Returns the function that ``package.module:name`` names."""
+    module_name, _, name = path.partition(":")
+    target: Any = importlib.import_module(module_name)
+    for part in name.split("."):
+        target = getattr(target, part)
+    if not callable(target):
+        message = f"{path} is not a function"
+        raise TypeError(message)
+    return target  # type: ignore[no-any-return]
+
+
+def run(spec: Mapping[str, Any]) -> Any:
+    """Call the function and return its result."""
+    options, task_input = spec["options"], spec["input"] or {}
+    # The definition of a ``longshore.task`` function fixes everything but its arguments.
+    typed = options.get("typed")
+    settings = (
+        {**options, "kwargs": task_input.get("kwargs", {})} if typed else {**options, **task_input}
+    )
+    sys.path[:0] = [folder for folder in settings.get("path", [""]) if folder not in sys.path]
+    function: Any = load_function(settings["function"])
+    kwargs = resolve_references(settings.get("kwargs", {}), spec["dependency_outputs"])
+    if typed:
+        return function.run_with(kwargs)  # converts arguments and result
+    result = function(*settings.get("args", ()), **kwargs)
+    return _run_awaitable(result) if hasattr(result, "__await__") else result
+
+
+def _run_awaitable(awaitable: Any) -> Any:
+    # Imported only when needed: every attempt pays for the start of its child.
+    import asyncio
+
+    async def wait() -> Any:
+        return await awaitable
+
+    return asyncio.run(wait())

@@ -1,0 +1,82 @@
+"""Times, sizes and counts as people say them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+_SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+_HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
+_UNITS = (("d", _DAY), ("h", _HOUR), ("min", _MINUTE), ("s", _SECOND))
+_CENT, _MIN_COST = 0.01, 0.00005
+_SIZES = ("B", "kB", "MB", "GB", "TB")
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """A time as the wire has it."""
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def duration_ms_text(milliseconds: int | None) -> str:
+    """How long something took that the wire gives in milliseconds."""
+    return "" if milliseconds is None else duration_text(timedelta(milliseconds=milliseconds))
+
+
+def duration_text(duration: timedelta | None) -> str:
+    """How long something took: ``0.8 s``, ``12 s``, ``3 min 20 s``, ``2 d 3 h``."""
+    if duration is None:
+        return ""
+    if duration < 10 * _SECOND:
+        return f"{duration / _SECOND:.1f} s"
+    # Rounded first: 59.9 s must become 1 min and not 60 s.
+    rest = timedelta(seconds=round(duration / _SECOND))
+    parts: list[str] = []
+    for unit, size in _UNITS:
+        count, rest = divmod(rest, size)
+        if count or parts:
+            parts.append(f"{count} {unit}" if count else "")
+        if len(parts) == 2:
+            break
+    return " ".join(part for part in parts if part)
+
+
+def relative_time(moment: datetime | None, now: datetime) -> str:
+    """When something was or will be: ``3 s ago``, ``5 min ago``, ``in 2 h``; far off, the date."""
+    if moment is None:
+        return ""
+    distance = abs(now - moment)
+    if distance >= 7 * _DAY:
+        return f"{moment.astimezone():%Y-%m-%d}"
+    if distance < _SECOND:
+        return "just now"
+    unit, size = next((unit, size) for unit, size in _UNITS if distance >= size)
+    text = f"{distance // size} {unit}"
+    return f"{text} ago" if moment <= now else f"in {text}"
+
+
+def clock_time_of(moment: datetime, now: datetime) -> str:
+    """A moment in local time with milliseconds; with its date if that is not today's."""
+    local = moment.astimezone()
+    shown = f"{local:%H:%M:%S}.{local.microsecond // 1000:03}"
+    return shown if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d} {shown}"
+
+
+def size(count: int) -> str:
+    """Bytes: ``512 B``, ``12.4 kB``."""
+    value = float(count)
+    for unit in _SIZES:
+        if value < 1000 or unit == _SIZES[-1]:
+            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{count} B"
+
+
+def cost(amount: float) -> str:
+    """Dollars: ``$0.42``, ``$0.0042``; nothing, if it cost nothing."""
+    if amount < _MIN_COST:
+        return ""  # sums of fractions leave such crumbs
+    return f"${amount:,.2f}" if amount >= _CENT else f"${amount:.4f}"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 task``, ``5 tasks``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,0 +1,84 @@
+"""Authentication: the key of a request, which operations it allows, and its rate limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Annotated, Protocol
+
+from fastapi import Request, Security
+from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
+
+from longshore.core.api_keys import ApiScope
+from longshore.interfaces.rest.errors import ApiProblem
+from longshore.services.api_keys import ApiKeys
+from longshore.services.app import Application, Caller
+
+_KEY_HEADER = APIKeyHeader(name="x-api-key", scheme_name="key", auto_error=False)
+_BEARER = HTTPBearer(scheme_name="bearer", auto_error=False)
+_KEY_HINT = "send a key as 'x-api-key: …' or 'Authorization: Bearer …'"
+# Many clients may follow events at once; output readers are woken by new output anyway.
+_POLL_INTERVAL = timedelta(milliseconds=500)
+
+
+class RestServices(Protocol):
+    """What the API needs; ``wiring.services.Services`` has it."""
+
+    @property
+    def api_keys(self) -> ApiKeys: ...
+
+    def application(self, caller: Caller | None = None, *, poll: timedelta) -> Application: ...
+
+
+def require_scope(
+    scope: ApiScope, *, all_tenants: bool = False
+) -> Callable[..., Awaitable[Application]]:
+    """A dependency: the operations of the caller, if the key has this scope.
+
+    Args:
+        all_tenants: The operation concerns all tenants: the key must belong to the tenant that
+            operates the installation.
+    """
+
+    async def authenticate(
+        request: Request,
+        header: Annotated[str | None, Security(_KEY_HEADER)] = None,
+        bearer: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)] = None,
+    ) -> Application:
+        services: RestServices = request.app.state.services
+        api_keys = services.api_keys
+        text = header or (bearer.credentials if bearer else None)
+        record = await api_keys.authenticate(text) if text else None
+        if record is None:
+            detail = "this key is not known or was revoked" if text else _KEY_HINT
+            raise ApiProblem(401, "no-key", detail, headers={"WWW-Authenticate": "Bearer"})
+        if (wait := api_keys.rate_limit(record)) is not None:
+            seconds = str(math.ceil(wait.total_seconds()))
+            detail = f"too many requests with this key; try again in {seconds} s"
+            raise ApiProblem(429, "too-many-requests", detail, headers={"Retry-After": seconds})
+        if not record.allows(scope):
+            detail = f"this needs a key with the scope '{scope.value}' or 'admin'"
+            raise ApiProblem(403, "not-allowed", detail)
+        if all_tenants and not api_keys.is_operator_admin(record):
+            detail = (
+                "this concerns all tenants: it needs a key with the scope 'admin' of the tenant "
+                "that runs this installation"
+            )
+            raise ApiProblem(403, "not-allowed", detail)
+        caller = Caller(
+            tenant=record.tenant,
+            name=record.name,
+            is_admin=record.allows(ApiScope.ADMIN),
+            is_operator=api_keys.is_operator(record),
+        )
+        return services.application(caller, poll=_POLL_INTERVAL)
+
+    return authenticate
+
+
+Reader = Annotated[Application, Security(require_scope(ApiScope.READ))]
+Submitter = Annotated[Application, Security(require_scope(ApiScope.SUBMIT))]
+Operator = Annotated[Application, Security(require_scope(ApiScope.OPERATE))]
+Admin = Annotated[Application, Security(require_scope(ApiScope.ADMIN))]
+OperatorAdmin = Annotated[Application, Security(require_scope(ApiScope.ADMIN, all_tenants=True))]

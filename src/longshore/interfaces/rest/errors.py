@@ -1,0 +1,145 @@
+"""Errors as RFC 9457 problem documents.
+
+A problem says what happened, where, and what to do. An unexpected error is logged with its trace;
+the client gets only the request's id, by which the log can be searched.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from longshore.errors import (
+    AlreadyExists,
+    BackendUnavailable,
+    CommandRefused,
+    Conflict,
+    InvalidJob,
+    LongshoreError,
+    NotFound,
+    ProblemLike,
+    UsageError,
+)
+from longshore.services.app import NoResult
+
+logger = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+PROBLEM_TYPE_PREFIX = "urn:longshore:problem:"
+_RETRY_AFTER_S = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One problem of a request, and where it is."""
+
+    path: str
+    message: str
+
+
+@dataclass(eq=False)
+class ApiProblem(Exception):
+    """A request is answered with a problem."""
+
+    status: int
+    kind: str
+    detail: str
+    errors: Sequence[ProblemLike] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def api_problem_of(error: LongshoreError) -> ApiProblem:
+    """The problem for an error that an operation raised.
+
+    Raises:
+        LongshoreError: the error itself, if no client should see it.
+    """
+    match error:
+        case InvalidJob():
+            return ApiProblem(422, "invalid", "the request has problems", error.problems)
+        case AlreadyExists():
+            return ApiProblem(422, "request-id-used", str(error))
+        case NotFound():
+            return ApiProblem(404, "not-found", str(error))
+        case NoResult():
+            return ApiProblem(409, "no-result", str(error))
+        case CommandRefused():
+            return ApiProblem(409, "refused", str(error))
+        case Conflict():
+            return ApiProblem(409, "conflict", f"{error}; read it again and decide again")
+        case UsageError():
+            return ApiProblem(400, "bad-request", str(error))
+        case BackendUnavailable():
+            again = {"Retry-After": str(_RETRY_AFTER_S)}
+            detail = "the store cannot be reached now; the same request may be sent again"
+            return ApiProblem(503, "unavailable", detail, headers=again)
+    raise error
+
+
+def problem_response(request: Request, problem: ApiProblem) -> JSONResponse:
+    """The problem on the wire."""
+    document = problem_document(problem, request.state.request_id)
+    return JSONResponse(document, problem.status, dict(problem.headers), media_type=MEDIA_TYPE)
+
+
+def problem_document(problem: ApiProblem, request_id: str) -> dict[str, Any]:
+    """The problem as RFC 9457 has it."""
+    document: dict[str, Any] = {
+        "type": PROBLEM_TYPE_PREFIX + problem.kind,
+        "title": HTTPStatus(problem.status).phrase,
+        "status": problem.status,
+        "detail": problem.detail,
+        "requestId": request_id,
+    }
+    if problem.errors:
+        document["errors"] = [
+            {"path": entry.path, "message": entry.message} for entry in problem.errors
+        ]
+    return document
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Let the app answer every error with a problem."""
+
+    @app.exception_handler(ApiProblem)
+    async def handle_problem(request: Request, error: ApiProblem) -> JSONResponse:
+        return problem_response(request, error)
+
+    @app.exception_handler(LongshoreError)
+    async def handle_longshore_error(request: Request, error: LongshoreError) -> JSONResponse:
+        try:
+            problem = api_problem_of(error)
+        except LongshoreError:
+            raise error from None  # unexpected: the middleware answers
+        if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            logger.warning("request.unavailable", extra={"error": str(error)})
+        return problem_response(request, problem)
+
+    @app.exception_handler(RequestValidationError)
+    async def handle_validation_error(
+        request: Request, error: RequestValidationError
+    ) -> JSONResponse:
+        errors = [
+            FieldError(".".join(str(part) for part in entry["loc"]), entry["msg"])
+            for entry in error.errors()
+        ]
+        return problem_response(
+            request, ApiProblem(422, "invalid", "the request has problems", errors)
+        )
+
+    @app.exception_handler(HTTPException)
+    async def handle_http_error(request: Request, error: HTTPException) -> JSONResponse:
+        kind = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
+        headers = dict(error.headers or {})
+        detail = str(error.detail)
+        return problem_response(
+            request, ApiProblem(error.status_code, kind, detail, headers=headers)
+        )

@@ -1,0 +1,94 @@
+"""Checks the host name of each request and gives the request an id.
+
+A page in a browser can send requests to a server on the same machine, also under another name (DNS
+rebinding). So a request must name one of the server's hosts, and a page of another origin is
+refused, with any key.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from longshore.interfaces.rest.errors import MEDIA_TYPE, ApiProblem, problem_document
+
+logger = logging.getLogger(__name__)
+
+REQUEST_ID_HEADER = "x-request-id"
+ANY_HOST = "*"
+_REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class HostCheckMiddleware:
+    """ASGI middleware. ``hosts`` are names without ports; ``*`` lets all in."""
+
+    def __init__(self, app: ASGIApp, *, hosts: Collection[str]) -> None:
+        self._app = app
+        self._hosts = frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        sent = headers.get(REQUEST_ID_HEADER, "")
+        request_id = sent if _REQUEST_ID_PATTERN.fullmatch(sent) else secrets.token_hex(8)
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        begun = False
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            if message["type"] == "http.response.start":
+                answered = MutableHeaders(scope=message)
+                answered[REQUEST_ID_HEADER] = request_id
+                answered["x-content-type-options"] = "nosniff"
+                answered.setdefault("cache-control", "no-store")
+            await send(message)
+
+        if (why := self._refusal_reason(headers)) is not None:
+            await _send_problem(send_with_headers, ApiProblem(421, "misdirected", why), request_id)
+            return
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except Exception:  # the edge of a request: the log has it, the client gets its id
+            logger.exception("request.failed", extra={"request_id": request_id})
+            if begun:
+                raise  # the server can only cut the answer off
+            detail = f"something broke here; the log has it under {request_id}"
+            await _send_problem(
+                send_with_headers, ApiProblem(500, "internal-error", detail), request_id
+            )
+
+    def _refusal_reason(self, headers: Headers) -> str | None:
+        if ANY_HOST in self._hosts:
+            return None
+        host = _hostname_of(f"//{headers.get('host', '')}")
+        if host not in self._hosts:
+            return f"this server does not go by the name {host!r}; see the setting api.hosts"
+        origin = headers.get("origin")
+        if origin is not None and _hostname_of(origin) not in self._hosts:
+            return "requests from pages of other origins are not answered"
+        return None
+
+
+def _hostname_of(address: str) -> str | None:
+    try:
+        return urlsplit(address).hostname
+    except ValueError:
+        return None
+
+
+async def _send_problem(send: Send, problem: ApiProblem, request_id: str) -> None:
+    headers = [(b"content-type", MEDIA_TYPE.encode())]
+    body = json.dumps(problem_document(problem, request_id)).encode()
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,105 @@
+"""How routes answer with documents, and how the OpenAPI document describes the answers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+
+from longshore.interfaces.rest import schemas as s
+from longshore.interfaces.rest.errors import MEDIA_TYPE
+from longshore.services import documents as d
+
+_JSON = "application/json"
+_REF = "#/components/schemas/{name}"
+_COMMON_STATUSES = (400, 401, 403, 421, 422, 429, 500, 503)
+_documents: set[type[d.ApiDocument]] = set()
+
+
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The problems that every route can answer with, and those with these statuses."""
+    schema = {"$ref": _REF.format(name=s.ProblemDocument.__name__)}
+    return {
+        status: {"description": "A problem.", "content": {MEDIA_TYPE: {"schema": schema}}}
+        for status in sorted({*_COMMON_STATUSES, *statuses})
+    }
+
+
+def answers(
+    document: type[d.ApiDocument],
+    *problems: int,
+    status: int = 200,
+    others: Mapping[int, str] | None = None,
+    body: type[BaseModel] | None = None,
+    body_required: bool = True,
+) -> dict[str, Any]:
+    """The arguments of a route that answers with a document.
+
+    Args:
+        problems: Statuses of problems besides those of every route.
+        others: Other statuses with the same document, each with its description.
+        body: The request body, which the route reads itself.
+    """
+    _documents.add(document)
+    content = {_JSON: {"schema": {"$ref": _REF.format(name=document.__name__)}}}
+    described = {status: document.__doc__ or "", **(others or {})}
+    if body is not None:
+        problems = (*problems, 413, 415)
+    route: dict[str, Any] = {
+        "status_code": status,
+        "response_model": None,
+        "responses": {
+            **problem_responses(*problems),
+            **{
+                code: {"description": text, "content": content if code != 304 else {}}
+                for code, text in described.items()
+            },
+        },
+    }
+    if body is not None:
+        schema = {"$ref": _REF.format(name=body.__name__)}
+        route["openapi_extra"] = {
+            "requestBody": {"required": body_required, "content": {_JSON: {"schema": schema}}}
+        }
+    return route
+
+
+def respond(
+    document: d.ApiDocument, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """The document as a response."""
+    return Response(d.encode(document), status, headers, media_type=_JSON)
+
+
+def respond_with_etag(request: Request, document: d.ApiDocument) -> Response:
+    """The document, or 304 if the client has it already."""
+    data = d.encode(document)
+    tag = f'"{hashlib.blake2b(data, digest_size=16).hexdigest()}"'
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+    cached = request.headers.get("if-none-match", "").split(",")
+    if {tag, "*"} & {entry.strip().removeprefix("W/") for entry in cached}:
+        return Response(status_code=304, headers=headers)
+    return Response(data, headers=headers, media_type=_JSON)
+
+
+def openapi_document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document of the app."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, summary=app.summary, version=app.version, routes=app.routes
+        )
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        ordered = sorted(_documents, key=lambda kind: kind.__name__)
+        schemas.update(msgspec.json.schema_components(ordered, ref_template=_REF)[1])
+        for model in s.MODELS:
+            described = model.model_json_schema(ref_template="#/components/schemas/{model}")
+            for name, inner in described.pop("$defs", {}).items():
+                schemas.setdefault(name, inner)
+            schemas[model.__name__] = described
+        app.openapi_schema = document
+    return app.openapi_schema

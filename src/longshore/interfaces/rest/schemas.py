@@ -1,0 +1,243 @@
+"""Request bodies, and the problem document, as the OpenAPI document shows them.
+
+Answers are the documents of ``services.documents``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import SkipJsonSchema
+
+from longshore.core.api_keys import ApiScope
+from longshore.core.budgets import MAX_AMOUNT
+from longshore.core.jobs.dag import TASK_KEY_PATTERN
+from longshore.core.jobs.submission import MAX_ATTEMPTS, MAX_DELAY
+from longshore.core.maximums import MAX_TASKS_PER_JOB, REASON_LIMIT_CHARACTERS
+from longshore.core.tasks.error_categories import ErrorCategory
+
+
+class ApiModel(BaseModel):
+    """Base of all models: camel case in JSON."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+class ApiRequestModel(ApiModel):
+    """Base of request bodies: an unknown field is an error."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", strict=True
+    )
+
+
+class FieldErrorDocument(ApiModel):
+    """One problem of a request, and where it is."""
+
+    path: str = Field(examples=["tasks[0].dependsOn[1]"])
+    message: str = Field(examples=["there is no task 'fetsh'; did you mean 'fetch'?"])
+
+
+class ProblemDocument(ApiModel):
+    """An error, as RFC 9457 defines it."""
+
+    type: str = Field(examples=["urn:longshore:problem:invalid"])
+    title: str = Field(examples=["Unprocessable Content"])
+    status: int = Field(examples=[422])
+    detail: str = Field(examples=["the request has problems"])
+    request_id: str = Field(description="Search the server's log for it.")
+    errors: list[FieldErrorDocument] | None = None
+
+
+class TaskRequestDocument(ApiRequestModel):
+    """A task to run."""
+
+    task_id: str = Field(pattern=f"^{TASK_KEY_PATTERN.pattern}$", examples=["fetch"])
+    name: str = Field(description="The name of a definition.", examples=["command"])
+    depends_on: list[str] | None = Field(
+        default=None, description="Tasks that must complete before it."
+    )
+    input: Any = Field(default=None, examples=[{"argv": ["echo", "hello"]}])
+    queue: str | None = Field(default=None, description="Instead of the definition's queue.")
+    priority: Literal["high", "normal", "low"] | None = None
+    delay: float | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_DELAY.total_seconds(),
+        description="Seconds to wait before it may start.",
+    )
+    run_at: AwareDatetime | None = Field(
+        default=None,
+        description="It does not start before this time; not together with `delay`.",
+        examples=["2030-01-31T12:00:00.000Z"],
+    )
+    max_attempts: int | None = Field(default=None, ge=1, le=MAX_ATTEMPTS)
+
+
+class AddTasksRequestDocument(ApiRequestModel):
+    """Tasks to add to a job."""
+
+    tasks: list[TaskRequestDocument] = Field(min_length=1, max_length=MAX_TASKS_PER_JOB)
+
+
+def _without_default(schema: dict[str, Any]) -> None:
+    schema.pop("default", None)  # it would be null, which is refused
+
+
+Amount = Annotated[float, Field(gt=0, le=MAX_AMOUNT)]
+Count = Annotated[int, Field(gt=0, le=MAX_AMOUNT)]
+
+
+class BudgetRequestDocument(ApiRequestModel):
+    """What may be spent; a field that is left out is not limited."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    usd: Amount | SkipJsonSchema[None] = Field(default=None, json_schema_extra=_without_default)
+    tokens: Count | SkipJsonSchema[None] = Field(default=None, json_schema_extra=_without_default)
+    minutes: Amount | SkipJsonSchema[None] = Field(default=None, json_schema_extra=_without_default)
+
+
+class JobRequestDocument(AddTasksRequestDocument):
+    """A job to run."""
+
+    name: str | None = Field(default=None, max_length=200, examples=["nightly"])
+    budget: Amount | BudgetRequestDocument | None = Field(
+        default=None,
+        description="What the agents of all its tasks may spend together; a number is dollars.",
+        examples=[20],
+    )
+
+
+class ApproveRequestDocument(ApiRequestModel):
+    """Which result is approved."""
+
+    attempt: int | None = Field(
+        default=None,
+        ge=1,
+        description="The attempt whose result was reviewed; the result of another is refused.",
+    )
+
+
+class ReviseRequestDocument(ApproveRequestDocument):
+    """Why a result is sent back."""
+
+    feedback: str = Field(min_length=1, max_length=5_000)
+
+
+class CancelRequestDocument(ApiRequestModel):
+    """Why something is cancelled."""
+
+    reason: str | None = Field(default=None, max_length=REASON_LIMIT_CHARACTERS)
+
+
+class PauseRequestDocument(ApiRequestModel):
+    """Why a queue is paused."""
+
+    reason: str | None = Field(default=None, max_length=REASON_LIMIT_CHARACTERS)
+
+
+class ResumeRequestDocument(ApiRequestModel):
+    """Which tasks run again."""
+
+    tasks: list[str] | None = Field(
+        default=None, description="Their ids in the job; null: all that failed or were cancelled."
+    )
+
+
+class KeyRequestDocument(ApiRequestModel):
+    """A key to create."""
+
+    name: str = Field(min_length=1, max_length=100, examples=["ci"])
+    scopes: list[Annotated[ApiScope, Field(strict=False)]] = Field(min_length=1)
+
+
+class AddBudgetRequestDocument(ApiRequestModel):
+    """What to add to a budget."""
+
+    usd: float | None = Field(default=None, gt=0, le=MAX_AMOUNT, examples=[5])
+    tokens: int | None = Field(default=None, gt=0, le=MAX_AMOUNT)
+    minutes: float | None = Field(default=None, gt=0, le=MAX_AMOUNT)
+
+
+class DeadLetterFilterDocument(ApiRequestModel):
+    """Which dead letters are selected; a field that is left out selects all."""
+
+    queue: str | None = None
+    name: str | None = None
+    category: Annotated[ErrorCategory, Field(strict=False)] | None = None
+    job_id: str | None = None
+    since: Annotated[AwareDatetime, Field(strict=False)] | None = Field(
+        default=None, description="Not older than this.", examples=["2030-01-31T12:00:00Z"]
+    )
+
+
+class ReplayRequestDocument(ApiRequestModel):
+    """What to replay: either these tasks, or all that match."""
+
+    ids: list[str] | None = Field(default=None, max_length=10_000)
+    matching: DeadLetterFilterDocument | None = None
+
+
+class RetryRequestDocument(ApiModel):
+    """How often and how soon an attempt is repeated."""
+
+    max_attempts: int | None = Field(default=None, ge=1)
+    base: str | None = Field(default=None, examples=["1s"])
+    cap: str | None = Field(default=None, examples=["5m"])
+
+
+class ResourcesRequestDocument(ApiModel):
+    """What an attempt may use."""
+
+    cpu: str | None = Field(default=None, examples=["10m"])
+    memory_bytes: int | None = None
+    open_files: int | None = None
+    file_bytes: int | None = None
+
+
+class HealthLimitsRequestDocument(ApiModel):
+    """When a running task counts as unhealthy."""
+
+    longest_run: str | None = None
+    healthy_within: str | None = None
+    warning_within: str | None = None
+
+
+class DefinitionRequestDocument(ApiModel):
+    """A definition: how a kind of task runs."""
+
+    name: str | None = Field(default=None, description="The same as in the path.")
+    runner: Literal["command", "python", "agent"]
+    options: dict[str, Any] | None = Field(default=None, examples=[{"argv": ["./import.sh"]}])
+    description: str | None = None
+    queue: str | None = None
+    priority: Literal["high", "normal", "low"] | None = None
+    timeout: str | None = Field(default=None, examples=["15m"])
+    retry: RetryRequestDocument | None = None
+    retry_on_timeout: bool | None = None
+    retryable_exit_codes: list[int] | None = None
+    requires_review: bool | None = None
+    isolation: Literal["fork", "pool", "spawn"] | None = None
+    resources: ResourcesRequestDocument | None = None
+    pty: bool | None = None
+    health: HealthLimitsRequestDocument | None = None
+
+
+MODELS: tuple[type[BaseModel], ...] = (
+    ProblemDocument,
+    JobRequestDocument,
+    AddTasksRequestDocument,
+    CancelRequestDocument,
+    ResumeRequestDocument,
+    ApproveRequestDocument,
+    ReviseRequestDocument,
+    KeyRequestDocument,
+    ReplayRequestDocument,
+    DefinitionRequestDocument,
+    PauseRequestDocument,
+    AddBudgetRequestDocument,
+)
+"""What the OpenAPI document must describe although the framework does not know of it."""

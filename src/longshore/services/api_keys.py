@@ -1,0 +1,197 @@
+"""API keys: which tenant a key belongs to, what it allows, and how often it may be used.
+
+A key is shown once, when it is created; only its hash is stored. Each call checks whether the key
+was revoked, so that a revocation takes effect at once.
+
+Every change of a key has an event, even if an error occurs between the two writes. The event of a
+new key is stored before the key: at worst, the history names a key that was never usable. A
+revocation is stored before its event, because it must not wait; a caller that gets no answer
+repeats the request, which stores the event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from datetime import timedelta
+
+from longshore.core.api_keys import (
+    SECRET_BYTES,
+    ApiScope,
+    KeyRecord,
+    hash_key,
+    key_matches,
+    make_key,
+)
+from longshore.core.events.event import EventContext
+from longshore.core.events.types import OperatorActed
+from longshore.core.token_bucket import Rate, TokenBucket, full_bucket, is_full, take_token
+from longshore.errors import AlreadyExists, NotFound, UsageError
+from longshore.ports.backend import Backend
+
+KEYS_ENTITY_ID = "keys"
+"""The entity whose events record changes of keys."""
+
+_CREATED = "key.created"
+_REVOKED = "key.revoked"
+_ID_BYTES = 6
+_NAME_CHARACTERS = 100
+_KEY_LIMIT_CHARACTERS = 200
+_BUCKET_LIMIT = 10_000
+
+
+class ApiKeys:
+    """Creates, finds and revokes keys. ``draw`` returns random bytes."""
+
+    def __init__(
+        self, *, backend: Backend, app: str, rate: Rate, random_bytes: Callable[[int], bytes]
+    ) -> None:
+        self._backend = backend
+        self._app = app
+        self._rate = rate
+        self._random_bytes = random_bytes
+        self._buckets: dict[str, TokenBucket] = {}
+        self._operator_tenant: str | None = (
+            None  # the tenant that operates the installation, if any
+        )
+
+    async def create(
+        self, tenant: str, *, name: str, scopes: Collection[ApiScope], by: str
+    ) -> tuple[KeyRecord, str]:
+        """Create a key. Returns its record and its text, which is not stored.
+
+        Raises:
+            UsageError: the name is empty or too long, or there is no scope.
+        """
+        if not name.isprintable() or not 0 < len(name) <= _NAME_CHARACTERS:
+            message = f"the name of a key has 1 to {_NAME_CHARACTERS} printable characters"
+            raise UsageError(message)
+        if not scopes:
+            message = f"a key needs a scope: {', '.join(scope.value for scope in ApiScope)}"
+            raise UsageError(message)
+        text = make_key(self._random_bytes(SECRET_BYTES))
+        record = self._record(text, tenant, name=name, scopes=scopes)
+        await self._emit(tenant, by, _CREATED, record)
+        await self._backend.keys.add(record)
+        return record, text
+
+    async def register(
+        self, text: str, tenant: str, *, name: str, scopes: Collection[ApiScope]
+    ) -> KeyRecord:
+        """Store a key whose text its holder already has.
+
+        Raises:
+            AlreadyExists: the key is stored, even if it was revoked since.
+        """
+        record = self._record(text, tenant, name=name, scopes=scopes)
+        await self._backend.keys.add(record)
+        return record
+
+    def _record(
+        self, text: str, tenant: str, *, name: str, scopes: Collection[ApiScope]
+    ) -> KeyRecord:
+        return KeyRecord(
+            id=f"key-{self._random_bytes(_ID_BYTES).hex()}",
+            tenant=tenant,
+            name=name,
+            scopes=frozenset(scopes),
+            hash=hash_key(text),
+            created_at=self._backend.clock.now(),
+        )
+
+    async def ensure(self, text: str, tenant: str, *, name: str) -> None:
+        """Ensure that the machine's own key allows everything, unless it was revoked.
+
+        Its tenant operates the installation; see ``is_operator_admin``.
+        """
+        record = await self._backend.keys.find(hash_key(text))
+        if record is None:
+            try:
+                record = await self.register(text, tenant, name=name, scopes=(ApiScope.ADMIN,))
+            except AlreadyExists:
+                # Another process stored it first, perhaps for another tenant.
+                record = await self._backend.keys.find(hash_key(text))
+        self.set_operator_tenant(record.tenant if record else tenant)
+
+    def set_operator_tenant(self, tenant: str) -> None:
+        """Let the administrators of this tenant do what concerns all tenants."""
+        self._operator_tenant = tenant
+
+    def is_operator_admin(self, record: KeyRecord) -> bool:
+        """Whether the key may do what concerns all tenants, such as pausing a queue.
+
+        That is allowed to administrator keys of the tenant of the machine's own key. Administrators
+        of other tenants manage their own tenant only. In an installation without such a key no key
+        may, unless an operator tenant was set.
+        """
+        return self.is_operator(record) and record.allows(ApiScope.ADMIN)
+
+    def is_operator(self, record: KeyRecord) -> bool:
+        """Whether the key may see what belongs to no tenant: it is the operator tenant's."""
+        return record.tenant == self._operator_tenant
+
+    async def list(self, tenant: str) -> list[KeyRecord]:
+        """Returns a tenant's keys, oldest first, including revoked ones."""
+        return await self._backend.keys.list(tenant)
+
+    async def revoke(self, tenant: str, key_id: str, *, by: str) -> KeyRecord:
+        """Revoke a key; a key that was revoked before stays revoked.
+
+        Raises:
+            NotFound: the tenant has no such key.
+        """
+        changed = await self._backend.keys.revoke(tenant, key_id, now=self._backend.clock.now())
+        record = next((item for item in await self.list(tenant) if item.id == key_id), None)
+        if record is None:
+            raise NotFound("key", key_id)
+        if changed or not await self._was_emitted(tenant, _REVOKED, record):
+            await self._emit(tenant, by, _REVOKED, record)
+        return record
+
+    async def authenticate(self, text: str) -> KeyRecord | None:
+        """Returns the record of a valid key; None for any other text."""
+        if len(text) > _KEY_LIMIT_CHARACTERS or not text.isascii():
+            return None
+        record = await self._backend.keys.find(hash_key(text))
+        if record is None or record.revoked_at is not None or not key_matches(text, record):
+            return None
+        return record
+
+    def rate_limit(self, record: KeyRecord) -> timedelta | None:
+        """Count a call. Returns how long to wait if it exceeds the rate, else None."""
+        now = self._backend.clock.elapsed()
+        if len(self._buckets) >= _BUCKET_LIMIT:
+            kept = {
+                key_id: bucket
+                for key_id, bucket in self._buckets.items()
+                if not is_full(bucket, self._rate, now=now)
+            }
+            self._buckets = kept
+        before = self._buckets.get(record.id) or full_bucket(self._rate, now=now)
+        self._buckets[record.id], wait = take_token(before, self._rate, now=now)
+        return wait
+
+    async def _was_emitted(self, tenant: str, action: str, record: KeyRecord) -> bool:
+        entity, wanted, seen = (
+            f"{OperatorActed.ENTITY.value}#{KEYS_ENTITY_ID}",
+            (action, record.id),
+            0,
+        )
+        while page := await self._backend.events.history(tenant, entity, after=seen):
+            bodies = (event.body for event in page if isinstance(event.body, OperatorActed))
+            if any((body.action, body.subject) == wanted for body in bodies):
+                return True
+            seen = page[-1].sequence
+        return False
+
+    async def _emit(self, tenant: str, by: str, action: str, record: KeyRecord) -> None:
+        scopes = ", ".join(sorted(scope.value for scope in record.scopes))
+        await self._backend.events.append(
+            tenant=tenant,
+            app=self._app,
+            entity_id=KEYS_ENTITY_ID,
+            body=OperatorActed(
+                by=by, action=action, subject=record.id, detail=f"{record.name} ({scopes})"
+            ),
+            context=EventContext(origin="operator", source="user"),
+            now=self._backend.clock.now(),
+        )

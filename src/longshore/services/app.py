@@ -1,0 +1,893 @@
+"""The application: every operation of Longshore once, for one caller.
+
+REST, the command line, the Python client and the Lambda functions call these operations; the HTTP
+client (``interfaces.client``) has the same methods with the same documents. Operations check that
+jobs and tasks belong to the caller's tenant. Which operations a key allows is checked by the
+interface that received the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from longshore.core.api_keys import ApiScope
+from longshore.core.blob_keys import attempt_file_key, validate_key
+from longshore.core.budgets import Budget
+from longshore.core.dead_letters import DeadLetter, DeadLetterFilter
+from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
+from longshore.core.events.codec import properties_of, properties_of_body
+from longshore.core.events.event import Event
+from longshore.core.events.types import TaskHealthCheck
+from longshore.core.ids import split_task_id, task_id_of
+from longshore.core.tasks.rows import JobRow, TaskRow
+from longshore.core.tasks.states import JobState, TaskState
+from longshore.errors import CommandRefused, NotFound
+from longshore.ports.backend import Backend
+from longshore.ports.output import OutputPosition
+from longshore.ports.pages import Page
+from longshore.services import documents as d
+from longshore.services import output_follow
+from longshore.services.add_tasks import TaskAdder
+from longshore.services.api_keys import KEYS_ENTITY_ID, ApiKeys
+from longshore.services.budgets import BudgetOperations
+from longshore.services.cancel import Canceller
+from longshore.services.dead_letters import DeadLetters, ReplayResult, read_post_mortem
+from longshore.services.definition_reader import read_definition, split_job_file
+from longshore.services.explain import Explainer
+from longshore.services.health import ENTITY_ID, HealthCheck
+from longshore.services.pause import QueuePauser
+from longshore.services.queries import EventFeed, Queries
+from longshore.services.resume import Resumer
+from longshore.services.review import ReviewDecisions
+from longshore.services.spill import DocumentStore
+from longshore.services.submit import AcceptedJob, Producer
+from longshore.services.transitions import Transitions
+
+POLL_INTERVAL = timedelta(milliseconds=100)
+"""How often a reader that follows events looks for new ones."""
+
+_HEALTH_CHECK_ENTITY = f"{TaskHealthCheck.ENTITY.value}#{ENTITY_ID}"
+_KEYS_ENTITY = f"SYSTEM#{KEYS_ENTITY_ID}"
+_RESUMABLE = (TaskState.FAILED, TaskState.CANCELLED)
+_START = "0.0"
+_NOTHING_TO_RESUME = "nothing of it has failed or was cancelled"
+_NO_FILTER = DeadLetterFilter()
+_SHOWN_NAME_CHARACTERS = 100
+_SHOWN_ID_CHARACTERS = 300
+
+
+class NoResult(CommandRefused):
+    """A task has no result (yet)."""
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who calls, and what the caller may see beyond the tenant's jobs."""
+
+    tenant: str
+    name: str  # as events show it
+    is_admin: bool = True  # sees events about keys
+    is_operator: bool = True  # sees dead messages, which belong to no tenant
+
+
+class ApplicationServices(Protocol):
+    """What the application needs; ``wiring.services.Services`` has it."""
+
+    @property
+    def backend(self) -> Backend: ...
+    @property
+    def transitions(self) -> Transitions: ...
+    @property
+    def documents(self) -> DocumentStore: ...
+    @property
+    def queries(self) -> Queries: ...
+    @property
+    def producer(self) -> Producer: ...
+    @property
+    def task_adder(self) -> TaskAdder: ...
+    @property
+    def canceller(self) -> Canceller: ...
+    @property
+    def resumer(self) -> Resumer: ...
+    @property
+    def review_decisions(self) -> ReviewDecisions: ...
+    @property
+    def budget_operations(self) -> BudgetOperations: ...
+    @property
+    def explainer(self) -> Explainer: ...
+    @property
+    def dead_letters(self) -> DeadLetters: ...
+    @property
+    def queue_pauser(self) -> QueuePauser: ...
+    @property
+    def health_check(self) -> HealthCheck: ...
+    @property
+    def api_keys(self) -> ApiKeys: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactContent:
+    """A stored file: its size in bytes, and its content in chunks."""
+
+    size: int
+    chunks: AsyncIterator[bytes]
+
+    async def read(self) -> bytes:
+        """The whole content."""
+        return b"".join([chunk async for chunk in self.chunks])
+
+
+class Application:
+    """The operations of one caller.
+
+    A task is named by its global id, ``{job_id}_{task key}``. Every method raises ``NotFound`` for
+    a job or task that the caller's tenant does not have, and ``UsageError`` for a cursor that does
+    not belong to the listing.
+
+    Args:
+        poll: How often a reader that follows events looks for new ones.
+    """
+
+    def __init__(
+        self, services: ApplicationServices, caller: Caller, *, poll: timedelta = POLL_INTERVAL
+    ) -> None:
+        self._services = services
+        self._backend = services.backend
+        self._queries = services.queries
+        self._caller = caller
+        self._tenant = caller.tenant
+        self._poll = poll
+
+    def _new_request_id(self) -> str:
+        return self._services.transitions.new_id() + self._services.transitions.new_id()
+
+    # Jobs and tasks -----------------------------------------------------------------------------
+
+    async def submit(
+        self, document: Any, *, request_id: str | None = None
+    ) -> d.AcceptedJobDocument:
+        """Accept a job. The same request id always gives the same job.
+
+        Raises:
+            InvalidJob: the document is not a job; every problem is listed.
+            AlreadyExists: the request id belongs to a job with another document.
+            UsageError: the request id is not valid.
+        """
+        services = self._services
+        return accepted_document(
+            await services.producer.submit(
+                self._tenant, request_id or self._new_request_id(), document
+            )
+        )
+
+    async def submit_file(
+        self,
+        document: Any,
+        *,
+        request_id: str | None = None,
+        definitions: Sequence[Definition] = (),
+    ) -> d.AcceptedJobDocument:
+        """Accept a job file: a job together with definitions, which are stored first.
+
+        Args:
+            definitions: More definitions that come with the job.
+
+        Raises:
+            InvalidJob: with every problem of job and definitions; nothing was stored.
+            AlreadyExists: the request id belongs to a job with another document.
+            UsageError: the request id is not valid.
+        """
+        services = self._services
+        own, job, problems = split_job_file(document)
+        accepted = await services.producer.submit(
+            self._tenant,
+            request_id or self._new_request_id(),
+            job,
+            own=[*definitions, *own],
+            own_problems=problems,
+        )
+        return accepted_document(accepted)
+
+    async def add_tasks(
+        self, job_id: str, document: Any, *, request_id: str | None = None
+    ) -> d.AddedTasksDocument:
+        """Add tasks to a job. The same request id adds them once.
+
+        Raises:
+            InvalidJob: the document does not describe tasks; every problem is listed.
+            CommandRefused: the job has completed or is cancelled.
+            AlreadyExists: the request id has added other tasks to the job.
+            UsageError: the request id is not valid.
+        """
+        services = self._services
+        added = await services.task_adder.add_tasks(
+            self._tenant, job_id, request_id or self._new_request_id(), document
+        )
+        return d.AddedTasksDocument(
+            job_id=added.job.id,
+            status=added.job.state,
+            total_tasks=added.job.total,
+            added_tasks=list(added.keys),
+            created=added.created,
+        )
+
+    async def find_ids(self, prefix: str, *, limit: int = 10) -> d.IdList:
+        """Ids of jobs and tasks that begin with ``prefix``, sorted."""
+        ids = await self._backend.ledger.find_ids(self._tenant, prefix, limit=limit)
+        return d.IdList(ids=ids)
+
+    async def list_jobs(
+        self,
+        *,
+        state: JobState | None = None,
+        name: str | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> d.JobPage:
+        """The jobs that match all conditions, newest first."""
+        page = await self._backend.ledger.list_jobs(
+            self._tenant,
+            state=state,
+            name=name,
+            created_from=created_from,
+            created_before=created_before,
+            limit=limit,
+            cursor=cursor,
+        )
+        jobs = [await self._queries.job_document(job) for job in page.items]
+        return d.JobPage(jobs=jobs, cursor=page.cursor)
+
+    async def get_job(self, job_id: str, *, limit: int = 100) -> d.JobDetailDocument:
+        """A job with its first ``limit`` tasks; ``list_tasks`` continues at its cursor."""
+        ledger = self._backend.ledger
+        job = await self._queries.job(self._tenant, job_id)
+        page = await ledger.list_tasks(self._tenant, job_id=job_id, limit=limit)
+        states = [row.state for row in page.items]
+        if page.cursor is not None:
+            states = list((await ledger.task_states(job_id)).values())
+        return d.JobDetailDocument(
+            **d.job_fields(job, page.items),
+            states=d.state_counts(states),
+            tasks=await self._queries.task_documents(page.items),
+            cursor=page.cursor,
+        )
+
+    async def list_tasks(
+        self,
+        *,
+        job_id: str | None = None,
+        state: TaskState | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> d.TaskPage:
+        """The tasks of a job in its order, or the tasks of all jobs, newest first."""
+        if job_id is not None:
+            await self._queries.job(self._tenant, job_id)
+        page = await self._backend.ledger.list_tasks(
+            self._tenant, job_id=job_id, state=state, limit=limit, cursor=cursor
+        )
+        return d.TaskPage(tasks=await self._queries.task_documents(page.items), cursor=page.cursor)
+
+    async def get_task(self, task_id: str) -> d.TaskDocument:
+        """A task with its latest event."""
+        return await self._task_document(await self._task(task_id))
+
+    async def task_statuses(self, job_id: str) -> d.TaskStatusesDocument:
+        """The state of every task of a job."""
+        await self._queries.job(self._tenant, job_id)
+        return d.TaskStatusesDocument(statuses=await self._backend.ledger.task_states(job_id))
+
+    async def get_result(self, task_id: str) -> d.ResultDocument:
+        """The result of a task.
+
+        Raises:
+            NoResult: the task has none.
+        """
+        row = await self._task(task_id)
+        if row.result is None:
+            raise NoResult(row.id, f"the task is {row.state.value} and has no result")
+        return d.ResultDocument(result=await self._services.documents.load(row.result))
+
+    async def cancel_job(self, job_id: str, *, reason: str | None = None) -> d.JobDocument:
+        """Cancel a job: nothing of it starts any more, and running attempts are stopped.
+
+        Raises:
+            CommandRefused: the job has ended.
+            UsageError: the reason is too long, or not text.
+        """
+        await self._services.canceller.cancel_job(
+            job_id, by=self._caller.name, reason=reason, tenant=self._tenant
+        )
+        return await self._queries.job_document(await self._queries.job(self._tenant, job_id))
+
+    async def cancel_task(self, task_id: str, *, reason: str | None = None) -> d.TaskDocument:
+        """Cancel a task; a running one is ``processing`` until its worker has stopped it.
+
+        Raises:
+            CommandRefused: the task has ended.
+            UsageError: the reason is too long, or not text.
+        """
+        row = await self._services.canceller.cancel_task(
+            self._tenant, task_id, by=self._caller.name, reason=reason
+        )
+        return await self._task_document(row)
+
+    async def resume(
+        self, job_id: str, tasks: Sequence[str] | None = None
+    ) -> d.ResumeResultDocument:
+        """Run failed and cancelled tasks of a job again.
+
+        Args:
+            tasks: Their keys; None: all that failed or were cancelled.
+
+        Raises:
+            CommandRefused: no task is named, and none failed or was cancelled.
+        """
+        await self._queries.job(self._tenant, job_id)
+        keys = tasks
+        if keys is None:
+            states = await self._backend.ledger.task_states(job_id)
+            keys = [key for key, state in states.items() if state in _RESUMABLE]
+            if not keys:
+                raise CommandRefused(job_id, _NOTHING_TO_RESUME)
+        ids = {task_id_of(job_id, key): key for key in keys}
+        resumed = await self._services.resumer.resume(
+            job_id, list(ids), by=self._caller.name, tenant=self._tenant
+        )
+        return d.ResumeResultDocument(
+            job_id=job_id,
+            round=resumed.round,
+            tasks=[ids[task_id] for task_id in resumed.tasks],
+            refused={ids[task_id]: reason for task_id, reason in resumed.refused.items()},
+        )
+
+    async def approve(self, task_id: str, *, attempt: int | None = None) -> d.TaskDocument:
+        """Approve a result in review: the task completes.
+
+        Args:
+            attempt: The attempt whose result was reviewed; None: the latest.
+
+        Raises:
+            CommandRefused: the result of this attempt is not in review.
+        """
+        row = await self._services.review_decisions.approve(
+            self._tenant, task_id, by=self._caller.name, attempt=attempt
+        )
+        return await self._task_document(row)
+
+    async def revise(
+        self, task_id: str, feedback: str, *, attempt: int | None = None
+    ) -> d.RevisedTaskDocument:
+        """Send a result in review back: a new attempt gets the result and the feedback.
+
+        Args:
+            attempt: The attempt whose result was reviewed; None: the latest.
+
+        Raises:
+            CommandRefused: the result of this attempt is not in review, it was revised too often,
+                or the feedback is empty or too long.
+        """
+        row = await self._services.review_decisions.revise(
+            self._tenant, task_id, by=self._caller.name, feedback=feedback, attempt=attempt
+        )
+        (event,) = await self._queries.latest_events([row])
+        return d.RevisedTaskDocument(**d.task_fields(row, event), revision=row.revision)
+
+    async def why(self, entity_id: str) -> d.WhyDocument:
+        """Why a job or task, named by its id, does not run."""
+        services = self._services
+        reasons = await services.explainer.why(
+            self._tenant, entity_id, paused=await services.queue_pauser.list_paused()
+        )
+        return d.WhyDocument(reasons=[d.reason_document(reason) for reason in reasons])
+
+    async def _task(self, task_id: str) -> TaskRow:
+        return await self._queries.task(self._tenant, task_id)
+
+    async def _task_document(self, row: TaskRow) -> d.TaskDocument:
+        (document,) = await self._queries.task_documents([row])
+        return document
+
+    # Artifacts, output, events ------------------------------------------------------------------
+
+    async def list_artifacts(
+        self, task_id: str, *, limit: int = 100, after: str = ""
+    ) -> d.ArtifactList:
+        """The files that the attempts of a task stored, by name, after the name ``after``."""
+        blobs, prefix = self._backend.blobs, _artifact_prefix(await self._task(task_id))
+        artifacts = []
+        for key in await blobs.list_keys(prefix, after=prefix + after, limit=limit):
+            if (size := await blobs.size(key)) is not None:
+                name = key.removeprefix(prefix)
+                artifacts.append(d.ArtifactDocument(name=name, bytes=size))
+        return d.ArtifactList(artifacts=artifacts)
+
+    async def open_artifact(self, task_id: str, name: str) -> ArtifactContent:
+        """A file that an attempt stored, such as ``attempt-1/artifacts/report.csv``.
+
+        Raises:
+            NotFound: there is no such file.
+            UsageError: no file can have this name.
+        """
+        key = validate_key(_artifact_prefix(await self._task(task_id)) + name)
+        size = await self._backend.blobs.size(key)
+        if size is None:
+            raise NotFound("artifact", name[:_SHOWN_ID_CHARACTERS])
+        return ArtifactContent(size=size, chunks=self._backend.blobs.stream(key))
+
+    async def read_output(
+        self, task_id: str, *, attempt: int | None = None, after: str = _START, limit: int = 100
+    ) -> d.OutputPage:
+        """Stored output of a task: of all attempts in order, or of one, after a chunk's id."""
+        row = await self._task(task_id)
+        position = max(_output_position(after), OutputPosition(attempt or 0, 0))
+        chunks = await self._backend.output.read(row.id, after=position, limit=limit)
+        return d.OutputPage(
+            output=[
+                d.output_chunk_document(row.spec.job_id, row.spec.key, chunk)
+                for chunk in chunks
+                if attempt in (None, chunk.attempt)
+            ]
+        )
+
+    async def follow_task_output(
+        self, task_id: str, *, attempt: int | None = None, after: str = _START
+    ) -> AsyncIterator[d.StreamItem]:
+        """Output of a task, stored and new, until the task or the attempt has ended."""
+        row = await self._task(task_id)
+        return self._follow_task_output(row, attempt, after)
+
+    async def _follow_task_output(
+        self, row: TaskRow, attempt: int | None, after: str
+    ) -> AsyncIterator[d.StreamItem]:
+        position = max(_output_position(after), OutputPosition(attempt or 0, 0))
+        current = row
+        async for current, chunks in output_follow.follow_task(
+            self._backend, row.id, after=position, poll_interval=self._poll
+        ):
+            for chunk in chunks:
+                if attempt in (None, chunk.attempt):
+                    data = d.output_chunk_document(row.spec.job_id, row.spec.key, chunk)
+                    yield d.StreamItem(kind="output", id=data.id, data=data)
+            if attempt is not None and current.attempt > attempt and not chunks:
+                break
+        yield _stream_end(current)
+
+    async def follow_job_output(
+        self, job_id: str, *, follow: bool = True, attempt: int | None = None
+    ) -> AsyncIterator[d.StreamItem]:
+        """Output of all tasks of a job by time; with ``follow`` until the job has ended."""
+        await self._queries.job(self._tenant, job_id)
+        return self._follow_job_output(job_id, follow=follow, attempt=attempt)
+
+    async def _follow_job_output(
+        self, job_id: str, *, follow: bool, attempt: int | None
+    ) -> AsyncIterator[d.StreamItem]:
+        async for item in output_follow.read_job_output(
+            self._backend, job_id, follow=follow, attempt=attempt
+        ):
+            data = d.output_chunk_document(job_id, item.key, item.chunk)
+            yield d.StreamItem(kind="output", data=data)
+        yield _stream_end(await self._backend.ledger.get_job(job_id))
+
+    async def list_events(
+        self,
+        *,
+        app: str | None = None,
+        event_type: str | None = None,
+        entity: str | None = None,
+        job_id: str | None = None,
+        limit: int = 100,
+        cursor: str = "",
+    ) -> d.EventPage:
+        """The tenant's events that match all conditions, in the order of recording.
+
+        Events about keys are shown to administrators only, so a page may have fewer events than
+        its limit.
+        """
+
+        async def fetch(count: int, after: str | None) -> Page[Event]:
+            return await self._backend.events.query(
+                self._tenant,
+                app=app,
+                event_type=event_type,
+                entity=entity,
+                job_id=job_id,
+                limit=count,
+                cursor=after,
+            )
+
+        feed = EventFeed(repr((app, event_type, entity, job_id)), fetch)
+        return await self._event_page(feed, cursor, limit)
+
+    async def list_job_events(
+        self, job_id: str, *, tasks: bool = True, limit: int = 100, cursor: str = ""
+    ) -> d.EventPage:
+        """The events of a job; with ``tasks`` those of its tasks too."""
+        job = await self._queries.job(self._tenant, job_id)
+        return await self._event_page(self._queries.job_feed(job, tasks=tasks), cursor, limit)
+
+    async def list_task_events(
+        self, task_id: str, *, after: int = 0, limit: int = 100
+    ) -> d.TaskEventPage:
+        """The events of a task with a sequence above ``after``."""
+        row = await self._task(task_id)
+        events = await self._backend.events.history(
+            self._tenant, f"TASK#{row.id}", after=after, limit=limit
+        )
+        return d.TaskEventPage(
+            events=[await self._queries.event_document(event) for event in events]
+        )
+
+    async def follow_job_events(
+        self, job_id: str, *, tasks: bool = True, cursor: str = ""
+    ) -> AsyncIterator[d.StreamItem]:
+        """The events of a job, stored and new, until the job has ended."""
+        job = await self._queries.job(self._tenant, job_id)
+        feed = self._queries.job_feed(job, tasks=tasks)
+        # A cursor that is not valid is refused here, before a stream begins.
+        await feed.fetch(1, feed.decode(cursor).cursor)
+        return self._follow_job_events(job, feed, cursor)
+
+    async def _follow_job_events(
+        self, job: JobRow, feed: EventFeed, cursor: str
+    ) -> AsyncIterator[d.StreamItem]:
+        async for item in self._queries.follow_job(
+            job, feed, feed.decode(cursor), follow=True, poll=self._poll
+        ):
+            if isinstance(item, tuple):
+                position, event = item
+                data = await self._queries.event_document(event)
+                yield d.StreamItem(kind="event", id=feed.encode(position), data=data)
+            else:
+                yield _stream_end(item)
+
+    async def follow_task_events(
+        self, task_id: str, *, after: int = 0
+    ) -> AsyncIterator[d.StreamItem]:
+        """The events of a task, stored and new, until the task has ended."""
+        row = await self._task(task_id)
+        return self._follow_task_events(row, after)
+
+    async def _follow_task_events(self, row: TaskRow, after: int) -> AsyncIterator[d.StreamItem]:
+        async for item in self._queries.follow_task(row, after, poll=self._poll):
+            if isinstance(item, Event):
+                data = await self._queries.event_document(item)
+                yield d.StreamItem(kind="event", id=str(item.sequence), data=data)
+            else:
+                yield _stream_end(item)
+
+    async def _event_page(self, feed: EventFeed, cursor: str, limit: int) -> d.EventPage:
+        batch = await feed.read_after(feed.decode(cursor), limit)
+        visible = [
+            event
+            for _, event in batch.events
+            if self._caller.is_admin or event.entity != _KEYS_ENTITY
+        ]
+        end = feed.encode(batch.end)
+        return d.EventPage(
+            events=[await self._queries.event_document(event) for event in visible],
+            cursor=end if batch.has_more else None,
+            end=end,
+        )
+
+    # Health -------------------------------------------------------------------------------------
+
+    async def task_health(self, task_id: str) -> d.TaskHealthDocument:
+        """The health of a task now. Nothing is recorded and no alert is sent."""
+        row = await self._task(task_id)
+        check = await self._services.health_check.check_task(self._tenant, task_id)
+        return d.task_health_document(row, check)
+
+    async def last_health_check(self) -> d.HealthCheckDocument:
+        """The latest health check of the tenant's running tasks.
+
+        Raises:
+            NotFound: there was none yet.
+        """
+        event = await self._backend.events.latest(self._tenant, _HEALTH_CHECK_ENTITY)
+        if event is None:
+            raise NotFound("health check", self._tenant)
+        properties = await self._services.documents.restore(properties_of(event))
+        return d.health_check_document(properties, event.at)
+
+    async def run_health_check(self) -> d.HealthCheckDocument:
+        """Check the tenant's running tasks now, record the result and send alerts."""
+        report = await self._services.health_check.check_tenant(self._tenant)
+        return d.health_check_document(properties_of_body(report.event()), report.at)
+
+    async def check_ready(self) -> d.ProbeDocument:
+        """Check that the store can be read.
+
+        Raises:
+            BackendUnavailable: it cannot.
+        """
+        await self._backend.ledger.list_jobs(self._tenant, limit=1)
+        return d.ProbeDocument()
+
+    # Dead letters -------------------------------------------------------------------------------
+
+    async def list_dead_letters(
+        self,
+        dead_filter: DeadLetterFilter = _NO_FILTER,
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> d.DeadLetterPage:
+        """Dead letters, the latest first."""
+        page = await self._services.dead_letters.list_page(
+            self._tenant, self._visible(dead_filter), limit=limit, cursor=cursor
+        )
+        return d.DeadLetterPage(
+            dead_letters=[d.dead_letter_document(letter) for letter in page.items],
+            count=page.total,
+            cursor=page.cursor,
+        )
+
+    async def count_dead_letters(
+        self, dead_filter: DeadLetterFilter = _NO_FILTER
+    ) -> d.DeadLetterCountsDocument:
+        """The number of dead letters by queue and category."""
+        counts = await self._services.dead_letters.count(self._tenant, self._visible(dead_filter))
+        return d.DeadLetterCountsDocument(
+            count=counts.total,
+            tasks=counts.tasks,
+            messages=counts.messages,
+            kinds=[
+                d.DeadLetterKindDocument(queue=queue, category=category, count=count)
+                for (queue, category), count in counts.by_kind.most_common()
+            ],
+        )
+
+    async def get_dead_letter(self, letter_id: str) -> d.PostMortemDocument:
+        """A dead letter with its attempts and the last lines of its output.
+
+        Raises:
+            NotFound: the tenant has no such dead letter.
+        """
+        letter = await self._dead_letter(letter_id)
+        post_mortem = await read_post_mortem(self._backend, letter)
+        task = await self._task_document(letter.row) if letter.row else None
+        return d.post_mortem_document(post_mortem, task)
+
+    async def replay_dead_letters(self, task_ids: Sequence[str]) -> d.ReplayResultDocument:
+        """Run tasks that are dead letters again; those that are none any more are skipped."""
+        return _replay_document(
+            await self._services.dead_letters.replay(self._tenant, task_ids, by=self._caller.name)
+        )
+
+    async def replay_matching_dead_letters(
+        self, dead_filter: DeadLetterFilter
+    ) -> d.ReplayResultDocument:
+        """Run all tasks again whose dead letters match."""
+        return _replay_document(
+            await self._services.dead_letters.replay_matching(
+                self._tenant, dead_filter, by=self._caller.name
+            )
+        )
+
+    async def discard_dead_letter(self, letter_id: str) -> d.DeadLetterDocument:
+        """Delete a dead message. A task cannot be discarded.
+
+        Raises:
+            NotFound: the tenant has no such dead letter.
+            CommandRefused: it is a task.
+        """
+        letter = await self._dead_letter(letter_id)
+        return d.dead_letter_document(
+            await self._services.dead_letters.discard(self._tenant, letter.id, by=self._caller.name)
+        )
+
+    def _visible(self, dead_filter: DeadLetterFilter) -> DeadLetterFilter:
+        return replace(dead_filter, include_orphans=self._caller.is_operator)
+
+    async def _dead_letter(self, letter_id: str) -> DeadLetter:
+        letter = await self._services.dead_letters.get(self._tenant, letter_id)
+        if letter.row is None and not self._caller.is_operator:
+            raise NotFound("dead letter", letter_id[:_SHOWN_ID_CHARACTERS])
+        return letter
+
+    # Definitions --------------------------------------------------------------------------------
+
+    async def list_definitions(self) -> d.DefinitionList:
+        """The newest version of each definition, by name, without those that are built in."""
+        return _definition_list(await self._backend.definitions.list(self._tenant))
+
+    async def get_definition(
+        self, name: str, *, version: int | None = None
+    ) -> d.DefinitionDocument:
+        """A version of a definition; None: the newest.
+
+        Raises:
+            NotFound: there is none.
+        """
+        definition = await self._backend.definitions.get(self._tenant, name, version=version)
+        if definition is None and version is None:
+            definition = BUILTIN_DEFINITIONS.get(name)
+        if definition is None:
+            raise NotFound("definition", name[:_SHOWN_NAME_CHARACTERS])
+        return d.definition_document(definition)
+
+    async def list_definition_versions(
+        self, name: str, *, limit: int = 50, after: int = 0
+    ) -> d.DefinitionList:
+        """All versions of a definition above ``after``, also when it was deleted.
+
+        Raises:
+            NotFound: it never had a version.
+        """
+        stored: list[Definition] = []
+        store = self._backend.definitions
+        # Versions are counted without a gap, so the first one that is missing is the end.
+        for version in range(after + 1, after + 1 + limit):
+            definition = await store.get(self._tenant, name, version=version)
+            if definition is None:
+                break
+            stored.append(definition)
+        if not stored and await store.get(self._tenant, name, version=1) is None:
+            raise NotFound("definition", name[:_SHOWN_NAME_CHARACTERS])
+        return _definition_list(stored)
+
+    async def put_definition(self, document: Mapping[str, Any]) -> d.DefinitionDocument:
+        """Store the next version of a definition; the same content again stores nothing.
+
+        Raises:
+            InvalidJob: with everything that is wrong with it.
+        """
+        definition = read_definition(document)
+        return d.definition_document(await self._backend.definitions.put(self._tenant, definition))
+
+    async def delete_definition(self, name: str) -> None:
+        """Delete a definition: new jobs cannot use it, accepted jobs keep their version.
+
+        Raises:
+            NotFound: there is none.
+        """
+        if not await self._backend.definitions.delete(self._tenant, name):
+            raise NotFound("definition", name[:_SHOWN_NAME_CHARACTERS])
+
+    # Queues, budgets, keys ----------------------------------------------------------------------
+
+    async def list_paused_queues(self) -> d.PausedQueueList:
+        """The queues that are paused or held."""
+        pauses = await self._services.queue_pauser.list_paused()
+        return d.PausedQueueList(paused=[d.paused_queue_document(pause) for pause in pauses])
+
+    async def pause_queue(self, name: str, *, reason: str | None = None) -> d.PausedQueueDocument:
+        """Pause a queue; the pause that is in effect, which may be an earlier one.
+
+        Raises:
+            UsageError: the name or the reason is not valid.
+        """
+        return d.paused_queue_document(
+            await self._services.queue_pauser.pause_queue(name, by=self._caller.name, reason=reason)
+        )
+
+    async def resume_queue(self, name: str) -> d.PausedQueueDocument:
+        """Resume a queue; the pause or hold that ended.
+
+        Raises:
+            CommandRefused: the queue is neither paused nor held.
+            UsageError: the name is not valid.
+        """
+        ended = await self._services.queue_pauser.resume_queue(name, by=self._caller.name)
+        if ended is None:
+            raise CommandRefused(name, "the queue is not paused")
+        return d.paused_queue_document(ended)
+
+    async def get_budget(self, entity_id: str | None = None) -> d.BudgetStatusDocument:
+        """The budget of a job or task, named by its id; None: the tenant's budget of today."""
+        budgets = self._services.budget_operations
+        if entity_id is None:
+            status = await budgets.get_day_budget(self._tenant)
+        elif split_task_id(entity_id)[1]:
+            status = await budgets.get_task_budget(self._tenant, entity_id)
+        else:
+            status = await budgets.get_job_budget(self._tenant, entity_id)
+        return d.budget_status_document(status)
+
+    async def add_budget(
+        self, entity_id: str | None, amount: Budget, *, request_id: str | None = None
+    ) -> d.BudgetStatusDocument:
+        """Add to a budget; tasks that are parked because it is used up continue.
+
+        The same request id adds once.
+
+        Raises:
+            CommandRefused: the job or task has ended.
+            UsageError: it has no such budget, nothing is added, or the request id is not valid.
+        """
+        services, tenant, by = self._services, self._tenant, self._caller.name
+        budgets = services.budget_operations
+        request_id = request_id or self._new_request_id()
+        if entity_id is None:
+            await budgets.add_to_day_budget(tenant, amount, by=by, request_id=request_id)
+        elif split_task_id(entity_id)[1]:
+            await budgets.add_to_task_budget(
+                tenant, entity_id, amount, by=by, request_id=request_id
+            )
+        else:
+            await budgets.add_to_job_budget(tenant, entity_id, amount, by=by, request_id=request_id)
+        return await self.get_budget(entity_id)
+
+    async def list_keys(self) -> d.KeyList:
+        """The tenant's API keys, oldest first, revoked ones too, without their secrets."""
+        records = await self._services.api_keys.list(self._tenant)
+        return d.KeyList(keys=[d.KeyDocument(**d.key_fields(record)) for record in records])
+
+    async def create_key(self, name: str, scopes: Sequence[str]) -> d.NewKeyDocument:
+        """Create an API key. Its secret is in this answer only.
+
+        Raises:
+            UsageError: the name is empty or too long, or there is no scope.
+        """
+        record, secret = await self._services.api_keys.create(
+            self._tenant,
+            name=name,
+            scopes={ApiScope(scope) for scope in scopes},
+            by=self._caller.name,
+        )
+        return d.NewKeyDocument(**d.key_fields(record), key=secret)
+
+    async def revoke_key(self, key_id: str) -> d.KeyDocument:
+        """Revoke an API key at once.
+
+        Raises:
+            NotFound: the tenant has no such key.
+        """
+        record = await self._services.api_keys.revoke(self._tenant, key_id, by=self._caller.name)
+        return d.KeyDocument(**d.key_fields(record))
+
+
+def accepted_document(accepted: AcceptedJob) -> d.AcceptedJobDocument:
+    """The answer to a submit."""
+    return d.AcceptedJobDocument(
+        job_id=accepted.job.id,
+        status=accepted.job.state,
+        total_tasks=accepted.job.total,
+        root_tasks=list(accepted.roots),
+        created_at=d.format_timestamp(accepted.job.spec.created_at),
+        request_id=accepted.job.spec.request_id,
+        created=accepted.created,
+    )
+
+
+def _artifact_prefix(task: TaskRow) -> str:
+    return attempt_file_key(task.id, 0, "").removesuffix("attempt-0/")
+
+
+def _output_position(text: str) -> OutputPosition:
+    attempt, _, sequence = text.partition(".")
+    return OutputPosition(int(attempt), int(sequence))
+
+
+def _stream_end(row: JobRow | TaskRow | None) -> d.StreamItem:
+    status = row.state.value if row else None
+    return d.StreamItem(kind="end", data=d.StreamEndDocument(status=status))
+
+
+def _replay_document(result: ReplayResult) -> d.ReplayResultDocument:
+    return d.ReplayResultDocument(
+        replayed=[
+            d.ReplayedTaskDocument(request_id=task_id, round=round_)
+            for task_id, round_ in result.rounds.items()
+        ],
+        skipped=[
+            d.SkippedTaskDocument(request_id=task_id, reason=reason)
+            for task_id, reason in result.moved_on.items()
+        ],
+    )
+
+
+def _definition_list(definitions: Sequence[Definition]) -> d.DefinitionList:
+    return d.DefinitionList(
+        definitions=[d.definition_document(definition) for definition in definitions]
+    )

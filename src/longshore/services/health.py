@@ -1,0 +1,426 @@
+"""The health check: reports stuck tasks and backlogs to the event history and to people.
+
+A worker that hangs and a task that never ends show nowhere else: the lease is renewed and the row
+looks healthy. One process of the machine runs the check, and no error ends it: without the check,
+every task would seem healthy.
+
+A check has two parts. It reads the rows of all tasks that are processing, each once, and it reads
+the backlogs that need an operator: dead letters and parked tasks. The parts are independent: if one
+cannot be read, the other is reported all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeVar
+
+from longshore.core.alerts import (
+    COUNT_LIMIT,
+    EMPTY_BACKLOG,
+    Backlog,
+    BacklogItem,
+    HealthFinding,
+    backlog_of,
+    dead_letter_item,
+    parked_task_item,
+)
+from longshore.core.dead_letters import DeadLetter, DeadMessage, dead_letter_of_message
+from longshore.core.definitions.definition import Definition
+from longshore.core.events.event import EventContext
+from longshore.core.health import CheckedTask, HealthPolicy, HealthReport, check_task, report_of
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import TaskState
+from longshore.errors import BackendUnavailable, NotFound
+from longshore.ports.backend import Backend
+from longshore.ports.ledger import Ledger, ParkedTask
+from longshore.ports.worker_registry import WorkerRegistry
+from longshore.services.alerts import AlertSender
+from longshore.services.errors_boundary import log_and_continue
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE = 500
+_NO_MARGIN = timedelta(0)
+
+BacklogByTenant = dict[str, Backlog]
+ReadBacklog = Callable[[Collection[str] | None, BacklogByTenant], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantBacklogs:
+    """The backlogs by tenant; a tenant whose backlog cannot be read is missing."""
+
+    dead: Mapping[str, Backlog]
+    parked: Mapping[str, Backlog]
+
+    @property
+    def tenants(self) -> set[str]:
+        """The tenants with at least one backlog that could be read."""
+        return {*self.dead, *self.parked}
+
+
+class BacklogScanner:
+    """Reads backlogs. ``tenant`` looks after the queues; see ``HealthCheck``."""
+
+    def __init__(self, *, backend: Backend, alert_sender: AlertSender, tenant: str) -> None:
+        self._backend = backend
+        self._alert_sender = alert_sender
+        self._tenant = tenant
+
+    async def scan(self, tenants: Collection[str] | None = None) -> TenantBacklogs:
+        """Returns the backlogs of these tenants, or of all, as far as they can be read."""
+        return TenantBacklogs(
+            dead=await self._read_or_log("dead_letters", self._read_dead, tenants),
+            parked=await self._read_or_log("parked", self._read_parked, tenants),
+        )
+
+    async def alerted_tenants(self) -> set[str]:
+        """Returns the tenants with an open alert, which may have to be resolved."""
+        with log_and_continue(logger, "alert.tenants_read_failed"):
+            return await self._alert_sender.alerted_tenants()
+        return set()
+
+    async def _read_or_log(
+        self, name: str, read: ReadBacklog, tenants: Collection[str] | None
+    ) -> BacklogByTenant:
+        backlogs: BacklogByTenant = {}
+        try:
+            with log_and_continue(logger, "backlog.read_failed", backlog=name):
+                await read(tenants, backlogs)
+        except BackendUnavailable as error:
+            # The next check reads again; the rest of this one goes on.
+            logger.warning("backlog.unavailable", extra={"backlog": name, "error": str(error)})
+        return backlogs
+
+    async def _read_dead(self, tenants: Collection[str] | None, backlogs: BacklogByTenant) -> None:
+        messages = await self._orphan_messages()
+        for tenant in sorted(set(tenants or await self._tenants_with_dead(messages))):
+            with log_and_continue(
+                logger, "backlog.read_failed", backlog="dead_letters", tenant=tenant
+            ):
+                own = messages if tenant == self._tenant else []
+                letters = [*await self._failed(tenant), *own]
+                backlogs[tenant] = backlog_of(map(dead_letter_item, letters), limit=COUNT_LIMIT)
+
+    async def _tenants_with_dead(self, messages: Sequence[DeadLetter]) -> set[str]:
+        """Returns the tenants that have dead letters or an open alert."""
+        names = await self.alerted_tenants()
+        if messages:
+            names.add(self._tenant)
+        after = ""
+        ledger = self._backend.ledger
+        while page := await ledger.failed_tenants(limit=_AT_ONCE, after=after):
+            names.update(page)
+            after = page[-1]
+        return names
+
+    async def _failed(self, tenant: str) -> list[DeadLetter]:
+        """Returns the newest failed tasks, one more than are counted if there are as many."""
+        rows = await self._backend.ledger.failed_tasks(tenant, limit=COUNT_LIMIT + 1)
+        return [
+            DeadLetter(
+                id=row.task_id, at=row.failed_at, queue=row.queue, category=row.category, reason=""
+            )
+            for row in rows
+        ]
+
+    async def _orphan_messages(self) -> list[DeadLetter]:
+        """Returns dead messages without a task; the next sweep settles all others."""
+        received = await self._backend.queue.dead_letters(None, limit=COUNT_LIMIT + 1)
+        messages = [
+            DeadMessage(
+                id=message.id,
+                queue=message.queue,
+                body=message.body,
+                receive_count=message.receive_count,
+                sent_at=message.sent_at,
+            )
+            for message in received
+        ]
+        ids = {message.task_id for message in messages if isinstance(message.task_id, str)}
+        batch = await read_rows(self._backend.ledger, sorted(ids))
+        existing = {row.id for row in batch.rows}
+        now = self._backend.clock.now()
+        letters = [
+            dead_letter_of_message(message, None, now=now, margin=_NO_MARGIN)
+            for message in messages
+            if message.task_id not in existing
+        ]
+        return [letter for letter in letters if letter is not None]
+
+    async def _read_parked(
+        self, tenants: Collection[str] | None, backlogs: BacklogByTenant
+    ) -> None:
+        ids = [task.task_id for task in await self._list_parked()]
+        read = await read_rows(self._backend.ledger, ids)
+        items: dict[str, list[BacklogItem]] = defaultdict(list)
+        for row in read.rows:
+            item = parked_task_item(row)
+            if item is not None and (tenants is None or row.spec.tenant in tenants):
+                items[row.spec.tenant].append(item)
+        for tenant, own in items.items():
+            backlogs[tenant] = backlog_of(own, limit=COUNT_LIMIT)
+        if read.unreadable:
+            return  # an unreadable row may be of any tenant, so no backlog is known to be empty
+        for tenant in await self.alerted_tenants() if tenants is None else tenants:
+            backlogs.setdefault(tenant, EMPTY_BACKLOG)
+
+    async def _list_parked(self) -> list[ParkedTask]:
+        """Returns the parked tasks of all tenants; those without a due time are listed last."""
+        limit = _AT_ONCE
+        while len(parked := await self._backend.ledger.parked_tasks(limit=limit)) >= limit:
+            limit *= 2
+        return parked
+
+
+@dataclass(slots=True)
+class RowBatch:
+    """Result of a batch read. Missing rows are omitted from both fields."""
+
+    rows: list[TaskRow] = field(default_factory=list)
+    unreadable: set[str] = field(default_factory=set)  # ids of damaged rows
+
+
+async def read_rows(ledger: Ledger, task_ids: Sequence[str]) -> RowBatch:
+    """Returns the rows of these tasks, as far as they can be read.
+
+    Raises:
+        BackendUnavailable: the ledger cannot be reached.
+    """
+    batch = RowBatch()
+    for start in range(0, len(task_ids), _AT_ONCE):
+        ids = task_ids[start : start + _AT_ONCE]
+        try:
+            batch.rows += await ledger.get_tasks(ids)
+        except BackendUnavailable:
+            raise
+        except Exception:  # one of these rows is damaged; reading each shows which
+            logger.exception("rows.read_failed")
+            await _read_one_by_one(ledger, ids, batch)
+    return batch
+
+
+async def _read_one_by_one(ledger: Ledger, task_ids: Sequence[str], batch: RowBatch) -> None:
+    for task_id in task_ids:
+        batch.unreadable.add(task_id)
+        with log_and_continue(logger, "row.read_failed", task_id=task_id):
+            row = await ledger.get_task(task_id)
+            batch.unreadable.discard(task_id)
+            if row is not None:
+                batch.rows.append(row)
+
+
+ROLE = "health-check"
+ENTITY_ID = "health-check"
+"""The checks of every tenant are events of ``SYSTEM#health-check``."""
+
+DEFAULT_TENANT = "default"
+"""The tenant that looks after the queues if the settings name no other."""
+
+# After a start, the sweeper first ends the leases of workers that died before.
+_STARTUP_DELAY = timedelta(seconds=30)
+# How often a standby process tries to acquire the role, and the pause after a failed check.
+_ROLE_POLL_INTERVAL = timedelta(seconds=10)
+
+PolicyOf = Callable[[TaskRow], HealthPolicy]
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthCheckPolicy:
+    """How often to check, and the thresholds where a definition sets none."""
+
+    every: timedelta = timedelta(minutes=5)
+    thresholds: HealthPolicy = field(default_factory=HealthPolicy)
+
+
+class HealthCheck:
+    """Finds tasks that are stuck or run too long, dead letters, and parked tasks.
+
+    A dead message without a task belongs to no tenant. It is reported to ``tenant``, which looks
+    after the queues, and to no other.
+    """
+
+    def __init__(
+        self,
+        *,
+        backend: Backend,
+        worker_registry: WorkerRegistry,
+        alert_sender: AlertSender,
+        app: str,
+        policy: HealthCheckPolicy,
+        tenant: str = DEFAULT_TENANT,
+    ) -> None:
+        self._backend = backend
+        self._worker_registry = worker_registry
+        self._alert_sender = alert_sender
+        self._app = app
+        self._policy = policy
+        self._backlogs = BacklogScanner(backend=backend, alert_sender=alert_sender, tenant=tenant)
+
+    async def run(self) -> None:
+        """Check at a steady pace while this process has the role; until cancelled."""
+        clock = self._backend.clock
+        next_check: timedelta | None = None  # None: another process has the role
+        while True:
+            try:
+                if next_check is None and self._worker_registry.acquire_role(ROLE):
+                    next_check = clock.elapsed() + min(_STARTUP_DELAY, self._policy.every)
+                if next_check is not None and clock.elapsed() >= next_check:
+                    next_check = clock.elapsed() + self._policy.every
+                    await self.check_all()
+            except BackendUnavailable as error:
+                next_check = clock.elapsed() + min(_ROLE_POLL_INTERVAL, self._policy.every)
+                logger.warning("health.unavailable", extra={"error": str(error)})
+            except Exception:  # no error may end the check
+                logger.exception("health.check_failed")
+            await clock.sleep(self._time_until(next_check))
+
+    def _time_until(self, next_check: timedelta | None) -> timedelta:
+        if next_check is None:
+            return min(_ROLE_POLL_INTERVAL, self._policy.every)
+        return max(next_check - self._backend.clock.elapsed(), timedelta(milliseconds=1))
+
+    async def check_all(self) -> list[HealthReport]:
+        """Check every tenant with running tasks or an open alert, and all backlogs.
+
+        Returns the reports of those tenants.
+        """
+        backlogs = await self._backlogs.scan()
+        reports, idle = await self._alert_if_failing(backlogs, self._reports(backlogs.tenants))
+        await self._record_and_alert(reports, self._findings([*reports, *idle], backlogs))
+        return reports
+
+    async def check_tenant(self, tenant: str) -> HealthReport:
+        """Check a tenant's running tasks and backlogs, record the report and send alerts."""
+        backlogs = await self._backlogs.scan([tenant])
+        report = await self._alert_if_failing(backlogs, self._tenant_report(tenant))
+        await self._record_and_alert([report], self._findings([report], backlogs))
+        return report
+
+    async def _alert_if_failing(
+        self, backlogs: TenantBacklogs, reading: Awaitable[ResultT]
+    ) -> ResultT:
+        """Returns the result of ``reading``; if it fails, alerts about backlogs are sent first."""
+        try:
+            return await reading
+        except Exception:
+            await self._alert_sender.send_findings(self._findings([], backlogs))
+            raise
+
+    async def check_task(self, tenant: str, task_id: str) -> CheckedTask | None:
+        """Returns the health of one task; None if it is not processing. Sends no alert.
+
+        Raises:
+            NotFound: the tenant has no such task.
+        """
+        row = await self._backend.ledger.get_task(task_id)
+        if row is None or row.spec.tenant != tenant:
+            raise NotFound("task", task_id)
+        policy_of = await self._policies([row])
+        return check_task(row, now=self._backend.clock.now(), policy=policy_of(row))
+
+    async def _reports(
+        self, others: Iterable[str]
+    ) -> tuple[list[HealthReport], list[HealthReport]]:
+        """Returns the reports of tenants with running tasks or open alerts, and of idle ones."""
+        rows = await self._processing()
+        running = {row.spec.tenant for row in rows}
+        tenants = {*running, *others, *await self._backlogs.alerted_tenants()}
+        reports: list[HealthReport] = []
+        idle: list[HealthReport] = []
+        for tenant in sorted(tenants):
+            with log_and_continue(logger, "health.tenant_check_failed", tenant=tenant):
+                alerted = await self._alert_sender.alerted_tasks(tenant)
+                report = await self._report(tenant, rows, alerted)
+                # A backlog may stay for years: the history needs no report of an idle tenant.
+                (reports if alerted or tenant in running else idle).append(report)
+        return reports, idle
+
+    async def _tenant_report(self, tenant: str) -> HealthReport:
+        rows = await self._processing()
+        return await self._report(tenant, rows, await self._alert_sender.alerted_tasks(tenant))
+
+    async def _report(
+        self, tenant: str, rows: Iterable[TaskRow], alerted: Mapping[str, bool]
+    ) -> HealthReport:
+        mine = [row for row in rows if row.spec.tenant == tenant]
+        # A listing may lag: an alert is resolved only if the task's own row says so.
+        open_alerts = {task_id for task_id, resolved in alerted.items() if not resolved}
+        others = sorted(open_alerts - {row.id for row in mine})
+        mine += (await read_rows(self._backend.ledger, others)).rows
+        policy_of = await self._policies(mine)
+        now = self._backend.clock.now()
+        return report_of(tenant, mine, now=now, policy_of=policy_of)
+
+    def _findings(
+        self, reports: Sequence[HealthReport], backlogs: TenantBacklogs
+    ) -> list[HealthFinding]:
+        """Returns both parts of the check, by tenant."""
+        now = self._backend.clock.now()
+        tasks = {report.tenant: report for report in reports}
+        return [
+            HealthFinding(
+                tenant=tenant,
+                at=tasks[tenant].at if tenant in tasks else now,
+                tasks=tasks.get(tenant),
+                dead_letters=backlogs.dead.get(tenant),
+                parked_tasks=backlogs.parked.get(tenant),
+            )
+            for tenant in sorted({*tasks, *backlogs.tenants})
+        ]
+
+    async def _record_and_alert(
+        self, reports: Sequence[HealthReport], findings: Sequence[HealthFinding]
+    ) -> None:
+        """Record the reports and send the alerts, each even if the other fails."""
+        unreachable: BackendUnavailable | None = None
+        try:
+            for report in reports:
+                with log_and_continue(logger, "health.report_lost", tenant=report.tenant):
+                    await self._record(report)
+        except BackendUnavailable as error:
+            unreachable = error
+        await self._alert_sender.send_findings(findings)
+        if unreachable is not None:
+            raise unreachable
+
+    async def _record(self, report: HealthReport) -> None:
+        await self._backend.events.append(
+            tenant=report.tenant,
+            app=self._app,
+            entity_id=ENTITY_ID,
+            body=report.event(),
+            context=EventContext(origin="health-check"),
+            now=report.at,
+        )
+
+    async def _processing(self) -> list[TaskRow]:
+        """Returns the rows of all processing tasks of every tenant, from one listing."""
+        limit = _AT_ONCE
+        while len(leased := await self._backend.ledger.leased_tasks(limit=limit)) >= limit:
+            limit *= 2
+        ids = list(dict.fromkeys(task.task_id for task in leased))
+        batch = await read_rows(self._backend.ledger, ids)
+        return [row for row in batch.rows if row.state is TaskState.PROCESSING]
+
+    async def _policies(self, rows: Iterable[TaskRow]) -> PolicyOf:
+        """Returns the policy of each task; each definition is read once."""
+        usual = self._policy.thresholds
+        named = {_definition_of(row) for row in rows}
+        policies: dict[tuple[str, str, int], HealthPolicy] = {}
+        for tenant, name, version in sorted(named):
+            definition: Definition | None = None
+            with log_and_continue(logger, "definition.read_failed", definition=name):
+                definition = await self._backend.definitions.get(tenant, name, version=version)
+            own = definition.health if definition else None
+            policies[tenant, name, version] = own.applied_to(usual) if own else usual
+        return lambda row: policies[_definition_of(row)]
+
+
+def _definition_of(row: TaskRow) -> tuple[str, str, int]:
+    return row.spec.tenant, row.spec.definition, row.spec.definition_version

@@ -1,0 +1,344 @@
+"""Reads what tasks print, from the first chunk to the last, and waits for more while they run.
+
+A task's row is read *before* its output: an ended task stored all its output before its end was
+committed, so output that is read after the row is complete.
+
+Where a poll is free, a follower polls at a steady pace. Where each poll costs money (see
+``Backend.idle_poll_limit``), the pause doubles while nothing arrives and is short again after the
+next chunk. The output log itself waits for new chunks, so that they are not delayed by the pause.
+
+Output is read in batches of a limited size: a reader that stops, such as a client that no longer
+receives, holds one batch and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from longshore.core.ids import task_id_of
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import TaskState
+from longshore.errors import NotFound
+from longshore.ports.backend import Backend
+from longshore.ports.output import OUTPUT_START, OutputChunk, OutputLog, OutputPosition
+
+POLL_INTERVAL = timedelta(milliseconds=100)
+"""How often a row is read while its task prints nothing; the first pause where polls cost."""
+
+READ_BYTES = 256 * 1024
+"""About how much output one reader holds."""
+
+_JOB_READ_BYTES = 16 * READ_BYTES  # for all tasks of a job together
+_MIN_CHUNKS, _MAX_CHUNKS = 16, 256  # entries in one read
+_BATCHES_PER_PASS = 100  # for each task of a job
+
+_NOT_STARTED = frozenset({TaskState.WAITING, TaskState.PENDING})
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutputChunk:
+    """A chunk of output, and the key of the task that printed it."""
+
+    key: str
+    chunk: OutputChunk
+
+
+async def require_task(backend: Backend, task_id: str) -> TaskRow:
+    """Returns the task's row.
+
+    Raises:
+        NotFound: there is no such task.
+    """
+    row = await backend.ledger.get_task(task_id)
+    if row is None:
+        raise NotFound("task", task_id)
+    return row
+
+
+class PollBackoff:
+    """How long to wait before the next poll."""
+
+    def __init__(self, backend: Backend, first: timedelta) -> None:
+        self._shortest = first
+        self._longest = max(first, backend.idle_poll_limit or first)
+        self.polls_cost = backend.idle_poll_limit is not None
+        self.pause = first
+
+    def record_poll(self, *, got_data: bool) -> None:
+        """Record whether a poll returned anything."""
+        self.pause = self._shortest if got_data else min(2 * self.pause, self._longest)
+
+
+class _OutputCursor:
+    """A position in a task's output, which is read in batches of about ``batch_bytes``."""
+
+    def __init__(
+        self, position: OutputPosition = OUTPUT_START, *, batch_bytes: int = READ_BYTES
+    ) -> None:
+        self._batch_bytes = batch_bytes
+        self.position = position
+        self.count = _MIN_CHUNKS  # how many chunks to request
+        self.at_end = False  # the last read returned nothing
+        self.near_end = False  # the last read returned less than requested: waiting is worthwhile
+
+    def advance(self, chunks: Sequence[OutputChunk]) -> list[OutputChunk]:
+        """Take the next chunks, and return as many of them as fit into a batch."""
+        batch: list[OutputChunk] = []
+        size = 0
+        for chunk in chunks:
+            if batch and size + len(chunk.data) > self._batch_bytes:
+                break
+            batch.append(chunk)
+            size += len(chunk.data)
+        self.at_end = not chunks
+        self.near_end = len(batch) == len(chunks) < self.count
+        if len(batch) < len(chunks):
+            self.count = len(batch)  # the rest is read again: this many fit
+        elif not self.near_end and 4 * size <= self._batch_bytes:
+            self.count = min(4 * self.count, _MAX_CHUNKS)
+        if batch:
+            self.position = OutputPosition(batch[-1].attempt, batch[-1].end)
+        return batch
+
+    async def read_next(self, output: OutputLog, task_id: str) -> list[OutputChunk]:
+        """Returns the next batch; empty if there is nothing more yet."""
+        return self.advance(await output.read(task_id, after=self.position, limit=self.count))
+
+
+async def follow_task(
+    backend: Backend,
+    task_id: str,
+    *,
+    after: OutputPosition = OUTPUT_START,
+    poll_interval: timedelta = POLL_INTERVAL,
+) -> AsyncIterator[tuple[TaskRow, list[OutputChunk]]]:
+    """Yields the task's row and its new output until the task has ended."""
+    cursor = _OutputCursor(after)
+    backoff = PollBackoff(backend, poll_interval)
+    row = await require_task(backend, task_id)
+    batch = await cursor.read_next(backend.output, task_id)
+    while True:
+        yield row, batch
+        if row.state.terminal and not batch:
+            return
+        request = _ReadRequest(task_id, cursor.position, cursor.count, row.attempt, backoff.pause)
+        wait = cursor.near_end and not row.state.terminal
+        before = row.state, row.attempt
+        row, chunks = await (
+            _wait_shared(backend, request) if wait else _read_row_and_output(backend, request)
+        )
+        batch = cursor.advance(chunks)
+        backoff.record_poll(got_data=bool(batch) or (row.state, row.attempt) != before)
+
+
+class _ReadRequest(NamedTuple):
+    """What a waiting reader wants to read."""
+
+    task_id: str
+    after: OutputPosition
+    limit: int
+    attempt: int  # the task's last attempt when the reader read the row
+    wait: timedelta
+
+
+_ReadResult = tuple[TaskRow, list[OutputChunk]]
+
+
+async def _read_row_and_output(backend: Backend, request: _ReadRequest) -> _ReadResult:
+    row = await require_task(backend, request.task_id)
+    return row, await _read(backend, request)
+
+
+async def _read(backend: Backend, request: _ReadRequest) -> list[OutputChunk]:
+    return await backend.output.read(request.task_id, after=request.after, limit=request.limit)
+
+
+class _SharedWait:
+    """A wait for output and the read that follows, shared by several readers."""
+
+    result: asyncio.Future[_ReadResult]
+    readers = 0
+
+
+# By output log, so that readers of different stores share nothing.
+_shared_waits: WeakKeyDictionary[OutputLog, dict[_ReadRequest, _SharedWait]] = WeakKeyDictionary()
+
+
+async def _wait_shared(backend: Backend, request: _ReadRequest) -> _ReadResult:
+    """Wait for output and read it, once for all readers with the same request.
+
+    Readers of one task that have read everything are at the same position, so one wait and one read
+    serve all of them.
+    """
+    waits = _shared_waits.setdefault(backend.output, {})
+    shared = waits.get(request)
+    if shared is None:
+        shared = waits[request] = _SharedWait()
+        shared.result = asyncio.ensure_future(_wait_and_read(backend, request, shared))
+    shared.readers += 1
+    try:
+        return await asyncio.shield(shared.result)
+    finally:
+        shared.readers -= 1
+        if not shared.readers:
+            shared.result.cancel()  # does nothing if it is done
+            _close_wait(backend, request, shared)
+
+
+async def _wait_and_read(
+    backend: Backend, request: _ReadRequest, shared_wait: _SharedWait
+) -> _ReadResult:
+    arrived = await backend.output.wait_for_output(
+        request.task_id, after=request.after, timeout=request.wait
+    )
+    # A reader that arrives from now on may know a newer row, and must read for itself.
+    _close_wait(backend, request, shared_wait)
+    row = await require_task(backend, request.task_id)
+    if not arrived and row.attempt == request.attempt and not row.state.terminal:
+        # The same attempt still runs: the next wait returns what was printed since.
+        return row, []
+    return row, await _read(backend, request)
+
+
+def _close_wait(backend: Backend, request: _ReadRequest, shared_wait: _SharedWait) -> None:
+    """Let no further reader join this wait."""
+    waits = _shared_waits.get(backend.output, {})
+    if waits.get(request) is shared_wait:
+        del waits[request]
+
+
+async def read_stored(
+    backend: Backend,
+    task_id: str,
+    attempt: int | None = None,
+    *,
+    batch_bytes: int = READ_BYTES,
+) -> AsyncIterator[OutputChunk]:
+    """Yields what a task has printed so far, in all attempts or in one."""
+    cursor = _OutputCursor(OutputPosition(attempt or 0, 0), batch_bytes=batch_bytes)
+    while not cursor.at_end:
+        for chunk in await cursor.read_next(backend.output, task_id):
+            if attempt is not None and chunk.attempt > attempt:
+                return
+            yield chunk
+
+
+async def read_task_output(
+    backend: Backend, row: TaskRow, *, follow: bool, attempt: int | None
+) -> AsyncIterator[TaskOutputChunk]:
+    """Yields what one task printed and, with ``follow``, prints until it ends."""
+    if not follow:
+        async for chunk in read_stored(backend, row.id, attempt):
+            yield TaskOutputChunk(row.spec.key, chunk)
+        return
+    async for current, batch in follow_task(backend, row.id):
+        for chunk in batch:
+            if attempt in (None, chunk.attempt):
+                yield TaskOutputChunk(row.spec.key, chunk)
+        if attempt is not None and current.attempt > attempt and not batch:
+            return
+
+
+async def read_job_output(
+    backend: Backend, job_id: str, *, follow: bool, attempt: int | None
+) -> AsyncIterator[TaskOutputChunk]:
+    """Yields what all tasks of a job printed, by time, and with ``follow`` until it ends."""
+    if follow:
+        async for chunk in JobOutputFollower(backend, job_id, attempt).chunks():
+            yield chunk
+        return
+    states = await backend.ledger.task_states(job_id)
+    keys = [key for key, state in states.items() if state is not TaskState.WAITING]
+    share = _JOB_READ_BYTES // max(1, len(keys))
+    sources = [
+        (key, read_stored(backend, task_id_of(job_id, key), attempt, batch_bytes=share))
+        for key in keys
+    ]
+    async for chunk in _merge_by_time(sources):
+        yield chunk
+
+
+async def _merge_by_time(
+    sources: Iterable[tuple[str, AsyncIterator[OutputChunk]]],
+) -> AsyncIterator[TaskOutputChunk]:
+    numbered = list(sources)
+    heads = []
+    for index, (_, source) in enumerate(numbered):
+        if (chunk := await anext(source, None)) is not None:
+            heads.append((chunk.at, index, chunk))
+    heapq.heapify(heads)
+    while heads:
+        _, index, chunk = heads[0]
+        key, source = numbered[index]
+        yield TaskOutputChunk(key, chunk)
+        following = await anext(source, None)
+        if following is None:
+            heapq.heappop(heads)
+        else:
+            heapq.heapreplace(heads, (following.at, index, following))
+
+
+class JobOutputFollower:
+    """Follows the output of all tasks of a job until the job has ended."""
+
+    def __init__(self, backend: Backend, job_id: str, attempt: int | None) -> None:
+        self._backend = backend
+        self._job_id = job_id
+        self._attempt = attempt
+        self._cursors: dict[str, _OutputCursor] = {}  # by key, of tasks that have started
+        self._drained: set[str] = set()  # keys of ended tasks whose output was read
+        self._backoff = PollBackoff(backend, POLL_INTERVAL)
+        self._caught_up = False
+        self._printed = False
+        self._job_ended = False
+
+    async def chunks(self) -> AsyncIterator[TaskOutputChunk]:
+        """Yields the job's output, in each poll by time."""
+        while True:
+            async for chunk in self.poll():
+                if self._attempt in (None, chunk.chunk.attempt):
+                    yield chunk
+            if not self._printed and self._job_ended:
+                return
+            self._backoff.record_poll(got_data=self._printed)
+            if not self._printed or (self._backoff.polls_cost and self._caught_up):
+                await self._backend.clock.sleep(self._backoff.pause)
+
+    async def poll(self) -> AsyncIterator[TaskOutputChunk]:
+        """Yields what was printed since the last poll."""
+        job = await self._backend.ledger.get_job(self._job_id)
+        states = await self._backend.ledger.task_states(self._job_id)
+        keys = self._started(states)
+        share = _JOB_READ_BYTES // max(1, len(keys))
+        for key in keys:
+            self._cursors.setdefault(key, _OutputCursor(batch_bytes=share))
+        self._printed = False
+        async for chunk in _merge_by_time([(key, self._read_available(key)) for key in keys]):
+            self._printed = True
+            yield chunk
+        at_end = {key for key in keys if self._cursors[key].at_end}
+        self._drained |= {key for key in at_end if states[key].terminal}
+        self._caught_up = len(at_end) == len(keys)
+        self._job_ended = job is None or job.state.terminal
+
+    def _started(self, states: Mapping[str, TaskState]) -> list[str]:
+        return [
+            key
+            for key, state in states.items()
+            if key not in self._drained and (state not in _NOT_STARTED or key in self._cursors)
+        ]
+
+    async def _read_available(self, key: str) -> AsyncIterator[OutputChunk]:
+        """Yields what is stored, up to a bound: other tasks may have started to print."""
+        cursor, task_id = self._cursors[key], task_id_of(self._job_id, key)
+        for _ in range(_BATCHES_PER_PASS):
+            for chunk in await cursor.read_next(self._backend.output, task_id):
+                yield chunk
+            if cursor.at_end:
+                return

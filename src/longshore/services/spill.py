@@ -1,0 +1,101 @@
+"""Stores documents: small ones in their row, large ones in the blob store."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from longshore.core.documents import Document
+from longshore.core.events.codec import properties_of
+from longshore.core.events.event import Event
+from longshore.core.events.overflow import join_overflow, payload_key, split_overflow
+from longshore.core.jobs.planning import make_document
+from longshore.core.tasks.changes import Change
+from longshore.core.tasks.rows import JobRow
+from longshore.errors import UsageError
+from longshore.ports.blobs import BlobStore
+
+# The only fields of events that may be references; elsewhere an object is a user's value.
+_DOCUMENTS = frozenset({"output", "input", "dependsOn"})
+_LISTS = frozenset({"tasks", "newTasks"})
+
+
+class DocumentStore:
+    """Writes documents before the rows that refer to them, and reads them back."""
+
+    def __init__(self, blobs: BlobStore) -> None:
+        self._blobs = blobs
+
+    async def store(self, value: Any, key: str, *, limit_bytes: int | None = None) -> Document:
+        """Store a value; it is durable when this returns unless it is inline.
+
+        Raises:
+            UsageError: it is larger than ``limit_bytes``.
+            ValueError: it is not JSON.
+        """
+        document, data = make_document(value, key)
+        if limit_bytes is not None and document.size > limit_bytes:
+            message = f"{document.size} bytes as JSON, and at most {limit_bytes} are allowed"
+            raise UsageError(message)
+        if data is not None:
+            await self._blobs.put(key, data)
+        return document
+
+    async def load(self, document: Document | None) -> Any:
+        """Returns the value of a document; None for no document."""
+        if document is None:
+            return None
+        if document.key is None:
+            return json.loads(document.text or "null")
+        return json.loads(await self._blobs.get(document.key))
+
+    async def load_key(self, key: str) -> Any:
+        """Returns the value that was stored under a key."""
+        return json.loads(await self._blobs.get(key))
+
+    async def store_key(self, key: str, value: Any) -> None:
+        """Store a value of any size under a key."""
+        await self._blobs.put(key, json.dumps(value, separators=(",", ":")).encode())
+
+    async def spill(self, change: Change[JobRow]) -> Change[JobRow]:
+        """Returns the change with the large fields of its events moved to the blob store."""
+        change_id = change.row.change_id
+        events = tuple([await self._spill_event(event, change_id) for event in change.events])
+        return replace(change, events=events)
+
+    async def _spill_event(self, event: Event, change_id: str) -> Event:
+        properties = properties_of(event)
+        data = json.dumps(properties, separators=(",", ":"), ensure_ascii=False).encode()
+        # Two processes that emit the same entity's next event use the same id. Only one commits,
+        # and the other must not overwrite its payload.
+        place = f"{event.entity_id}/{change_id}"
+        _, overflow = split_overflow(properties, entity_id=place, event_id=event.id, size=len(data))
+        if overflow is None:
+            return event
+        await self.store_key(overflow.key, overflow.fields)
+        return replace(event, overflow=overflow.key)
+
+    async def restore(self, properties: dict[str, Any]) -> dict[str, Any]:
+        """Returns an event's properties with everything that was moved out."""
+        if (key := payload_key(properties)) is not None:
+            properties = join_overflow(properties, await self.load_key(key))
+        whole = {
+            name: await self._resolve_reference(value) if name in _DOCUMENTS else value
+            for name, value in properties.items()
+        }
+        for name in _LISTS.intersection(whole):
+            # In some events these are only names.
+            whole[name] = [
+                await self.restore(item) if isinstance(item, dict) else item for item in whole[name]
+            ]
+        return whole
+
+    async def _resolve_reference(self, value: Any) -> Any:
+        match value:
+            case {"_ref": {"key": str(key)}} if len(value) == 1:
+                return await self.load_key(key)
+            case {"_literal": literal} if len(value) == 1:
+                # A user's own value that only looks like a reference.
+                return literal
+        return value

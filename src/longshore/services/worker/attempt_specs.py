@@ -1,0 +1,150 @@
+"""From a claimed row to the order that its child is given: everything the row only refers to."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from longshore.core.agents.plan import read_plan
+from longshore.core.agents.transcripts import merge_entries
+from longshore.core.blob_keys import conversation_part_key
+from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition, RunnerKind
+from longshore.core.ids import task_id_of
+from longshore.core.tasks.rows import TaskRow
+from longshore.errors import NotFound
+from longshore.ports.backend import Backend
+from longshore.ports.blobs import BlobStore
+from longshore.ports.runner import AttemptSpec, Conversation, ConversationReport
+from longshore.services.errors_boundary import log_and_continue
+from longshore.services.spill import DocumentStore
+from longshore.services.transitions import Transitions
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE = 1000
+
+
+class ConversationLog:
+    """What one attempt adds to its task's conversations."""
+
+    def __init__(self, documents: DocumentStore, transitions: Transitions, row: TaskRow) -> None:
+        self._documents = documents
+        self._transitions = transitions
+        self._row = row
+        self._parts = 0
+
+    async def add(self, report: ConversationReport) -> None:
+        """Keep a part; one that cannot be kept may have to be paid for again, and no more."""
+        spec = self._row.spec
+        self._parts += 1
+        key = conversation_part_key(
+            spec.job_id, spec.key, attempt=self._row.attempt, number=self._parts
+        )
+        part = {
+            "session": report.conversation,
+            "revision": self._row.revision,
+            "entries": report.entries,
+        }
+        with log_and_continue(logger, "conversation.store_failed", task_id=self._row.id):
+            await self._transitions.retry_unavailable(lambda: self._documents.store_key(key, part))
+
+
+async def load_conversations(
+    row: TaskRow, *, blobs: BlobStore, documents: DocumentStore
+) -> Mapping[str, Conversation]:
+    """The conversations of a task, each entry once, by their ids."""
+    prefix = conversation_part_key(row.spec.job_id, row.spec.key)
+    before: dict[str, list[list[Any]]] = defaultdict(list)
+    entries: dict[str, list[list[Any]]] = defaultdict(list)
+    after = ""
+    while keys := await blobs.list_keys(prefix, after=after, limit=_AT_ONCE):
+        after = keys[-1]
+        for key in keys:
+            part = await documents.load_key(key)
+            into = entries if part["revision"] == row.revision else before
+            into[part["session"]].append(part["entries"])
+    return {
+        name: Conversation(
+            earlier_entries=merge_entries(before[name]), entries=merge_entries(entries[name])
+        )
+        for name in (*before, *(entries.keys() - before.keys()))
+    }
+
+
+async def build_attempt_spec(
+    row: TaskRow, fence: int, *, backend: Backend, documents: DocumentStore, timeout: timedelta
+) -> AttemptSpec:
+    """What the child of this attempt is told.
+
+    Args:
+        timeout: For those whose definition sets none.
+
+    Raises:
+        NotFound: the definition is lost.
+        BackendUnavailable: something could not be read now.
+    """
+    spec = row.spec
+    definition = await _definition(row, backend)
+    return AttemptSpec(
+        task_id=spec.id,
+        job_id=spec.job_id,
+        key=spec.key,
+        tenant=spec.tenant,
+        attempt=row.attempt,
+        fence=fence,
+        definition=definition,
+        timeout=_timeout_of(definition) or timeout,
+        input=await documents.load(spec.input),
+        dependency_outputs=await _dependency_outputs(row, backend, documents),
+        checkpoints=await _checkpoints(row, documents),
+        revision=row.revision,
+        feedback=row.feedback,
+        previous_output=await documents.load(row.previous_result),
+        conversations=(
+            await load_conversations(row, blobs=backend.blobs, documents=documents)
+            if definition.runner is RunnerKind.AGENT and row.attempt > 1
+            else {}
+        ),
+    )
+
+
+def _timeout_of(definition: Definition) -> timedelta | None:
+    """What an attempt may take; an agent that sets no time has that of all its steps."""
+    if definition.timeout is None and definition.runner is RunnerKind.AGENT:
+        plan, _ = read_plan(definition.options)
+        return None if plan is None else plan.max_duration
+    return definition.timeout
+
+
+async def _definition(row: TaskRow, backend: Backend) -> Definition:
+    spec = row.spec
+    if spec.definition_version == 0:
+        found = BUILTIN_DEFINITIONS.get(spec.definition)
+    else:
+        found = await backend.definitions.get(
+            spec.tenant, spec.definition, version=spec.definition_version
+        )
+    if found is None:
+        raise NotFound("definition", spec.definition)
+    return found
+
+
+async def _dependency_outputs(
+    row: TaskRow, backend: Backend, documents: DocumentStore
+) -> dict[str, Any]:
+    keys = await documents.load(row.spec.parents) or []
+    parents = await backend.ledger.get_tasks([task_id_of(row.spec.job_id, key) for key in keys])
+    return {parent.spec.key: await documents.load(parent.result) for parent in parents}
+
+
+async def _checkpoints(row: TaskRow, documents: DocumentStore) -> dict[str, Any]:
+    steps: dict[str, Any] = {}
+    key = row.checkpoint
+    while key is not None:
+        kept = await documents.load_key(key)
+        steps.setdefault(kept["step"], kept["result"])
+        key = kept["previous"]
+    return steps

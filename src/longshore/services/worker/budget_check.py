@@ -1,0 +1,326 @@
+"""The budget check of an attempt: whether its agent may call the model once more.
+
+Four budgets apply: the step's, the task's, the job's and the one of the tenant's day. The first two
+belong to the attempt alone and are checked here. The other two are shared: an amount is reserved
+before it is spent, and settled when the response has arrived. When a budget is used up, the agent
+stops and its task is parked.
+
+The check is in one of three states::
+
+    Granting ──► BudgetStop      a budget is used up; final
+      │  ▲
+      ▼  │ the held request is decided again
+    Waiting                      a request is held until responses on their way are settled
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from operator import attrgetter
+from typing import Protocol
+
+from longshore.core.agents.plan import AgentPlan, read_plan
+from longshore.core.budgets import (
+    NO_BUDGET,
+    Allowance,
+    Budget,
+    BudgetScope,
+    Exhausted,
+    StaleReservation,
+    day_budget_name,
+    exhaustion,
+    job_budget_name,
+    next_day_start,
+    with_allowance,
+)
+from longshore.core.definitions.definition import RunnerKind
+from longshore.core.events.types import Usage
+from longshore.core.tasks.rows import JobRow, TaskRow
+from longshore.errors import BackendUnavailable, LeaseLost
+from longshore.ports.clock import Clock
+from longshore.ports.runner import AttemptSpec, SpendRequest
+from longshore.services.budgets import BudgetReservations
+from longshore.services.worker.context import WorkerContext
+
+logger = logging.getLogger(__name__)
+
+NO_USAGE = Usage()
+_RETRY_PAUSE = timedelta(seconds=1)
+_dollars = attrgetter("cost_usd", "seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Granting:
+    """State: the last request was granted, or none was made yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """State: this request is decided when responses on their way are settled."""
+
+    request: SpendRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetStop:
+    """State: a budget is used up, and nothing more is granted."""
+
+    scope: BudgetScope
+    exhausted: Exhausted
+    label: str  # names the budget in messages
+    until: datetime | None = None  # when the budget starts anew; None: never by itself
+    allowance: Allowance | None = None  # of the task, at the moment of the check
+
+    @property
+    def reason(self) -> str:
+        """Which budget is used up, for people."""
+        return f"budget of {self.label}: {self.exhausted}"
+
+
+CheckState = Granting | Waiting | BudgetStop
+
+
+@dataclass(slots=True)
+class _SharedBudgetUse:
+    """What this attempt uses of a shared budget."""
+
+    spent: Usage = NO_USAGE  # by responses for which an amount was reserved there
+    pending: dict[int, Usage] = field(default_factory=dict)  # reserved, by request number
+
+    @property
+    def reserved(self) -> Usage:
+        return sum(self.pending.values(), NO_USAGE)
+
+
+class Spender(Protocol):
+    """What a budget check needs of the attempt."""
+
+    @property
+    def row(self) -> TaskRow:
+        """The task's row as last read."""
+        ...
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the attempt was asked to stop."""
+        ...
+
+    async def renew(self) -> bool:
+        """Record the attempt's usage durably. Returns whether that succeeded."""
+        ...
+
+
+class BudgetCheck:
+    """Decides what one attempt may spend.
+
+    Args:
+        day_budget: What a tenant may spend in a day.
+    """
+
+    def __init__(
+        self,
+        reservations: BudgetReservations,
+        clock: Clock,
+        spender: Spender,
+        plan: AgentPlan,
+        *,
+        day_budget: Budget,
+    ) -> None:
+        self._reservations = reservations
+        self._clock = clock
+        self._spender = spender
+        self._plan = plan
+        self._day_budget = day_budget
+        self._recorded = True  # whether all spend is recorded durably
+        self._job: JobRow | None = None
+        self._spent = NO_USAGE
+        self._pending: dict[int, Usage] = {}
+        self._step_starts: dict[str, Usage] = {}  # spend at the start of each step
+        self._shares: dict[str, _SharedBudgetUse] = {}
+        self.state: CheckState = Granting()
+
+    @property
+    def stop(self) -> BudgetStop | None:
+        """The budget that is used up, if any."""
+        return self.state if isinstance(self.state, BudgetStop) else None
+
+    @property
+    def waiting(self) -> SpendRequest | None:
+        """The request to decide again after the next settlement, if any."""
+        return self.state.request if isinstance(self.state, Waiting) else None
+
+    async def open(self) -> bool:
+        """Read which budgets apply. Returns whether there is any."""
+        await self._refresh_job()
+        own = self._plan.budget or any(step.budget for step in self._plan.steps)
+        return bool(own or self._day_budget or self._job_budget)
+
+    async def _refresh_job(self) -> None:
+        self._job = await self._reservations.read_job(self._spender.row)
+
+    @property
+    def _job_budget(self) -> Budget:
+        if self._job is None:
+            return NO_BUDGET
+        return with_allowance(self._job.spec.budget, self._job.allowance)
+
+    async def decide(self, request: SpendRequest) -> CheckState:
+        """Decide whether the requested amount may be spent, and return the new state.
+
+        Raises:
+            LeaseLost: another process has ended the attempt.
+        """
+        await self._record_spend()
+        if self.stop is None:
+            self.state = await self._decide(request)
+        return self.state
+
+    async def _decide(self, request: SpendRequest) -> CheckState:
+        request = replace(request, spent=max(request.spent, self._spent, key=_dollars))
+        self._step_starts.setdefault(request.step, request.spent)
+        stop = self._check_own_budgets(request) or await self._reserve_shared(request)
+        if stop is None:
+            self._pending[request.number] = request.estimate
+            return Granting()
+        if stop.exhausted.reserved and self._has_pending:
+            # Other responses of this attempt may cost less than was reserved for them.
+            return Waiting(request)
+        return stop
+
+    @property
+    def _has_pending(self) -> bool:
+        return any(estimate != NO_USAGE for estimate in self._pending.values())
+
+    def _check_own_budgets(self, request: SpendRequest) -> BudgetStop | None:
+        if (stop := self._check_own(request, NO_USAGE)) is not None:
+            return stop
+        stop = self._check_own(request, sum(self._pending.values(), NO_USAGE))
+        if stop is None:
+            return None
+        return replace(stop, exhausted=replace(stop.exhausted, reserved=True))
+
+    def _check_own(self, request: SpendRequest, pending: Usage) -> BudgetStop | None:
+        row = self._spender.row
+        step = next((item for item in self._plan.steps if item.name == request.step), None)
+        if step is not None:
+            spent = request.spent - self._step_starts[request.step] + pending
+            if exhausted := exhaustion(with_allowance(step.budget, row.allowance), spent):
+                return BudgetStop(
+                    scope=BudgetScope.STEP,
+                    exhausted=exhausted,
+                    label=f"step {step.name!r}",
+                    allowance=row.allowance,
+                )
+        spent = row.usage + request.spent + pending
+        if exhausted := exhaustion(with_allowance(self._plan.budget, row.allowance), spent):
+            return BudgetStop(
+                scope=BudgetScope.TASK,
+                exhausted=exhausted,
+                label="the task",
+                allowance=row.allowance,
+            )
+        return None
+
+    async def _reserve_shared(self, request: SpendRequest) -> BudgetStop | None:
+        try:
+            if exhausted := await self._reserve_from_job(request):
+                return BudgetStop(scope=BudgetScope.JOB, exhausted=exhausted, label="the job")
+            now = self._clock.now()
+            if self._day_budget and (
+                exhausted := await self._reserve(day_budget_name(now), self._day_budget, request)
+            ):
+                return BudgetStop(
+                    scope=BudgetScope.DAY,
+                    exhausted=exhausted,
+                    label="the day",
+                    until=next_day_start(now),
+                )
+        except StaleReservation as stale:
+            reason = "another process has ended the attempt"
+            raise LeaseLost(self._spender.row.id, reason) from stale
+        return None
+
+    async def _reserve_from_job(self, request: SpendRequest) -> Exhausted | None:
+        if self._job is None or not self._job.spec.budget:
+            return None
+        name = job_budget_name(self._job.id)
+        if await self._reserve(name, self._job_budget, request) is None:
+            return None
+        await self._refresh_job()  # an operator may have raised it meanwhile
+        return await self._reserve(name, self._job_budget, request)
+
+    async def _reserve(self, name: str, limit: Budget, request: SpendRequest) -> Exhausted | None:
+        share = self._shares.setdefault(name, _SharedBudgetUse())
+        exhausted = await self._reservations.reserve(
+            self._spender.row,
+            name,
+            limit,
+            spent=share.spent,
+            reserved=share.reserved,
+            requested=request.estimate,
+        )
+        if exhausted is None:
+            share.pending[request.number] = request.estimate
+        return exhausted
+
+    async def _record_spend(self) -> None:
+        """Wait until past spend is recorded durably: a crash must not lose it."""
+        while not self._recorded and not self._spender.stopping:
+            await self._clock.sleep(_RETRY_PAUSE)
+            self._recorded = await self._spender.renew()
+        if not self._recorded:
+            raise LeaseLost(self._spender.row.id, "the attempt ends with unrecorded spend")
+
+    async def settle(self, number: int, spent: Usage, *, recorded: bool | None = None) -> None:
+        """A response has arrived or never will: the attempt has now spent this much in total.
+
+        Args:
+            recorded: Whether that is recorded durably; None: there was nothing new to record.
+        """
+        if recorded is not None:
+            self._recorded = recorded
+        cost, self._spent = spent - self._spent, spent
+        self._pending.pop(number, None)
+        shares = {name: share for name, share in self._shares.items() if number in share.pending}
+        for share in shares.values():  # all of them, before a settlement below can fail
+            del share.pending[number]
+            share.spent += cost
+        for name, share in shares.items():
+            await self._reservations.settle(
+                self._spender.row, name, spent=share.spent, reserved=share.reserved
+            )
+
+    async def close(self) -> None:
+        """Close the attempt's reservations; it has ended."""
+        for name, share in self._shares.items():
+            try:
+                await self._reservations.close(self._spender.row, name, spent=share.spent)
+            except BackendUnavailable as error:  # closed by the next attempt that needs it
+                logger.warning(
+                    "reservation.close_failed", extra={"budget": name, "error": str(error)}
+                )
+
+
+async def open_budget_check(
+    spec: AttemptSpec, context: WorkerContext, spender: Spender
+) -> BudgetCheck | None:
+    """Returns the opened budget check of an attempt; None if no budget limits it.
+
+    Raises:
+        LeaseLost: another process has ended the attempt.
+        BackendUnavailable: the budgets cannot be read.
+    """
+    if spec.definition.runner is not RunnerKind.AGENT:
+        return None
+    plan, _ = read_plan(spec.definition.options)
+    if plan is None:
+        return None
+    check = BudgetCheck(
+        context.reservations, context.backend.clock, spender, plan, day_budget=context.day_budget
+    )
+    if not await check.open():
+        return None
+    await check.decide(SpendRequest(0, "", NO_USAGE, NO_USAGE))
+    return check

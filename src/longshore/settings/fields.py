@@ -1,0 +1,100 @@
+"""A group of settings, and how values are read and shown; what can be set is in ``sections``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import time, timedelta
+from typing import Annotated, Any, Final, Self
+
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
+
+from longshore.durations import format_duration, parse_duration
+
+PREFIX: Final = "LONGSHORE_"
+NONE: Final = "none"
+"""How a setting that has no value is written: an empty variable counts as not set."""
+KIB, MIB, GIB = ByteSize(2**10), ByteSize(2**20), ByteSize(2**30)
+
+Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+
+
+def bounded(description: str, default: Any, least: Any, most: Any) -> Any:
+    """A setting between two bounds, which may be reached."""
+    return Field(default=default, ge=least, le=most, description=description)
+
+
+def lower(value: object) -> object:
+    """A choice as it is written, in whatever case."""
+    return value.lower() if isinstance(value, str) else value
+
+
+def split_list(value: object) -> object:
+    """A list as one text, as the environment has it: ``a,b``."""
+    if not isinstance(value, str):
+        return value
+    return [item.strip() for item in value.split(",") if item.strip()]
+
+
+def split_optional_list(value: object) -> object:
+    """Likewise; it may be empty."""
+    return () if value == NONE else split_list(value)
+
+
+def optional_value(value: object) -> object:
+    """A value that may be missing."""
+    return None if value == NONE else value
+
+
+def format_value(value: object) -> str:
+    """A setting's value as a person would write it, with its unit; a secret stays hidden."""
+    match value:
+        case timedelta():
+            return format_duration(value)
+        case ByteSize():
+            for unit, size in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+                if value and value % size == 0:
+                    return f"{value // size}{unit}"
+            return f"{int(value)}B"
+        case tuple():
+            return ",".join(str(item) for item in value) or NONE
+        case time():
+            return value.isoformat("seconds" if value.second else "minutes")
+        case None:
+            return NONE
+        case bool():
+            return str(value).lower()
+    return str(value)
+
+
+class Contradictions(ValueError):
+    """Settings that are each fine alone and not together."""
+
+    def __init__(self, messages: Sequence[str]) -> None:
+        self.messages = tuple(messages)
+        super().__init__("; ".join(messages))
+
+
+class Section(BaseModel):
+    """A frozen group of settings that knows which of them must agree."""
+
+    # Inputs stay out of pydantic's own errors, because some of them are secrets.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True
+    )
+
+    def contradictions(self) -> Iterator[str]:
+        """A sentence for each two settings of the group that cannot both be so."""
+        return iter(())
+
+    @model_validator(mode="after")
+    def _check_contradictions(self) -> Self:
+        if messages := list(self.contradictions()):
+            raise Contradictions(messages)
+        return self
+
+
+def exceeds_message(name: str, value: object, bound_name: str, bound: object) -> str:
+    """What is said of two settings the wrong way round."""
+    return (
+        f"{name} ({format_value(value)}) must not be more than {bound_name} ({format_value(bound)})"
+    )

@@ -1,0 +1,151 @@
+"""What functions on AWS are built of: settings and their secrets, the way to AWS, services.
+
+Each function opens no more than it needs, because it is what a cold start waits for. Only those
+who tell people read secrets. What takes long to load is loaded with this module, while AWS starts
+the process and gives it more than its share of a processor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+from longshore.adapters.aws import lambda_records
+from longshore.adapters.aws.events.event_bus import EventBridgeBus
+from longshore.adapters.aws.events.event_log import DynamoEventLog
+from longshore.adapters.aws.names import Names
+from longshore.adapters.aws.queue.sqs import SqsClient
+from longshore.adapters.aws.ssm_parameters import read_parameters
+from longshore.adapters.system.clock import SystemClock
+from longshore.core.dead_letters import DeadMessage
+from longshore.core.events.event import Event
+from longshore.core.undelivered import UndeliveredEvent
+from longshore.errors import ConfigurationError
+from longshore.execution.host.registry import FileWorkerRegistry
+from longshore.services.relay import Relay
+from longshore.services.undelivered import UndeliveredEvents
+from longshore.settings import Settings, load_settings
+from longshore.wiring.backends import (
+    AwsInstallation,
+    aws_installation,
+    event_indexes,
+    open_aws_backend,
+)
+from longshore.wiring.services import Services
+
+Record = Mapping[str, Any]
+
+
+@contextlib.asynccontextmanager
+async def _open_installation(
+    *, secrets: bool = False
+) -> AsyncIterator[tuple[Settings, AwsInstallation]]:
+    """Where this function runs, as its environment says and, with secrets, SSM."""
+    settings = load_settings()
+    if settings.backend != "aws":
+        raise ConfigurationError(["functions run on AWS: set LONGSHORE_BACKEND to aws"])
+    installation = aws_installation(settings)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(installation.aws.close)
+        if secrets:
+            settings = load_settings(await read_parameters(installation.aws, settings.environment))
+        yield settings, installation
+
+
+@contextlib.asynccontextmanager
+async def open_relay() -> AsyncIterator[Relay]:
+    """The relay, from the ledger's stream to the bus."""
+    async with _open_installation() as (_, installation):
+        clock = SystemClock()
+        yield Relay(
+            bus=EventBridgeBus(installation.aws, installation.names, clock),
+            position_of=lambda_records.sequence_number_of,
+            events_in=lambda_records.events_in_stream_record,
+            dead_letter=lambda_records.UnreadableRecords(
+                SqsClient(installation.aws, clock), installation.names
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """The event store."""
+
+    _log: DynamoEventLog
+
+    async def save(self, record: Record) -> None:
+        """Store the event in a message from the bus, without publishing it.
+
+        Raises:
+            UsageError: it holds none.
+        """
+        await self._log.save([lambda_records.event_in_queue_record(record)])
+
+
+@contextlib.asynccontextmanager
+async def open_archive() -> AsyncIterator[Archive]:
+    """The event table, for what comes from the bus."""
+    async with _open_installation() as (settings, installation):
+        yield Archive(
+            DynamoEventLog(
+                *(installation.aws, installation.names, SystemClock()),
+                retention=settings.aws.keep_events or None,
+                indexes=event_indexes(settings),
+            )
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LambdaServices(Services):
+    """The services of a function, and what reads the records that it is invoked with."""
+
+    names: Names
+
+    @cached_property
+    def undelivered(self) -> UndeliveredEvents:
+        return undelivered_events(self)
+
+    def read_event(self, record: Record) -> Event:
+        """The event in a queue record."""
+        return lambda_records.event_in_queue_record(record)
+
+    def read_dead_message(self, record: Record) -> DeadMessage:
+        """The message in a record of the dead-letter queue."""
+        now = self.backend.clock.now()
+        return lambda_records.dead_message_in_record(record, self.names, now)
+
+    def read_undelivered(self, record: Record) -> UndeliveredEvent:
+        """The event that could not be delivered."""
+        return lambda_records.undelivered_in_record(record)
+
+
+@contextlib.asynccontextmanager
+async def open_lambda_services(*, secrets: bool = False) -> AsyncIterator[LambdaServices]:
+    """All services; with ``secrets`` alerts can be sent."""
+    async with contextlib.AsyncExitStack() as stack:
+        settings, installation = await stack.enter_async_context(
+            _open_installation(secrets=secrets)
+        )
+        backend = await stack.enter_async_context(open_aws_backend(settings, installation))
+        folder = settings.data_dir.absolute()
+        registry = stack.enter_context(contextlib.closing(FileWorkerRegistry(folder)))
+        yield LambdaServices(
+            settings=settings, backend=backend, worker_registry=registry, names=installation.names
+        )
+
+
+def undelivered_events(services: Services) -> UndeliveredEvents:
+    """The events that could not be delivered, on the AWS backend."""
+    return UndeliveredEvents(
+        backend=services.backend,
+        alert_sender=services.alert_sender,
+        decode=lambda_records.events_in_undelivered,
+        tenant=services.settings.tenant,
+    )
+
+
+open_services_with_secrets = partial(open_lambda_services, secrets=True)
+"""All services, able to send alerts."""

@@ -1,0 +1,462 @@
+"""Builds services: settings → backend (``backends``) → services → application."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import random
+import secrets
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+
+from longshore.adapters.system import key_file
+from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system.memory import machine_memory
+from longshore.core.api_keys import SECRET_BYTES, make_key
+from longshore.core.health import HealthPolicy
+from longshore.core.inspection import StoreFacts
+from longshore.core.tasks.backoff import RetryPolicy
+from longshore.core.tasks.lease import LeasePolicy
+from longshore.core.tasks.rows import Intent, IntentKind, JobRow
+from longshore.core.token_bucket import Rate
+from longshore.errors import ConfigurationError
+from longshore.execution.host.process_table import rss_bytes_of
+from longshore.execution.host.registry import FileWorkerRegistry
+from longshore.ports.alerts import Alerts
+from longshore.ports.backend import Backend
+from longshore.ports.clock import Clock
+from longshore.ports.runner import Runner
+from longshore.ports.worker_registry import WorkerRegistry
+from longshore.services.add_tasks import TaskAdder
+from longshore.services.alerts import AlertSender
+from longshore.services.api_keys import ApiKeys
+from longshore.services.app import POLL_INTERVAL, Application, Caller
+from longshore.services.artifacts import ArtifactPolicy
+from longshore.services.budgets import BudgetOperations, BudgetReservations
+from longshore.services.cancel import Canceller
+from longshore.services.dead_letters import DeadLetters
+from longshore.services.definitions_sync import DefinitionSync
+from longshore.services.dispatcher import Dispatcher
+from longshore.services.explain import Explainer
+from longshore.services.health import HealthCheck, HealthCheckPolicy
+from longshore.services.pause import QueuePauser
+from longshore.services.queries import Queries
+from longshore.services.resume import Resumer
+from longshore.services.review import ReviewDecisions
+from longshore.services.spill import DocumentStore
+from longshore.services.submit import Producer
+from longshore.services.sweeper import Sweeper, SweeperPolicy
+from longshore.services.task_creation import TaskCreation
+from longshore.services.transitions import Transitions
+from longshore.services.worker.agent_slots import AgentSlots
+from longshore.services.worker.context import WorkerContext
+from longshore.services.worker.output import OutputPolicy
+from longshore.services.worker.worker import Worker, WorkerPolicy
+from longshore.services.worker_group import WorkerGroup
+from longshore.settings import Settings
+from longshore.wiring.backends import open_backend
+from longshore.wiring.execution import build_runner
+
+
+def new_id() -> str:
+    """A random change id."""
+    return secrets.token_hex(8)
+
+
+def new_worker_id() -> str:
+    """A new worker id with the names of host and process."""
+    host = "".join(c for c in socket.gethostname() if c.isalnum() or c == "-")[:32]
+    return f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Services:
+    """The services of one process on one backend. Each is built when it is first used."""
+
+    settings: Settings
+    backend: Backend
+    worker_registry: WorkerRegistry
+    new_id: Callable[[], str] = new_id
+
+    def application(
+        self, caller: Caller | None = None, *, poll: timedelta = POLL_INTERVAL
+    ) -> Application:
+        """The operations of a caller; None: of the user of this process, for the own tenant."""
+        if caller is None:
+            caller = Caller(tenant=self.settings.tenant, name=current_user())
+        return Application(self, caller, poll=poll)
+
+    def worker_group(self, queues: Sequence[str] | None = None) -> WorkerGroup:
+        """A worker of this process with dispatcher and sweeper.
+
+        Args:
+            queues: The queues to work on; None: those of the settings.
+        """
+        worker = self.worker(queues=queues)
+        return WorkerGroup(
+            worker=worker,
+            dispatcher=self.dispatcher if self.settings.workers_dispatch else None,
+            sweeper=self.sweeper,
+            worker_registry=self.worker_registry,
+        )
+
+    def worker(
+        self, worker_id: str | None = None, *, queues: Sequence[str] | None = None
+    ) -> Worker:
+        """A worker of this process."""
+        name = worker_id or new_worker_id()
+        runner = build_runner(
+            self.settings, self.backend.clock, lambda: self.worker_registry.lock_descriptors(name)
+        )
+        return self.worker_with_runner(
+            runner,
+            name,
+            process_id=os.getpid(),
+            roll=random.random,
+            memory_bytes=machine_memory(),
+            queues=queues,
+        )
+
+    def worker_with_runner(
+        self,
+        runner: Runner,
+        name: str,
+        *,
+        process_id: int,
+        roll: Callable[[], float],
+        memory_bytes: int | None = None,
+        queues: Sequence[str] | None = None,
+    ) -> Worker:
+        """A worker whose attempts are run by ``runner``."""
+        settings = self.settings
+        context = WorkerContext(
+            worker_id=name,
+            backend=self.backend,
+            transitions=self.transitions,
+            documents=self.documents,
+            reservations=self.reservations,
+            runner=runner,
+            worker_registry=self.worker_registry,
+            lease=self._lease_policy,
+            output=OutputPolicy(
+                flush_after=settings.worker.output_flush,
+                limit_bytes=settings.sizes.output_bytes_per_attempt,
+            ),
+            artifacts=ArtifactPolicy(
+                limit_files=settings.sizes.artifact_files_per_attempt,
+                limit_bytes=settings.sizes.artifact_bytes_per_attempt,
+            ),
+            agent_slots=AgentSlots(settings.agent.max_concurrent(memory_bytes)),
+            day_budget=settings.agent.day_budget,
+            longest_hold=settings.agent.longest_hold,
+            timeout=settings.worker.task_timeout,
+            result_limit_bytes=settings.sizes.result_bytes,
+            process_id=process_id,
+            jitter=roll,
+        )
+        policy = WorkerPolicy(
+            queues=settings.worker.queues if queues is None else tuple(queues),
+            concurrency=settings.worker.concurrency,
+            poll_wait=settings.worker.poll_wait,
+            drain_grace=settings.worker.drain_grace,
+            tenant=settings.tenant,
+            app=settings.app,
+        )
+        return Worker(context, policy)
+
+    @property
+    def _lease_policy(self) -> LeasePolicy:
+        worker = self.settings.worker
+        return LeasePolicy(
+            renew_every=worker.renew_every,
+            extend_by=worker.extend_by,
+            kill_grace=worker.kill_grace,
+            skew_margin=worker.skew_margin,
+        )
+
+    @cached_property
+    def documents(self) -> DocumentStore:
+        return DocumentStore(self.backend.blobs)
+
+    @cached_property
+    def transitions(self) -> Transitions:
+        return Transitions(
+            ledger=self.backend.ledger,
+            queue=self.backend.queue,
+            documents=self.documents,
+            clock=self.backend.clock,
+            new_id=self.new_id,
+        )
+
+    @cached_property
+    def queries(self) -> Queries:
+        settings = self.settings
+        on_aws = settings.backend == "aws"
+        return Queries(
+            backend=self.backend,
+            documents=self.documents,
+            environment=settings.environment,
+            events_ttl_days=settings.aws.keep_events.days
+            if on_aws
+            else settings.sizes.events_ttl_days,
+        )
+
+    @cached_property
+    def task_creation(self) -> TaskCreation:
+        retry = self.settings.retry
+        return TaskCreation(
+            backend=self.backend,
+            transitions=self.transitions,
+            retry=RetryPolicy(max_attempts=retry.max_attempts, base=retry.base, cap=retry.cap),
+            task_limit=self.settings.sizes.max_tasks_per_job,
+            input_limit_bytes=self.settings.sizes.input_bytes,
+        )
+
+    @cached_property
+    def producer(self) -> Producer:
+        return Producer(
+            backend=self.backend,
+            transitions=self.transitions,
+            documents=self.documents,
+            task_creation=self.task_creation,
+            app=self.settings.app,
+        )
+
+    @cached_property
+    def dispatcher(self) -> Dispatcher:
+        return Dispatcher(
+            backend=self.backend,
+            transitions=self.transitions,
+            documents=self.documents,
+            worker_registry=self.worker_registry,
+            wait=self.settings.worker.poll_wait,
+            poll_interval=self.settings.worker.dead_worker_check_every,
+        )
+
+    @cached_property
+    def task_adder(self) -> TaskAdder:
+        return TaskAdder(
+            backend=self.backend,
+            transitions=self.transitions,
+            documents=self.documents,
+            creation=self.task_creation,
+            dispatcher=self.dispatcher,
+        )
+
+    @cached_property
+    def resumer(self) -> Resumer:
+        return Resumer(
+            backend=self.backend,
+            transitions=self.transitions,
+            documents=self.documents,
+            dispatcher=self.dispatcher,
+        )
+
+    @cached_property
+    def reservations(self) -> BudgetReservations:
+        return BudgetReservations(self.backend, self.transitions)
+
+    @cached_property
+    def budget_operations(self) -> BudgetOperations:
+        return BudgetOperations(
+            backend=self.backend,
+            transitions=self.transitions,
+            reservations=self.reservations,
+            day_budget=self.settings.agent.day_budget,
+            app=self.settings.app,
+        )
+
+    @property
+    def _finishers(self) -> dict[IntentKind, Callable[[JobRow, Intent], Awaitable[bool]]]:
+        """What completes an intent of each kind, except a cancel."""
+        return {
+            IntentKind.UNPARK: self.budget_operations.finish_intent,
+            IntentKind.CREATE: self.producer.finish_intent,
+            IntentKind.ADD: self.task_adder.finish_intent,
+            IntentKind.RESUME: self.resumer.finish_intent,
+        }
+
+    @cached_property
+    def canceller(self) -> Canceller:
+        return Canceller(
+            backend=self.backend,
+            transitions=self.transitions,
+            documents=self.documents,
+            dispatcher=self.dispatcher,
+            finishers=self._finishers,
+        )
+
+    @cached_property
+    def dead_letters(self) -> DeadLetters:
+        return DeadLetters(
+            backend=self.backend,
+            transitions=self.transitions,
+            resumer=self.resumer,
+            app=self.settings.app,
+            skew_margin=self.settings.worker.skew_margin,
+        )
+
+    @cached_property
+    def sweeper(self) -> Sweeper:
+        worker = self.settings.worker
+        return Sweeper(
+            backend=self.backend,
+            transitions=self.transitions,
+            dispatcher=self.dispatcher,
+            dead_letters=self.dead_letters,
+            budget_operations=self.budget_operations,
+            finishers={**self._finishers, IntentKind.CANCEL: self.canceller.finish_intent},
+            worker_registry=self.worker_registry,
+            policy=SweeperPolicy(
+                every=worker.sweep_every,
+                dead_worker_check_every=worker.dead_worker_check_every,
+                skew_margin=worker.skew_margin,
+                sweeps=self.settings.workers_dispatch,
+            ),
+        )
+
+    @cached_property
+    def api_keys(self) -> ApiKeys:
+        api = self.settings.api
+        return ApiKeys(
+            backend=self.backend,
+            app=self.settings.app,
+            rate=Rate(per_second=api.requests_per_second, burst=api.burst),
+            random_bytes=secrets.token_bytes,
+        )
+
+    @cached_property
+    def alert_sender(self) -> AlertSender:
+        return AlertSender(
+            self.backend,
+            list(_alert_channels(self.settings, self.backend.clock)),
+            cool_down=self.settings.health.cool_down,
+            timeout=self.settings.alerts.timeout,
+        )
+
+    @cached_property
+    def health_check(self) -> HealthCheck:
+        health = self.settings.health
+        thresholds = HealthPolicy(
+            longest_run=health.longest_run,
+            healthy_within=health.healthy_within,
+            warning_within=health.warning_within,
+        )
+        return HealthCheck(
+            backend=self.backend,
+            worker_registry=self.worker_registry,
+            alert_sender=self.alert_sender,
+            app=self.settings.app,
+            tenant=self.settings.tenant,
+            policy=HealthCheckPolicy(every=health.every, thresholds=thresholds),
+        )
+
+    @cached_property
+    def queue_pauser(self) -> QueuePauser:
+        return QueuePauser(self.backend)
+
+    @cached_property
+    def definition_sync(self) -> DefinitionSync:
+        return DefinitionSync(self.backend)
+
+    @cached_property
+    def review_decisions(self) -> ReviewDecisions:
+        return ReviewDecisions(
+            backend=self.backend, transitions=self.transitions, dispatcher=self.dispatcher
+        )
+
+    @cached_property
+    def explainer(self) -> Explainer:
+        return Explainer(
+            backend=self.backend,
+            documents=self.documents,
+            worker_registry=self.worker_registry,
+            lease=self._lease_policy,
+        )
+
+    async def ensure_machine_key(self) -> Path:
+        """The file with the key that this machine created for itself; it allows everything."""
+        folder = self.settings.data_dir.absolute()
+        text = key_file.ensure_key(folder, lambda: make_key(secrets.token_bytes(SECRET_BYTES)))
+        # The file first: a registered key that no file has could never be used or revoked.
+        await self.api_keys.ensure(text, self.settings.tenant, name=socket.gethostname())
+        return folder / key_file.FILE_NAME
+
+
+def current_user() -> str:
+    """The user of this process, as events show it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "user"
+
+
+@contextlib.asynccontextmanager
+async def open_services(settings: Settings) -> AsyncIterator[Services]:
+    """The services on the backend that the settings name; it is closed at the end."""
+    async with open_backend(settings) as backend:
+        with contextlib.closing(FileWorkerRegistry(settings.data_dir.absolute())) as registry:
+            yield Services(settings=settings, backend=backend, worker_registry=registry)
+
+
+def _alert_channels(settings: Settings, clock: Clock) -> Iterator[Alerts]:
+    """The configured alert channels; each is imported only if it is configured."""
+    alerts = settings.alerts
+    if alerts.slack_token is not None or alerts.slack_webhook is not None:
+        try:
+            from longshore.adapters.alerts import slack
+        except ImportError as error:
+            problem = "Slack alerts need one more package: pip install 'longshore[slack]'"
+            raise ConfigurationError([problem]) from error
+        if alerts.slack_token is not None:
+            token, to = alerts.slack_token.get_secret_value(), alerts.slack_channel or ""
+            yield slack.slack_bot(token=token, channel=to, clock=clock, timeout=alerts.timeout)
+        if alerts.slack_webhook is not None:
+            url = alerts.slack_webhook.get_secret_value()
+            yield slack.slack_webhook(url=url, clock=clock, timeout=alerts.timeout)
+    if alerts.webhook_url is not None:
+        from longshore.adapters.alerts.webhook import WebhookAlerts
+
+        signing = [secret.get_secret_value() for secret in alerts.webhook_secrets]
+        url = alerts.webhook_url.get_secret_value()
+        yield WebhookAlerts(url, signing, clock, timeout=alerts.timeout)
+
+
+def read_machine_key(settings: Settings) -> str | None:
+    """The key that a server on this data folder created for itself, if there is one."""
+    return key_file.read_key(settings.data_dir.absolute())
+
+
+def store_exists(settings: Settings) -> bool:
+    """Whether a store exists already; memory always starts empty."""
+    # Imported here and below, so that other backends do not load SQLite.
+    from longshore.adapters.sqlite import inspection
+
+    return settings.backend != "sqlite" or inspection.store_exists(settings.data_dir.absolute())
+
+
+def inspect_store(settings: Settings) -> StoreFacts:
+    """Facts about the data folder, read without opening the store."""
+    from longshore.adapters.sqlite import inspection
+
+    return inspection.inspect_store(settings.data_dir.absolute(), now=SystemClock().now())
+
+
+def system_clock() -> Clock:
+    """The clock of this machine, for callers without services."""
+    return SystemClock()
+
+
+def resident_bytes(process_id: int) -> int:
+    """Resident memory of a process in bytes; 0 if it is gone or cannot be seen."""
+    return rss_bytes_of(process_id)
+
+
+def open_worker_registry(settings: Settings) -> WorkerRegistry:
+    """The worker registry of a data folder, which must exist."""
+    return FileWorkerRegistry(settings.data_dir.absolute())

@@ -1,0 +1,156 @@
+"""A gateway between a scripted model and a client that a test holds in its hand."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+import aiohttp
+
+from longshore.execution.runners.agent.accounting import (
+    ALLOW,
+    ModelRequest,
+    ModelResponse,
+    RequestDecision,
+)
+from longshore.execution.runners.agent.credentials import Credential, ModelApiKey
+from longshore.execution.runners.agent.gateway import Gateway
+from verification.messages_api import MessagesApi
+from verification.messages_api.script import ScriptSource
+
+SECRET = "sk-ant-the-real-key-of-this-test"
+MODEL = "claude-haiku-4-5"
+MESSAGES = "/v1/messages?beta=true"
+BROKEN = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientPayloadError)
+"""How a client sees that its connection is no more."""
+
+
+def scenario(test_body: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test that is a coroutine; nothing of it may be left when it ends."""
+
+    @wraps(test_body)
+    def test(**given: Any) -> None:
+        asyncio.run(test_body(**given))
+        # Whoever was not closed says so when it goes, and warnings are errors. All that a test made
+        # is young: to look at the rest would cost more than the test.
+        gc.collect(1)
+
+    return test
+
+
+@dataclass
+class RecordingBudget:
+    """A keeper of the budget that writes everything down."""
+
+    decisions: list[RequestDecision | Exception] = field(default_factory=list)
+    requests: list[ModelRequest] = field(default_factory=list)
+    responses: list[ModelResponse] = field(default_factory=list)
+
+    async def before(self, request: ModelRequest) -> RequestDecision:
+        self.requests.append(request)
+        verdict = self.decisions.pop(0) if self.decisions else ALLOW
+        if isinstance(verdict, Exception):
+            raise verdict
+        return verdict
+
+    def after(self, answered: ModelResponse) -> None:
+        self.responses.append(answered)
+
+
+class GatewayClient:
+    """Asks as the command line does."""
+
+    def __init__(self, gateway: Gateway, session: aiohttp.ClientSession) -> None:
+        self.gateway, self.session = gateway, session
+
+    def ask(self, *, stream: bool = True, **more: Any) -> Any:
+        """A question; a context manager that gives the answer."""
+        body = {"model": MODEL, "max_tokens": 64, "stream": stream, "messages": []}
+        return self.request("POST", MESSAGES, data=json.dumps(body), **more)
+
+    def request(self, method: str, path: str, **more: Any) -> Any:
+        headers = {"x-api-key": self.gateway.token, "anthropic-version": "2023-06-01"}
+        headers |= more.pop("headers", {})
+        return self.session.request(method, self.gateway.url + path, headers=headers, **more)
+
+    async def response(self, **more: Any) -> tuple[int, str]:
+        """The status and the whole text of an answer."""
+        async with self.ask(**more) as answer:
+            return answer.status, await answer.text()
+
+
+@asynccontextmanager
+async def open_gateway(
+    upstream: str,
+    budget: RecordingBudget | None = None,
+    *,
+    credential: Credential | None = None,
+    **more: Any,
+) -> AsyncIterator[GatewayClient]:
+    """A client of a gateway to this address."""
+    budget = budget or RecordingBudget()
+    given = {"before": budget.before, "after": budget.after, **more}
+    async with (
+        Gateway(credential or ModelApiKey(SECRET), upstream, **given) as gateway,
+        aiohttp.ClientSession() as session,
+    ):
+        yield GatewayClient(gateway, session)
+
+
+@asynccontextmanager
+async def scripted_model(
+    script: ScriptSource, budget: RecordingBudget | None = None, **more: Any
+) -> AsyncIterator[tuple[MessagesApi, GatewayClient]]:
+    """A scripted model, and a client of a gateway to it."""
+    async with MessagesApi(script) as api, open_gateway(api.url, budget, **more) as client:
+        yield api, client
+
+
+@dataclass
+class RawUpstream:
+    """An upstream that answers with bytes."""
+
+    url: str
+    request_heads: list[str] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def raw_upstream(*chunks: bytes) -> AsyncIterator[RawUpstream]:
+    """Sends each piece by itself, then closes; keeps the head of each request."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        up.request_heads.append(head)
+        length = next(
+            int(line.split(":")[1])
+            for line in head.split("\r\n")
+            if line.lower().startswith("content-length:")
+        )
+        await reader.readexactly(length)
+        for piece in chunks:
+            writer.write(piece)
+            await writer.drain()
+            # A turn of the loop each, so that they are read one by one.
+            for _ in range(5):
+                await asyncio.sleep(0)
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    up = RawUpstream(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    async with server:
+        yield up
+
+
+def http_response(status: str, body: bytes, **headers: str) -> bytes:
+    """A whole answer."""
+    given = {"content-type": "application/json", "content-length": str(len(body))}
+    given |= {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+    return f"HTTP/1.1 {status}\r\n{lines}\r\n".encode() + body

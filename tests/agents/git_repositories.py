@@ -1,0 +1,217 @@
+"""Real repositories for tests of the workspace: made by one git each, and served where need be."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Event, Thread
+
+from longshore.execution.runners.agent.git import Git
+from longshore.execution.runners.agent.workspace import RepositoryRules, Workspace
+
+LOCAL_RULES = RepositoryRules(allow_local=True)
+_CLEAN = {
+    "PATH": os.defpath,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "HOME": "/nonexistent",
+}
+
+
+def git(*arguments: str, at: Path, stdin: bytes = b"") -> str:
+    """Git as a person would run it, without anybody's settings."""
+    done = subprocess.run(
+        ["git", *arguments], cwd=at, env=_CLEAN, input=stdin, capture_output=True, check=True
+    )
+    return done.stdout.decode().strip()
+
+
+class Origin:
+    """A bare repository to which commits can be added."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir(parents=True)
+        self.path = path
+        self.url = str(path)
+        git("init", "--quiet", "--bare", "--initial-branch=main", ".", at=path)
+
+    def commit(
+        self,
+        files: Mapping[str, bytes | None],
+        *,
+        branch: str = "main",
+        modes: Mapping[str, str] | None = None,
+        fresh: bool = False,
+    ) -> str:
+        """Add a commit that writes these files (None: removes); its id."""
+        ref = branch if branch.startswith("refs/") else f"refs/heads/{branch}"
+        known = not fresh and git("for-each-ref", ref, at=self.path)
+        lines = [f"commit {ref}", "committer A <a@example.com> 1700000000 +0000", "data 1", "x"]
+        text = "\n".join(lines).encode() + b"\n"
+        text += f"from {ref}^0\n".encode() if known else b""
+        for name, content in files.items():
+            mode = (modes or {}).get(name, "100644")
+            if content is None:
+                text += f"D {name}\n".encode()
+            elif mode == "160000":
+                text += f"M 160000 {content.decode()} {name}\n".encode()
+            else:
+                text += f"M {mode} inline {name}\ndata {len(content)}\n".encode() + content + b"\n"
+        git("fast-import", "--quiet", "--force", at=self.path, stdin=text)
+        return git("rev-parse", ref, at=self.path)
+
+
+def fresh_git(seconds: float = 60, **more: str) -> Git:
+    """Git with enough time."""
+    return Git(deadline=time.monotonic() + seconds, environment=more)
+
+
+def install_program(folder: Path, name: str, script: str) -> str:
+    """A stand-in for a program; the PATH on which it is found first."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+    return f"{folder}:{os.defpath}"
+
+
+class WorkspaceMachine:
+    """A folder with a cache, where attempts open workspaces."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.cache = root / "cache"
+        self.progress: list[str] = []
+        self._attempts = 0
+
+    def open(
+        self,
+        url: str,
+        ref: str | None = None,
+        *,
+        rules: RepositoryRules = LOCAL_RULES,
+        git: Git | None = None,
+    ) -> Workspace:
+        """A workspace of a new attempt."""
+        return Workspace.open(
+            self.cache,
+            url,
+            ref,
+            self.new_attempt_folder() / "workspace",
+            git=git or fresh_git(),
+            rules=rules,
+            on_progress=self.progress.append,
+        )
+
+    def new_attempt_folder(self) -> Path:
+        """Of a new attempt."""
+        self._attempts += 1
+        return self.root / f"attempt-{self._attempts}"
+
+
+def _basic(credentials: str) -> str:
+    return f"Basic {base64.b64encode(credentials.encode()).decode()}"
+
+
+@dataclass
+class RequestGate:
+    """Holds up the answers of a server whose path has this in it."""
+
+    part: str
+    paths: list[str] = field(default_factory=list)
+    reached: Event = field(default_factory=Event)
+    opened: Event = field(default_factory=Event)
+
+    def wait_if_matching(self, path: str) -> None:
+        if self.part in path:
+            self.paths.append(path)
+            self.reached.set()
+            self.opened.wait(60)
+
+
+@contextmanager
+def serve_repository(
+    origin: Path,
+    status: int = 200,
+    gate: RequestGate | None = None,
+    *,
+    credentials: str | None = None,
+) -> Iterator[str]:
+    """A repository over HTTP, by git's own program; or one status as the answer to everything.
+
+    With 301, everything is said to be below ``/moved``.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if gate is not None:
+                gate.wait_if_matching(self.path)
+            if status == 0:
+                self.connection.close()
+                return
+            if status == 301 and self.path.startswith("/moved/"):
+                self.path = self.path.removeprefix("/moved")
+                self._by_git()
+            elif status != 200:
+                self._refuse(status)
+            elif credentials and self.headers.get("Authorization") != _basic(credentials):
+                self._refuse(401)
+            else:
+                self._by_git()
+
+        do_POST = do_GET  # noqa: N815 - what the server calls
+
+        def _refuse(self, status: int) -> None:
+            self.send_response(status)
+            self.send_header("WWW-Authenticate", 'Basic realm="x"')
+            self.send_header("Location", f"/moved{self.path}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def _by_git(self) -> None:
+            path, _, query = self.path.partition("?")
+            told = {
+                **_CLEAN,
+                "GIT_PROJECT_ROOT": str(origin.parent),
+                "GIT_HTTP_EXPORT_ALL": "1",
+                "PATH_INFO": path,
+                "QUERY_STRING": query,
+                "REQUEST_METHOD": self.command,
+                "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+                "CONTENT_LENGTH": self.headers.get("Content-Length", ""),
+                "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
+            }
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            done = subprocess.run(
+                ["git", "http-backend"], env=told, input=body, capture_output=True, check=True
+            )
+            head, _, content = done.stdout.partition(b"\r\n\r\n")
+            fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
+            self.send_response(int(fields.pop("Status", "200").split()[0]))
+            for name, value in fields.items():
+                self.send_header(name, value)
+            # Whoever was killed meanwhile does not read it.
+            with suppress(ConnectionError):
+                self.end_headers()
+                self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads it."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/{origin.name}"
+    finally:
+        if gate is not None:
+            gate.opened.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()

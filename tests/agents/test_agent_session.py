@@ -1,0 +1,144 @@
+"""Where an agent lives: what only the process itself can tell of it."""
+
+import asyncio
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from longshore.core.agents.plan import AgentPlan
+from longshore.core.tasks.failures import ErrorCategory
+from longshore.execution.runners.agent.accounting import ModelRequest
+from longshore.execution.runners.agent.session import AgentSession
+from longshore.execution.runners.agent.working_directory import (
+    WorkingDirectory,
+    open_working_directory,
+)
+from longshore.execution.runners.channel import Channel
+
+GET_DUMPABLE, SET_DUMPABLE = 3, 4
+TIMEOUT_S = 30.0
+
+
+@pytest.fixture
+def prctl() -> Iterator[Any]:
+    call = ctypes.CDLL(None).prctl
+    before = call(GET_DUMPABLE, 0, 0, 0, 0)
+    call(SET_DUMPABLE, 1, 0, 0, 0)
+    yield call
+    call(SET_DUMPABLE, before, 0, 0, 0)
+
+
+class GrantingChannel:
+    """A worker who grants when it is told to, and hears what is said."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.requested, self.granted = threading.Event(), threading.Event()
+
+    def send(self, kind: str, **content: Any) -> None:
+        self.sent.append({"type": kind, **content})
+
+    def request_spend(self, number: int, **content: Any) -> str | None:
+        self.requested.set()
+        assert self.granted.wait(TIMEOUT_S)
+        return None
+
+
+def session_in(folder: Path, channel: Any = None) -> AgentSession:
+    access = {
+        "credential": {"kind": "api_key", "secret": "sk"},
+        "baseUrl": None,
+        "workspace": str(folder / "work"),
+    }
+    order = {
+        "task_id": "job_a",
+        "job_id": "job",
+        "attempt": 1,
+        "folder": str(folder),
+        "feedback": None,
+        "previous_output": None,
+        "dependency_outputs": {},
+        "checkpoints": {},
+        "agent": access,
+        "environment": {},
+        "has_budget": True,
+    }
+    return AgentSession(
+        order, AgentPlan(steps=()), cast("Channel", channel), WorkingDirectory(folder=folder)
+    )
+
+
+# From outside, root can look into any process, and the tests may be run by it.
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can hide a process's memory")
+def test_the_child_hides_its_memory_before_the_credential_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prctl: Any
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", None)  # the house sets it
+    house = session_in(tmp_path)
+
+    async def open_it() -> int:
+        async with house:
+            return int(prctl(GET_DUMPABLE, 0, 0, 0, 0))
+
+    assert asyncio.run(open_it()) == 0
+
+
+def test_what_is_granted_to_one_who_has_left_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", None)
+    worker = GrantingChannel()
+    question = ModelRequest(model="m", max_tokens=10, size_bytes=40, streamed=True)
+
+    async def leaves() -> None:
+        house = session_in(tmp_path, worker)
+        asking = asyncio.ensure_future(house._before_request(question))
+        await asyncio.to_thread(worker.requested.wait, TIMEOUT_S)
+        asking.cancel()
+        await asyncio.wait((asking,))
+        assert asking.cancelled()
+        assert worker.sent == []
+        worker.granted.set()
+        async with asyncio.timeout(TIMEOUT_S):
+            while not worker.sent:
+                await asyncio.sleep(0)
+
+    asyncio.run(leaves())
+    (told,) = worker.sent
+    assert (told["type"], told["settles"], told["costUsd"]) == ("usage", 1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("broke", "category"),
+    [(None, ErrorCategory.VALIDATION), (OSError("no thread"), ErrorCategory.CRASH)],
+)
+def test_a_budget_that_nobody_could_be_asked_for_is_not_one_that_is_used_up(
+    tmp_path: Path, broke: OSError | None, category: ErrorCategory
+) -> None:
+    house = session_in(tmp_path)
+    assert house.stop_failure is None
+
+    house._gateway.stop_reason, house._gateway.failure = "nothing is left", broke
+
+    assert house.stop_failure is not None
+    assert (house.stop_failure.category, house.stop_failure.message) == (
+        category,
+        "nothing is left",
+    )
+
+
+def test_whoever_comes_back_to_a_folder_is_seen_to_have(tmp_path: Path) -> None:
+    own = tmp_path / "task.agent"
+    (own / "files").mkdir(parents=True)  # as an earlier attempt left it
+    os.utime(own, (1_000_000, 1_000_000))
+    order = {"agent": {"workspace": str(own)}, "environment": {}}
+
+    asyncio.run(open_working_directory(order, AgentPlan(steps=()), lambda *_, **__: None))
+
+    assert own.stat().st_mtime > 1_000_000

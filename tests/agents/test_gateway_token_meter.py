@@ -1,0 +1,243 @@
+"""What a meter reads in an answer, however it comes."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from longshore.core.agents.prices import NO_TOKENS, BilledTokens
+from longshore.execution.runners.agent import token_meter
+from longshore.execution.runners.agent.token_meter import (
+    DocumentMeter,
+    StreamMeter,
+    parse_retry_after,
+    parse_tokens,
+)
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
+
+
+def _start(**usage: Any) -> bytes:
+    return _event("message_start", message={"usage": {"output_tokens": 1, **usage}})
+
+
+def _delta(**usage: Any) -> bytes:
+    return _event("message_delta", delta={}, usage=usage)
+
+
+STOP = _event("message_stop")
+QUOTED_EVENTS = (
+    'he said "message_stop", {"type": "message_start"} and\n\ndata: {"type":"message_stop"}'
+)
+TEXT = _event("content_block_delta", index=0, delta={"type": "text_delta", "text": QUOTED_EVENTS})
+WHOLE = _start(input_tokens=30, cache_read_input_tokens=4) + TEXT + _delta(output_tokens=5) + STOP
+
+
+def _read(stream: bytes) -> StreamMeter:
+    meter = StreamMeter()
+    meter.feed(stream)
+    return meter
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 10_000])
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
+def test_a_stream_is_read_in_pieces_of_any_size(size: int, ending: bytes) -> None:
+    stream = WHOLE.replace(b"\n", ending)
+    meter = StreamMeter()
+
+    for start in range(0, len(stream), size):
+        meter.feed(stream[start : start + size])
+
+    assert meter.complete
+    assert meter.tokens == BilledTokens(input=30, output=5, cache_read=4)
+    assert (meter.error_type, meter.error_status) == (None, None)
+
+
+def test_what_the_model_says_is_not_taken_for_what_the_api_says() -> None:
+    meter = _read(TEXT)
+
+    assert not meter.complete
+    # Of one that breaks off, what was seen of it counts.
+    assert replace(meter.tokens, output=0) == NO_TOKENS
+    assert 0 < meter.tokens.output <= len(TEXT) / 4
+
+
+def test_a_last_line_without_its_end_counts() -> None:
+    meter = _read(STOP.rstrip(b"\n"))
+    assert not meter.complete
+
+    meter.end()
+
+    assert meter.complete
+
+
+# As the command line takes them: each was measured.
+@pytest.mark.parametrize(
+    ("begun", "ended", "tokens"),
+    [
+        ({"input_tokens": 10}, {"output_tokens": 0, "input_tokens": 30}, BilledTokens(input=30)),
+        ({"input_tokens": 30}, {"output_tokens": 0, "input_tokens": 10}, BilledTokens(input=10)),
+        ({"input_tokens": 10}, {"output_tokens": 0, "input_tokens": 0}, BilledTokens(input=10)),
+        ({"input_tokens": 10}, {"input_tokens": 10}, BilledTokens(input=10, output=1)),
+        ({"input_tokens": 10}, {"output_tokens": None}, BilledTokens(input=10, output=1)),
+        ({}, {"output_tokens": 0, "speed": "fast"}, BilledTokens(fast=True)),
+        ({"inference_geo": "us"}, {"output_tokens": 0}, BilledTokens(in_the_us=True)),
+    ],
+)
+def test_a_later_word_counts_unless_it_says_nothing(
+    begun: dict[str, Any], ended: dict[str, Any], tokens: BilledTokens
+) -> None:
+    assert _read(_start(**begun) + _delta(**ended)).tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"cache_creation_input_tokens": 9}, BilledTokens(cache_write=9)),
+        (
+            {"cache_creation_input_tokens": 9, "cache_creation": (0, 9)},
+            BilledTokens(cache_write_1h=9),
+        ),
+        (
+            {"cache_creation_input_tokens": 9, "cache_creation": (3, 6)},
+            BilledTokens(cache_write=3, cache_write_1h=6),
+        ),
+        (
+            {"cache_creation_input_tokens": 9, "cache_creation": (0, 99)},
+            BilledTokens(cache_write_1h=9),
+        ),
+        (
+            {"cache_creation_input_tokens": 9, "cache_creation": (99, 0)},
+            BilledTokens(cache_write=9),
+        ),
+        ({"cache_creation": (3, 6)}, BilledTokens(cache_write=3, cache_write_1h=6)),
+        ({"server_tool_use": {"web_search_requests": 3}}, BilledTokens(web_searches=3)),
+        ({"server_tool_use": None, "cache_creation": None}, NO_TOKENS),
+        ({"input_tokens": "7", "output_tokens": -7, "cache_read_input_tokens": True}, NO_TOKENS),
+    ],
+)
+def test_figures_are_read_as_the_command_line_reads_them(
+    usage: dict[str, Any], tokens: BilledTokens
+) -> None:
+    if isinstance(usage.get("cache_creation"), tuple):
+        short, long = usage["cache_creation"]
+        split = {"ephemeral_5m_input_tokens": short, "ephemeral_1h_input_tokens": long}
+        usage = {**usage, "cache_creation": split}
+
+    assert parse_tokens(usage) == tokens
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'data: {"type": "message_start"\n',
+        b'data: ["message_start"]\n',
+        b'data: {"type": "message_start", "message": 3}\n',
+        b'data: {"type": "message_delta", "usage": "message_delta"}\n',
+        b'data: "error"\n',
+        b': {"type": "message_stop"}\n',
+        b"\xff\xfe\n",
+    ],
+)
+def test_what_makes_no_sense_is_passed_over(line: bytes) -> None:
+    meter = _read(line + WHOLE)
+
+    assert meter.tokens == BilledTokens(input=30, output=5, cache_read=4)
+    assert meter.error_type is None
+
+
+def test_a_line_that_is_too_long_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_meter, "LINE_LIMIT_BYTES", 200)
+    meter = StreamMeter()
+
+    meter.feed(b'data: {"type": "message_stop", "text": "')
+    for _ in range(100):
+        meter.feed(b"x" * 10)
+    meter.feed(b'"}\n')
+    assert not meter.complete
+
+    meter.feed(STOP)
+    assert meter.complete
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "status"),
+    [
+        ({"error": {"type": "overloaded_error"}}, "overloaded_error", 529),
+        ({"error": {"type": "rate_limit_error"}}, "rate_limit_error", 429),
+        ({"error": {"type": "brand_new"}}, "brand_new", 500),
+        ({"error": {"type": 3}}, "api_error", 500),
+        ({}, "api_error", 500),
+    ],
+)
+def test_an_error_is_known_by_its_kind(said: dict[str, Any], kind: str, status: int) -> None:
+    stream, document = _read(_event("error", **said)), DocumentMeter()
+    document.feed(json.dumps({"type": "error", **said}).encode())
+    document.end()
+
+    for meter in (stream, document):
+        assert (meter.error_type, meter.error_status, meter.complete) == (kind, status, False)
+
+
+def test_a_document_is_read_when_it_is_whole() -> None:
+    meter, body = DocumentMeter(), b'{"type": "message", "usage": {"input_tokens": 7}}'
+    for start in range(len(body)):
+        meter.feed(body[start : start + 1])
+        assert replace(meter.tokens, output=0) == NO_TOKENS
+
+    meter.end()
+
+    assert (meter.complete, meter.tokens) == (True, BilledTokens(input=7))
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"{}", b"[" * 99_999])
+def test_a_document_of_another_kind_says_nothing(body: bytes) -> None:
+    meter = DocumentMeter()
+    meter.feed(body)
+    meter.end()
+
+    assert (meter.complete, meter.tokens, meter.error_type) == (False, NO_TOKENS, None)
+
+
+def test_a_document_that_is_too_large_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_meter, "DOCUMENT_LIMIT_BYTES", 10)
+    meter = DocumentMeter()
+    for piece in (b'{"type": "message", ', b'"usage": {}', b"}"):
+        meter.feed(piece)
+    meter.end()
+
+    assert not meter.complete
+
+
+NOON = "Wed, 21 Oct 2026 12:00:00 GMT"
+NOON_S = 1_792_584_000.0
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "30"}, 30),
+        ({"retry-after": " 1.5 "}, 1.5),
+        ({"retry-after": "-3"}, 0),
+        ({"retry-after": "1e300"}, 30 * 24 * 3600),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": ""}, None),
+        ({}, None),
+        ({"retry-after": "Wed, 21 Oct 2026 12:01:00 GMT"}, 60),
+        ({"retry-after": "Wed, 21 Oct 2026 12:01:00 GMT", "date": "x"}, 60),
+        ({"retry-after": NOON, "date": "Wed, 21 Oct 2026 11:00:00 GMT"}, 3600),
+        ({"retry-after": "Wed, 21 Oct 2026 11:00:00 GMT"}, 0),
+    ],
+)
+def test_how_long_to_wait_is_read_from_seconds_or_a_moment(
+    headers: dict[str, str], seconds: float | None
+) -> None:
+    expected = None if seconds is None else timedelta(seconds=seconds)
+
+    assert parse_retry_after(headers, now_s=NOON_S) == expected

@@ -1,0 +1,252 @@
+"""Real agents under observation: the SDK and its CLI against the stand-in of the API."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, query
+
+from longshore.core.agents.trace import TRACE_FILE
+from longshore.execution.runners.agent.tracing import AttemptTrace, StepTracer
+from verification.messages_api import (
+    Answer,
+    MessagesApi,
+    Request,
+    Usage,
+    error,
+    structured,
+    text,
+    tool_use,
+    tool_uses,
+)
+from verification.messages_api.script import Step
+
+NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
+KEY = "sk-" + "ant-api03-" + "AbC1" * 8
+TOOLS = ["Bash", "Write", "WebFetch", "Agent", "TaskCreate", "TaskUpdate", "TaskList"]
+SCHEMA = {"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}
+
+
+class TracedAgent:
+    """An agent in a folder, somebody who watches it, and all that was said."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lines: list[str] = []
+        self.activities: list[str] = []
+        self.summaries: list[str] = []
+        self._ticks = 0
+        self._tracer: StepTracer | None = None
+
+    def send(self, kind: str, /, **content: Any) -> None:
+        if kind == "log":
+            self.lines.append(content["text"])
+        else:
+            self.activities.append(content["activity"])
+
+    def now(self) -> datetime:
+        self._ticks += 1
+        return NOON + timedelta(milliseconds=self._ticks)
+
+    def with_usage(self, step: Answer) -> Callable[[Request], Step]:
+        """The step, told as the gateway would: what it took, and a cent."""
+
+        def give(request: Request) -> Step:
+            usage = step.usage
+            assert self._tracer is not None
+            self._tracer.on_response(
+                request.model,
+                {
+                    "input_tokens": usage.input_tokens,
+                    "output_tokens": usage.output_tokens,
+                    "cache_read_input_tokens": usage.cache_read_tokens,
+                    "cache_creation_input_tokens": usage.cache_write_tokens,
+                },
+                0.01,
+            )
+            return step
+
+        return give
+
+    def run(
+        self,
+        steps: Sequence[Step],
+        *,
+        agents: Sequence[Answer] = (),
+        environment: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """Let the agent work; the trace of its step."""
+        asyncio.run(self._run(steps, agents, environment or {}, options))
+        (step,) = json.loads((self.folder / TRACE_FILE).read_text())["steps"]
+        assert isinstance(step, dict)
+        return step
+
+    async def _run(
+        self,
+        steps: Sequence[Step],
+        agents: Sequence[Answer],
+        environment: Mapping[str, str],
+        options: dict[str, Any],
+    ) -> None:
+        played = [self.with_usage(one) if isinstance(one, Answer) else one for one in steps]
+        below = [self.with_usage(one) for one in agents]
+        traces = AttemptTrace(str(self.folder), self.summaries.append)
+        async with MessagesApi(played, agents=below) as api:
+            with traces.trace_step("review", self.send, self.now) as observer:
+                self._tracer = observer
+                hooks = {**observer.hooks()}
+                for event, more in options.pop("hooks", {}).items():
+                    hooks[event] = [*hooks[event], *more]
+                asked = ClaudeAgentOptions(
+                    cwd=self.folder,
+                    model="claude-sonnet-4-5",
+                    setting_sources=[],
+                    permission_mode="dontAsk",
+                    hooks=hooks,
+                    env=self._environment(api.url, environment),
+                    **options,
+                )
+                async for message in query(prompt="Do it.", options=asked):
+                    observer.on_message(message)
+
+    def _environment(self, url: str, more: Mapping[str, str]) -> dict[str, str]:
+        # Empty is unset: the CLI inherits the whole environment of the tests.
+        unset = ("ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "http_proxy", "HTTP_PROXY")
+        return {
+            **dict.fromkeys(unset, ""),
+            "ANTHROPIC_BASE_URL": url,
+            "ANTHROPIC_API_KEY": "nobody's",
+            "HOME": str(self.folder),
+            "CLAUDE_CONFIG_DIR": str(self.folder / "config"),
+            "CLAUDE_CODE_TMPDIR": str(self.folder),
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+            "CLAUDE_CODE_MAX_RETRIES": "2",
+            **more,
+        }
+
+
+def test_a_whole_step_is_traced_and_told(tmp_path: Path) -> None:
+    watched = TracedAgent(tmp_path)
+    cached = Usage(
+        input_tokens=100, output_tokens=20, cache_read_tokens=800, cache_write_tokens=100
+    )
+    look, write = ({"subject": subject, "description": "d"} for subject in ("Look", "Write"))
+
+    step = watched.run(
+        [
+            tool_uses(("TaskCreate", look), ("TaskCreate", write), preamble="First I look.\nThen"),
+            tool_uses(
+                ("TaskUpdate", {"taskId": "1", "status": "in_progress"}),
+                ("Bash", {"command": f"echo {KEY}"}),
+                usage=cached,
+            ),
+            tool_uses(
+                ("Bash", {"command": "exit 3"}), ("WebFetch", {"url": "http://x", "prompt": "p"})
+            ),
+            tool_use(
+                "Agent",
+                {"description": "Count", "prompt": "c", "subagent_type": "general-purpose"},
+            ),
+            error(529),
+            tool_use("TaskUpdate", {"taskId": "1", "status": "completed"}),
+            structured({"answer": 42}),
+        ],
+        agents=[tool_use("Bash", {"command": "echo below"}), text("counted")],
+        tools=TOOLS,
+        allowed_tools=["Bash", "Agent"],
+        output_format={"type": "json_schema", "schema": SCHEMA},
+    )
+
+    tools = {(one["name"], one["summary"]): one for one in step["tools"]}
+    outcomes = {summary or name: one["outcome"] for (name, summary), one in tools.items()}
+    assert step["end"] == {
+        "how": "completed",
+        "reason": "completed",
+        "error": None,
+        "apiStatus": None,
+    }
+    assert outcomes == {
+        "Look": "ok",
+        "Write": "ok",
+        "1 in_progress": "ok",
+        "echo [masked]": "ok",
+        "exit 3": "failed",
+        "http://x": "denied",
+        "Count": "ok",
+        "echo below": "ok",
+        "1 completed": "ok",
+        "42": "ok",
+    }
+    assert tools["Bash", "echo below"]["parent"] == tools["Agent", "Count"]["id"]
+    assert all(one["durationMs"] is not None for one in step["tools"] if one["outcome"] != "denied")
+    assert [one["kind"] for one in step["subagents"]] == ["general-purpose"]
+    assert [(one["status"], one["error"]) for one in step["retries"]] == [(529, "overloaded")]
+    assert [(one["subject"], one["state"]) for one in step["todos"]] == [
+        ("Look", "completed"),
+        ("Write", "pending"),
+    ]
+    # Six answers to the agent and two to the one below; the last of those is never shown.
+    assert (step["counts"]["turns"], step["costUsd"]) == (7, 0.08)
+    assert step["tokens"]["output"] == 7 * 10 + 20
+    assert step["turns"][1]["tokens"]["cacheEfficiency"] == 80.0
+    assert all(turn["costUsd"] == 0.01 for turn in step["turns"])
+    assert KEY not in (tmp_path / TRACE_FILE).read_text()
+
+    told = "\n".join(watched.lines)
+    for line in (
+        "review: First I look.\n  Then",
+        "review: todo begun: Look",
+        "review: Bash: echo [masked]",
+        "review: subagent general-purpose begins: Count",
+        "review/general-purpose: Bash: echo below",
+    ):
+        assert f"{line}\n" in f"{told}\n"
+    assert "review: WebFetch was denied: Permission to use WebFetch has been denied" in told
+    assert "review: Bash failed after" in told
+    assert "review: hands in its result: {" in told
+    assert {"sdk_query", "tool", "waiting"} == set(watched.activities)
+    (summary,) = watched.summaries
+    assert summary.startswith("review: completed after ")
+    assert "7 turns, 10 tools (1 failed, 1 denied)" in summary
+
+
+def test_another_hook_may_still_refuse_and_the_older_list_is_understood(tmp_path: Path) -> None:
+    async def refuse(_told: Any, _tool: Any, _context: Any) -> dict[str, Any]:
+        decision = {"permissionDecision": "deny", "permissionDecisionReason": "not that"}
+        return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **decision}}
+
+    todos = [
+        {"content": "a", "status": "completed", "activeForm": "A"},
+        {"content": "b", "status": "in_progress", "activeForm": "B"},
+    ]
+    watched = TracedAgent(tmp_path)
+
+    step = watched.run(
+        [
+            tool_use("TodoWrite", {"todos": todos}),
+            tool_use("Bash", {"command": "touch seen"}),
+            text("done", thinking="between us"),
+        ],
+        environment={"CLAUDE_CODE_ENABLE_TASKS": "0"},
+        tools=["Bash", "TodoWrite"],
+        allowed_tools=["Bash"],
+        hooks={"PreToolUse": [HookMatcher(matcher="Bash", hooks=[refuse])]},
+    )
+
+    assert not (tmp_path / "seen").exists()
+    assert [(one["name"], one["outcome"]) for one in step["tools"]] == [
+        ("TodoWrite", "ok"),
+        ("Bash", "denied"),
+    ]
+    assert "not that" in step["tools"][1]["output"]
+    assert [(one["subject"], one["state"]) for one in step["todos"]] == [
+        ("a", "completed"),
+        ("b", "in_progress"),
+    ]
+    assert "review: todo 1/2 done, now: b" in watched.lines
+    assert "between us" not in (tmp_path / TRACE_FILE).read_text()

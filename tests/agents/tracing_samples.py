@@ -1,0 +1,47 @@
+"""What a test of an observer needs: an ear, a clock, and messages as the SDK makes them."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from claude_agent_sdk import AssistantMessage, ResultMessage, SystemMessage
+
+NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
+USAGE = {"input_tokens": 10, "output_tokens": 1, "cache_read_input_tokens": 90}
+
+
+class RecordingReports:
+    """A clock that goes on by a second a look, and an ear."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+        self._now = NOON
+
+    def now(self) -> datetime:
+        self._now += timedelta(seconds=1)
+        return self._now
+
+    def send(self, kind: str, /, **content: Any) -> None:
+        self.sent.append((kind, content))
+
+    @property
+    def lines(self) -> list[str]:
+        return [content["text"] for kind, content in self.sent if kind == "log"]
+
+    @property
+    def activities(self) -> list[str]:
+        return [content["activity"] for kind, content in self.sent if kind == "activity"]
+
+
+def assistant_message(*blocks: Any, **more: Any) -> AssistantMessage:
+    known = {"model": "opus", "message_id": "m1", "usage": USAGE}
+    return AssistantMessage(content=list(blocks), **{**known, **more})
+
+
+def result_message(**more: Any) -> ResultMessage:
+    known: dict[str, Any] = {"subtype": "success", "is_error": False, "num_turns": 1}
+    times = {"duration_ms": 1, "duration_api_ms": 1, "session_id": "s1"}
+    return ResultMessage(**{**known, **times, **more})
+
+
+def system_message(subtype: str, **data: Any) -> SystemMessage:
+    return SystemMessage(subtype=subtype, data=data)

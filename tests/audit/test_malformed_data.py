@@ -1,0 +1,109 @@
+"""Whatever a store holds, the auditor answers: odd data is a finding, never an error."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from longshore.audit.audit import audit
+from longshore.audit.store_snapshot import EventRecord, LeaseRecord, StoreSnapshot, TaskRecord
+from longshore.audit.vocabulary import job_id_of
+from tests.audit.conftest import SnapshotPair
+from tests.audit.damage import only_job
+from tests.audit.forger import Forger
+from tests.unit.services.harness import TENANT
+
+MALFORMED_VALUES: tuple[Any, ...] = (
+    *(None, True, -1, 0, 10**30, -(10**30), 1.5, "", "x", b"x", "\ud800"),
+    *((), (1,), ("x",), (None,), ((1, 2),), ((-1,),), [], {}, {"x": 1}, {"round": None}),
+    LeaseRecord("w", 1, 1, 1, 1),
+    LeaseRecord(None, "x", (), -1, {}),  # type: ignore[arg-type]
+)
+RECORDS = ("jobs", "tasks", "events", "output", "messages")
+
+
+@pytest.mark.parametrize("request_id", ["pipeline", "reviewed", "running"])
+def test_no_value_in_any_place_makes_it_fail(
+    memory_snapshots: SnapshotPair, request_id: str
+) -> None:
+    evidence = only_job(memory_snapshots.unsettled, job_id_of(TENANT, request_id))
+    for name in RECORDS:
+        records = getattr(evidence, name)
+        for place, record in _first_of_each_type(records):
+            for changed in _changed(record):
+                odd = replace(
+                    evidence, **{name: (*records[:place], changed, *records[place + 1 :])}
+                )
+                found = audit(odd)
+                assert found == sorted(found)
+
+
+def _first_of_each_type(records: tuple[Any, ...]) -> list[tuple[int, Any]]:
+    """The first of each type or state, and its place."""
+    kinds = [getattr(one, "type", None) or getattr(one, "state", None) for one in records]
+    return [(place, records[place]) for place in sorted(map(kinds.index, set(kinds)))]
+
+
+def _changed(record: Any) -> Iterator[Any]:
+    for odd in MALFORMED_VALUES:
+        yield odd
+        for field in record._fields:
+            yield record._replace(**{field: odd})
+        for name in getattr(record, "properties", ()):
+            yield record._replace(properties={**record.properties, name: odd})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("state", "asleep", "no state is called 'asleep'"),
+        ("round", None, "its round is None"),
+        ("number", -1, "its number is -1"),
+        ("number", 1 << 60, "its number is"),
+        ("due_us", "soon", "its due is 'soon'"),
+        ("parents", (1,), "the list of its parents has 1"),
+        ("lease", LeaseRecord("w", 1, 1, "late", 0), "its lease: its until is 'late'"),
+    ],
+)
+def test_a_value_that_is_not_of_its_kind_is_named(
+    memory_snapshots: SnapshotPair, field: str, value: Any, words: str
+) -> None:
+    forger = Forger(memory_snapshots.settled)
+    subject = forger.task("pipeline/a").id
+    forger.change_task("pipeline/a", **{field: value})
+
+    texts = [one.text for one in audit(forger.snapshot) if one.subject == subject]
+
+    assert any(f"cannot be understood: {words}" in text for text in texts), texts
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"type": "Task Blessed"}, "none is called 'Task Blessed'"),
+        ({"type": "Job Created"}, "Job Created of 'TASK#"),
+        ({"type": "Task Health Check"}, "Task Health Check of 'TASK#"),
+        ({"properties": {}}, "its task id of Task Pending is None"),
+    ],
+)
+def test_an_event_that_nobody_knows_is_named(
+    memory_snapshots: SnapshotPair, fields: dict[str, Any], words: str
+) -> None:
+    forger = Forger(memory_snapshots.settled)
+    subject = forger.task("pipeline/a").id
+    forger.change_event("pipeline/a", 1, **fields)
+
+    texts = [one.text for one in audit(forger.snapshot) if one.subject == subject]
+
+    assert any(words in text for text in texts), texts
+
+
+def test_what_is_no_record_at_all_is_a_finding() -> None:
+    found = audit(StoreSnapshot(taken_at_us=0, tasks=(None, "x"), events=(EventRecord, TaskRecord)))  # type: ignore[arg-type]
+
+    assert [one.invariant for one in found] == [5, 5, 5, 5]
+
+
+def test_nothing_stored_is_nothing_found() -> None:
+    assert audit(StoreSnapshot(taken_at_us=0, settled=True)) == []

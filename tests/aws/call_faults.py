@@ -1,0 +1,121 @@
+"""Calls to AWS that go wrong when a test wants it."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from longshore.adapters.aws.client import AwsClient, AwsResponse, CallRefused
+from longshore.adapters.aws.names import Names
+from longshore.errors import BackendUnavailable, OutcomeUnknown
+from longshore.ports.backend import Backend
+from longshore.testing.clock import FakeClock
+from longshore.testing.contracts.suite import PortContract
+from tests.aws.backends import AwsContract, on_aws
+
+Call = Callable[..., Awaitable[AwsResponse]]
+CallFault = Callable[[Call], Awaitable[AwsResponse]]
+
+
+class FaultyAws(AwsClient):
+    """AWS as it is, but for the next calls of some operations, each of which meets a mishap."""
+
+    def __init__(self, aws: AwsClient) -> None:
+        self._aws = aws
+        self._faults: dict[str, list[CallFault]] = {}
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+
+    def inject(self, operation: str, *faults: CallFault) -> None:
+        self._faults.setdefault(operation, []).extend(faults)
+
+    def count(self, operation: str) -> int:
+        return [name for name, _ in self.calls].count(operation)
+
+    async def client(self, service: str) -> Any:
+        return await self._aws.client(service)
+
+    async def call(self, service: str, operation: str, **parameters: Any) -> AwsResponse:
+        self.calls.append((operation, parameters))
+
+        async def call(**others: Any) -> AwsResponse:
+            return await self._aws.call(service, operation, **parameters | others)
+
+        waiting = self._faults.get(operation)
+        return await (waiting.pop(0)(call) if waiting else call())
+
+
+async def response_lost(call: Call) -> AwsResponse:
+    """It happens, or is refused, and nobody hears of it."""
+    with suppress(CallRefused):
+        await call()
+    raise OutcomeUnknown("the answer was lost")
+
+
+async def request_lost(call: Call) -> AwsResponse:
+    """It does not happen, and nobody hears of that."""
+    raise OutcomeUnknown("the call was lost")
+
+
+async def throttled(call: Call) -> AwsResponse:
+    raise BackendUnavailable("throttled")
+
+
+def response_lost_then(action: Callable[[], Awaitable[Any]]) -> CallFault:
+    """Its answer is lost, and somebody does something before it is made again."""
+
+    async def mishap(call: Call) -> AwsResponse:
+        await call()
+        await action()
+        raise OutcomeUnknown("the answer was lost")
+
+    return mishap
+
+
+def after_action(action: Callable[[], Awaitable[Any]]) -> CallFault:
+    """Somebody is faster."""
+
+    async def mishap(call: Call) -> AwsResponse:
+        await action()
+        return await call()
+
+    return mishap
+
+
+def with_parameters(**parameters: Any) -> CallFault:
+    """As if it had been asked so: a small page instead of a megabyte."""
+
+    async def mishap(call: Call) -> AwsResponse:
+        return await call(**parameters)
+
+    return mishap
+
+
+def transaction_cancelled(*reasons: str) -> CallFault:
+    """What DynamoDB says when it does not carry out a transaction; the stand-in never has a reason
+    besides a condition, because it takes one request after the other."""
+
+    async def mishap(call: Call) -> AwsResponse:
+        answer = {"CancellationReasons": [{"Code": reason} for reason in reasons]}
+        raise CallRefused("TransactionCanceledException", answer)
+
+    return mishap
+
+
+class FaultyPortContract(AwsContract, PortContract):
+    """A suite on backends of which one port meets trouble."""
+
+    def port(self, aws: AwsClient, names: Names) -> dict[str, Any]:
+        """The port's name, and the port itself."""
+        raise NotImplementedError
+
+    @asynccontextmanager
+    async def make_backend(self, tmp_path: Path, clock: FakeClock) -> AsyncIterator[Backend]:
+        def take(aws: AwsClient, names: Names, _: FakeClock) -> Callable[[], Awaitable[None]]:
+            taken.append((FaultyAws(aws), names))
+            return aws.close
+
+        taken: list[tuple[FaultyAws, Names]] = []
+        async with on_aws(tmp_path, clock, close=take) as backend:
+            self.faulty_aws, names = taken[0]
+            yield replace(backend, **self.port(self.faulty_aws, names))

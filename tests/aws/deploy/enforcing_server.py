@@ -1,0 +1,87 @@
+"""Starts the AWS stand-in so that it denies what no policy allows, and notes who called what.
+
+Run by the stand-in's own Python: ``python watched.py FILE``. Each line of the file is one call by a
+role or a user (the account itself may do everything, and is not noted): who, action, resource, and
+whether it was denied.
+
+Where the stand-in differs from AWS in a way that matters here, it is mended, with what AWS does.
+"""
+
+import json
+import sys
+from typing import Any
+
+from ministack import app
+from ministack.core import iam_actions, iam_evaluator
+from ministack.services import s3
+from ministack.services.cloudformation import provisioners
+
+_enforce = iam_evaluator.enforce
+_resource_of = iam_actions.extract_resource_arn
+_action_of = iam_actions.extract_iam_action
+_s3_actions = iam_actions.s3_additional_checks
+_pin_origin = iam_evaluator.pin_request_origin
+
+
+def main(path: str) -> None:
+    with open(path, "a", buffering=1) as notes:
+
+        def noted(
+            access_key_id: str,
+            iam_action: str,
+            service: str,
+            region: str,
+            resource_arn: str = "*",
+            service_context: dict[str, Any] | None = None,
+        ) -> Any:
+            denied = _enforce(
+                access_key_id, iam_action, service, region, resource_arn, service_context
+            )
+            who = iam_evaluator.caller_arn()
+            if who and not who.endswith(":root"):
+                call = {"who": who, "action": iam_action, "resource": resource_arn}
+                notes.write(json.dumps({**call, "denied": denied is not None}) + "\n")
+            return denied
+
+        iam_evaluator.enforce = noted
+        iam_actions.extract_resource_arn = _resource
+        iam_actions.extract_iam_action = _action
+        iam_actions.s3_additional_checks = _extra_actions
+        iam_evaluator.pin_request_origin = _secure
+        app.pin_request_origin = _secure
+        # AWS takes a bucket that a change set imports; here its name would be a conflict.
+        provisioners.s3_bucket_name_conflict = lambda name: None
+        app.AUTH = True
+        app.main()
+
+
+def _secure(source_ip: str, secure_transport: bool) -> None:
+    # It speaks plain HTTP, and the bucket's policy takes nothing but TLS.
+    _pin_origin(source_ip, True)
+
+
+def _action(*given: Any) -> str | None:
+    # To SQS, a batch is the action of each of its entries.
+    action = _action_of(*given)
+    return action.removesuffix("Batch") if action and action.startswith("sqs:") else action
+
+
+def _extra_actions(method: str, path: str, *rest: Any) -> list[tuple[str, str]]:
+    # That a blob is not there is told to those alone who may list the bucket.
+    found: list[tuple[str, str]] = _s3_actions(method, path, *rest)
+    bucket, _, key = path.strip("/").partition("/")
+    if key and method in ("GET", "HEAD") and key not in s3._buckets.get(bucket, {})["objects"]:
+        found.append(("s3:ListBucket", f"arn:aws:s3:::{bucket}"))
+    return found
+
+
+def _resource(service: str, method: str, path: str, headers: Any, body: bytes, *rest: Any) -> str:
+    # AWS asks for the right to the path itself, here it would be everything.
+    if service == "ssm" and headers.get("x-amz-target", "").endswith("GetParametersByPath"):
+        region, account = rest[-2:]
+        return f"arn:aws:ssm:{region}:{account}:parameter{json.loads(body)['Path']}"
+    return str(_resource_of(service, method, path, headers, body, *rest))
+
+
+if __name__ == "__main__":
+    main(sys.argv.pop(1))

@@ -1,0 +1,200 @@
+"""What roles may do, as AWS takes it: actions, and patterns of names; and what a call asks for.
+
+Of the same table of which the templates are made, with the names of one stage put in.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from longshore.adapters.aws.deploy.stacks.privileges import (
+    EVENT_SOURCE_REASON,
+    GRANTS,
+    RESOURCES,
+    statements_of,
+)
+from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
+from longshore.adapters.aws.deploy.stacks.template import Json, policy
+from longshore.adapters.aws.names import Names
+from tests.aws.stand_in import ACCOUNT, REGION
+
+ActionOnResource = tuple[str, str]  # an action, and what it is done with
+
+# The same code asks for the same of each of their queues: of a family, one is as good as another.
+_INTERCHANGEABLE = ("queues", "dead letters")
+
+
+@dataclass(frozen=True, order=True)
+class Permission:
+    """One thing that a role may do: each table, index and folder of blobs counts for itself."""
+
+    resource: str
+    action: str
+    index: int | None  # of the names of the place; None: any of a family
+
+
+def granted_permissions(role: str) -> set[Permission]:
+    """All that a role may do, but for what Lambda does for it: the stand-in's asks nobody."""
+    return {
+        Permission(grant.resource, action, which)
+        for grant in GRANTS[role]
+        if grant.reason != EVENT_SOURCE_REASON
+        for action in grant.actions
+        for which in _indexes(grant.resource)
+    }
+
+
+def _indexes(resource: str) -> Iterable[int | None]:
+    if resource in _INTERCHANGEABLE:
+        return [None]
+    return range(len(RESOURCES[resource].arns(StageConfig(stage="any"))))
+
+
+@dataclass(frozen=True)
+class RolePolicies:
+    """Of the roles of one stage."""
+
+    names: Names
+    config: StageConfig
+
+    @classmethod
+    def for_stage(cls, names: Names) -> "RolePolicies":
+        """In a stage of which nothing else is said."""
+        return cls(names, StageConfig(stage=names.stage))
+
+    def event_sources(self, role: str) -> set[tuple[str, str]]:
+        """What a function is handed by Lambda: of which queue or table, and by which action."""
+        return {
+            (re.split(r"[:/]", self._resolve(one).removesuffix("/stream/*"))[-1], action)
+            for grant in GRANTS[role]
+            if grant.reason == EVENT_SOURCE_REASON
+            for one in RESOURCES[grant.resource].arns(self.config)
+            for action in grant.actions
+        }
+
+    def policy_document(self, role: str) -> Json:
+        """What a role's template says, with everything put in that CloudFormation puts in."""
+        filled: Json = self._resolve(policy(*statements_of(self.config, role)))
+        return filled
+
+    def allows(self, role: str, request: ActionOnResource) -> bool:
+        action, resource = request
+        return any(
+            action == use.action
+            and any(self._matches(resource, one) for one in self._resource_patterns(use))
+            for use in granted_permissions(role)
+        )
+
+    def used_permissions(self, role: str, call_log: Iterable[Mapping[str, Any]]) -> set[Permission]:
+        """What of its rights a role has used, by what the stand-in noted: see ``watched``.
+
+        By a function's role, or by the user who has its rights.
+        """
+        stage = self.names.stage
+        ends = (f"/longshore-{stage}-{role}", f":user/{stage}-{role}")
+        made = {(one["action"], one["resource"]) for one in call_log if one["who"].endswith(ends)}
+        return {
+            use
+            for use in granted_permissions(role)
+            if any(
+                action == use.action
+                and any(self._matches(resource, one) for one in self._resource_patterns(use))
+                for action, resource in made
+            )
+        }
+
+    def _resource_patterns(self, permission: Permission) -> list[str]:
+        patterns = [self._resolve(one) for one in RESOURCES[permission.resource].arns(self.config)]
+        return patterns if permission.index is None else [patterns[permission.index]]
+
+    @staticmethod
+    def _matches(resource: str, pattern: str) -> bool:
+        return fnmatchcase(resource, pattern)
+
+    def _resolve(self, value: Any) -> Any:
+        match value:
+            case {"Fn::ImportValue": str(name)}:
+                return self._exports[name.removeprefix(f"longshore-{self.names.stage}-")]
+            case {"Fn::Sub": str(text)}:
+                return _substitute(text, {})
+            case {"Fn::Sub": [str(text), dict(values)]}:
+                return _substitute(text, {key: self._resolve(one) for key, one in values.items()})
+            case dict():
+                return {key: self._resolve(one) for key, one in value.items()}
+            case list():
+                return [self._resolve(one) for one in value]
+        return value
+
+    @property
+    def _exports(self) -> Mapping[str, str]:
+        names = self.names
+        tables = ("ledger", "events", "output", "config")
+        return {
+            **{f"{one}-table": _table(getattr(names, one)) for one in tables},
+            "ledger-stream": f"{_table(names.ledger)}/stream/*",
+            "bucket": names.bucket,
+            "bus": _arn("events", f"event-bus/{names.bus}"),
+        }
+
+
+def permissions_needed(
+    service: str, operation: str, parameters: Mapping[str, Any]
+) -> list[ActionOnResource]:
+    """What a call of the client library asks a policy for."""
+    match service, parameters:
+        case "dynamodb", {"TransactItems": parts}:
+            kinds = [(kind, part) for one in parts for kind, part in one.items()]
+            return [(f"dynamodb:{kind}Item", _table(part["TableName"])) for kind, part in kinds]
+        case "dynamodb", {"RequestItems": tables}:
+            return [(_action(service, operation), _table(name)) for name in tables]
+        case "dynamodb", {"TableName": name, "IndexName": index}:
+            return [(_action(service, operation), f"{_table(name)}/index/{index}")]
+        case "dynamodb", {"TableName": name}:
+            return [(_action(service, operation), _table(name))]
+        case "s3", {"Bucket": bucket, "Key": key}:
+            return [(_BLOB_ACTIONS[operation], f"arn:aws:s3:::{bucket}/{key}")]
+        case "s3", {"Bucket": bucket}:
+            return [("s3:ListBucket", f"arn:aws:s3:::{bucket}")]
+        case "sqs", {"QueueUrl": url}:
+            # To SQS, a batch is the action of each of its entries.
+            action = _action(service, operation.removesuffix("_batch"))
+            return [(action, _arn("sqs", url.rpartition("/")[2]))]
+        case "sqs", {"QueueName": name}:
+            return [("sqs:GetQueueUrl", _arn("sqs", name))]
+        case "events", {"Entries": entries}:
+            buses = {one["EventBusName"] for one in entries}
+            return [("events:PutEvents", _arn("events", f"event-bus/{bus}")) for bus in buses]
+        case "ssm", {"Path": path}:
+            return [(_action(service, operation), _arn("ssm", f"parameter{path}"))]
+    return [(_action(service, operation), "*")]
+
+
+_BLOB_ACTIONS = {
+    "get_object": "s3:GetObject",
+    "head_object": "s3:GetObject",
+    "delete_object": "s3:DeleteObject",
+    "abort_multipart_upload": "s3:AbortMultipartUpload",
+    "put_object": "s3:PutObject",
+    "create_multipart_upload": "s3:PutObject",
+    "upload_part": "s3:PutObject",
+    "complete_multipart_upload": "s3:PutObject",
+}
+
+
+def _action(service: str, operation: str) -> str:
+    return f"{service}:{''.join(word.capitalize() for word in operation.split('_'))}"
+
+
+def _table(name: str) -> str:
+    return _arn("dynamodb", f"table/{name}")
+
+
+def _arn(service: str, rest: str) -> str:
+    return f"arn:aws:{service}:{REGION}:{ACCOUNT}:{rest}"
+
+
+def _substitute(text: str, values: Mapping[str, str]) -> str:
+    known = {"AWS::Partition": "aws", "AWS::Region": REGION, "AWS::AccountId": ACCOUNT, **values}
+    return re.sub(r"\$\{([\w:]+)\}", lambda found: known[found[1]], text)

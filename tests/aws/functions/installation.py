@@ -1,0 +1,287 @@
+"""An installation on the stand-in for functions: their environment, and what one looks at."""
+
+import asyncio
+import importlib
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from longshore.adapters.aws import client
+from longshore.adapters.aws.client import AwsClient, AwsClientOptions, AwsResponse
+from longshore.adapters.aws.deploy.stacks.functions import FUNCTIONS
+from longshore.adapters.aws.names import Names
+from longshore.core.events.event import Event
+from longshore.core.tasks.commands import Claim
+from longshore.core.tasks.rows import JobRow, TaskRow
+from longshore.core.tasks.states import Priority
+from longshore.interfaces.lambdas.container import Container
+from longshore.services.submit import AcceptedJob
+from longshore.testing.fake_runner import FakeRunner
+from longshore.wiring import lambdas
+from longshore.wiring.services import Services
+from tests.aws.backends import installation_names
+from tests.aws.call_faults import FaultyAws
+from tests.aws.deploy.permissions import ActionOnResource as Right
+from tests.aws.deploy.permissions import RolePolicies, permissions_needed
+from tests.aws.functions.mappings import Invocation, Mappings
+from tests.aws.stand_in import REGION, stand_in
+
+TENANT = "default"
+QUEUE = "default"
+UNDELIVERED_RECEIVE_LIMIT = 6  # more receives than any test makes without meaning to
+ResultT = TypeVar("ResultT")
+CallRecorder = Callable[[str, str, dict[str, Any]], None]
+
+WORKER = "worker"
+ROLES = {each.module: each.name for each in FUNCTIONS.values()}
+"""Whose role a module's handler has."""
+
+
+class RecordingAws(FaultyAws):
+    """The way to AWS of one container, where a test can make trouble."""
+
+    def __init__(self, options: AwsClientOptions, record: CallRecorder) -> None:
+        super().__init__(AwsClient(options))
+        self._record = record
+
+    async def call(self, service: str, operation: str, **parameters: Any) -> AwsResponse:
+        self._record(service, operation, parameters)
+        return await super().call(service, operation, **parameters)
+
+    async def close(self) -> None:
+        await self._aws.close()
+
+
+class FunctionInstallation:
+    """An installation."""
+
+    def __init__(self, names: Names, mappings: Mappings, folder: Path) -> None:
+        self.names = names
+        self.mappings = mappings
+        self.folder = folder
+        self.clients: list[RecordingAws] = []  # the ways to AWS that were opened, the last one last
+        self.client_by_role: dict[str | None, RecordingAws] = {}  # by role, the last that it opened
+        self._container = Container(lambdas.open_lambda_services)
+        self._used_modules: set[str] = set()
+        self._role: str | None = None
+        self.actions_by_role: dict[str, set[Right]] = {}  # by role, what was asked of AWS
+
+    def open_client(
+        self, options: AwsClientOptions, credentials: Mapping[str, tuple[str, str]]
+    ) -> RecordingAws:
+        """The way to AWS of whoever acts now; with a role's own credentials if it has some."""
+        role = self._role
+
+        def note(service: str, operation: str, parameters: dict[str, Any]) -> None:
+            if role is not None:
+                wanted = permissions_needed(service, operation, parameters)
+                self.actions_by_role.setdefault(role, set()).update(wanted)
+
+        if role in credentials:
+            options = replace(options, credentials=credentials[role])
+        self.clients.append(RecordingAws(options, note))
+        self.client_by_role[role] = self.clients[-1]
+        return self.clients[-1]
+
+    @contextmanager
+    def as_role(self, role: str | None) -> Iterator[None]:
+        """Whatever is opened meanwhile is opened by this role; by None, it is a person's."""
+        before, self._role = self._role, role
+        try:
+            yield
+        finally:
+            self._role = before
+
+    def denied_actions(self) -> list[tuple[str, Right]]:
+        """What was asked and no policy would have allowed."""
+        rights = RolePolicies.for_stage(self.names)
+        calls = [(role, one) for role, asked in self.actions_by_role.items() for one in asked]
+        return [(role, one) for role, one in calls if not rights.allows(role, one)]
+
+    @property
+    def newest_client(self) -> RecordingAws:
+        """Of the container that was opened last."""
+        return self.clients[-1]
+
+    def handler(self, module: str) -> Callable[[Any, Any], Any]:
+        self._used_modules.add(module)
+
+        def handler(event: Any, context: Any) -> Any:
+            with self.as_role(ROLES[module]):
+                return container_module(module).handler(event, context)
+
+        return handler
+
+    def invoke(self, module: str, event: Any, *, seconds: float = 60) -> Any:
+        return self.handler(module)(event, Invocation(seconds))
+
+    def run(self, work: Callable[[Services], Awaitable[ResultT]]) -> ResultT:
+        """Something that a person or a worker does beside the functions."""
+
+        async def with_services(wired: lambdas.LambdaServices) -> ResultT:
+            return await work(wired)
+
+        return self._container.run(with_services, Invocation())
+
+    def submit(self, *tasks: dict[str, Any], request_id: str = "request-1") -> AcceptedJob:
+        document = {"tasks": list(tasks)}
+        return self.run(lambda all_: all_.producer.submit(TENANT, request_id, document))
+
+    def reset(self) -> None:
+        """What other tests have left on the stream and on queues is not looked at any more."""
+        self.mappings.skip_stream()
+        consumers = [self.names.consumer(one) for one in ("history", "dispatcher", "undelivered")]
+        # Doorbells too: a worker would do what other tests have left, and tell of it.
+        for queue in (*consumers, self.names.queue(QUEUE, Priority.NORMAL)):
+            self.mappings.call("sqs", "purge_queue", QueueUrl=self.mappings.url(queue))
+        kept = self.mappings.call(
+            "s3", "list_objects_v2", Bucket=self.names.bucket, Prefix="undelivered/"
+        )
+        for one in kept.get("Contents", []):
+            self.mappings.call("s3", "delete_object", Bucket=self.names.bucket, Key=one["Key"])
+
+    def blobs(self, prefix: str) -> dict[str, bytes]:
+        async def found(services: Services) -> dict[str, bytes]:
+            store = services.backend.blobs
+            return {key: await store.get(key) for key in await store.list_keys(prefix)}
+
+        return self.run(found)
+
+    def history(self, entity: str) -> list[Event]:
+        return self.run(lambda all_: all_.backend.events.history(TENANT, entity))
+
+    def job(self, job_id: str) -> JobRow:
+        row = self.run(lambda all_: all_.backend.ledger.get_job(job_id))
+        assert row is not None
+        return row
+
+    def run_worker(self, *task_ids: str) -> None:
+        """A worker takes and ends these tasks."""
+
+        async def work() -> None:
+            # A process of its own, which gives back at its end what its polls have taken.
+            async with AsyncExitStack() as stack:
+                with self.as_role(WORKER):
+                    services = await stack.enter_async_context(lambdas.open_lambda_services())
+                with self.as_role(None):
+                    person = await stack.enter_async_context(lambdas.open_lambda_services())
+                runner = FakeRunner(services.backend.clock)
+                worker = services.worker_with_runner(
+                    runner, "worker-1", process_id=1, roll=lambda: 0.5
+                )
+                running = asyncio.ensure_future(worker.run())
+                while not await all_ended(person, task_ids):
+                    await asyncio.sleep(0.01)
+                worker.stop()
+                await running
+
+        asyncio.run(work())
+
+    def claim(self, task_id: str, worker_id: str = "far") -> TaskRow:
+        """A worker somewhere holds a task, for a long time."""
+        claim = Claim(
+            worker_id=worker_id, process_id=1, lease_duration=timedelta(hours=9), local=False
+        )
+        return self.run(lambda all_: all_.transitions.apply_to_task(task_id, claim))
+
+    def deliver_all(self) -> None:
+        """Let all that was committed reach the history and the dispatcher."""
+        feeds = {"history": "save_event", "dispatcher": "dispatcher"}
+        came = 1
+        while came:
+            came = self.mappings.feed_stream(self.handler("relay"))
+            for consumer, module in feeds.items():
+                queue = self.names.consumer(consumer)
+                came += self.mappings.feed_queue(queue, self.handler(module))
+
+    def close(self) -> None:
+        for module in self._used_modules:
+            container_module(module).container.close()
+        self._container.close()
+        self.mappings.close()
+
+
+def container_module(name: str) -> Any:
+    return importlib.import_module(f"longshore.interfaces.lambdas.{name}")
+
+
+@contextmanager
+def open_installation(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[FunctionInstallation]:
+    """An installation, and functions whose environment names it.
+
+    Whatever they ask of AWS, their policies must allow: else this fails at the end.
+    """
+    server = stand_in()
+
+    async def provided() -> Names:
+        aws = AwsClient(server.client_options)
+        try:
+            names = await installation_names(aws, tmp_path, (QUEUE,), ("history", "dispatcher"))
+            await create_undelivered_queue(aws, names)
+        finally:
+            await aws.close()
+        return names
+
+    with installation_on(server.client_options, asyncio.run(provided()), tmp_path, patch) as house:
+        yield house
+        assert house.denied_actions() == []
+
+
+@contextmanager
+def installation_on(
+    options: AwsClientOptions,
+    names: Names,
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+    credentials: Mapping[str, tuple[str, str]] | None = None,
+) -> Iterator[FunctionInstallation]:
+    """Functions of an installation that is there."""
+    key, secret = options.credentials or ("", "")
+    environment = {
+        "LONGSHORE_BACKEND": "aws",
+        "LONGSHORE_ENVIRONMENT": names.stage,
+        "LONGSHORE_AWS_BUCKET": names.bucket,
+        "LONGSHORE_AWS_ENDPOINT_URL": options.endpoint_url or "",
+        "LONGSHORE_DATA_DIR": str(folder / "data"),
+        "LONGSHORE_WORKER_POLL_WAIT": "1s",
+        "LONGSHORE_API_HOSTS": "*",
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_ACCESS_KEY_ID": key,
+        "AWS_SECRET_ACCESS_KEY": secret,
+    }
+    for name, value in environment.items():
+        patch.setenv(name, value)
+    house = FunctionInstallation(names, Mappings(options, names), folder / "data")
+    patch.setattr(client, "AwsClient", lambda place: house.open_client(place, credentials or {}))
+    try:
+        yield house
+    finally:
+        house.close()
+
+
+async def all_ended(services: Services, task_ids: Sequence[str]) -> bool:
+    """Whether these tasks have."""
+    rows = await services.backend.ledger.get_tasks(task_ids)
+    return all(row.state.terminal for row in rows)
+
+
+async def create_undelivered_queue(aws: AwsClient, names: Names) -> None:
+    """Where consumers' messages go that were received too often."""
+    made = await aws.call("sqs", "create_queue", QueueName=names.consumer("undelivered"))
+    arn = f"arn:aws:sqs:{REGION}:000000000000:{names.consumer('undelivered')}"
+    policy = {"deadLetterTargetArn": arn, "maxReceiveCount": UNDELIVERED_RECEIVE_LIMIT}
+    assert made["QueueUrl"]
+    for consumer in ("history", "dispatcher"):
+        found = await aws.call("sqs", "get_queue_url", QueueName=names.consumer(consumer))
+        await aws.call(
+            "sqs",
+            "set_queue_attributes",
+            QueueUrl=found["QueueUrl"],
+            Attributes={"RedrivePolicy": json.dumps(policy)},
+        )

@@ -1,0 +1,365 @@
+"""Stories of what is done with ports where no job in a story would come to it."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from longshore.adapters.aws import lambda_records
+from longshore.adapters.aws.budgets import DynamoBudgets
+from longshore.adapters.aws.output.output_log import DynamoOutputLog
+from longshore.adapters.aws.queue.sqs import SqsClient
+from longshore.adapters.aws.queue.task_queue import SqsTaskQueue
+from longshore.core.budgets import NO_BUDGET, SharedBudget, close, job_budget_name, reserve, settle
+from longshore.core.events.types import Usage
+from longshore.core.maximums import RECEIVE_LIMIT
+from longshore.errors import VersionConflict
+from longshore.ports.budgets import Budgets
+from longshore.ports.output import OutputChunk, Stream
+from longshore.ports.task_queue import Message, OutgoingMessage
+from longshore.services.relay import Relay
+from tests.aws.scenario_harness import (
+    CLIENT_ATTEMPTS,
+    SHORT_STEP,
+    AwsFaultHarness,
+    Scenario,
+    ScenarioUnfinished,
+)
+from tests.unit.services.harness import NO_WAIT, TENANT, task_id
+
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+_LATER = 14 * HOUR  # more than SQS delays, and more than it hides
+_LONGEST = 3 * 12 * HOUR  # if it is hidden once more for as long as can be
+
+
+async def messages_that_are_delayed_returned_and_exhausted(harness: AwsFaultHarness) -> None:
+    await _long_delay(harness)
+    await _abandoned_poll(harness)
+    await _exhausted_message(harness)
+
+
+async def _long_delay(harness: AwsFaultHarness) -> None:
+    """Not before its time, not lost, and gone when it is deleted."""
+    queue, clock = harness.services.backend.queue, harness.services.clock
+    await _send(harness, "later")
+    held = await _wait_for_only_message(harness, "later")
+    assert await harness.retry(lambda: queue.extend([held.receipt], hidden_for=2 * MINUTE)) == []
+    until = clock.now() + _LATER
+    await harness.retry(lambda: queue.delay(held.receipt, until=until))
+    for moment in (16 * MINUTE, 12 * HOUR + 20 * MINUTE, _LATER - MINUTE):
+        await harness.services.advance(until - _LATER + moment - clock.now())
+        assert await _receive_now(harness, "later") == []
+    await harness.services.advance(until - clock.now())
+    again = await _wait_for_message(harness, "later", within=_LONGEST)
+    async with SqsTaskQueue(harness.aws, harness.names, clock) as another_process:
+        await harness.retry(lambda: another_process.delete([again.receipt]))
+    await _delete_all(harness, "later")
+
+
+async def _abandoned_poll(harness: AwsFaultHarness) -> None:
+    """A poll is out whose receive has been called off: what it brings is there for others."""
+    queue = harness.services.backend.queue
+    waiting = asyncio.ensure_future(
+        queue.receive(["default"], limit=1, hidden_for=MINUTE, wait=timedelta(seconds=20))
+    )
+    await harness.services.advance(SHORT_STEP)
+    waiting.cancel()
+    await _send(harness, "given-back")
+    await harness.services.advance(SHORT_STEP)
+    await asyncio.wait([waiting])
+    if not waiting.cancelled():
+        waiting.exception()  # it met trouble before it could be called off
+    message = await _wait_for_message(harness, "given-back")
+    await harness.retry(lambda: queue.delete([message.receipt]))
+    await _delete_all(harness, "given-back")
+
+
+async def _exhausted_message(harness: AwsFaultHarness) -> None:
+    """Put off in between, so that SQS alone does not know how often it was received."""
+    queue, clock = harness.services.backend.queue, harness.services.clock
+    await _send(harness, "worn-out")
+    await _wait_for_only_message(harness, "worn-out")
+    await harness.services.advance(2 * MINUTE)
+    for _ in range(RECEIVE_LIMIT - 2):
+        await _receive_now(harness, "worn-out", hidden_for=NO_WAIT)
+    held = await _wait_for_message(harness, "worn-out")
+    await harness.retry(lambda: queue.delay(held.receipt, until=clock.now() + MINUTE))
+    letters: list[Message] = []
+    for _ in range(4 * RECEIVE_LIMIT):
+        await harness.services.advance(2 * MINUTE)
+        await _receive_now(harness, "worn-out", hidden_for=NO_WAIT)
+        letters = await _wait_for_dead_letter(harness, "worn-out")
+        if letters:
+            break
+    assert letters, "it was received too often and is not among the dead letters"
+    assert await _receive_now(harness, "worn-out") == []
+    for _ in range(4):
+        for letter in letters:
+            await harness.retry(lambda one=letter.id: queue.delete_dead_letter(one))
+        await harness.services.advance(MINUTE)
+        letters = await _wait_for_dead_letter(harness, "worn-out")
+    assert letters == []
+
+
+def _body(harness: AwsFaultHarness, name: str) -> str:
+    return f"{harness.name}-{name}"
+
+
+async def _send(harness: AwsFaultHarness, name: str) -> None:
+    outgoing = OutgoingMessage(queue="default", body=_body(harness, name))
+    for _ in range(CLIENT_ATTEMPTS):
+        if not await harness.retry(lambda: harness.services.backend.queue.send([outgoing])):
+            return
+    raise ScenarioUnfinished(name)
+
+
+async def _receive_now(
+    harness: AwsFaultHarness, name: str, hidden_for: timedelta = MINUTE
+) -> list[Message]:
+    """Those of this story that are there; others are left alone."""
+    found = await harness.retry(
+        lambda: harness.services.backend.queue.receive(
+            ["default"], limit=10, hidden_for=hidden_for, wait=NO_WAIT
+        )
+    )
+    return [one for one in found if one.body == _body(harness, name)]
+
+
+async def _wait_for_message(
+    harness: AwsFaultHarness, name: str, within: timedelta = 10 * MINUTE
+) -> Message:
+    return (await _wait_for_messages(harness, name, within))[0]
+
+
+async def _wait_for_messages(
+    harness: AwsFaultHarness, name: str, within: timedelta = 10 * MINUTE
+) -> list[Message]:
+    for _ in range(20):
+        if found := await _receive_now(harness, name):
+            return found
+        await harness.services.advance(within / 20)
+    raise ScenarioUnfinished(name)
+
+
+async def _wait_for_only_message(harness: AwsFaultHarness, name: str) -> Message:
+    """What was just sent: a lost answer may have doubled it, or hidden a copy for a while."""
+    queue = harness.services.backend.queue
+    held, *more = await _wait_for_messages(harness, name)
+    hidden = True
+    while hidden or more:
+        if more:
+            receipts = [one.receipt for one in more]
+            await harness.retry(lambda some=receipts: queue.delete(some))
+        else:
+            await harness.retry(lambda: queue.extend([held.receipt], hidden_for=5 * MINUTE))
+            await harness.services.advance(2 * MINUTE)
+            hidden = False
+        more = await _receive_now(harness, name)
+    return held
+
+
+async def _delete_all(harness: AwsFaultHarness, name: str) -> None:
+    """All of it: a lost answer may have doubled it, and each can be deleted."""
+    for _ in range(CLIENT_ATTEMPTS):
+        await harness.services.advance(2 * MINUTE)
+        found = await _receive_now(harness, name)
+        if not found:
+            return
+        receipts = [one.receipt for one in found]
+        await harness.retry(lambda some=receipts: harness.services.backend.queue.delete(some))
+    raise ScenarioUnfinished(name)
+
+
+async def _wait_for_dead_letter(harness: AwsFaultHarness, name: str) -> list[Message]:
+    letters = await harness.retry(
+        lambda: harness.services.backend.queue.dead_letters("default", limit=100)
+    )
+    return [one for one in letters if one.body == _body(harness, name)]
+
+
+async def output_that_is_out_of_order_and_large(harness: AwsFaultHarness) -> None:
+    """Whoever appends again changes nothing; readers find every entry, in order, as it was."""
+    log, now = harness.services.backend.output, harness.services.clock.now()
+    task, chance = task_id("output", harness.name), random.Random(harness.name)
+    entries = [
+        OutputChunk(attempt=1, sequence=number, at=now, stream=Stream.STDOUT, data=data)
+        for number, data in enumerate([b"%d" % n for n in range(1, 9)], start=1)
+    ]
+    entries[6] = _with_data(entries[6], chance.randbytes(800_000))
+    # Seven to eight first, then the middle of the gap, its left, and its right.
+    for first, last in ((7, 8), (3, 4), (1, 2), (5, 6)):
+        some = entries[first - 1 : last]
+        await harness.retry(lambda part=some: log.append(task, part))
+        late = [_with_data(one, b"another") for one in some]
+        await harness.retry(lambda part=late: log.append(task, part))
+    assert await harness.retry(lambda: log.read(task)) == entries
+    another = DynamoOutputLog(harness.aws, harness.names, harness.services.clock)
+    assert await harness.retry(lambda: another.read(task)) == entries
+
+
+def _with_data(entry: OutputChunk, data: bytes) -> OutputChunk:
+    return OutputChunk(
+        attempt=entry.attempt,
+        sequence=entry.sequence,
+        at=entry.at,
+        stream=entry.stream,
+        data=data,
+    )
+
+
+class _BrokenStream(Exception):
+    """What was to be stored cannot be read to its end."""
+
+
+async def a_blob_that_breaks_off(harness: AwsFaultHarness) -> None:
+    """On its way in nothing of it is seen; on its way out the reader goes on where it was."""
+    blobs, key = harness.services.backend.blobs, f"{harness.name}/broken"
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            yield b"x" * 6 * 1024 * 1024
+        raise _BrokenStream
+
+    async def put() -> str:
+        try:
+            await blobs.put(key, pieces())
+        except _BrokenStream:
+            return "broken"
+        return "stored"
+
+    assert await harness.retry(put) == "broken"
+    assert await harness.retry(lambda: blobs.size(key)) is None
+    whole = random.Random(harness.name).randbytes(5000)
+    await harness.retry(lambda: blobs.put(key, whole))
+    harness.aws.truncated_blobs.add(key)
+    assert await harness.retry(lambda: blobs.get(key)) == whole
+    assert not harness.aws.truncated_blobs
+
+
+async def a_record_that_nobody_can_read(harness: AwsFaultHarness) -> None:
+    """It is put where somebody looks after it, or it comes again; those behind it go on."""
+    queue = harness.names.consumer(lambda_records.UNDELIVERED)
+    made = await harness.reliable_aws.call("sqs", "create_queue", QueueName=queue)
+    relay = Relay(
+        bus=harness.services.backend.bus,
+        position_of=lambda_records.sequence_number_of,
+        events_in=lambda_records.events_in_stream_record,
+        dead_letter=lambda_records.UnreadableRecords(
+            SqsClient(harness.aws, harness.services.clock), harness.names
+        ),
+    )
+    record: dict[str, Any] = {
+        "eventName": "MODIFY",
+        "dynamodb": {
+            "SequenceNumber": "1",
+            "Keys": {"id": {"S": harness.name}},
+            "NewImage": {"id": {"S": harness.name}, "row": {"S": "nonsense"}},
+        },
+    }
+    for _ in range(CLIENT_ATTEMPTS):
+        if await harness.advance_until_done(lambda: relay.publish([record])) is None:
+            break
+    else:
+        raise ScenarioUnfinished(harness.name)
+    kept = await _bodies(harness, made["QueueUrl"])
+    assert any(harness.name in body for body in kept)
+
+
+async def _bodies(harness: AwsFaultHarness, url: str) -> Sequence[str]:
+    found: list[str] = []
+    while True:
+        answer = await harness.reliable_aws.call(
+            "sqs", "receive_message", QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=3600
+        )
+        if not (messages := answer.get("Messages", [])):
+            return found
+        found += [one["Body"] for one in messages]
+
+
+async def a_budget_that_two_spend_from(harness: AwsFaultHarness) -> None:
+    """Whoever is overtaken, and whichever answer is lost: what each has spent is counted once."""
+    here = _Spender(harness, harness.services.backend.budgets, "here")
+    there = _Spender(harness, DynamoBudgets(harness.aws, harness.names), "there")
+    for answers in (1, 2, 3):
+        await here.reserve(answers - 1, meanwhile=partial(there.reserve, answers - 1))
+        await there.settle(answers, meanwhile=partial(here.settle, answers))
+    for spender in (here, there):
+        account = await spender.budget()
+        assert account.spent == account.spent_and_reserved == Usage(turns=2 * 3, cost_usd=2 * 3.0)
+    await here.stopping(meanwhile=there.stopping)
+    left = await here.budget()
+    assert (left.closed_usage, left.reservations) == (account.spent, ())
+
+
+_Operation = Callable[[], Awaitable[None]]
+
+
+async def _nothing() -> None:
+    pass
+
+
+class _Spender:
+    """A process with an attempt that asks a model: each answer costs a dollar."""
+
+    def __init__(self, harness: AwsFaultHarness, budgets: Budgets, task: str) -> None:
+        self._harness = harness
+        self._budgets = budgets
+        self._attempt = partial(dict[str, Any], task_id=task, attempt=1)
+        self._name = job_budget_name(harness.name)
+        self._task = task
+
+    async def budget(self) -> SharedBudget:
+        found = await self._harness.retry(lambda: self._budgets.get(TENANT, self._name))
+        return found or SharedBudget(tenant=TENANT, name=self._name)
+
+    async def reserve(self, answers: int, meanwhile: _Operation = _nothing) -> None:
+        wanted = Usage(cost_usd=5.0)
+        terms = self._attempt(spent=_spent(answers), reserved=Usage(), requested=wanted)
+        reserving = partial(reserve, limit=NO_BUDGET, **terms)
+        await self._change(f"reserves {answers}", reserving, meanwhile)
+
+    async def settle(self, answers: int, meanwhile: _Operation = _nothing) -> None:
+        terms = self._attempt(spent=_spent(answers), reserved=Usage())
+        await self._change(f"settles {answers}", partial(settle, **terms), meanwhile)
+
+    async def stopping(self, meanwhile: _Operation = _nothing) -> None:
+        await self._change("ends", partial(close, **self._attempt()), meanwhile)
+
+    async def _change(
+        self,
+        operation: str,
+        decide: Callable[[SharedBudget], SharedBudget | str | None],
+        meanwhile: _Operation,
+    ) -> None:
+        for _ in range(CLIENT_ATTEMPTS):
+            stored = await self.budget()
+            decided = decide(stored)
+            if not isinstance(decided, SharedBudget):
+                return  # it was written, and that was not heard
+            await meanwhile()
+            meanwhile = _nothing
+            changed = replace(
+                decided, version=stored.version + 1, change_id=f"{self._task} {operation}"
+            )
+            try:
+                await self._harness.retry(lambda one=changed: self._budgets.commit(one))
+            except VersionConflict:
+                continue
+            return
+        raise ScenarioUnfinished(operation)
+
+
+def _spent(answers: int) -> Usage:
+    return Usage(turns=answers, cost_usd=float(answers))
+
+
+PORT_SCENARIOS: Sequence[Scenario] = (
+    messages_that_are_delayed_returned_and_exhausted,
+    output_that_is_out_of_order_and_large,
+    a_blob_that_breaks_off,
+    a_record_that_nobody_can_read,
+    a_budget_that_two_spend_from,
+)

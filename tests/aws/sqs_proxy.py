@@ -1,0 +1,106 @@
+"""Stands between a process and the stand-in: knows what queues are asked, and holds answers."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import ClientSession, ClientTimeout, web
+
+from tests.aws.stand_in import stand_in
+
+
+@dataclass(eq=False)
+class ObservedReceive:
+    """A receive that a process has asked for."""
+
+    queue: str
+    is_long_poll: bool
+    response: dict[str, Any] | None = None  # None: it is out
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class SqsProxy:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.receives: list[ObservedReceive] = []
+        self._held_queues: set[str] = set()
+        self._changed = asyncio.Condition()
+        self.url = ""
+
+    def hold(self, queue: str) -> None:
+        """From now on the answers of this queue's receives that bring something wait."""
+        self._held_queues.add(queue)
+
+    def release(self, queue: str) -> None:
+        self._held_queues.discard(queue)
+        for receive in self.receives:
+            if receive.queue == queue:
+                receive.released.set()
+
+    async def wait_for_long_poll(self, queue: str) -> ObservedReceive:
+        """A long poll that is out."""
+        return await self._wait_for(queue, lambda one: one.is_long_poll and one.response is None)
+
+    async def wait_for_messages(self, queue: str) -> ObservedReceive:
+        """A receive that has got something, whether it was told so or not."""
+        return await self._wait_for(queue, lambda one: bool((one.response or {}).get("Messages")))
+
+    async def _wait_for(self, queue: str, matches: Any) -> ObservedReceive:
+        async with self._changed:
+            while True:
+                for one in reversed(self.receives):
+                    if one.queue == queue and matches(one):
+                        return one
+                await self._changed.wait()
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _forward(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        receive = None
+        if request.headers.get("X-Amz-Target", "").endswith(".ReceiveMessage"):
+            asked = json.loads(body)
+            queue = asked["QueueUrl"].rpartition("/")[2]
+            receive = ObservedReceive(queue, bool(asked.get("WaitTimeSeconds")))
+            self.receives.append(receive)
+            await self._notify()
+        headers = {k: v for k, v in request.headers.items() if k.lower() != "host"}
+        async with self._session.request(
+            request.method, stand_in().endpoint + request.raw_path, data=body, headers=headers
+        ) as answer:
+            told = await answer.read()
+            if receive is not None:
+                receive.response = json.loads(told)
+                await self._notify()
+                if receive.response.get("Messages") and receive.queue in self._held_queues:
+                    await receive.released.wait()
+            kept = {
+                name: value
+                for name, value in answer.headers.items()
+                if name.lower() not in ("content-length", "transfer-encoding", "connection")
+            }
+            return web.Response(status=answer.status, body=told, headers=kept)
+
+
+@asynccontextmanager
+async def sqs_proxy() -> AsyncIterator[SqsProxy]:
+    tap = SqsProxy()
+    app = web.Application(client_max_size=0)
+    app.router.add_route("*", "/{path:.*}", tap._forward)
+    runner = web.AppRunner(app, access_log=None)
+    async with ClientSession(timeout=ClientTimeout(60), auto_decompress=False) as session:
+        tap._session = session
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        tap.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        try:
+            yield tap
+        finally:
+            await runner.cleanup()

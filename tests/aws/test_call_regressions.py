@@ -1,0 +1,77 @@
+"""What trouble at every call site has brought to light, each by itself."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from longshore.adapters.aws.client import AwsClient, AwsClientOptions, AwsResponse
+from longshore.adapters.aws.deploy.deployment import CloudFormationDeployment
+from longshore.adapters.aws.deploy.doctor_probe import ProbeResult
+from longshore.adapters.aws.deploy.doctor_stores import _ttl_problems
+from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
+from longshore.core.inspection import CheckStatus
+from longshore.errors import BackendError, BackendRejected, BackendUnavailable
+from longshore.testing.clock import FakeClock
+
+_EXPIRES = {"TimeToLiveSpecification": {"AttributeName": "ttl", "Enabled": True}}
+
+
+def _statuses(schema: dict[str, Any], **result: Any) -> list[tuple[CheckStatus, str]]:
+    asked = ProbeResult(service="dynamodb", operation="describe_time_to_live", **result)
+    return [(one.status, one.detail) for one in _ttl_problems("table", schema, asked, "deploy")]
+
+
+def _answered(status: str, attribute: str = "ttl") -> dict[str, Any]:
+    return {"TimeToLiveDescription": {"TimeToLiveStatus": status, "AttributeName": attribute}}
+
+
+def test_a_table_whose_rows_must_be_kept_and_expire_is_a_failure() -> None:
+    assert _statuses({}, response=_answered("ENABLED")) == [(CheckStatus.FAIL, "it expires by ttl")]
+    assert _statuses({}, response=_answered("DISABLED")) == []
+    assert _statuses({}, response={}) == []
+
+
+def test_a_table_that_should_expire_and_does_not_is_a_warning() -> None:
+    found = _statuses(_EXPIRES, response=_answered("DISABLED"))
+    assert found == [(CheckStatus.WARN, "nothing in it expires")]
+    assert _statuses(_EXPIRES, response=_answered("ENABLING")) == []
+
+
+@pytest.mark.parametrize("shape", [{}, _EXPIRES])
+def test_that_it_could_not_be_asked_whether_a_table_expires_is_told(shape: dict[str, Any]) -> None:
+    assert _statuses(shape, code="ThrottlingException") == [
+        (CheckStatus.FAIL, "not known: ThrottlingException")
+    ]
+
+
+class _UndeletableAws(AwsClient):
+    """A bucket in which all stays that is in it."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(AwsClientOptions())
+        self._code = code
+        self.attempts = 0
+
+    async def call(self, service: str, operation: str, **given: Any) -> AwsResponse:
+        if operation == "list_objects_v2":
+            self.attempts += 1
+            assert self.attempts < 10, "it is asked for ever"
+            return {"Contents": [{"Key": "kept"}]}
+        assert operation == "delete_objects"
+        return {"Errors": [{"Key": "kept", "Code": self._code}]}
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [("AccessDenied", BackendRejected), ("InternalError", BackendUnavailable)]
+)
+def test_a_bucket_that_cannot_be_emptied_is_an_error_and_not_asked_for_ever(
+    code: str, error: type[BackendError]
+) -> None:
+    config = StageConfig(stage="dev")
+    deployment = CloudFormationDeployment(
+        _UndeletableAws(code), FakeClock(), config, dispatcher_events=()
+    )
+
+    with pytest.raises(error, match=rf"s3\.delete_objects: {code} of kept"):
+        asyncio.run(deployment._empty_bucket("bucket"))

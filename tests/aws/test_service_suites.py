@@ -1,0 +1,103 @@
+"""The stories of the services, which are told on every backend, told on AWS."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+from tests.unit.services import (
+    test_add_tasks,
+    test_budget_reservations,
+    test_budgets,
+    test_budgets_days,
+    test_budgets_jobs,
+    test_cancel,
+    test_dead_letters_settling,
+    test_dispatcher,
+    test_dispatcher_disorder,
+    test_job_usage,
+    test_output_pump,
+    test_resume,
+    test_review,
+    test_submit,
+    test_sweeper_leases,
+    test_worker_attempts,
+    test_worker_budgets,
+    test_worker_budgets_failures,
+    test_worker_leases,
+    test_worker_messages,
+    test_worker_running,
+)
+from tests.unit.services.harness import BACKENDS
+
+MODULES = (
+    test_budget_reservations,
+    test_add_tasks,
+    test_budgets,
+    test_budgets_days,
+    test_budgets_jobs,
+    test_cancel,
+    test_dead_letters_settling,
+    test_dispatcher,
+    test_dispatcher_disorder,
+    test_job_usage,
+    test_output_pump,
+    test_submit,
+    test_resume,
+    test_review,
+    test_sweeper_leases,
+    test_worker_attempts,
+    test_worker_budgets,
+    test_worker_budgets_failures,
+    test_worker_leases,
+    test_worker_messages,
+    test_worker_running,
+)
+
+
+# Thousands of rows: what they show does not depend on the backend.
+TOO_LARGE = (
+    "test_a_wide_fan_out_comes_together_again",
+    "test_the_work_for_a_completed_task_does_not_grow_with_its_job",
+    "test_the_event_of_a_job_with_thousands_of_tasks_is_whole_for_its_reader",
+)
+# An installation for each call at which something dies: test_every_call_site does it in one.
+TOO_MANY = ("test_a_resume_that_dies_at_any_call_is_finished_or_never_was",)
+# SQS counts whole seconds: the second attempt begins up to one later.
+TO_THE_MOMENT = ("test_a_passing_failure_is_tried_again_when_it_is_due",)
+# SQS keeps two messages of one task: the second is dropped besides, and that is counted.
+TWO_MESSAGES = (
+    "test_the_message_of_a_later_ring_ends_the_task_too",
+    "test_the_message_for_the_next_attempt_ends_the_task_too",
+)
+# Until midnight a worker asks SQS again and again, and each time is a request that is really made.
+TOO_LONG = ("test_a_day_that_is_used_up_parks_until_midnight_and_the_sweeper_lets_go_on",)
+ELSEWHERE = TOO_LARGE + TOO_MANY + TO_THE_MOMENT + TWO_MESSAGES + TOO_LONG
+
+
+def service_tests(module: ModuleType) -> Iterator[tuple[str, Callable[..., None]]]:
+    """Those of a module that are told on every kind of backend, told on AWS."""
+    for name, test in vars(module).items():
+        marks = getattr(test, "pytestmark", [])
+        others = [mark for mark in marks if mark.args != ("kind", BACKENDS)]
+        told_everywhere = name.startswith("test_") and len(others) < len(marks)
+        if told_everywhere and name not in ELSEWHERE:
+            yield f"{name}_on_aws", run_on_aws(test, others)
+
+
+def run_on_aws(test: Callable[..., None], marks: list[Any]) -> Callable[..., None]:
+    @wraps(test)
+    def story(**given: Any) -> None:
+        test(kind="aws", **given)
+
+    signature = inspect.signature(test)
+    wanted = [each for each in signature.parameters.values() if each.name != "kind"]
+    story.__signature__ = signature.replace(parameters=wanted)  # type: ignore[attr-defined]
+    story.pytestmark = marks  # type: ignore[attr-defined]
+    return story
+
+
+for _module in MODULES:
+    for _name, _story in service_tests(_module):
+        globals()[_name] = _story

@@ -1,0 +1,115 @@
+"""Operations of the application that read rows, events, files and definitions from ports."""
+
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+from longshore.core.tasks.failures import ErrorCategory
+from longshore.errors import NotFound
+from longshore.services.app import Application, Caller
+from longshore.services.queries import Queries
+from longshore.testing.fake_runner import Script, fails, prints
+from tests.errors_everywhere.harness import ErrorHarness
+from tests.unit.services.harness import TENANT, job_id, make_task, task_id
+
+_DEFINITION = {"name": "own", "runner": "command", "options": {"argv": ["true"]}}
+_CHANGED = {**_DEFINITION, "options": {"argv": ["false"]}}
+_USED = ("backend", "transitions", "documents", "producer", "resumer")
+
+
+async def operations(harness: ErrorHarness) -> None:
+    """A caller reads everything about two jobs, resumes one, and changes definitions."""
+    app = _application(harness)
+    harness.children.set_scripts(
+        "a", Script(reports=[prints("one\n")], files={"artifacts/report": "done"})
+    )
+    harness.children.set_scripts("doomed", Script(ending=fails(ErrorCategory.VALIDATION)), Script())
+    await harness.submit("many", make_task("a"), make_task("b"))
+    await harness.submit("doomed", make_task("doomed"))
+    await harness.wait_for_jobs("many")
+    await _read_jobs(harness, app)
+    await _read_task(harness, app)
+
+    async def failed() -> bool:
+        return (await harness.state_of("doomed", "doomed")).terminal
+
+    await harness.wait_until(failed, "the task does not fail")
+    await harness.call_with_retry(lambda: app.resume(job_id("doomed")))
+    await harness.wait_for_jobs("doomed")
+    await _change_definitions(harness, app)
+
+
+async def _read_jobs(harness: ErrorHarness, app: Application) -> None:
+    ask, job = harness.call_until_answered, job_id("many")
+    await ask(lambda: app.find_ids("job-"))
+    await ask(lambda: app.list_jobs())
+    await ask(lambda: app.get_job(job))
+    await ask(lambda: app.get_job(job, limit=1))
+    await ask(lambda: app.list_tasks(job_id=job))
+    await ask(lambda: app.task_statuses(job))
+    await ask(lambda: app.check_ready())
+    await ask(lambda: app.list_events())
+    await ask(lambda: _collect_output(app, job))
+    await ask(lambda: _last_health_check(app))
+    queries, row = _queries(harness), await harness.raw.ledger.get_job(job)
+    assert row is not None
+    await ask(lambda: queries.tasks_of(row))
+
+
+async def _read_task(harness: ErrorHarness, app: Application) -> None:
+    ask, task = harness.call_until_answered, task_id("a", "many")
+    await ask(lambda: app.get_task(task))
+    await ask(lambda: app.read_output(task))
+    await ask(lambda: app.list_task_events(task))
+    stored = await ask(lambda: app.list_artifacts(task))
+    # An error may have cost the task its file.
+    for artifact in stored.artifacts:
+        await ask(lambda name=artifact.name: _read_artifact(app, task, name))
+
+
+async def _change_definitions(harness: ErrorHarness, app: Application) -> None:
+    ask = harness.call_until_answered
+    job = {"tasks": [{"taskId": "own", "name": "own"}], "definitions": [_DEFINITION]}
+    await ask(lambda: app.submit_file(job, request_id="own"))
+    await harness.wait_for_jobs("own")
+    await ask(lambda: app.put_definition(_CHANGED))
+    await ask(lambda: app.list_definitions())
+    await ask(lambda: app.get_definition("own"))
+    await ask(lambda: app.list_definition_versions("own"))
+    await harness.call_with_retry(lambda: app.list_definition_versions("own", after=9))
+    await harness.call_with_retry(lambda: app.delete_definition("own"))
+
+
+async def _collect_output(app: Application, job: str) -> list[Any]:
+    return await _collect(await app.follow_job_output(job, follow=False))
+
+
+async def _read_artifact(app: Application, task: str, name: str) -> bytes:
+    return await (await app.open_artifact(task, name)).read()
+
+
+async def _last_health_check(app: Application) -> None:
+    try:
+        await app.last_health_check()
+    except NotFound:
+        return  # no check was made in this run
+
+
+async def _collect(items: AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in items]
+
+
+def _application(harness: ErrorHarness) -> Application:
+    parts: Any = SimpleNamespace(
+        **{name: getattr(harness.faulty, name) for name in _USED}, queries=_queries(harness)
+    )
+    return Application(parts, Caller(tenant=TENANT, name="ann"))
+
+
+def _queries(harness: ErrorHarness) -> Queries:
+    return Queries(
+        backend=harness.faulty.backend,
+        documents=harness.faulty.documents,
+        environment="test",
+        events_ttl_days=0,
+    )

@@ -1,0 +1,38 @@
+"""Who lives below a keeper: its guards, and below each that rests a leader that waits."""
+
+from pathlib import Path
+
+from longshore.execution.forkserver.child import PREFORKED_NAME
+from longshore.execution.forkserver.linux import descendants
+from longshore.execution.host.launcher import ProcessRunner
+
+
+def reapers_of(runner: ProcessRunner) -> list[int]:
+    """All of them, at work or not."""
+    keeper = runner.forkserver.process_id
+    assert keeper is not None
+    return sorted(one for one in descendants(keeper) if _parent_of(one) == keeper)
+
+
+def is_idle(reaper: int) -> bool:
+    """Whether there is nobody below a guard but one that waits for the next attempt."""
+    return [_process_name(one) for one in descendants(reaper)] == [PREFORKED_NAME.decode()]
+
+
+def all_idle(runner: ProcessRunner) -> bool:
+    """Whether nothing of any attempt is left."""
+    return all(is_idle(guard) for guard in reapers_of(runner))
+
+
+def _parent_of(process_id: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{process_id}/stat").read_text().rpartition(") ")[2].split()[1])
+    except OSError:
+        return None  # it has just ended
+
+
+def _process_name(process_id: int) -> str | None:
+    try:
+        return Path(f"/proc/{process_id}/comm").read_text().rstrip("\n")
+    except OSError:
+        return None

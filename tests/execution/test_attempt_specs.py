@@ -1,0 +1,176 @@
+"""How a child gets its order: whole, however long, and nothing of others with it."""
+
+import asyncio
+import os
+import signal
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from longshore.adapters.system.clock import SystemClock
+from longshore.core.definitions.resources import Isolation, ResourceLimits
+from longshore.errors import BackendUnavailable
+from longshore.execution.host.launcher import ProcessRunner
+from longshore.execution.host.process_table import is_alive
+from tests.execution.attempts import running_attempt
+from tests.execution.conftest import (
+    a_call,
+    a_command,
+    a_script,
+    output_text,
+    run_attempt,
+    scenario,
+    wait_until,
+)
+from tests.execution.process_tree import is_idle, reapers_of
+
+# Many times what a pipe holds.
+LONG = "long " * 600_000
+LONG_GRACE = timedelta(seconds=20)
+
+
+@pytest.mark.parametrize("isolation", list(Isolation))
+@scenario
+async def test_an_order_of_any_length_arrives_whole(
+    runner: ProcessRunner, isolation: Isolation
+) -> None:
+    definition = {"isolation": isolation}
+    long, short = await asyncio.gather(
+        run_attempt(runner, a_call("length", LONG, task_id="job-a_a", definition=definition)),
+        run_attempt(runner, a_call("length", "short", task_id="job-a_b", definition=definition)),
+    )
+
+    assert (long[0].result, short[0].result) == (len(LONG), len("short"))
+
+
+@scenario
+async def test_a_command_finds_a_long_input_in_its_file(runner: ProcessRunner) -> None:
+    ending, reports = await run_attempt(
+        runner, a_script("wc -c < $LONGSHORE_ATTEMPT_INPUT", input={"text": LONG})
+    )
+
+    assert ending.failure is None
+    assert int(output_text(reports)) > len(LONG)
+
+
+@scenario
+async def test_a_limit_on_files_does_not_cut_the_order(runner: ProcessRunner) -> None:
+    definition = {"isolation": Isolation.SPAWN, "resources": ResourceLimits(file_bytes=1000)}
+
+    ending, _ = await run_attempt(runner, a_call("length", LONG, definition=definition))
+
+    assert ending.result == len(LONG)
+
+
+@scenario
+async def test_a_child_finds_nothing_that_a_loaded_module_has_set_up(tmp_path: Path) -> None:
+    runner = ProcessRunner(
+        tmp_path,
+        {"PATH": "/usr/bin:/bin"},
+        SystemClock(),
+        modules=("tests.execution.module_with_side_effects",),
+    )
+    _, of_a_command = await run_attempt(runner, a_command("env"))
+    ending, of_a_function = await run_attempt(runner, a_call("sees", ""))
+    async with running_attempt(runner, a_call("waits")) as attempt:
+        await anext(attempt.reports())
+        ended_by = await attempt.stop(grace=LONG_GRACE)
+    await runner.close()
+
+    found = {line.partition("=")[0]: line for line in output_text(of_a_command).splitlines()}
+    assert found["PATH"] == "PATH=/usr/bin:/bin"
+    for names in (set(found), set(ending.result["environment"])):
+        others = {name for name in names if not name.startswith("LONGSHORE_ATTEMPT")}
+        assert others == {"PATH", "PWD"}
+    assert output_text(of_a_function) == ""
+    assert ended_by == "SIGTERM"
+
+
+@scenario
+async def test_a_task_of_the_pool_finds_no_variable_of_the_one_before(
+    runner: ProcessRunner,
+) -> None:
+    definition = {"isolation": Isolation.POOL}
+    first = a_call("sees", "", definition=definition, input={"env": {"PATH": "/", "MINE": "1"}})
+    await run_attempt(runner, first)
+
+    ending, _ = await run_attempt(runner, a_call("sees", "", definition=definition, attempt=2))
+
+    seen = ending.result["environment"]
+    assert "MINE" not in seen
+    assert (seen["PATH"], seen["LONGSHORE_ATTEMPT"]) == ("/usr/bin:/bin", "2")
+
+
+@scenario
+async def test_a_task_of_the_pool_finds_its_own_surroundings_whatever_the_one_before_did(
+    runner: ProcessRunner, tmp_path: Path
+) -> None:
+    pool = {"isolation": Isolation.POOL}
+    with_variables = {**pool, "options": {"env": {"OF_THE_DEFINITION": "1"}}}
+    before, _ = await run_attempt(
+        runner, a_call("changes_its_surroundings", definition=with_variables)
+    )
+
+    ending, _ = await run_attempt(runner, a_call("sees", "", definition=pool))
+
+    seen = ending.result
+    folder = str(tmp_path / "work" / "job-a_a.1")
+    ours = {name: text for name, text in seen["environment"].items() if "LONGSHORE" not in name}
+    assert seen["process_id"] == before.result
+    assert seen["folder"] == folder
+    assert ours == {"PATH": "/usr/bin:/bin", "PWD": folder}
+
+
+async def unread_spec(
+    runner: ProcessRunner, work: Path
+) -> tuple[asyncio.Future[object], list[int]]:
+    """Its start, which waits for a reader; and the guards, of whom none comes to it."""
+    await run_attempt(runner, a_command("true"))
+    guards = reapers_of(runner)
+    for guard in guards:
+        os.kill(guard, signal.SIGSTOP)
+    starting = asyncio.ensure_future(runner.start(a_call("length", LONG)))
+    # The folder is made just before the order is written.
+    await wait_until(lambda: any(work.iterdir()))
+    return starting, guards
+
+
+@scenario
+async def test_a_long_order_is_given_up_when_the_keeper_dies(
+    runner: ProcessRunner, tmp_path: Path
+) -> None:
+    starting, guards = await unread_spec(runner, tmp_path / "work")
+    os.kill(runner.forkserver.process_id or 0, signal.SIGKILL)
+
+    with pytest.raises(BackendUnavailable):
+        await starting
+    assert list((tmp_path / "work").iterdir()) == []
+    for guard in guards:
+        os.kill(guard, signal.SIGCONT)
+    await wait_until(lambda: not any(is_alive(guard) for guard in guards))
+
+
+@scenario
+async def test_a_start_that_is_cancelled_before_its_order_is_read_leaves_nothing(
+    runner: ProcessRunner, tmp_path: Path
+) -> None:
+    starting, guards = await unread_spec(runner, tmp_path / "work")
+
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    for guard in guards:
+        os.kill(guard, signal.SIGCONT)
+
+    assert starting.cancelled()
+    assert list((tmp_path / "work").iterdir()) == []
+    # A guard comes to it, and finds that nobody wants it any more.
+    await wait_until(lambda: all(is_quiescent(guard) for guard in guards))
+    ending, _ = await run_attempt(runner, a_command("true"))
+    assert ending.failure is None
+
+
+def is_quiescent(reaper: int) -> bool:
+    """Whether it has read all that it was told, and nothing of an attempt is below it."""
+    asleep = Path(f"/proc/{reaper}/stat").read_text().rpartition(") ")[2][0] == "S"
+    return asleep and is_idle(reaper)

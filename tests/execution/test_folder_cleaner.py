@@ -1,0 +1,172 @@
+"""Folders of attempts go: at once if something is in them, in a moment if they are empty."""
+
+import asyncio
+import os
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from longshore.execution.host import folder_cleaner
+from longshore.execution.host.folder_cleaner import FolderCleaner
+from tests.execution.conftest import scenario, wait_until
+
+
+def folders(work: Path, number: int) -> list[Path]:
+    made = [work / f"task-{one}.1" for one in range(number)]
+    for folder in made:
+        folder.mkdir(parents=True)
+    return made
+
+
+def remaining_in(work: Path) -> list[str]:
+    return sorted(str(path.relative_to(work)) for path in work.rglob("*"))
+
+
+@scenario
+async def test_a_folder_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
+    (folder,) = folders(tmp_path, 1)
+    (folder / "deep").mkdir()
+    (folder / "deep" / "file").write_text("x")
+
+    await FolderCleaner(keep=False).remove(folder)
+
+    assert remaining_in(tmp_path) == []
+
+
+@scenario
+async def test_another_attempt_of_the_task_keeps_its_folder(tmp_path: Path) -> None:
+    (folder,) = folders(tmp_path, 1)
+    other = folder.with_name("task-0.2")
+    other.mkdir()
+
+    await FolderCleaner(keep=False).remove(folder)
+
+    assert remaining_in(tmp_path) == ["task-0.2"]
+
+
+@scenario
+async def test_empty_folders_go_in_a_moment(tmp_path: Path) -> None:
+    cleaner = FolderCleaner(keep=False)
+    for folder in folders(tmp_path, 3):
+        await cleaner.remove_soon(folder)
+
+    await wait_until(lambda: not any(tmp_path.iterdir()))
+
+
+@scenario
+async def test_one_that_is_used_again_does_not_go(tmp_path: Path) -> None:
+    cleaner = FolderCleaner(keep=False)
+    one, another = folders(tmp_path, 2)
+    await cleaner.remove_soon(one)
+    await cleaner.remove_soon(another)
+
+    await cleaner.cancel_removal(one)
+    await cleaner.close()
+
+    assert remaining_in(tmp_path) == ["task-0.1"]
+
+
+@scenario
+async def test_one_that_is_just_going_is_gone_before_it_is_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_cleaner, "_BATCH_DELAY_S", 0)
+    going, go = threading.Event(), threading.Event()
+
+    def removed_slowly(folders: set[Path]) -> None:
+        going.set()
+        go.wait()
+        remove(folders)
+
+    remove = folder_cleaner._remove
+    monkeypatch.setattr(folder_cleaner, "_remove", removed_slowly)
+    cleaner = FolderCleaner(keep=False)
+    (folder,) = folders(tmp_path, 1)
+    await cleaner.remove_soon(folder)
+    await wait_until(going.is_set)
+
+    sparing = asyncio.ensure_future(cleaner.cancel_removal(folder))
+    await asyncio.sleep(0)
+    assert not sparing.done()
+    go.set()
+    await sparing
+
+    assert not folder.exists()
+
+
+@scenario
+async def test_what_was_to_go_is_gone_when_the_cleaner_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_cleaner, "_BATCH_DELAY_S", 1000)
+    cleaner = FolderCleaner(keep=False)
+    for folder in folders(tmp_path, 3):
+        await cleaner.remove_soon(folder)
+
+    await cleaner.close()
+
+    assert remaining_in(tmp_path) == []
+    await cleaner.close()
+
+
+@scenario
+async def test_who_comes_when_too_many_are_in_line_waits_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_cleaner, "_MAX_PENDING", 2)
+    cleaner = FolderCleaner(keep=False)
+
+    for folder in folders(tmp_path, 3):
+        await cleaner.remove_soon(folder)
+
+    assert remaining_in(tmp_path) == []
+
+
+@scenario
+async def test_folders_that_are_kept_are_left_alone(tmp_path: Path) -> None:
+    cleaner = FolderCleaner(keep=True)
+    one, another, third = folders(tmp_path, 3)
+
+    await cleaner.remove(one)
+    await cleaner.remove_soon(another)
+    cleaner.remove_now(third)
+    await cleaner.close()
+
+    assert len(remaining_in(tmp_path)) == 3
+
+
+@scenario
+async def test_without_a_thread_folders_go_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_thread(*_: object) -> None:
+        message = "can't start new thread"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(asyncio, "to_thread", no_thread)
+    (folder,) = folders(tmp_path, 1)
+
+    await FolderCleaner(keep=False).remove(folder)
+
+    assert remaining_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(("keep", "left"), [(False, ["new.agent", "old.1"]), (True, None)])
+@scenario
+async def test_what_nobody_came_back_to_for_long_goes(
+    tmp_path: Path, keep: bool, left: list[str] | None
+) -> None:
+    for name in ("old.agent", "new.agent", "old.1"):
+        (tmp_path / name / "files").mkdir(parents=True)
+        for folder in (tmp_path / name / "files", tmp_path / name):
+            os.utime(folder, (1_000_000, 1_000_000))
+    # Somebody was at work in it since.
+    os.utime(tmp_path / "new.agent" / "files", (3_000_000, 3_000_000))
+    before = datetime.fromtimestamp(2_000_000, UTC)
+
+    await FolderCleaner(keep=keep).remove_stale(tmp_path, "*.agent", before=before)
+
+    there = sorted(path.name for path in tmp_path.iterdir())
+    assert there == (["new.agent", "old.1", "old.agent"] if left is None else left)

@@ -1,0 +1,299 @@
+"""Nasty children: each is ended on time, nothing of it is left, and the next child runs."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.core.definitions.resources import Isolation, ResourceLimits
+from longshore.core.tasks.failures import ErrorCategory
+from longshore.execution.forkserver.linux import descendants
+from longshore.execution.host.attempt import ProcessAttempt
+from longshore.execution.host.launcher import ProcessRunner
+from longshore.execution.host.process_table import is_alive
+from longshore.ports.output import Stream
+from longshore.ports.runner import AttemptEnding, AttemptSpec, OutputReport
+from tests.execution.attempts import running_attempt
+from tests.execution.conftest import (
+    NO_GRACE,
+    a_call,
+    a_command,
+    output_text,
+    run_attempt,
+    scenario,
+    wait_until,
+)
+from tests.execution.process_tree import all_idle, reapers_of
+
+MISBEHAVING = "tests.execution.misbehaving_functions"
+GRACE = timedelta(milliseconds=200)
+MEGABYTE = 2**20
+
+
+def misbehaving(name: str, *args: Any, **fields: Any) -> AttemptSpec:
+    function = {"function": f"{MISBEHAVING}:{name}"}
+    return a_call(name, *args, input=function, definition=fields)
+
+
+@asynccontextmanager
+async def leaves_no_processes(runner: ProcessRunner) -> AsyncIterator[None]:
+    await run_attempt(runner, a_command("true"))
+    yield
+    # Nothing lives but guards and leaders that wait for theirs: nobody whom one has left.
+    await wait_until(lambda: all_idle(runner))
+    ending, reports = await run_attempt(runner, a_command("echo", "healthy"))
+    assert ending.failure is None
+    assert output_text(reports) == "healthy\n"
+
+
+async def wait_ready(attempt: ProcessAttempt) -> None:
+    async for report in attempt.reports():
+        if isinstance(report, OutputReport) and b"ready" in report.data:
+            return
+
+
+def _state_of(process_id: int) -> str:
+    return Path(f"/proc/{process_id}/stat").read_text().rpartition(") ")[2][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "ended_by"),
+    [
+        ("ignores_sigterm", "SIGKILL"),
+        ("closes_its_pipes_and_sleeps", "SIGTERM"),
+        ("stops_itself", "SIGKILL"),
+    ],
+)
+@scenario
+async def test_one_that_does_not_want_to_end_is_ended(
+    runner: ProcessRunner, name: str, ended_by: str
+) -> None:
+    async with leaves_no_processes(runner), running_attempt(runner, misbehaving(name)) as attempt:
+        await wait_ready(attempt)
+        if name == "stops_itself":
+            # It says so a moment before it does.
+            await wait_until(lambda: _state_of(attempt.process_id) == "T")
+
+        assert await attempt.stop(grace=GRACE) == ended_by
+        assert not is_alive(attempt.process_id)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "leaves_a_daemon_with_the_pipes",
+        "leaves_a_daemon_without_a_trace",
+        "forks_a_hundred",
+    ],
+)
+@pytest.mark.parametrize("isolation", [Isolation.FORK, Isolation.SPAWN])
+@scenario
+async def test_nobody_whom_it_leaves_behind_outlives_it(
+    runner: ProcessRunner, name: str, isolation: Isolation
+) -> None:
+    async with leaves_no_processes(runner):
+        ending, _ = await run_attempt(runner, misbehaving(name, isolation=isolation))
+
+        assert ending.result == "done"
+
+
+@scenario
+async def test_one_that_allocates_beyond_its_limit_is_out_of_memory(runner: ProcessRunner) -> None:
+    limits = ResourceLimits(memory_bytes=128 * MEGABYTE)
+    async with leaves_no_processes(runner):
+        ending, _ = await run_attempt(runner, misbehaving("allocates", 512, resources=limits))
+
+        assert ending.failure is not None
+        assert ending.failure.category is ErrorCategory.OUT_OF_MEMORY
+        assert ending.peak_rss_bytes
+
+
+@scenario
+async def test_many_that_together_use_more_than_the_limit_are_out_of_memory(
+    runner: ProcessRunner,
+) -> None:
+    limits = ResourceLimits(memory_bytes=256 * MEGABYTE)
+    async with leaves_no_processes(runner):
+        ending, _ = await run_attempt(
+            runner, misbehaving("grows_in_many", 4, 100, resources=limits)
+        )
+
+        assert ending.failure is not None
+        assert ending.failure.category is ErrorCategory.OUT_OF_MEMORY
+        assert "its definition allows 256 MB" in ending.failure.message
+        assert (ending.peak_rss_bytes or 0) > 256 * MEGABYTE
+
+
+@scenario
+async def test_one_that_stays_below_its_limit_is_left_alone(runner: ProcessRunner) -> None:
+    limits = ResourceLimits(memory_bytes=256 * MEGABYTE)
+
+    ending, _ = await run_attempt(runner, misbehaving("allocates", 64, resources=limits))
+
+    assert ending.result == 64 * MEGABYTE
+
+
+@pytest.mark.parametrize(("name", "megabytes"), [("writes", 1024), ("writes_one_line", 64)])
+@scenario
+async def test_any_amount_of_output_goes_through(
+    runner: ProcessRunner, name: str, megabytes: int
+) -> None:
+    async with (
+        leaves_no_processes(runner),
+        running_attempt(runner, misbehaving(name, megabytes)) as attempt,
+    ):
+        size = largest = 0
+        async for report in attempt.reports():
+            if isinstance(report, OutputReport) and report.stream is Stream.STDOUT:
+                size += len(report.data)
+                largest = max(largest, len(report.data))
+        ending = await attempt.ending()
+
+    assert ending.failure is None
+    assert size // MEGABYTE == megabytes
+    assert largest <= MEGABYTE
+
+
+@pytest.mark.parametrize(
+    ("name", "signal"), [("segfaults", "SIGSEGV"), ("exits_without_a_word", None)]
+)
+@pytest.mark.parametrize("isolation", list(Isolation))
+@scenario
+async def test_one_that_dies_without_a_word_has_crashed(
+    runner: ProcessRunner, name: str, signal: str | None, isolation: Isolation
+) -> None:
+    async with leaves_no_processes(runner):
+        ending, _ = await run_attempt(runner, misbehaving(name, isolation=isolation))
+
+        assert ending.failure is not None
+        assert ending.failure.category is ErrorCategory.CRASH
+        assert ending.signal == signal
+
+
+def _text(ending: AttemptEnding) -> str:
+    assert ending.failure is not None
+    return f"{ending.failure.error_type} {ending.failure.message}"
+
+
+@scenario
+async def test_a_file_beyond_its_size_is_not_written(runner: ProcessRunner) -> None:
+    limits = ResourceLimits(file_bytes=MEGABYTE)
+    async with leaves_no_processes(runner):
+        ending, _ = await run_attempt(runner, misbehaving("writes_a_file", 2048, resources=limits))
+        of_a_command, _ = await run_attempt(
+            runner,
+            a_command("head", "-c", "2000000", "/dev/zero", definition={"resources": limits}),
+        )
+        written, _ = await run_attempt(
+            runner,
+            a_command(
+                "sh",
+                "-c",
+                "head -c 2000000 /dev/zero > big; code=$?; wc -c < big; exit $code",
+                definition={"resources": limits},
+            ),
+        )
+
+        assert "File too large" in _text(ending)
+        assert of_a_command.failure is None  # a pipe is no file
+        assert written.failure is not None
+
+
+@scenario
+async def test_one_that_uses_up_its_cpu_time_is_ended(runner: ProcessRunner) -> None:
+    limits = ResourceLimits(cpu=timedelta(seconds=1))
+    async with leaves_no_processes(runner):
+        ending, _ = await run_attempt(runner, misbehaving("burns_cpu", resources=limits))
+
+        assert ending.failure is not None
+        assert ending.signal == "SIGXCPU"
+
+
+@scenario
+async def test_one_that_opens_too_many_files_gets_no_more(runner: ProcessRunner) -> None:
+    limits = ResourceLimits(open_files=64)
+    async with leaves_no_processes(runner):
+        ending, _ = await run_attempt(runner, misbehaving("opens_files", 100, resources=limits))
+
+        assert "Too many open files" in _text(ending)
+
+
+@scenario
+async def test_members_of_the_pool_carry_out_one_task_after_another(runner: ProcessRunner) -> None:
+    order = misbehaving("counts_calls", isolation=Isolation.POOL)
+    endings = [(await run_attempt(runner, order))[0] for _ in range(5)]
+
+    assert [ending.result[0] for ending in endings] == [1, 2, 3, 4, 5]
+    assert len({ending.result[1] for ending in endings}) == 1
+
+
+@scenario
+async def test_a_member_that_left_somebody_behind_is_used_no_more(runner: ProcessRunner) -> None:
+    first, _ = await run_attempt(runner, misbehaving("counts_calls", isolation=Isolation.POOL))
+    left, _ = await run_attempt(
+        runner, misbehaving("leaves_a_daemon_without_a_trace", isolation=Isolation.POOL)
+    )
+    after, _ = await run_attempt(runner, misbehaving("counts_calls", isolation=Isolation.POOL))
+
+    assert left.result == "done"
+    assert first.result[1] != after.result[1]
+    assert after.result[0] == 1
+
+
+@scenario
+async def test_a_member_that_is_stopped_is_replaced(runner: ProcessRunner) -> None:
+    order = misbehaving("ignores_sigterm", isolation=Isolation.POOL)
+    async with leaves_no_processes(runner), running_attempt(runner, order) as attempt:
+        await wait_ready(attempt)
+        assert await attempt.stop(grace=GRACE) == "SIGKILL"
+    ending, _ = await run_attempt(runner, misbehaving("counts_calls", isolation=Isolation.POOL))
+
+    assert ending.result[0] == 1
+
+
+@scenario
+async def test_a_child_may_have_a_terminal(runner: ProcessRunner) -> None:
+    async with leaves_no_processes(runner):
+        ending, reports = await run_attempt(runner, misbehaving("is_a_terminal", pty=True))
+
+        assert ending.result == [True, True, True]
+        assert output_text(reports) == "to the terminal\nerrors too\n"
+
+
+@scenario
+async def test_when_the_keeper_is_killed_nothing_of_its_attempts_is_left(
+    runner: ProcessRunner,
+) -> None:
+    async with running_attempt(runner, misbehaving("ignores_sigterm")) as attempt:
+        await wait_ready(attempt)
+        keeper = runner.forkserver.process_id
+        assert keeper is not None
+        os.kill(keeper, 9)
+        ending = await attempt.ending()
+
+        assert ending.failure is not None
+        assert ending.failure.category is ErrorCategory.CRASH
+    await wait_until(lambda: not is_alive(attempt.process_id))
+    after, _ = await run_attempt(runner, a_command("true"))
+    assert after.failure is None
+
+
+@scenario
+async def test_when_a_guard_is_killed_nothing_of_its_attempt_is_left(
+    runner: ProcessRunner,
+) -> None:
+    order = misbehaving("hides_a_daemon_and_stays")
+    async with leaves_no_processes(runner), running_attempt(runner, order) as attempt:
+        await wait_ready(attempt)
+        (guard,) = (one for one in reapers_of(runner) if attempt.process_id in descendants(one))
+        os.kill(guard, 9)
+        ending = await attempt.ending()
+
+        assert ending.failure is not None
+        assert ending.failure.category is ErrorCategory.CRASH
+        assert not is_alive(attempt.process_id)
+        await attempt.stop(grace=NO_GRACE)

@@ -1,0 +1,79 @@
+"""What a child says on its channel is read with care: by hand, in nonsense, and with secrets."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from longshore.core.events.types import Activity
+from longshore.execution.host.report_decoder import decode_report
+from longshore.ports.runner import ActivityReport, ProgressReport, SummaryReport
+
+NOW = datetime(2030, 1, 7, tzinfo=UTC)
+SECRET = "password=hunter2hunter2"
+
+
+def decode(kind: str, **content: Any) -> Any:
+    return decode_report({"type": kind, **content}, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("said", "report"),
+    [
+        ({"done": 3, "total": 10, "text": "pages"}, ProgressReport(3, 10, "pages")),
+        ({"done": 0.5}, ProgressReport(0.5)),
+        ({"done": 3, "total": "many", "text": None}, ProgressReport(3)),
+        ({"done": 3, "total": -1, "text": 7}, ProgressReport(3, None, "7")),
+        ({"done": 3, "total": 1e300}, ProgressReport(3)),
+        ({"done": 3, "text": " two\n\tlines "}, ProgressReport(3, None, "two lines")),
+    ],
+)
+def test_progress_is_taken_as_far_as_it_makes_sense(
+    said: dict[str, Any], report: ProgressReport
+) -> None:
+    assert decode("progress", **said) == report
+
+
+@pytest.mark.parametrize("done", [None, "3", True, -1, float("nan"), float("inf"), 2**60, [3]])
+def test_progress_that_is_no_amount_is_passed_over(done: Any) -> None:
+    assert decode("progress", done=done, total=10) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("fine", "fine"), ("two\nlines", "two lines"), (42, "42"), ("half \ud800", "half ?")],
+)
+def test_a_summary_is_one_line(text: Any, line: str) -> None:
+    assert decode("summary", text=text) == SummaryReport(line)
+
+
+@pytest.mark.parametrize("text", [None, "", " \n "])
+def test_a_summary_that_says_nothing_is_passed_over(text: Any) -> None:
+    assert decode("summary", text=text) is None
+
+
+def test_what_was_said_too_long_is_cut() -> None:
+    summary, progress = (
+        decode("summary", text="a b " * 1000),
+        decode("progress", done=1, text="x y" * 999),
+    )
+
+    assert len(summary.text) == 500
+    assert len(progress.text) == 500
+
+
+def test_a_secret_is_masked_in_all_that_heartbeats_tell() -> None:
+    said = [
+        decode("summary", text=f"used {SECRET}").text,
+        decode("progress", done=1, text=f"used {SECRET}").text,
+        decode("activity", activity="step_running", step=f"used {SECRET}").activity.step_name,
+    ]
+
+    assert [text.startswith("used password") for text in said] == [True, True, True]
+    assert [text for text in said if "hunter2" in text] == []
+
+
+def test_an_ordinary_activity_stays_as_it_was_said() -> None:
+    doing = Activity(type="step_running", step_name="fetch page 3", timestamp=NOW)
+
+    assert decode("activity", activity="step_running", step="fetch page 3") == ActivityReport(doing)

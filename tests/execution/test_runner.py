@@ -1,0 +1,270 @@
+"""What a child is started with, and what is made of its end."""
+
+import signal
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from longshore.adapters.system.clock import SystemClock
+from longshore.core.definitions.resources import Isolation
+from longshore.core.tasks.failures import ErrorCategory
+from longshore.errors import BackendUnavailable, UsageError
+from longshore.execution.host.launcher import ProcessRunner
+from longshore.ports.output import Stream
+from longshore.ports.runner import AttemptSpec
+from tests.execution.conftest import a_call, a_command, a_script, output_text, run_attempt, scenario
+
+
+@scenario
+async def test_a_command_that_ends_well_has_its_exit_code_as_its_result(
+    runner: ProcessRunner,
+) -> None:
+    ending, reports = await run_attempt(runner, a_command("echo", "hello", "world"))
+
+    assert ending.failure is None
+    assert (ending.result, ending.exit_code, ending.signal) == ({"exitCode": 0}, 0, None)
+    assert output_text(reports) == "hello world\n"
+
+
+@pytest.mark.parametrize(("codes", "retryable"), [((), False), ((3, 75), True)])
+@scenario
+async def test_an_exit_code_is_final_unless_the_definition_names_it(
+    runner: ProcessRunner, codes: tuple[int, ...], retryable: bool
+) -> None:
+    order = a_script("exit 3", definition={"retryable_exit_codes": codes})
+
+    ending, _ = await run_attempt(runner, order)
+
+    assert ending.failure is not None
+    assert ending.failure.category is ErrorCategory.EXIT_CODE
+    assert ending.failure.retryable is retryable
+    assert ending.exit_code == ending.failure.exit_code == 3
+
+
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (11, "SIGSEGV"), (40, "signal 40")])
+@scenario
+async def test_a_command_that_a_signal_ends_has_crashed(
+    runner: ProcessRunner, number: int, name: str
+) -> None:
+    ending, _ = await run_attempt(runner, a_script(f"kill -{number} $$"))
+
+    assert ending.failure is not None
+    assert ending.failure.category is ErrorCategory.CRASH
+    assert ending.failure.retryable
+    assert (ending.exit_code, ending.signal, ending.failure.signal) == (None, name, name)
+
+
+@scenario
+async def test_a_command_that_does_not_exist_is_not_tried_again(runner: ProcessRunner) -> None:
+    ending, _ = await run_attempt(runner, a_command("no-such-command-here"))
+
+    assert ending.failure is not None
+    assert ending.failure.category is ErrorCategory.NOT_FOUND
+    assert not ending.failure.retryable
+    assert "no-such-command-here" in ending.failure.message
+
+
+@pytest.mark.parametrize("function", ["add", "add_later"])
+@scenario
+async def test_a_function_s_result_comes_back_be_it_async_or_not(
+    runner: ProcessRunner, function: str
+) -> None:
+    ending, reports = await run_attempt(runner, a_call(function, 40, 2))
+
+    assert ending.failure is None
+    assert (ending.result, ending.exit_code) == (42, 0)
+    assert output_text(reports, Stream.STDERR) == ""
+
+
+@scenario
+async def test_options_of_the_definition_are_used_and_the_input_stands_over_them(
+    runner: ProcessRunner,
+) -> None:
+    order = a_call(
+        "add", 1, input={"kwargs": {"b": 5}}, definition={"options": {"kwargs": {"b": 9}}}
+    )
+
+    ending, _ = await run_attempt(runner, order)
+
+    assert ending.result == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "category", "retryable"),
+    [
+        ("value", ErrorCategory.VALIDATION, False),
+        ("key", ErrorCategory.PROGRAMMING, False),
+        ("connection", ErrorCategory.NETWORK, True),
+        ("timeout", ErrorCategory.TIMEOUT, True),
+        ("file", ErrorCategory.NOT_FOUND, False),
+        ("memory", ErrorCategory.OUT_OF_MEMORY, True),
+        ("retry", ErrorCategory.UNKNOWN, True),
+        ("fail", ErrorCategory.AUTH, False),
+        ("exit", ErrorCategory.EXIT_CODE, False),
+        ("interrupt", ErrorCategory.UNKNOWN, False),
+    ],
+)
+@scenario
+async def test_what_a_function_raises_is_told_with_its_category(
+    runner: ProcessRunner, name: str, category: ErrorCategory, retryable: bool
+) -> None:
+    ending, _ = await run_attempt(runner, a_call("raises", name))
+
+    assert ending.failure is not None
+    assert ending.failure.category is category
+    assert ending.failure.retryable is retryable
+    assert ending.exit_code == 1
+
+
+@scenario
+async def test_a_function_may_say_when_to_try_again_and_its_trace_is_in_the_output(
+    runner: ProcessRunner,
+) -> None:
+    ending, reports = await run_attempt(runner, a_call("raises", "retry"))
+
+    assert ending.failure is not None
+    assert ending.failure.retry_after == timedelta(seconds=7)
+    assert ending.failure.message == "later"
+    assert "Traceback" in output_text(reports, Stream.STDERR)
+
+
+@pytest.mark.parametrize("function", ["no_json", "not_a_number"])
+@scenario
+async def test_a_result_that_is_no_json_is_a_failure_that_says_so(
+    runner: ProcessRunner, function: str
+) -> None:
+    ending, _ = await run_attempt(runner, a_call(function))
+
+    assert ending.failure is not None
+    assert not ending.failure.retryable
+    assert "JSON" in ending.failure.message
+
+
+@pytest.mark.parametrize("code", [0, 5])
+@scenario
+async def test_a_function_that_ends_without_a_word_has_crashed(
+    runner: ProcessRunner, code: int
+) -> None:
+    ending, _ = await run_attempt(runner, a_call("vanishes", code))
+
+    assert ending.failure is not None
+    assert ending.failure.category is ErrorCategory.CRASH
+    assert ending.failure.retryable
+    assert ending.exit_code == code
+
+
+@scenario
+async def test_a_function_that_a_signal_ends_has_crashed(runner: ProcessRunner) -> None:
+    ending, _ = await run_attempt(runner, a_call("dies", signal.SIGKILL))
+
+    assert ending.failure is not None
+    assert ending.failure.category is ErrorCategory.CRASH
+    assert ending.signal == "SIGKILL"
+
+
+@scenario
+async def test_a_function_that_is_not_there_is_a_failure(runner: ProcessRunner) -> None:
+    ending, _ = await run_attempt(runner, a_call("nobody"))
+
+    assert ending.failure is not None
+    assert ending.failure.category is ErrorCategory.PROGRAMMING
+
+
+@pytest.mark.parametrize(
+    # The order comes through a pipe; for an interpreter of its own it is written down.
+    ("isolation", "modes"),
+    [(Isolation.FORK, []), (Isolation.POOL, []), (Isolation.SPAWN, [0o600])],
+)
+@scenario
+async def test_a_child_sees_only_what_it_may_and_finds_its_input_in_a_private_file(
+    runner: ProcessRunner,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    isolation: Isolation,
+    modes: list[int],
+) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_PARENT", "s3cr3t")
+    order = a_call(
+        "sees",
+        "a secret of the task",
+        input={"env": {"OWN": "1"}},
+        definition={"isolation": isolation},
+    )
+
+    ending, _ = await run_attempt(runner, order)
+    _, of_a_command = await run_attempt(runner, a_script("stat -c %a * .", attempt=2))
+
+    seen = ending.result
+    assert "SECRET_OF_THE_PARENT" not in seen["environment"]
+    assert seen["environment"]["OWN"] == "1"
+    assert seen["environment"]["LONGSHORE_ATTEMPT_TASK"] == "job-a_a"
+    assert seen["environment"]["LONGSHORE_ATTEMPT"] == "1"
+    unexpected = set(seen["environment"]) - {"PATH", "PWD", "OWN", "LC_CTYPE"}
+    assert all(name.startswith("LONGSHORE_ATTEMPT") for name in unexpected)
+    assert not any("secret" in argument for argument in seen["argv"])
+    assert seen["note"] == "a secret of the task"
+    assert (seen["folder_mode"], seen["file_modes"]) == (0o700, modes)
+    assert output_text(of_a_command) == "600\n600\n700\n"
+    assert seen["session"]
+    assert Path(seen["folder"]).is_relative_to(tmp_path)
+
+
+@scenario
+async def test_the_work_folder_is_removed_with_all_that_is_in_it(
+    runner: ProcessRunner, tmp_path: Path
+) -> None:
+    ending, _ = await run_attempt(runner, a_script("mkdir -p a/b && echo x > a/b/c"))
+
+    assert ending.failure is None
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+@scenario
+async def test_the_work_folder_can_be_kept(tmp_path: Path) -> None:
+    runner = ProcessRunner(tmp_path, {"PATH": "/usr/bin:/bin"}, SystemClock(), keep_folders=True)
+
+    await run_attempt(runner, a_script("echo x > kept"))
+    await runner.close()
+
+    assert (tmp_path / "work" / "job-a_a.1" / "kept").read_text() == "x\n"
+
+
+INVALID_SPECS: list[tuple[str, AttemptSpec]] = [
+    ("no argv", a_command()),
+    ("argv of numbers", a_command(3)),  # type: ignore[arg-type]
+    ("NUL in argv", a_command("echo", "a\0b")),
+    ("input no object", replace(a_command("true"), input=["true"])),
+    ("env no object", a_command("true", input={"env": "A=1"})),
+    ("env of numbers", a_command("true", input={"env": {"A": 1}})),
+    ("NUL in env", a_command("true", input={"env": {"A": "\0"}})),
+    ("NUL in a name", a_command("true", input={"env": {"A\0": "1"}})),
+    ("= in a name", a_command("true", input={"env": {"A=B": "1"}})),
+    ("half a character", a_command("true", input={"env": {"A": "\ud800"}})),
+    ("no function", a_call("add", input={"function": None})),
+    ("a function without a module", a_call("add", input={"function": "add"})),
+]
+
+
+@pytest.mark.parametrize(
+    "order", [row[1] for row in INVALID_SPECS], ids=[row[0] for row in INVALID_SPECS]
+)
+@scenario
+async def test_an_order_that_can_never_be_carried_out_is_refused(
+    runner: ProcessRunner, order: AttemptSpec, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError):
+        await runner.start(order)
+
+    assert not any((tmp_path / "work").glob("*"))
+
+
+@scenario
+async def test_a_machine_that_cannot_start_a_child_now_is_out_of_reach(tmp_path: Path) -> None:
+    (tmp_path / "work").write_text("in the way")
+    runner = ProcessRunner(tmp_path, {}, SystemClock())
+
+    with pytest.raises(BackendUnavailable):
+        await runner.start(a_command("true"))
+    await runner.close()

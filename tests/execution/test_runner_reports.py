@@ -1,0 +1,192 @@
+"""What a child says while it runs: its streams, its steps, and reports by hand."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.core.events.types import Usage
+from longshore.core.tasks.failures import ErrorCategory
+from longshore.execution.host.launcher import ProcessRunner
+from longshore.execution.host.process_table import is_alive
+from longshore.ports.output import Stream
+from longshore.ports.runner import ActivityReport, StepReport, UsageReport
+from tests.execution.attempts import running_attempt
+from tests.execution.conftest import (
+    NO_GRACE,
+    a_call,
+    a_script,
+    output_text,
+    reports_of,
+    run_attempt,
+    scenario,
+    wait_until,
+)
+
+
+@scenario
+async def test_both_streams_arrive_each_in_its_order(runner: ProcessRunner) -> None:
+    _, reports = await run_attempt(runner, a_call("talks"))
+
+    assert output_text(reports, Stream.STDOUT) == "out 0\nout 1\nout 2\n"
+    assert output_text(reports, Stream.STDERR) == "err 0\nerr 1\nerr 2\n"
+
+
+@scenario
+async def test_a_megabyte_and_more_arrives_whole_on_both_streams(runner: ProcessRunner) -> None:
+    script = "head -c 3000000 /dev/zero | tr '\\0' x; head -c 2000000 /dev/zero | tr '\\0' y >&2"
+
+    ending, reports = await run_attempt(runner, a_script(script))
+
+    assert ending.failure is None
+    assert output_text(reports, Stream.STDOUT) == "x" * 3_000_000
+    assert output_text(reports, Stream.STDERR) == "y" * 2_000_000
+
+
+@scenario
+async def test_output_waits_for_a_slow_store_also_after_the_child_has_ended(
+    runner: ProcessRunner,
+) -> None:
+    script = """
+    for number in $(seq 200); do echo '{"type": "log", "text": "x"}' >&3; done
+    head -c 60000 /dev/zero; echo end >&2
+    """
+    async with running_attempt(runner, a_script(script)) as attempt:
+        await wait_until(lambda: not is_alive(attempt.process_id))
+        # Longer than anybody is given to let go of the pipes.
+        await asyncio.sleep(1.3)
+        got = await reports_of(attempt)
+
+    assert output_text(got, Stream.LOG) == "x\n" * 200
+    assert output_text(got) == "\0" * 60_000
+    assert output_text(got, Stream.STDERR) == "end\n"
+
+
+@scenario
+async def test_steps_are_reported_and_waited_for_and_later_ones_skipped(
+    runner: ProcessRunner,
+) -> None:
+    said: list[Any] = []
+    order = a_call("steps", dependency_outputs={"p": 1}, checkpoints={"one": "kept before"})
+    async with running_attempt(runner, order) as attempt:
+        async for report in attempt.reports():
+            said.append(report)
+            if isinstance(report, StepReport):
+                await attempt.confirm_step(report.name)
+        ending = await attempt.ending()
+
+    assert [report for report in said if isinstance(report, StepReport)] == [
+        StepReport("two", "TWO")
+    ]
+    assert output_text(said, Stream.LOG) == "begin\n"
+    doing = [report.activity for report in said if isinstance(report, ActivityReport)]
+    assert [(one.type, one.step_name) for one in doing] == [("step_running", "two")]
+    assert ending.result == ["kept before", "TWO", {"p": 1}, 1, "job-a_a"]
+
+
+@scenario
+async def test_a_step_that_is_kept_after_the_child_s_death_is_said_to_nobody(
+    runner: ProcessRunner, tmp_path: Path
+) -> None:
+    async with running_attempt(runner, a_call("takes_one_step_and_waits")) as attempt:
+        reports = attempt.reports()
+        while not isinstance(await anext(reports), StepReport):
+            pass
+        await attempt.stop(grace=NO_GRACE)
+        # Whatever is opened now gets the numbers of the pipes that were closed.
+        paths = [tmp_path / f"file-{number}" for number in range(30)]
+        files = [path.open("w") for path in paths]
+
+        await attempt.confirm_step("one")
+
+        for file in files:
+            file.close()
+    assert [path.read_text() for path in paths] == [""] * 30
+
+
+@scenario
+async def test_a_child_that_never_reads_its_replies_does_not_block_us(
+    runner: ProcessRunner,
+) -> None:
+    async with running_attempt(runner, a_script("echo ready; sleep 1000")) as attempt:
+        await anext(attempt.reports())
+
+        for _ in range(10_000):
+            await attempt.confirm_step("some step")
+
+        assert is_alive(attempt.process_id)
+
+
+REPORTING_SCRIPT = """
+say() { echo "$1" >&$LONGSHORE_ATTEMPT_CHANNEL; }
+say 'no json'
+say '[1, 2]'
+say '{"type": "unheard-of"}'
+say '{"type": "usage", "inputTokens": "many", "turns": null, "costUsd": NaN}'
+say '{"type": "usage", "inputTokens": 1e999, "outputTokens": -5, "turns": [1]}'
+say '{"type": "usage", "inputTokens": 5, "turns": 2, "costUsd": 0.25}'
+say '{"type": "activity", "activity": "sdk_query", "step": 7}'
+say '{"type": "activity", "activity": "x", "step": "half \\ud800 of a pair"}'
+say '{"type": "log", "text": "hello"}'
+say '{"type": "result", "value": {"n": 42}}'
+"""
+
+
+@scenario
+async def test_a_script_may_report_by_hand_and_nonsense_does_not_silence_it(
+    runner: ProcessRunner,
+) -> None:
+    ending, reports = await run_attempt(runner, a_script(REPORTING_SCRIPT))
+
+    used = [report.usage for report in reports if isinstance(report, UsageReport)]
+    doing = [report.activity for report in reports if isinstance(report, ActivityReport)]
+    assert ending.result == {"n": 42}
+    assert used == [Usage(), Usage(), Usage(input_tokens=5, turns=2, cost_usd=0.25)]
+    assert [(one.type, one.step_name) for one in doing] == [
+        ("sdk_query", "7"),
+        ("x", "half ? of a pair"),
+    ]
+    assert output_text(reports, Stream.LOG) == "hello\n"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '{"type": "error", "category": "network", "message": "m", "retryAfter": 1e999}',
+        '{"type": "error", "category": "network", "message": "m", "retryAfter": "soon"}',
+        '{"type": "error", "category": "network", "message": "m", "exitCode": "x"}',
+        '{"type": "error", "category": "network", "message": "m", "retry": "maybe"}',
+    ],
+)
+@scenario
+async def test_an_error_said_by_hand_is_taken_as_far_as_it_makes_sense(
+    runner: ProcessRunner, said: str
+) -> None:
+    ending, _ = await run_attempt(
+        runner, a_script(f"echo '{said}' >&$LONGSHORE_ATTEMPT_CHANNEL; exit 1")
+    )
+
+    assert ending.failure is not None
+    assert ending.failure.category is ErrorCategory.NETWORK
+    assert ending.failure.retryable
+    assert ending.failure.message == "m"
+    assert ending.failure.retry_after is None
+    assert ending.failure.exit_code is None
+
+
+@scenario
+async def test_a_script_may_take_steps_by_hand(runner: ProcessRunner) -> None:
+    script = """
+    echo '{"type": "step", "name": "one", "result": 1}' >&3
+    read answer <&4
+    echo "$answer"
+    """
+    got = []
+    async with running_attempt(runner, a_script(script)) as attempt:
+        async for report in attempt.reports():
+            got.append(report)
+            if isinstance(report, StepReport):
+                await attempt.confirm_step(report.name)
+
+    assert output_text(got) == '{"stored": "one"}\n'

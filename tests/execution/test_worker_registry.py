@@ -1,0 +1,318 @@
+"""Who is here and who is gone is what the kernel says, and of the dead nothing is left running."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from longshore.errors import UsageError
+from longshore.execution.host.process_table import is_alive, start_time_of
+from longshore.execution.host.registry import FileWorkerRegistry
+
+# Does what it is told, line by line, and answers; it dies without a word when its input ends.
+_WORKER = """
+import json, os, subprocess, sys
+from pathlib import Path
+from longshore.execution.host.registry import FileWorkerRegistry
+
+registry = FileWorkerRegistry(Path(sys.argv[1]))
+for line in sys.stdin:
+    method, *arguments = json.loads(line)
+    if method == "start":
+        child = subprocess.Popen(["sh", "-c", arguments[0]], start_new_session=True,
+            stdout=subprocess.PIPE, text=True)
+        child.stdout.readline()
+        answer = child.pid
+    else:
+        try:
+            answer = getattr(registry, method)(*arguments)
+        except Exception as error:
+            answer = type(error).__name__
+    print(json.dumps(answer), flush=True)
+os._exit(0)
+"""
+
+
+class RegistryProcess:
+    """A process with a presence of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _WORKER, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.children: list[int] = []
+
+    def call(self, method: str, *arguments: object) -> object:
+        self._process.stdin.write(json.dumps([method, *arguments]) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def start_child(self, script: str) -> int:
+        """A child that leads its own group, once it has said that it is ready."""
+        self.children.append(self.call("start", script))
+        return self.children[-1]
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+
+@pytest.fixture
+def another(tmp_path: Path) -> Iterator[Callable[[], RegistryProcess]]:
+    processes: list[RegistryProcess] = []
+
+    def start() -> RegistryProcess:
+        processes.append(RegistryProcess(tmp_path))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        for child in process.children:
+            if is_alive(child):
+                os.killpg(child, signal.SIGKILL)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> FileWorkerRegistry:
+    return FileWorkerRegistry(tmp_path)
+
+
+SLEEPING_SCRIPT = "echo ready; sleep 1000"
+
+
+def test_a_worker_is_here_until_its_process_ends_and_gone_from_then_on(
+    registry: FileWorkerRegistry, another: Callable[[], RegistryProcess]
+) -> None:
+    process = another()
+    process.call("register", "w", ["default"])
+
+    here = registry.is_dead("w"), registry.live_workers(), registry.dead_workers()
+    process.kill()
+
+    assert here == (False, {"w": ("default",)}, [])
+    assert registry.is_dead("w")
+    assert registry.live_workers() == {}
+    assert registry.dead_workers() == ["w"]
+
+
+def test_one_s_own_worker_is_here(registry: FileWorkerRegistry) -> None:
+    registry.register("w", ["default"])
+
+    assert not registry.is_dead("w")
+    assert registry.live_workers() == {"w": ("default",)}
+
+
+def test_the_queues_of_a_worker_are_known_before_and_after_its_children(
+    registry: FileWorkerRegistry, another: Callable[[], RegistryProcess]
+) -> None:
+    process = another()
+    process.call("register", "w", ["fast", "slow"])
+    seen = [registry.live_workers()]
+    child = process.start_child(SLEEPING_SCRIPT)
+    process.call("record_child", "w", child)
+    seen.append(registry.live_workers())
+    process.call("forget_child", "w", child)
+    seen.append(registry.live_workers())
+
+    assert seen == [{"w": ("fast", "slow")}] * 3
+
+
+def test_nothing_is_known_of_a_worker_that_was_never_here(registry: FileWorkerRegistry) -> None:
+    assert not registry.is_dead("elsewhere")
+    registry.reap("elsewhere")
+    registry.deregister("elsewhere")
+
+
+def test_leaving_is_silent(
+    registry: FileWorkerRegistry, another: Callable[[], RegistryProcess]
+) -> None:
+    process = another()
+    process.call("register", "w", ["default"])
+
+    process.call("deregister", "w")
+    process.kill()
+
+    assert not registry.is_dead("w")
+    assert (registry.dead_workers(), registry.live_workers()) == ([], {})
+
+
+def test_a_name_is_taken_while_its_worker_is_here_and_until_it_is_cleared_away(
+    registry: FileWorkerRegistry, another: Callable[[], RegistryProcess], tmp_path: Path
+) -> None:
+    process = another()
+    process.call("register", "w", ["default"])
+
+    with pytest.raises(UsageError):
+        registry.register("w", ["default"])
+    process.kill()
+    with pytest.raises(UsageError):
+        registry.register("w", ["default"])
+    registry.deregister("w")
+    registry.register("w", ["default"])
+
+    assert registry.live_workers() == {"w": ("default",)}
+    assert os.listdir(tmp_path / "workers") == ["w.lock"]
+
+
+def test_a_refused_name_stays_with_the_one_who_has_it(
+    registry: FileWorkerRegistry, another: Callable[[], RegistryProcess]
+) -> None:
+    registry.register("w", ["default"])
+    process = another()
+
+    answer = process.call("register", "w", ["default"])
+
+    assert answer == "UsageError"
+    assert process.call("is_dead", "w") is False
+    assert registry.live_workers() == {"w": ("default",)}
+
+
+def test_clearing_kills_the_children_of_a_dead_worker_and_their_children(
+    registry: FileWorkerRegistry, another: Callable[[], RegistryProcess]
+) -> None:
+    process = another()
+    process.call("register", "w", ["default"])
+    script = "trap '' TERM; sleep 1000 & sleep 1000 & echo ready; wait"
+    child = process.start_child(script)
+    process.call("record_child", "w", child)
+    process.kill()
+    group = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and _in_group(pid, child)]
+
+    before = [is_alive(pid) for pid in group]
+    registry.reap("w")
+    after = [is_alive(pid) for pid in group]
+
+    assert before == [True, True, True]
+    assert after == [False, False, False]
+
+
+def _in_group(process_id: str, group: int) -> bool:
+    try:
+        return os.getpgid(int(process_id)) == group
+    except ProcessLookupError:
+        return False
+
+
+def test_clearing_kills_what_a_dead_child_has_left(
+    registry: FileWorkerRegistry, another: Callable[[], RegistryProcess]
+) -> None:
+    process = another()
+    process.call("register", "w", ["default"])
+    child = process.start_child("sleep 1000 & echo ready; wait")
+    process.call("record_child", "w", child)
+    (orphan,) = [
+        int(pid)
+        for pid in os.listdir("/proc")
+        if pid.isdigit() and int(pid) != child and _in_group(pid, child)
+    ]
+    os.kill(child, signal.SIGKILL)
+    process.kill()
+
+    registry.reap("w")
+
+    assert not is_alive(orphan)
+
+
+@pytest.mark.parametrize("leader_lives", [True, False])
+def test_clearing_kills_those_of_a_child_s_session_who_have_a_group_of_their_own(
+    registry: FileWorkerRegistry, another: Callable[[], RegistryProcess], leader_lives: bool
+) -> None:
+    process = another()
+    process.call("register", "w", ["default"])
+    # With job control each one in the background gets a group, and all stay in the session.
+    child = process.start_child("exec bash -c 'set -m; sleep 1000 & echo ready; wait'")
+    process.call("record_child", "w", child)
+    (apart,) = [
+        int(pid)
+        for pid in os.listdir("/proc")
+        if pid.isdigit() and _in_session(pid, child) and not _in_group(pid, child)
+    ]
+    if not leader_lives:
+        os.kill(child, signal.SIGKILL)
+    process.kill()
+
+    before = is_alive(apart)
+    registry.reap("w")
+    after = is_alive(apart)
+    if after:
+        os.kill(apart, signal.SIGKILL)
+
+    assert (before, after) == (True, False)
+
+
+def _in_session(process_id: str, session: int) -> bool:
+    try:
+        return os.getsid(int(process_id)) == session
+    except ProcessLookupError:
+        return False
+
+
+def test_a_child_that_was_forgotten_is_left_alone(
+    registry: FileWorkerRegistry, another: Callable[[], RegistryProcess]
+) -> None:
+    process = another()
+    process.call("register", "w", ["default"])
+    forgotten, noted = process.start_child(SLEEPING_SCRIPT), process.start_child(SLEEPING_SCRIPT)
+    for child in (forgotten, noted):
+        process.call("record_child", "w", child)
+    process.call("forget_child", "w", forgotten)
+    process.kill()
+
+    registry.reap("w")
+
+    assert is_alive(forgotten)
+    assert not is_alive(noted)
+
+
+def test_a_number_that_has_gone_to_somebody_else_is_left_alone(
+    registry: FileWorkerRegistry, another: Callable[[], RegistryProcess], tmp_path: Path
+) -> None:
+    process = another()
+    process.call("register", "w", ["default"])
+    child = process.start_child(SLEEPING_SCRIPT)
+    process.call("record_child", "w", child)
+    process.kill()
+    lock = tmp_path / "workers" / "w.lock"
+    started = start_time_of(child)
+    assert started is not None
+    lock.write_text(lock.read_text().replace(f" {started}\n", f" {int(started) - 1}\n"))
+
+    registry.reap("w")
+
+    assert is_alive(child)
+
+
+def test_one_process_of_the_machine_fills_a_role_and_the_next_when_it_ends(
+    registry: FileWorkerRegistry, another: Callable[[], RegistryProcess]
+) -> None:
+    process = another()
+
+    first = process.call("acquire_role", "dispatcher"), registry.acquire_role("dispatcher")
+    other_role = registry.acquire_role("sweeper")
+    process.kill()
+    after = registry.acquire_role("dispatcher"), registry.acquire_role("dispatcher")
+
+    assert first == (True, False)
+    assert other_role
+    assert after == (True, True)
+
+
+def test_a_role_that_is_given_up_can_be_filled_by_another(tmp_path: Path) -> None:
+    one, other = FileWorkerRegistry(tmp_path), FileWorkerRegistry(tmp_path)
+
+    assert one.acquire_role("dispatcher")
+    assert not other.acquire_role("dispatcher")
+    one.close()
+    assert other.acquire_role("dispatcher")
+    other.close()

@@ -1,0 +1,147 @@
+"""Calls every route of the OpenAPI document with whatever fits it and whatever does not.
+
+A test does a little of it; ``python -m tests.interfaces.rest.schema_fuzz 500`` does it at length.
+"""
+
+import asyncio
+import sys
+import tempfile
+import threading
+from collections import Counter
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import CheckFunction
+from schemathesis.specs.openapi import checks
+
+from longshore.settings.agent import AgentSettings
+from tests.interfaces.dead_store import dead_letter_messages
+from tests.interfaces.rest.server import RestServer, a_task, run_server
+
+CHECKS: list[CheckFunction] = [
+    schemathesis.checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+    checks.response_headers_conformance,
+]
+MANY = 1_000_000
+DAILY_BUDGET = AgentSettings(usd_per_day=1, tokens_per_day=1, minutes_per_day=1)
+
+
+class FuzzedServer:
+    """A server in a thread of its own: whoever calls it here blocks."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ready = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self.address = self.key = ""
+        # Ids of things that are there, by the names of path parameters: to look at, whose streams
+        # come to an end, and to change.
+        self.ids_to_read: dict[str, str] = {}
+        self.ids_to_change: dict[str, str] = {}
+
+    def __enter__(self) -> "FuzzedServer":
+        self._end = asyncio.Event()
+        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()))
+        self._thread.start()
+        self._ready.wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join()
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        try:
+            rate = {"requests_per_second": MANY, "burst": MANY}
+            async with run_server(self._folder, others={"agent": DAILY_BUDGET}, **rate) as door:
+                await self._fill(door)
+                self._ready.set()
+                await self._end.wait()
+        finally:
+            self._ready.set()
+
+    async def _fill(self, server: RestServer) -> None:
+        self.address, self.key = server.address, server.keys["all"]
+        over = await server.submit(a_task("a"), a_task("b", "a"), a_task("c"))
+        await server.post(f"/v1/jobs/{over}/cancel")
+        tasks = [a_task("a"), a_task("b", "a"), a_task("c")]
+        limited = {"tasks": tasks, "budget": {"usd": 1, "tokens": 1, "minutes": 1}}
+        under_way = (await server.post("/v1/jobs", limited)).json()["jobId"]
+        await server.send("PUT", "/v1/task-definitions/known", {"runner": "command"})
+        await server.post("/v1/health-check")
+        await dead_letter_messages(server.services, "odd", "one", "two")
+        letters = (await server.get("/v1/dead-letters")).json()["deadLetters"]
+        spare = (await server.post("/v1/keys", {"name": "spare", "scopes": ["read"]})).json()
+        both = {"task_id": "a", "name": "known", "key_id": spare["id"]}
+        self.ids_to_read = {**both, "job_id": over, "letter_id": letters[0]["id"]}
+        self.ids_to_change = {**both, "job_id": under_way, "letter_id": letters[1]["id"]}
+
+
+def fuzz_routes(
+    server: FuzzedServer,
+    mode: GenerationMode,
+    examples: int,
+    *,
+    existing_ids: bool,
+    repeatable: bool = True,
+) -> Counter[int]:
+    """Call each route so often; how many answers had which status.
+
+    Args:
+        existing_ids: Paths name things that exist, so that more than a 404 comes back.
+        repeatable: The same requests each time.
+
+    Raises:
+        FailureGroup: an answer is a server error, or not documented.
+    """
+    answers: Counter[int] = Counter()
+    headers = {"x-api-key": server.key}
+    api: Any = schemathesis.openapi.from_url(f"{server.address}/v1/openapi.json", headers=headers)
+    for found in api.get_all_operations():
+
+        @settings(
+            max_examples=examples,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            derandomize=repeatable,
+            database=None,
+        )
+        @given(case=found.ok().as_strategy(generation_mode=mode))
+        def call(case: schemathesis.Case) -> None:
+            if existing_ids:
+                known = server.ids_to_read if case.method == "GET" else server.ids_to_change
+                for name in known.keys() & case.path_parameters.keys():
+                    case.path_parameters[name] = known[name]
+            answer = case.call_and_validate(headers=headers, checks=CHECKS)
+            answers[answer.status_code] += 1
+
+        try:
+            call()
+        except Unsatisfiable:
+            continue  # nothing of it can be wrong
+    return answers
+
+
+def main() -> None:
+    examples = int(sys.argv[1])
+    for mode, there in product(GenerationMode, (False, True)):
+        # Each on its own store: what one has made must not slow the next.
+        with tempfile.TemporaryDirectory() as folder, FuzzedServer(Path(folder)) as served:
+            answers = fuzz_routes(served, mode, examples, existing_ids=there, repeatable=False)
+        what = "what is there" if there else "anything"
+        counts = ", ".join(f"{status}: {number}" for status, number in sorted(answers.items()))
+        sys.stdout.write(f"{mode.value} of {what}: {answers.total()} requests ({counts})\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Bodies from strangers: bounded in size, depth and numbers, and never a 500."""
+
+import gzip
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.interfaces.rest.server import a_task, async_test, gzip_json, run_server
+
+KIB = 1024
+DEEP = b'{"tasks":' + b"[" * 50_000 + b"]" * 50_000 + b"}"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"", 400, "Expecting value"),
+        (b"{", 400, "not a JSON document"),
+        (b'{"tasks": [NaN]}', 400, "NaN is not JSON"),
+        (b'{"tasks": [-Infinity]}', 400, "Infinity is not JSON"),
+        (b'{"tasks": [], "tasks": []}', 400, "'tasks' is there twice"),
+        (b'{"tasks": [' + b"9" * 5_000 + b"]}", 400, "more than 400 digits"),
+        (b'{"tasks": [1e999999]}', 422, ""),
+        (DEEP, 400, "nested too deeply"),
+        (b'{"name": "\\ud800", "tasks": []}', 400, "surrogates"),
+        (b'{"name": "\xff"}', 400, "not a JSON document"),
+        (b'{"name": "\\u0000", "tasks": []}', 422, ""),
+        (b"[" + b"0," * 600 * KIB + b"0]", 413, "more than 1048576 bytes"),
+        (b"null", 422, ""),
+        (b'"text"', 422, ""),
+        (b'{"tasks": {"a": 1}}', 422, ""),
+        (b'{"tasks": [{"taskId": "a", "name": "command", "input": "\\u0000"}]}', 201, ""),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, bytes) else None,
+)
+@async_test
+async def test_a_body_that_makes_no_sense_gets_an_answer_that_says_why(
+    body: bytes, status: int, words: str, tmp_path: Path
+) -> None:
+    async with run_server(tmp_path, body_bytes=KIB * KIB) as door:
+        for path in ("/v1/jobs", "/v1/jobs/job-x/tasks"):
+            answer = await door.post(path, body)
+            expected = 404 if path.endswith("/tasks") and status in (201, 422) else status
+            assert answer.status_code == expected, answer.text
+            if words:
+                assert words in answer.json()["detail"]
+
+
+@async_test
+async def test_a_packed_body_is_unpacked_as_far_as_the_limit_goes(tmp_path: Path) -> None:
+    async with run_server(tmp_path, body_bytes=KIB * KIB) as door:
+        header = {"content-encoding": "gzip"}
+        explodes = gzip.compress(b" " * (64 * KIB * KIB), 9)
+
+        accepted = await door.post("/v1/jobs", gzip_json({"tasks": [a_task("a")]}), headers=header)
+        bomb = await door.post("/v1/jobs", explodes, headers=header)
+        twice = await door.post("/v1/jobs", gzip.compress(explodes), headers=header)
+        lies = await door.post("/v1/jobs", b"{}", headers=header)
+        cut = await door.post("/v1/jobs", gzip_json({"tasks": []})[:-6], headers=header)
+        other = await door.post("/v1/jobs", b"{}", headers={"content-encoding": "br"})
+
+        answers = [accepted, bomb, twice, lies, cut, other]
+        assert [one.status_code for one in answers] == [201, 413, 400, 400, 400, 415]
+
+
+@async_test
+async def test_a_body_of_another_kind_is_refused(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as door:
+        answer = await door.post("/v1/jobs", b"a=b", headers={"content-type": "text/plain"})
+
+        assert (answer.status_code, answer.json()["type"]) == (
+            415,
+            "urn:longshore:problem:media-type",
+        )
+
+
+@async_test
+async def test_a_body_that_comes_in_pieces_is_limited_too(tmp_path: Path) -> None:
+    async with run_server(tmp_path, body_bytes=KIB) as door:
+
+        async def pieces():  # type: ignore[no-untyped-def]
+            for _ in range(100):
+                yield b" " * 100
+
+        answer = await door.client.post(
+            "/v1/jobs", content=pieces(), headers={"x-api-key": door.keys["all"]}
+        )
+
+        assert isinstance(answer, httpx.Response)
+        assert answer.status_code == 413
+        assert json.loads(answer.content)["type"] == "urn:longshore:problem:too-large"

@@ -1,0 +1,468 @@
+"""Every operation gives the same documents from ``Application`` and over HTTP.
+
+Each case runs on two copies of one store, with the same clock and the same source of ids: once on
+``Application``, once through HTTP client, REST and ``Application``. The documents are compared
+field by field.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, is_dataclass
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from longshore.adapters.memory.backend import memory_backend
+from longshore.core.api_keys import ApiScope
+from longshore.core.blob_keys import attempt_file_key
+from longshore.core.budgets import Budget
+from longshore.core.dead_letters import DeadLetterFilter
+from longshore.core.ids import job_id_of, task_id_of
+from longshore.core.maximums import RECEIVE_LIMIT
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.failures import ErrorCategory, Failure
+from longshore.core.tasks.states import JobState, TaskState
+from longshore.core.token_bucket import Rate
+from longshore.errors import AlreadyExists, CommandRefused, InvalidJob, NotFound, UsageError
+from longshore.interfaces.client.http_client import HttpClient
+from longshore.interfaces.client.transport import HttpTransport
+from longshore.interfaces.rest.app import create_app
+from longshore.ports.output import OutputChunk, Stream
+from longshore.ports.task_queue import OutgoingMessage
+from longshore.services.api_keys import ApiKeys
+from longshore.services.app import Application, ArtifactContent, Caller
+from longshore.services.definition_reader import read_definition
+from longshore.services.documents import ApiDocument, to_dict
+from longshore.settings import Settings
+from longshore.testing.clock import FakeClock
+from longshore.testing.worker_registry import FakeWorkerRegistry
+from longshore.wiring.services import Services
+from tests.interfaces.command_line import Cli, CommandResult
+from tests.interfaces.conftest import At
+
+TENANT = "acme"
+SECOND = timedelta(seconds=1)
+TIMEOUT_S = 60
+URL = "http://longshore.test"
+Operations = Application | HttpClient
+Case = Callable[[Operations], Awaitable[Any]]
+
+
+def job_id(request_id: str) -> str:
+    return job_id_of(TENANT, request_id)
+
+
+def task_id(request_id: str, key: str) -> str:
+    return task_id_of(job_id(request_id), key)
+
+
+def a_task(key: str, *parents: str, **fields: Any) -> dict[str, Any]:
+    task = {"taskId": key, "name": "command", "input": {"argv": ["true"]}, **fields}
+    return {**task, "dependsOn": list(parents)} if parents else task
+
+
+# The store --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Store:
+    """Services on a memory backend, with a fixed clock and counted ids."""
+
+    services: Services
+    clock: FakeClock
+    key: str = ""
+
+    async def claim(self, request_id: str, key: str) -> Any:
+        claim = c.Claim(worker_id="worker-1", process_id=1, lease_duration=timedelta(minutes=1))
+        return await self.services.transitions.apply_to_task(task_id(request_id, key), claim)
+
+    async def complete(self, request_id: str, key: str, result: Any) -> None:
+        row = await self.claim(request_id, key)
+        self.clock.advance(SECOND)
+        stored = await self.services.documents.store(result, f"results/{row.id}")
+        done = c.Complete(fence=row.fence, result=stored, duration=SECOND)
+        await self.services.transitions.apply_to_task(row.id, done, row=row)
+        await self.dispatch()
+
+    async def fail(self, request_id: str, key: str) -> None:
+        row = await self.claim(request_id, key)
+        failure = Failure(category=ErrorCategory.EXIT_CODE, message="broke", exit_code=3)
+        command = c.AttemptFailed(fence=row.fence, failure=failure, jitter=0.0, duration=SECOND)
+        await self.services.transitions.apply_to_task(row.id, command, row=row)
+        await self.dispatch()
+
+    async def dispatch(self) -> None:
+        while await self.services.dispatcher.step(timedelta(0)):
+            pass
+
+    async def submit(self, request_id: str, *tasks: dict[str, Any], **fields: Any) -> None:
+        document = {"tasks": list(tasks), **fields}
+        await self.services.producer.submit(TENANT, request_id, document)
+
+
+def empty_store() -> Store:
+    clock, ids, secrets = FakeClock(), count(1), count(1)
+    settings = Settings(tenant=TENANT)
+    services = Services(
+        settings=settings,
+        backend=memory_backend(clock, atomic=True),
+        worker_registry=FakeWorkerRegistry(),
+        new_id=lambda: f"id-{next(ids)}",
+    )
+    services.__dict__["api_keys"] = ApiKeys(
+        backend=services.backend,
+        app=settings.app,
+        rate=Rate(per_second=1000, burst=1000),
+        random_bytes=lambda size: next(secrets).to_bytes(size, "big"),
+    )
+    return Store(services, clock)
+
+
+async def full_store() -> Store:
+    """A store with jobs in every state, and something for every operation to answer with."""
+    store = empty_store()
+    services, backend = store.services, store.services.backend
+    services.api_keys.set_operator_tenant(TENANT)
+    _, store.key = await services.api_keys.create(
+        TENANT, name="ann", scopes=(ApiScope.ADMIN,), by="setup"
+    )
+    for timeout in ("1m", "2m"):
+        fields = {"name": "report", "runner": "command", "timeout": timeout}
+        limits = {"resources": {"cpu": "10m"}, "health": {"longestRun": "1h"}}
+        reviewed = {"requiresReview": True, "options": {"argv": ["true"]}}
+        await backend.definitions.put(TENANT, read_definition({**fields, **limits, **reviewed}))
+    await store.submit("done", a_task("a"), a_task("b", "a"), name="nightly")
+    await store.complete("done", "a", {"rows": 3})
+    await store.complete("done", "b", None)
+    chunks = [
+        OutputChunk(
+            attempt=1, sequence=number, at=store.clock.now(), stream=Stream.STDOUT, data=data
+        )
+        for number, data in enumerate((b"hello\n", b"\xff\xfe", b"bye\n"), start=1)
+    ]
+    await backend.output.append(task_id("done", "a"), chunks)
+    report = attempt_file_key(task_id("done", "a"), 1, "artifacts/report.csv")
+    await backend.blobs.put(report, b"a,b\n1,2\n")
+    store.clock.advance(SECOND)
+    await store.submit("failed", a_task("x", maxAttempts=1), a_task("y", "x"))
+    await store.fail("failed", "x")
+    await store.submit("exited", a_task("only", maxAttempts=1))
+    await store.fail("exited", "only")
+    await store.submit("open", a_task("p"), a_task("q", "p"), budget={"usd": 5})
+    await store.submit("running", a_task("r"), a_task("s", queue="mail"))
+    await store.claim("running", "r")
+    await store.submit("review", a_task("v") | {"name": "report"})
+    await store.complete("review", "v", "draft")
+    await services.queue_pauser.pause_queue("mail", by="bob", reason="maintenance")
+    await services.health_check.check_tenant(TENANT)
+    await backend.queue.send([OutgoingMessage(queue="odd", body="no task")])
+    for _ in range(RECEIVE_LIMIT + 1):
+        await backend.queue.receive(["odd"], limit=9, hidden_for=SECOND, wait=timedelta(0))
+        store.clock.advance(SECOND)
+    return store
+
+
+@contextlib.asynccontextmanager
+async def open_operations(kind: str) -> AsyncIterator[Operations]:
+    """The operations of a caller on a copy of the store: in this process, or over HTTP."""
+    store = await full_store()
+    if kind == "application":
+        yield store.services.application(Caller(tenant=TENANT, name="ann"))
+        return
+    app = create_app(store.services, hosts=("*",), body_bytes=1_000_000)
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=app),
+        base_url=f"{URL}/v1/",
+        headers={"x-api-key": store.key},
+    ) as client:
+        yield HttpClient(HttpTransport(client, URL))
+
+
+# Cases: each name begins with the operation that it is about -------------------------------------
+
+DEAD = DeadLetterFilter(category=ErrorCategory.EXIT_CODE)
+JOB_FILE = {
+    "definitions": [{"name": "hi", "runner": "command", "options": {"argv": ["echo", "hi"]}}],
+    "tasks": [{"taskId": "greet", "name": "hi"}],
+}
+
+
+async def all_of(stream: Awaitable[AsyncIterator[Any]]) -> list[Any]:
+    return [item async for item in await stream]
+
+
+async def listed(
+    fetch: Callable[[str | None], Awaitable[Any]],
+) -> list[Any]:
+    """All pages of a listing."""
+    pages = [await fetch(None)]
+    while pages[-1].cursor is not None:
+        pages.append(await fetch(pages[-1].cursor))
+    return pages
+
+
+async def dead_message_id(operations: Operations) -> str:
+    letters = (await operations.list_dead_letters()).dead_letters
+    return next(letter.id for letter in letters if letter.kind == "message")
+
+
+async def discarded(operations: Operations) -> Any:
+    letter_id = await dead_message_id(operations)
+    return [
+        await operations.get_dead_letter(letter_id),
+        await operations.discard_dead_letter(letter_id),
+        await operations.list_dead_letters(),
+    ]
+
+
+async def revoked(operations: Operations) -> Any:
+    key = await operations.create_key("ci", ["submit", "read"])
+    return [key, await operations.revoke_key(key.id), await operations.list_keys()]
+
+
+async def twice(operations: Operations) -> Any:
+    document = {"tasks": [a_task("t")]}
+    return [
+        await operations.submit(document, request_id="again"),
+        await operations.submit(document, request_id="again"),
+    ]
+
+
+CASES: dict[str, Case] = {
+    "submit": lambda o: o.submit({"tasks": [a_task("n"), a_task("m", "n")]}, request_id="new"),
+    "submit: without a request id": lambda o: o.submit({"tasks": [a_task("n")]}),
+    "submit: the same request twice": twice,
+    "submit: invalid": lambda o: o.submit({"tasks": [a_task("n", "missing"), {}]}),
+    "submit: the request id of another job": lambda o: o.submit(
+        {"tasks": [a_task("other")]}, request_id="done"
+    ),
+    "submit_file": lambda o: o.submit_file(JOB_FILE, request_id="file"),
+    "submit_file: invalid": lambda o: o.submit_file({**JOB_FILE, "tasks": []}, request_id="file"),
+    "add_tasks": lambda o: o.add_tasks(
+        job_id("open"), {"tasks": [a_task("more", "p")]}, request_id="add-1"
+    ),
+    "add_tasks: to a completed job": lambda o: o.add_tasks(
+        job_id("done"), {"tasks": [a_task("more")]}
+    ),
+    "find_ids": lambda o: o.find_ids(job_id("done")),
+    "list_jobs": lambda o: o.list_jobs(),
+    "list_jobs: in pages": lambda o: listed(lambda cursor: o.list_jobs(limit=2, cursor=cursor)),
+    "list_jobs: by state and name": lambda o: o.list_jobs(state=JobState.COMPLETED, name="nightly"),
+    "list_jobs: another listing's cursor": lambda o: o.list_jobs(cursor="odd"),
+    "get_job": lambda o: o.get_job(job_id("failed")),
+    "get_job: with one task": lambda o: o.get_job(job_id("exited")),
+    "get_job: the first task": lambda o: o.get_job(job_id("done"), limit=1),
+    "get_job: unknown": lambda o: o.get_job("job-unknown"),
+    "list_tasks": lambda o: o.list_tasks(),
+    "list_tasks: of a job": lambda o: listed(
+        lambda cursor: o.list_tasks(job_id=job_id("done"), limit=1, cursor=cursor)
+    ),
+    "list_tasks: by state": lambda o: o.list_tasks(state=TaskState.FAILED),
+    "get_task": lambda o: o.get_task(task_id("failed", "x")),
+    "get_task: running": lambda o: o.get_task(task_id("running", "r")),
+    "get_task: unknown": lambda o: o.get_task(task_id("failed", "unknown")),
+    "task_statuses": lambda o: o.task_statuses(job_id("failed")),
+    "get_result": lambda o: o.get_result(task_id("done", "a")),
+    "get_result: of a waiting task": lambda o: o.get_result(task_id("open", "q")),
+    "cancel_job": lambda o: o.cancel_job(job_id("open"), reason="not needed"),
+    "cancel_job: with one task": lambda o: o.cancel_job(job_id("review")),
+    "cancel_job: completed": lambda o: o.cancel_job(job_id("done")),
+    "cancel_task": lambda o: o.cancel_task(task_id("open", "p"), reason="not needed"),
+    "cancel_task: running": lambda o: o.cancel_task(task_id("running", "r")),
+    "resume": lambda o: o.resume(job_id("failed")),
+    "resume: some": lambda o: o.resume(job_id("failed"), ["x", "y", "unknown"]),
+    "resume: nothing failed": lambda o: o.resume(job_id("open")),
+    "approve": lambda o: o.approve(task_id("review", "v"), attempt=1),
+    "approve: not in review": lambda o: o.approve(task_id("open", "p")),
+    "revise": lambda o: o.revise(task_id("review", "v"), "shorter, please"),
+    "why: a job": lambda o: o.why(job_id("failed")),
+    "why: a task": lambda o: o.why(task_id("failed", "y")),
+    "list_artifacts": lambda o: o.list_artifacts(task_id("done", "a")),
+    "open_artifact": lambda o: o.open_artifact(
+        task_id("done", "a"), "attempt-1/artifacts/report.csv"
+    ),
+    "open_artifact: unknown": lambda o: o.open_artifact(task_id("done", "a"), "attempt-1/none"),
+    "read_output": lambda o: o.read_output(task_id("done", "a"), attempt=1),
+    "read_output: after a chunk": lambda o: o.read_output(task_id("done", "a"), after="1.1"),
+    "follow_task_output": lambda o: all_of(o.follow_task_output(task_id("done", "a"))),
+    "follow_job_output": lambda o: all_of(o.follow_job_output(job_id("done"))),
+    "follow_job_output: stored": lambda o: all_of(
+        o.follow_job_output(job_id("open"), follow=False)
+    ),
+    "list_events": lambda o: o.list_events(limit=1000),
+    "list_events: of a type": lambda o: o.list_events(event_type="Task Failed"),
+    "list_job_events": lambda o: listed(
+        lambda cursor: o.list_job_events(job_id("done"), limit=2, cursor=cursor or "")
+    ),
+    "list_job_events: without its tasks": lambda o: o.list_job_events(job_id("done"), tasks=False),
+    "list_task_events": lambda o: o.list_task_events(task_id("failed", "x"), after=1),
+    "follow_job_events": lambda o: all_of(o.follow_job_events(job_id("done"))),
+    "follow_task_events": lambda o: all_of(o.follow_task_events(task_id("failed", "x"))),
+    "task_health": lambda o: o.task_health(task_id("running", "r")),
+    "task_health: of an ended task": lambda o: o.task_health(task_id("done", "a")),
+    "last_health_check": lambda o: o.last_health_check(),
+    "run_health_check": lambda o: o.run_health_check(),
+    "check_ready": lambda o: o.check_ready(),
+    "list_dead_letters": lambda o: o.list_dead_letters(),
+    "list_dead_letters: in pages": lambda o: listed(
+        lambda cursor: o.list_dead_letters(DEAD, limit=1, cursor=cursor)
+    ),
+    "count_dead_letters": lambda o: o.count_dead_letters(),
+    "get_dead_letter": lambda o: o.get_dead_letter(task_id("failed", "x")),
+    "get_dead_letter: unknown": lambda o: o.get_dead_letter("msg-unknown"),
+    "replay_dead_letters": lambda o: o.replay_dead_letters(
+        [task_id("failed", "x"), task_id("done", "a")]
+    ),
+    "replay_matching_dead_letters": lambda o: o.replay_matching_dead_letters(DEAD),
+    "discard_dead_letter": discarded,
+    "discard_dead_letter: a task": lambda o: o.discard_dead_letter(task_id("failed", "x")),
+    "list_definitions": lambda o: o.list_definitions(),
+    "get_definition": lambda o: o.get_definition("report"),
+    "get_definition: an old version": lambda o: o.get_definition("report", version=1),
+    "get_definition: built in": lambda o: o.get_definition("command"),
+    "list_definition_versions": lambda o: o.list_definition_versions("report"),
+    "put_definition": lambda o: o.put_definition({"name": "new", "runner": "command"}),
+    "put_definition: invalid": lambda o: o.put_definition({"name": "new", "runner": "odd"}),
+    "delete_definition": lambda o: o.delete_definition("report"),
+    "delete_definition: unknown": lambda o: o.delete_definition("unknown"),
+    "list_paused_queues": lambda o: o.list_paused_queues(),
+    "pause_queue": lambda o: o.pause_queue("slow", reason="too much"),
+    "resume_queue": lambda o: o.resume_queue("mail"),
+    "resume_queue: not paused": lambda o: o.resume_queue("default"),
+    "get_budget": lambda o: o.get_budget(),
+    "get_budget: of a job": lambda o: o.get_budget(job_id("open")),
+    "get_budget: of a task": lambda o: o.get_budget(task_id("open", "p")),
+    "add_budget": lambda o: o.add_budget(job_id("open"), Budget(usd=2.5), request_id="more"),
+    "add_budget: without a limit": lambda o: o.add_budget(job_id("done"), Budget(usd=1)),
+    "list_keys": lambda o: o.list_keys(),
+    "create_key": lambda o: o.create_key("ci", ["submit", "read"]),
+    "revoke_key": revoked,
+    "revoke_key: unknown": lambda o: o.revoke_key("key-unknown"),
+}
+ERRORS = (AlreadyExists, CommandRefused, NotFound, InvalidJob, UsageError)
+
+
+async def plain(answer: Any) -> Any:
+    """An answer as plain values, with the type of each document."""
+    if isinstance(answer, ApiDocument):
+        return type(answer).__name__, to_dict(answer)
+    if isinstance(answer, list):
+        return [await plain(item) for item in answer]
+    if isinstance(answer, ArtifactContent):
+        return answer.size, await answer.read()
+    if is_dataclass(answer):
+        return [await plain(getattr(answer, name)) for name in ("kind", "id", "data")]
+    return answer
+
+
+async def answer_of(kind: str, case: Case) -> Any:
+    async with asyncio.timeout(TIMEOUT_S), open_operations(kind) as operations:
+        try:
+            return await plain(await case(operations))
+        except ERRORS as error:
+            kinds = [known.__name__ for known in ERRORS if isinstance(error, known)]
+            return kinds[0], str(error).removeprefix(f"{URL}: ")
+
+
+def operation_names() -> list[str]:
+    methods = inspect.getmembers(Application, inspect.isfunction)
+    return [name for name, _ in methods if not name.startswith("_")]
+
+
+# Tests ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["add", "tasks", "cancel"])
+def test_commands_that_differed_between_folder_and_server_print_the_same_fields(
+    cli: Cli, inside: Callable[..., CommandResult], at: At, tmp_path: Path, command: str
+) -> None:
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps({"tasks": [a_task("a"), a_task("b", "a")]}))
+    folder = tmp_path / "data"
+    submitted = inside("submit", str(file), "-o", "json", "--data-dir", str(folder))
+    job = json.loads(submitted.out)["jobId"]
+    file.write_text(json.dumps({"tasks": [a_task("c")]}))
+    arguments = {"add": [job, str(file)], "tasks": ["--job", job], "cancel": [job]}[command]
+
+    document = json.loads(inside(command, *arguments, "-o", "json", *at(folder)).out)
+
+    if command == "add":
+        assert document["status"] == "running"
+    elif command == "tasks":
+        waiting, pending = sorted(task["lastEvent"] is not None for task in document["tasks"])
+        assert (waiting, pending) == (False, True)
+    else:
+        assert (document["status"], document["exitCode"]) == ("cancelled", 1)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_operation_answers_the_same_from_the_application_and_over_http(name: str) -> None:
+    direct = asyncio.run(answer_of("application", CASES[name]))
+    remote = asyncio.run(answer_of("http", CASES[name]))
+
+    assert remote == direct
+
+
+def test_every_operation_has_a_case() -> None:
+    covered = {name.partition(":")[0] for name in CASES}
+
+    assert covered == set(operation_names())
+
+
+@pytest.mark.parametrize("name", operation_names())
+def test_the_http_client_has_every_operation_with_the_same_signature(name: str) -> None:
+    direct = inspect.signature(getattr(Application, name))
+    remote = inspect.signature(getattr(HttpClient, name))
+
+    assert [str(parameter) for parameter in remote.parameters.values()] == [
+        str(parameter) for parameter in direct.parameters.values()
+    ]
+    assert remote.return_annotation == direct.return_annotation
+
+
+def test_operations_of_one_tenant_do_not_find_jobs_of_another() -> None:
+    async def find() -> None:
+        store = await full_store()
+        other = store.services.application(Caller(tenant="other", name="eve"))
+        for refused in (
+            other.get_job(job_id("done")),
+            other.get_task(task_id("done", "a")),
+            other.list_tasks(job_id=job_id("done")),
+            other.task_statuses(job_id("done")),
+            other.get_result(task_id("done", "a")),
+            other.cancel_job(job_id("open")),
+            other.cancel_task(task_id("open", "p")),
+            other.resume(job_id("failed")),
+            other.approve(task_id("review", "v")),
+            other.revise(task_id("review", "v"), "no"),
+            other.why(job_id("failed")),
+            other.add_tasks(job_id("open"), {"tasks": [a_task("z")]}),
+            other.list_artifacts(task_id("done", "a")),
+            other.open_artifact(task_id("done", "a"), "attempt-1/artifacts/report.csv"),
+            other.read_output(task_id("done", "a")),
+            other.follow_task_output(task_id("done", "a")),
+            other.follow_job_output(job_id("done")),
+            other.list_job_events(job_id("done")),
+            other.list_task_events(task_id("done", "a")),
+            other.follow_job_events(job_id("done")),
+            other.follow_task_events(task_id("done", "a")),
+            other.task_health(task_id("running", "r")),
+            other.get_budget(job_id("open")),
+            other.add_budget(job_id("open"), Budget(usd=1)),
+            other.get_dead_letter(task_id("failed", "x")),
+            other.get_definition("report"),
+        ):
+            with pytest.raises(NotFound):
+                await refused
+        assert (await other.list_jobs()).jobs == []
+        assert (await other.find_ids("job-")).ids == []
+        assert (await other.list_dead_letters(DEAD)).count == 0
+
+    asyncio.run(find())

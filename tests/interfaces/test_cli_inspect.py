@@ -1,0 +1,314 @@
+"""``longshore jobs``, ``job``, ``tasks``, ``events``, ``logs``: what was done, looked at again."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from longshore.core.events.overflow import EVENT_SIZE_LIMIT_BYTES
+from longshore.errors import UsageError
+from longshore.interfaces.cli.entity_refs import MAX_IDS, EntityRef, resolve
+from longshore.interfaces.cli.exit_codes import ExitCode
+from tests.interfaces.command_line import TIMEOUT_S, Cli, CommandResult
+from tests.interfaces.conftest import At
+
+Inside = Callable[..., CommandResult]
+REPORT = {
+    "name": "report",
+    "tasks": [
+        {
+            "taskId": "fetch",
+            "name": "command",
+            "input": {"argv": ["sh", "-c", "echo one; echo two >&2; printf three"]},
+        },
+        {
+            "taskId": "merge",
+            "name": "command",
+            "dependsOn": ["fetch"],
+            "input": {"argv": ["sh", "-c", "echo merging; exit 9"]},
+        },
+        {"taskId": "send", "name": "command", "dependsOn": ["merge"], "input": {"argv": ["true"]}},
+    ],
+}
+RETRIED = "test -e again && exec echo second; touch again; echo first; kill -9 $$"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which a job failed, a command was tried twice, and one completed."""
+    cli = Cli(tmp_path_factory.mktemp("store"))
+    cli("submit", "-", "--request-id", "report", "--wait", stdin=json.dumps(REPORT))
+    retried = ("--request-id", "retried", "--name", "retried", "--attempts", "2")
+    cli("run", *retried, "--", "sh", "-c", RETRIED)
+    cli("run", "--request-id", "last", "--name", "last", "--", "echo", "[bold]done[/bold]")
+    return cli.folder / ".longshore"
+
+
+@pytest.fixture
+def ask(store: Path, inside: Inside, at: At) -> Inside:
+    return lambda *arguments: inside(*arguments, *at(store))
+
+
+def _id_of(ask: Inside, name: str) -> str:
+    jobs = ask("jobs", "-o", "json").json["jobs"]
+    return next(job["jobId"] for job in jobs if job["name"] == name)
+
+
+def test_jobs_are_listed_newest_first_in_straight_columns(ask: Inside) -> None:
+    answer = ask("jobs")
+
+    head, *rows = answer.out.splitlines()
+    states = [row[head.index("STATE") :].split()[0] for row in rows]
+    assert [row[head.index("NAME") :].split()[0] for row in rows] == ["last", "retried", "report"]
+    assert states == ["completed", "completed", "failed"]
+    assert all(re.match(r"job-[a-z2-7]{24}  ", row) for row in rows)
+    assert all(line == line.rstrip() for line in answer.out.splitlines())
+    assert "\x1b" not in answer.out
+
+
+def test_jobs_as_json_have_their_exit_codes(ask: Inside) -> None:
+    answer = ask("jobs", "-o", "json")
+
+    jobs = {job["name"]: job for job in answer.json["jobs"]}
+    assert {name: job["exitCode"] for name, job in jobs.items()} == {
+        "last": 0,
+        "retried": 0,
+        "report": 1,
+    }
+    assert jobs["report"]["progress"] == {
+        "completed": 1,
+        "failed": 1,
+        "cancelled": 0,
+        "blocked": 1,
+        "open": 0,
+    }
+    assert jobs["report"]["requestId"] == "report"
+
+
+def test_jobs_can_be_chosen_by_state(ask: Inside) -> None:
+    answer = ask("jobs", "--state", "failed", "-o", "json")
+
+    assert [job["name"] for job in answer.json["jobs"]] == ["report"]
+
+
+def test_following_the_cursor_shows_every_job_once(ask: Inside) -> None:
+    names, cursor = [], None
+    while cursor is not None or not names:
+        more = ("--cursor", cursor) if cursor else ()
+        page = ask("jobs", "--limit", "2", "-o", "json", *more).json
+        names += [job["name"] for job in page["jobs"]]
+        cursor = page["cursor"]
+
+    assert names == ["last", "retried", "report"]
+    assert "--cursor" in ask("jobs", "--limit", "2").err
+
+
+def test_a_job_is_shown_with_each_of_its_tasks(ask: Inside) -> None:
+    answer = ask("job", _id_of(ask, "report"))
+
+    assert "1 waiting, 1 completed, 1 failed of 3 tasks" in answer.out
+    rows = {line.split()[0]: line for line in answer.out.partition("TASK ")[2].splitlines()[1:]}
+    assert "the process ended with exit code 9" in rows["merge"]
+    assert re.search(r"completed\s+1/3\s+0\s", rows["fetch"])
+    assert "waiting" in rows["send"]
+
+
+def test_a_job_as_json_has_the_last_event_and_the_error_of_each_task(ask: Inside) -> None:
+    job = ask("job", _id_of(ask, "report"), "-o", "json").json
+
+    tasks = {task["taskId"]: task for task in job["tasks"]}
+    assert (job["status"], job["states"]["failed"]) == ("failed", 1)
+    assert tasks["merge"]["lastEvent"]["type"] == "Task Failed"
+    assert tasks["merge"]["error"]["category"] == "exit-code"
+    assert (tasks["merge"]["exitCode"], tasks["fetch"]["exitCode"]) == (9, 0)
+    assert tasks["fetch"]["startedAt"] <= tasks["merge"]["startedAt"]
+
+
+def test_a_job_is_found_by_as_much_of_its_id_as_is_enough(ask: Inside) -> None:
+    whole = _id_of(ask, "report")
+
+    found = [ask("job", text, "-o", "json").json["jobId"] for text in (whole[:14], whole[4:14])]
+
+    assert found == [whole, whole]
+
+
+def test_an_id_that_could_be_several_lists_them(ask: Inside) -> None:
+    answer = ask("job", "job-")
+
+    assert answer.code == ExitCode.USAGE
+    assert answer.err.count("job-") >= 3 + 1
+
+
+@pytest.mark.parametrize("name", ["job", "events", "logs"])
+def test_an_id_that_is_not_there_says_where_to_look(ask: Inside, name: str) -> None:
+    answer = ask(name, "job-000")
+
+    assert answer.code == ExitCode.NOT_FOUND
+    assert "longshore jobs" in answer.err
+
+
+def test_another_tenant_sees_nothing(store: Path, inside: Inside) -> None:
+    def ask(*arguments: str) -> CommandResult:
+        return inside(*arguments, "--data-dir", str(store))
+
+    whole = _id_of(ask, "report")
+
+    assert ask("jobs", "--tenant", "other", "-o", "json").json["jobs"] == []
+    assert ask("job", whole, "--tenant", "other").code == ExitCode.NOT_FOUND
+
+
+def test_tasks_of_one_job_come_in_its_order(ask: Inside) -> None:
+    answer = ask("tasks", "--job", _id_of(ask, "report"), "-o", "json")
+
+    assert [task["taskId"] for task in answer.json["tasks"]] == ["fetch", "merge", "send"]
+
+
+def test_tasks_can_be_chosen_by_state(ask: Inside) -> None:
+    answer = ask("tasks", "--state", "failed")
+
+    assert len(answer.out.splitlines()) == 2
+    assert "_merge" in answer.out
+
+
+def test_what_tasks_wrote_is_shown_as_it_is(ask: Inside) -> None:
+    assert ask("logs", _id_of(ask, "last")).out == "run | [bold]done[/bold]\n"
+
+
+def test_events_as_json_are_whole_and_without_gaps(ask: Inside) -> None:
+    events = ask("events", f"{_id_of(ask, 'report')}_merge", "-o", "json").json
+
+    assert [event["sequence"] for event in events] == [1, 2, 3]
+    assert [event["eventType"] for event in events] == [
+        "Task Pending",
+        "Task Processing Started",
+        "Task Failed",
+    ]
+    assert {"PK", "SK", "GSI1PK", "tenantId", "timestamp", "context"} <= set(events[0])
+    assert events[2]["properties"]["exitCode"] == 9
+
+
+def test_all_events_of_a_job_are_those_of_the_job_and_its_tasks(ask: Inside) -> None:
+    job_id = _id_of(ask, "report")
+
+    own = ask("events", job_id, "-o", "json").json
+    everything = ask("events", job_id, "--all", "-o", "json").json
+
+    assert {event["entityType"] for event in own} == {"JOB"}
+    assert {event["entityId"].partition("_")[2] for event in everything} == {"", "fetch", "merge"}
+    assert [event for event in everything if event["entityType"] == "JOB"] == own
+
+
+def test_events_for_a_person_have_a_line_each(ask: Inside) -> None:
+    answer = ask("events", _id_of(ask, "report"), "--all")
+
+    head, *lines = answer.out.splitlines()
+    assert head.split() == ["TIME", "SEQ", "TASK", "EVENT", "DETAILS"]
+    assert all(re.match(r"\d\d:\d\d:\d\d\.\d{3} +\d+  ", line) for line in lines)
+    assert lines[-1].endswith("merge failed")
+
+
+def test_a_large_event_is_shown_with_what_was_moved_out_of_it(cli: Cli, inside: Inside) -> None:
+    tasks = [
+        {"taskId": f"a-task-with-quite-a-long-name-{number}", "name": "command", "delay": 86400}
+        for number in range(4000)
+    ]
+    (cli.folder / "large.json").write_text(json.dumps({"tasks": tasks}))
+    place = ("--data-dir", str(cli.folder / ".longshore"))
+    accepted = inside("submit", str(cli.folder / "large.json"), "-o", "json", *place).json
+
+    (created,) = inside("events", accepted["jobId"], "-o", "json", *place).json
+
+    compact = json.dumps(created["properties"], separators=(",", ":"))
+    assert len(compact) > EVENT_SIZE_LIMIT_BYTES
+    assert len(created["properties"]["tasks"]) == 4000
+    assert "_s3Overflow" not in created["properties"]
+
+
+def test_the_logs_of_a_task_come_out_where_they_went_in(ask: Inside) -> None:
+    answer = ask("logs", f"{_id_of(ask, 'report')}_fetch")
+
+    assert (answer.out, answer.err) == ("one\nthree", "two\n")
+
+
+def test_the_logs_of_a_job_name_the_task_and_the_stream(ask: Inside) -> None:
+    answer = ask("logs", _id_of(ask, "report"))
+
+    assert sorted(answer.out.splitlines()[:2]) == ["fetch ! two", "fetch | one"]
+    assert sorted(answer.out.splitlines()[2:]) == ["fetch | three", "merge | merging"]
+
+
+def test_logs_of_one_attempt(ask: Inside) -> None:
+    task_id = f"{_id_of(ask, 'retried')}_run"
+
+    assert ask("logs", task_id, "--attempt", "1").out == "first\n"
+    assert ask("logs", task_id, "--attempt", "2").out == "second\n"
+    both = ask("logs", task_id)
+    assert (both.out, both.err) == ("first\nsecond\n", "longshore: attempt 2\n")
+    assert ask("logs", task_id, "--attempt", "3").err == "nothing was printed in attempt 3 so far\n"
+
+
+def test_logs_as_json_have_their_place(ask: Inside) -> None:
+    pieces = ask("logs", _id_of(ask, "retried"), "-o", "json").json
+
+    assert [(piece["attempt"], piece["sequence"], piece["text"]) for piece in pieces] == [
+        (1, 1, "first\n"),
+        (2, 1, "second\n"),
+    ]
+
+
+@pytest.mark.parametrize("command", [("logs",), ("events", "--all")])
+def test_following_ends_when_the_job_has_ended(cli: Cli, command: tuple[str, ...]) -> None:
+    gate = cli.make_fifo("gate")
+    script = f"echo begun; read line < {gate}; echo $line"
+    with cli.start("run", "--request-id", "r", "--", "sh", "-c", script) as run:
+        run.stdout.readline()
+        with cli.start(*command, "job-", "-f") as follow:
+            seen = ""
+            while "begun" not in seen and "Started" not in seen:
+                seen += follow.stdout.readline()
+            gate.write_text("ended\n")
+            rest, _ = follow.communicate(timeout=TIMEOUT_S)
+
+    assert follow.returncode == 0
+    assert rest.splitlines()[-1].split("  ")[-1] in ("run | ended", "1 task")
+
+
+def test_a_terminal_gets_colours_unless_it_is_told_not_to(store: Path) -> None:
+    cli = Cli(store.parent)
+    with cli.terminal("jobs") as coloured, cli.terminal("jobs", env={"NO_COLOR": "1"}) as plain:
+        assert (coloured.wait(), plain.wait()) == (0, 0)
+
+    assert re.search(r"\x1b\[[\d;]*31m", coloured.shown)
+    assert not re.search(r"\x1b\[[\d;]*3\dm", plain.shown)
+    assert "completed" in plain.text
+
+
+BIG, SMALL = f"job-{'a' * 24}", f"job-{'a' * 23}b"
+
+
+def _find_job(text: str, *ids: str) -> EntityRef:
+    async def beginning(prefix: str) -> list[str]:
+        return [one for one in sorted(ids) if one.startswith(prefix)][:MAX_IDS]
+
+    return asyncio.run(resolve(beginning, "here", text))
+
+
+def test_a_job_hidden_behind_the_many_tasks_of_another_is_still_seen() -> None:
+    ids = (BIG, SMALL, *(f"{BIG}_t{number}" for number in range(300)))
+
+    with pytest.raises(UsageError, match=SMALL):
+        _find_job("job-aa", *ids)
+    assert _find_job(SMALL, *ids) == EntityRef(SMALL)
+    assert _find_job(BIG, *ids) == EntityRef(BIG)
+
+
+def test_a_task_may_be_named_by_parts_of_both_its_names() -> None:
+    ids = (BIG, f"{BIG}_fetch", f"{BIG}_fetch-all", f"{BIG}_send")
+
+    assert _find_job("job-a_s", *ids) == EntityRef(BIG, f"{BIG}_send")
+    assert _find_job("a_fetch", *ids) == EntityRef(BIG, f"{BIG}_fetch")
+    with pytest.raises(UsageError, match="fetch-all"):
+        _find_job("a_fet", *ids)

@@ -1,0 +1,48 @@
+"""Remedies are spelled as commands, and alerts spell the same commands."""
+
+import pytest
+
+from longshore.adapters.alerts import delivery
+from longshore.core.budgets import BudgetUnit
+from longshore.core.explain import Remedy, RemedyAction
+from longshore.services.documents import command_of
+
+
+@pytest.mark.parametrize(
+    ("remedy", "command"),
+    [
+        (Remedy(action=RemedyAction.RESUME_JOB, target="j"), "longshore resume j"),
+        (Remedy(action=RemedyAction.RESUME_QUEUE, target="q"), "longshore queues resume q"),
+        (Remedy(action=RemedyAction.START_WORKER, target="q"), "longshore worker --queue q"),
+        (Remedy(action=RemedyAction.APPROVE_TASK, target="t"), "longshore approve t"),
+        (Remedy(action=RemedyAction.LIST_JOB_TASKS, target="j"), "longshore tasks --job j"),
+        (
+            Remedy(action=RemedyAction.ADD_BUDGET, target="t", unit=BudgetUnit.TOKENS),
+            "longshore budget add t --tokens 100000",
+        ),
+        (
+            Remedy(action=RemedyAction.ADD_BUDGET, unit=BudgetUnit.MINUTES),
+            "longshore budget add today --minutes 30",
+        ),
+    ],
+)
+def test_a_remedy_is_spelled_as_a_command(remedy: Remedy, command: str) -> None:
+    assert command_of(remedy) == command
+
+
+def test_every_action_has_a_command() -> None:
+    assert all(command_of(Remedy(action=action, target="x")) for action in RemedyAction)
+
+
+def test_alerts_name_the_same_commands() -> None:
+    add = command_of(Remedy(action=RemedyAction.ADD_BUDGET, target="ID", unit=BudgetUnit.USD))
+
+    assert (
+        command_of(Remedy(action=RemedyAction.LIST_DEAD_LETTERS)),
+        command_of(Remedy(action=RemedyAction.LIST_PARKED_TASKS)),
+        add.replace("5", "N"),
+    ) == (
+        delivery.LIST_DEAD_LETTERS_COMMAND,
+        delivery.LIST_PARKED_TASKS_COMMAND,
+        delivery.ADD_BUDGET_COMMAND,
+    )

@@ -1,0 +1,174 @@
+"""Faults in what a ledger tells the sweeper and the health check, and in what it remembers."""
+
+from functools import partial
+
+from tests.mutants.fault import Fault, Part
+from tests.planting import Condition, Drop, Replace, Text, Value
+
+_SQLITE = "contract/test_sqlite.py::TestSqliteLedger"
+_MEMORY = "contract/test_memory.py::TestMemoryLedger"
+_ROW_CACHE = "adapters/sqlite/test_known.py"
+_FAILED = "adapters/sqlite/test_failed.py"
+
+_fault = partial(Fault, part=Part.LEDGER)
+
+SWEEP_QUERY_FAULTS = (
+    _fault(
+        name="pauses between rings do not double",
+        at="adapters.sqlite.ledger:SqliteLedger.unqueued_tasks",
+        do=Text("2 * enqueued_us - due_us", "rung_us"),
+        caught_by=f"{_SQLITE}::"
+        "test_a_task_is_unqueued_when_it_was_last_enqueued_as_long_ago_as_it_had_been_due",
+    ),
+    _fault(
+        name="a task that has a message is unrung",
+        at="adapters.sqlite.ledger:SqliteLedger.unqueued_tasks",
+        do=Text("NOT EXISTS", "EXISTS (SELECT 1) OR NOT EXISTS"),
+        caught_by=f"{_SQLITE}::test_a_task_that_was_enqueued_again_is_not_unqueued",
+    ),
+    _fault(
+        name="an end is unrecorded before its time",
+        at="adapters.sqlite.sweep_queries:_ENDS",
+        do=Text("AND id > ?", "+ 1000000 AND id > ?"),
+        caught_by=f"{_SQLITE}::test_an_end_is_unrecorded_from_its_moment_on",
+    ),
+    _fault(
+        name="an end is unrecorded a tick too late",
+        at="adapters.sqlite.sweep_queries:_ENDS",
+        do=Text("<= ? AND id", "< ? AND id"),
+        caught_by=f"{_SQLITE}::test_an_end_is_unrecorded_from_its_moment_on",
+    ),
+    _fault(
+        name="ends that are recorded are found again",
+        at="adapters.sqlite.sweep_queries:unrecorded_ends",
+        do=Condition("not in", True),
+        caught_by=f"{_SQLITE}::test_an_end_is_unrecorded_until_its_job_knows_of_it",
+    ),
+    _fault(
+        name="jobs with ends are found only if they know of none",
+        at="adapters.sqlite.sweep_queries:_JOBS_WITH_ENDS",
+        do=Text("AND ended <", "AND ended = 0 AND ended <"),
+        caught_by=f"{_SQLITE}::test_an_end_is_unrecorded_until_its_job_knows_of_it",
+    ),
+    _fault(
+        name="only the first jobs are looked at",
+        at="adapters.sqlite.sweep_queries:_jobs",
+        do=Value("= len()", "_AFTER_ALL_IDS"),
+        caught_by=f"{_SQLITE}::test_unrecorded_ends_are_found_among_however_many_jobs",
+    ),
+    _fault(
+        name="the last job of a page is passed over",
+        at="adapters.sqlite.sweep_queries:_jobs",
+        do=Value("for _JOBS_PER_PAGE", "$1[:_JOBS_PER_PAGE - 1]"),
+        caught_by=f"{_SQLITE}::test_unrecorded_ends_are_found_among_however_many_jobs",
+    ),
+    _fault(
+        name="a listing goes on with the job after",
+        at="adapters.sqlite.sweep_queries:_jobs",
+        do=Replace("ternary ''", "'~' if $2 else ''"),
+        caught_by=f"{_SQLITE}::"
+        "test_unrecorded_ends_come_by_job_and_id_up_to_the_limit_and_on_from_there",
+    ),
+    _fault(
+        name="a task that awaits nothing that completed is sent on",
+        at="adapters.sqlite.sweep_queries:unnotified_dependents",
+        do=Condition("from_text()", "$2"),
+        caught_by=f"{_SQLITE}::test_a_task_that_was_notified_of_its_parents_is_not_found",
+    ),
+    _fault(
+        name="of many waiting tasks only the first are looked at",
+        at="adapters.sqlite.sweep_queries:unnotified_dependents",
+        do=Replace("if _TASKS_PER_PAGE", "break"),
+        caught_by="adapters/sqlite/test_sweeping.py::test_one_waiting_task_of_very_many_is_found",
+    ),
+    _fault(
+        name="any number of rows is remembered",
+        at="adapters.sqlite.row_cache:TaskRowCache.put",
+        do=Condition("len()", False),
+        caught_by=f"{_ROW_CACHE}::test_the_row_that_was_kept_longest_ago_makes_room",
+    ),
+    _fault(
+        name="a row that is kept again stays the oldest",
+        at="adapters.sqlite.row_cache:TaskRowCache.put",
+        do=Drop("pop()"),
+        caught_by=f"{_ROW_CACHE}::test_the_row_that_was_kept_longest_ago_makes_room",
+    ),
+    _fault(
+        name="ended tasks are remembered",
+        at="adapters.sqlite.row_cache:TaskRowCache.put",
+        do=Drop("if terminal"),
+        caught_by=f"{_ROW_CACHE}::test_a_task_that_has_ended_is_forgotten",
+    ),
+    _fault(
+        name="a late answer brings an older row back",
+        at="adapters.sqlite.row_cache:TaskRowCache.put",
+        do=Replace("> version", "False"),
+        caught_by=f"{_ROW_CACHE}::test_an_answer_that_comes_late_does_not_bring_an_older_row_back",
+    ),
+    _fault(
+        name="the turn of somebody else is no new spell",
+        at="adapters.sqlite.write_lock:WriteLock.__enter__",
+        do=Drop("+= exclusive_epoch"),
+        caught_by=f"{_ROW_CACHE}::test_a_row_that_another_wrote_is_read_after_a_turn_of_our_own",
+    ),
+    _fault(
+        name="whoever has a turn leaves no mark",
+        at="adapters.sqlite.write_lock:WriteLock.unchanged",
+        do=Value("return _owner_token", "self.quiet_spell > 0"),
+        caught_by=f"{_SQLITE}::test_a_row_that_was_read_and_then_changed_by_another_is_read_afresh",
+    ),
+    _fault(
+        name="pauses between rings do not double in memory",
+        at="adapters.memory.ledger:MemoryLedger.unqueued_tasks",
+        do=Replace("<= enqueued_at", "row.enqueued_at <= due_by"),
+        caught_by=f"{_MEMORY}::"
+        "test_a_task_is_unqueued_when_it_was_last_enqueued_as_long_ago_as_it_had_been_due",
+    ),
+    _fault(
+        name="ends that are recorded are found again in memory",
+        at="adapters.memory.ledger:MemoryLedger.unrecorded_ends",
+        do=Drop("not in number"),
+        caught_by=f"{_MEMORY}::test_an_end_is_unrecorded_until_its_job_knows_of_it",
+    ),
+    _fault(
+        name="a task that awaits nothing that completed is sent on in memory",
+        at="adapters.memory.ledger:MemoryLedger.unnotified_dependents",
+        do=Drop("awaits"),
+        caught_by=f"{_MEMORY}::test_a_task_that_was_notified_of_its_parents_is_not_found",
+    ),
+    _fault(
+        name="the first to fail come before the last",
+        at="adapters.sqlite.failed_task_queries:_FAILED",
+        do=Text("finished_us DESC", "finished_us"),
+        caught_by=f"{_SQLITE}::test_the_last_to_fail_comes_first_whenever_it_was_created",
+    ),
+    _fault(
+        name="the next tenant is looked for task by task",
+        at="adapters.sqlite.failed_task_queries:_NEXT_TENANT",
+        do=Text("min(tenant)", "min(tenant || '')"),
+        caught_by=f"{_FAILED}::test_of_very_many_only_those_that_are_asked_for_are_looked_at",
+    ),
+    _fault(
+        name="a damaged row hides all that failed",
+        at="adapters.sqlite.failed_task_queries:_FAILED",
+        do=Text(
+            "iif(json_valid(body), body ->> '$.failure.category', NULL)",
+            "body ->> '$.failure.category'",
+        ),
+        caught_by=f"{_FAILED}::"
+        "test_a_damaged_row_and_a_category_of_a_newer_version_are_failures_of_no_known_kind",
+    ),
+    _fault(
+        name="what failed for another tenant is among ours",
+        at="adapters.memory.ledger:MemoryLedger.failed_tasks",
+        do=Drop("== tenant"),
+        caught_by=f"{_MEMORY}::test_failed_tasks_of_another_tenant_are_not_among_them",
+    ),
+    _fault(
+        name="a tenant whose tasks all ended well has failed ones",
+        at="adapters.memory.ledger:MemoryLedger.failed_tenants",
+        do=Condition("state", "$1.terminal"),
+        caught_by=f"{_MEMORY}::"
+        "test_a_task_that_ended_otherwise_or_has_another_round_has_not_failed",
+    ),
+)

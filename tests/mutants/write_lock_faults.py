@@ -1,0 +1,26 @@
+"""Faults in the turns that processes take at writing to one database."""
+
+from functools import partial
+
+from tests.mutants.fault import Fault, Part
+from tests.planting import Drop, Swap
+
+_fault = partial(
+    Fault,
+    part=Part.LEDGER,
+    caught_by="adapters/sqlite/test_turnstile.py::"
+    "test_one_that_comes_back_at_once_does_not_overtake_the_one_that_waits",
+)
+
+WRITE_LOCK_FAULTS = (
+    _fault(
+        name="nobody is next",
+        at="adapters.sqlite.write_lock:WriteLock.__enter__",
+        do=Drop("flock() _next_fd LOCK_EX"),
+    ),
+    _fault(
+        name="whoever is next does not stay so until its turn",
+        at="adapters.sqlite.write_lock:WriteLock.__enter__",
+        do=Swap("flock() _owner_fd", "flock() LOCK_UN"),
+    ),
+)

@@ -1,0 +1,115 @@
+"""What is said of an agent query that failed: what to do about it, and nothing that leaks."""
+
+from datetime import timedelta
+
+import pytest
+
+from longshore.core.agents.failures import QueryFailureReason, query_failure_for
+from longshore.core.tasks.error_categories import ErrorCategory as Category
+from longshore.core.tasks.failures import MESSAGE_LIMIT
+from longshore.core.text.secrets import MASK
+from longshore.errors import Retry
+from tests.unit.core.agents.failure_samples import (
+    MODEL,
+    CLIConnectionError,
+    CLINotFoundError,
+    ProcessError,
+    classify,
+    classify_frame,
+)
+
+NINETY_SECONDS = timedelta(seconds=90)
+
+
+def test_without_credentials_the_message_names_the_variables_and_where_they_belong() -> None:
+    _, failure = classify_frame(
+        {"result": "Not logged in · Please run /login"}, assistant_error="authentication_failed"
+    )
+
+    for words in ("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN", "environment of the worker"):
+        assert words in failure.message
+    assert "/login" not in failure.message
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_refused_model_is_named(status: int) -> None:
+    _, failure = classify_frame({"api_error_status": status})
+
+    assert f"model {MODEL!r}" in failure.message
+
+
+def test_a_model_that_nobody_named_is_that_of_the_task() -> None:
+    verdict = query_failure_for(QueryFailureReason.REFUSAL)
+
+    assert verdict.failure.message.startswith("model of this task refused")
+
+
+def test_a_missing_cli_says_what_to_install() -> None:
+    _, failure = classify(CLINotFoundError("Claude Code not found at: /x"))
+
+    assert "install longshore[agent]" in failure.message
+
+
+def test_a_cli_that_refused_its_options_is_quoted_from_its_stderr() -> None:
+    _, failure = classify(ProcessError(), stderr="\nerror: unknown option '--x'\n")
+
+    assert failure.message.endswith("; it said: error: unknown option '--x'")
+
+
+def test_the_api_is_quoted_without_the_advice_of_the_cli() -> None:
+    said = (
+        "API Error: 529 Overloaded today. This is a server-side issue, usually temporary — try "
+        "again in a moment. If it persists, check your inference gateway (127.0.0.1:38379)."
+    )
+
+    _, failure = classify_frame({"api_error_status": 529, "result": said})
+
+    assert failure.message == "the API is overloaded (529); it said: Overloaded today."
+
+
+def test_secrets_in_what_was_said_are_masked_and_long_words_are_cut() -> None:
+    said = "password=hunter2 " + "long words " * 100
+
+    _, failure = classify_frame({"api_error_status": 400, "result": said})
+
+    assert MASK in failure.message
+    assert "hunter2" not in failure.message
+    assert len(failure.message) <= MESSAGE_LIMIT
+
+
+@pytest.mark.parametrize(("exit_code", "signal"), [(-9, "SIGKILL"), (143, "SIGTERM")])
+def test_a_killed_cli_names_the_signal(exit_code: int, signal: str) -> None:
+    _, failure = classify(ProcessError(exit_code=exit_code))
+
+    assert failure.signal == signal
+    assert signal in failure.message
+
+
+def test_the_class_of_the_error_is_kept() -> None:
+    _, failure = classify(CLINotFoundError("x"))
+
+    assert failure.error_type == f"{CLINotFoundError.__module__}.CLINotFoundError"
+
+
+@pytest.mark.parametrize(
+    ("cause", "category"),
+    [
+        (OSError(12, "Cannot allocate memory"), Category.OUT_OF_MEMORY),
+        (PermissionError(13, "Permission denied"), Category.PROGRAMMING),
+    ],
+)
+def test_a_cli_that_could_not_start_for_want_of_memory_is_tried_again(
+    cause: Exception, category: Category
+) -> None:
+    error = CLIConnectionError("Failed to start Claude Code")
+    error.__cause__ = cause
+
+    _, failure = classify(error)
+
+    assert failure.category is category
+
+
+def test_an_error_of_a_tool_of_ours_may_decide_for_itself() -> None:
+    _, failure = classify(Retry("later", after=NINETY_SECONDS))
+
+    assert (failure.retryable, failure.retry_after) == (True, NINETY_SECONDS)

@@ -1,0 +1,293 @@
+"""What is said of an agent while it works: who, what, how long."""
+
+from typing import Any
+
+import pytest
+
+from longshore.core.agents.events import (
+    AgentEvent,
+    ApiRetried,
+    ModelFallback,
+    QueryFinished,
+    RateLimited,
+    SessionStarted,
+    StepFinished,
+    SubagentFinished,
+    SubagentStarted,
+    TodoSeen,
+    TodosReplaced,
+    TodoState,
+    TodoUpdated,
+    TokenCounts,
+    ToolDenied,
+    ToolOutcome,
+)
+from longshore.core.agents.trace import StepTrace
+from longshore.core.agents.trace_text import event_line, format_elapsed, format_usd, summary_of
+from tests.unit.core.agents.trace_samples import (
+    NOON,
+    a_step,
+    at,
+    format_lines,
+    text_event,
+    tool_called,
+    tool_ended,
+    tool_started,
+    usage_event,
+)
+
+FAILED, INTERRUPTED = ToolOutcome.FAILED, ToolOutcome.INTERRUPTED
+AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", description="count")
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([SessionStarted(at=at(0))], ["begins"]),
+        (
+            [SessionStarted(at=at(0), session_id="49412a8d-274b-4d0b", model="opus")],
+            ["begins with opus, session 49412a8d"],
+        ),
+        ([text_event("one\n\x1b[31mtwo\n")], ["one\n  [31mtwo"]),
+        ([text_event("")], []),
+        (
+            [text_event("API Error: 500", error="server_error")],
+            ["the API failed (server_error): API Error: 500"],
+        ),
+        (
+            [tool_called(), tool_started(), tool_ended(duration_ms=1300)],
+            ["Bash: ls", "Bash took 1.3 s"],
+        ),
+        ([tool_called(tool_input={}), tool_ended()], ["Bash", "Bash is done"]),
+        (
+            [tool_called(), tool_ended(outcome=FAILED, output="Exit code 3\n", duration_ms=13)],
+            ["Bash: ls", "Bash failed after 13 ms: Exit code 3"],
+        ),
+        ([tool_called(), tool_ended(outcome=FAILED)], ["Bash: ls", "Bash failed"]),
+        (
+            [tool_started(), tool_ended(outcome=INTERRUPTED, output="cut")],
+            ["Bash: ls", "Bash was interrupted after 2.0 s: cut"],
+        ),
+        ([tool_called(), tool_ended(outcome=INTERRUPTED)], ["Bash: ls", "Bash was interrupted"]),
+        (
+            [tool_called(), ToolDenied(at=at(4), tool_id="t1", name="Bash", reason="not that")],
+            ["Bash: ls", "Bash was denied: not that"],
+        ),
+        ([ToolDenied(at=at(4), tool_id="t9", name="Write")], ["Write was denied"]),
+        (
+            [
+                tool_called("t1"),
+                tool_called("t2", tool_input={"command": "pwd"}),
+                tool_ended("t2"),
+                tool_ended("t1"),
+            ],
+            ["Bash: ls", "Bash: pwd", "Bash (pwd) is done", "Bash (ls) is done"],
+        ),
+        (
+            [tool_called("t1", tool_input={}), tool_called("t2", tool_input={}), tool_ended("t1")],
+            ["Bash", "Bash", "Bash is done"],
+        ),
+        ([tool_called(name="TaskCreate"), tool_ended()], []),
+        (
+            [tool_called(name="TaskUpdate"), tool_ended(outcome=FAILED, output="no such task")],
+            ["TaskUpdate failed: no such task"],
+        ),
+        (
+            [tool_called(name="StructuredOutput", tool_input={"tides": [1, 2]}), tool_ended()],
+            ['hands in its result: {"tides": [1, 2]}'],
+        ),
+        (
+            [
+                tool_called("t0", name="Agent"),
+                AGENT,
+                SubagentFinished(at=at(3), agent_id="a1"),
+                tool_ended("t0"),
+            ],
+            ["subagent Explore begins: count", "subagent Explore took 2.0 s"],
+        ),
+        ([SubagentStarted(at=at(1), agent_id="a1")], ["subagent begins"]),
+        (
+            [
+                ApiRetried(
+                    at=at(1), attempt=1, limit=2, delay_ms=581, status=529, error="overloaded"
+                ),
+                ApiRetried(at=at(1), attempt=2, limit=2, delay_ms=1231),
+            ],
+            [
+                "the API failed (529, overloaded): retry 1 of 2 in 581 ms",
+                "the API failed: retry 2 of 2 in 1.2 s",
+            ],
+        ),
+        (
+            [
+                ModelFallback(at=at(1), model="opus", to_model="sonnet", reason="overloaded"),
+                ModelFallback(at=at(1), model="opus", to_model="sonnet"),
+            ],
+            [
+                "goes on with sonnet instead of opus: overloaded",
+                "goes on with sonnet instead of opus",
+            ],
+        ),
+        (
+            [
+                RateLimited(at=at(1), status="allowed"),
+                RateLimited(at=at(1), status="rejected", window="five_hour", resets_at=at(60)),
+                RateLimited(at=at(1), status="allowed_warning"),
+            ],
+            [
+                "rate limit five_hour: rejected until 2030-01-31 12:01 UTC",
+                "rate limit: allowed_warning",
+            ],
+        ),
+        ([QueryFinished(at=at(1), completed=True), usage_event()], []),
+    ],
+)
+def test_each_happening_is_a_line_that_begins_with_the_step(
+    told: list[AgentEvent], expected: list[str]
+) -> None:
+    assert format_lines(a_step(), *told) == [f"review: {line}" for line in expected]
+
+
+def test_a_session_that_is_gone_on_with_says_so() -> None:
+    trace = StepTrace("review", at=NOON, session_id="49412a8d-274b", resumed=True)
+
+    assert format_lines(trace, SessionStarted(at=at(0), model="opus")) == [
+        "review: goes on with opus, session 49412a8d"
+    ]
+
+
+def test_what_a_subagent_does_begins_with_its_kind() -> None:
+    trace = a_step(tool_called("t0", name="Agent"), AGENT)
+    nameless = SubagentStarted(at=at(1), agent_id="a2", tool_id="t8")
+
+    told = format_lines(
+        trace,
+        tool_started("t1", agent_id="a1"),
+        tool_ended("t1"),
+        text_event("found it", parent="t0"),
+        nameless,
+        tool_called("t3", parent="t8"),
+        tool_called("t4", parent="gone"),
+    )
+
+    assert told == [
+        "review/Explore: Bash: ls",
+        "review/Explore: Bash took 2.0 s",
+        "review/Explore: found it",
+        "review: subagent begins",
+        "review/subagent: Bash: ls",
+        "review: Bash: ls",
+    ]
+
+
+def test_the_list_of_the_agent_is_told_as_it_moves() -> None:
+    def moved(id_: str, state: TodoState, seconds: float) -> TodoUpdated:
+        return TodoUpdated(at=at(seconds), todo_id=id_, state=state)
+
+    told = format_lines(
+        a_step(),
+        TodoSeen(at=at(1), todo_id="1", subject="Look"),
+        TodoSeen(at=at(1), todo_id="2", subject="Write"),
+        TodoSeen(at=at(1), todo_id="3", subject="Send"),
+        moved("1", TodoState.IN_PROGRESS, 2),
+        moved("3", TodoState.DELETED, 3),
+        moved("1", TodoState.COMPLETED, 5.5),
+    )
+
+    assert told == [
+        "review: todo: Look",
+        "review: todo: Write",
+        "review: todo: Send",
+        "review: todo begun: Look",
+        "review: todo dropped: Send",
+        "review: todo 1/2 done after 3.5 s: Look",
+    ]
+
+
+def test_a_list_that_is_written_anew_is_one_line() -> None:
+    pending, begun, done = TodoState.PENDING, TodoState.IN_PROGRESS, TodoState.COMPLETED
+
+    told = format_lines(
+        a_step(),
+        TodosReplaced(at=at(1), items=(("a", begun), ("b", pending))),
+        TodosReplaced(at=at(2), items=(("a", done), ("b", done))),
+    )
+
+    assert told == ["review: todo 0/2 done, now: a", "review: todo 2/2 done"]
+
+
+@pytest.mark.parametrize(
+    "forgotten",
+    [
+        tool_ended("t9"),
+        SubagentFinished(at=at(1), agent_id="a9"),
+        TodoUpdated(at=at(1), todo_id="9", state=TodoState.COMPLETED),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_nothing_is_said_of_what_is_not_kept(forgotten: AgentEvent) -> None:
+    assert event_line(forgotten, a_step()) is None
+
+
+@pytest.mark.parametrize(
+    ("duration_ms", "text"),
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1000, "1.0 s"),
+        (9949, "9.9 s"),
+        (12_300, "12 s"),
+        (200_000, "3 min 20 s"),
+        (7_500_000, "2 h 5 min"),
+    ],
+)
+def test_durations_are_told_as_people_say_them(duration_ms: int, text: str) -> None:
+    assert format_elapsed(duration_ms) == text
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"), [(0, "$0.00"), (0.00406, "$0.0041"), (0.5, "$0.5000"), (12.345, "$12.35")]
+)
+def test_little_money_has_more_digits(amount: float, text: str) -> None:
+    assert format_usd(amount) == text
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([], "running after 0 ms: 0 turns, 0 tools, 0 tokens in, 0 out"),
+        (
+            [
+                text_event("a", tokens=TokenCounts(input=100, cache_read=900)),
+                usage_event(cost=0.0586, input=100, cache_read=900, output=70),
+                tool_started("t1"),
+                tool_ended("t1"),
+                QueryFinished(at=at(2), completed=True),
+                StepFinished(at=at(2.2)),
+            ],
+            "completed after 2.2 s: 1 turn, 1 tool, 1,000 tokens in (90% from the cache),"
+            " 70 out, $0.0586",
+        ),
+        (
+            [
+                tool_started("t1"),
+                tool_ended("t1", FAILED),
+                tool_started("t2"),
+                ToolDenied(at=at(1), tool_id="t2", name="Bash"),
+                tool_started("t3"),
+                StepFinished(at=at(61), outcome="timeout", error="no result within 60 s"),
+            ],
+            "timeout after 1 min 1 s: 0 turns, 3 tools (1 failed, 1 denied, 1 interrupted),"
+            " 0 tokens in, 0 out; no result within 60 s",
+        ),
+    ],
+)
+def test_a_step_is_summed_up_in_a_line(told: list[Any], expected: str) -> None:
+    assert summary_of(a_step(*told)) == f"review: {expected}"
+
+
+def test_a_summary_is_one_line_of_500_characters_at_most() -> None:
+    summary = summary_of(a_step(StepFinished(at=at(1), error="one\ntwo " * 200)))
+
+    assert len(summary) <= 500
+    assert "\n" not in summary

@@ -1,0 +1,289 @@
+"""What is told of a check: each problem once, its end once, and only what was delivered counts."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.core.alerts import (
+    EMPTY_CHANNEL_STATE,
+    ChannelState,
+    HealthFinding,
+    HealthNotice,
+    RecoveredTask,
+    ReportedProblem,
+    channel_state_key,
+    channel_states_from_json,
+    channel_states_to_json,
+    notice_of,
+    state_after,
+    tenant_of_key,
+)
+from longshore.core.health import CheckedTask, Health, HealthReport
+from longshore.errors import UsageError
+from tests.factories import NOON, SECOND, TENANT
+
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+WARNING, CRITICAL, OVERTIME = Health.WARNING, Health.CRITICAL, Health.OVERTIME
+
+
+def a_check(at: datetime = NOON, attempt: int = 1, **tasks: Health) -> HealthReport:
+    return HealthReport(
+        tenant=TENANT,
+        at=at,
+        tasks=tuple(
+            CheckedTask(
+                task_id=name,
+                attempt=attempt,
+                health=health,
+                elapsed=HOUR,
+                silence=MINUTE,
+                last_event_type="Task Heartbeat",
+                worker_id="w",
+            )
+            for name, health in tasks.items()
+        ),
+    )
+
+
+def news(report: HealthReport, state: ChannelState, cool_down: timedelta = HOUR) -> HealthNotice:
+    found = HealthFinding(tenant=report.tenant, at=report.at, tasks=report)
+    return notice_of(found, state, cool_down=cool_down)
+
+
+class AlertChannel:
+    """Somebody who is told what a check finds, and remembers it."""
+
+    def __init__(self, cool_down: timedelta = HOUR) -> None:
+        self.state = EMPTY_CHANNEL_STATE
+        self.cool_down = cool_down
+
+    def check(self, report: HealthReport, *, delivered: bool = True) -> dict[str, str]:
+        notice = news(report, self.state, self.cool_down)
+        if delivered:
+            self.state = state_after(self.state, notice, cool_down=self.cool_down)
+        problems = {one.task_id: one.health.value for one in (*notice.urgent, *notice.warnings)}
+        return problems | {one.task_id: "recovered" for one in notice.recovered}
+
+
+def test_what_is_urgent_and_what_is_a_warning_are_told_apart_with_the_whole_summary() -> None:
+    report = a_check(a=CRITICAL, b=WARNING, c=OVERTIME, d=Health.HEALTHY)
+
+    notice = news(report, EMPTY_CHANNEL_STATE)
+
+    assert [task.task_id for task in notice.urgent] == ["a", "c"]
+    assert [task.task_id for task in notice.warnings] == ["b"]
+    assert notice.recovered == ()
+    assert notice.summary == report.summary
+    assert (notice.tenant, notice.at) == (TENANT, NOON)
+    assert notice
+
+
+def test_of_a_house_in_good_health_nothing_is_told() -> None:
+    assert not news(a_check(a=Health.HEALTHY), EMPTY_CHANNEL_STATE)
+
+
+@pytest.mark.parametrize("health", [WARNING, CRITICAL, OVERTIME])
+def test_a_problem_is_told_once(health: Health) -> None:
+    channel = AlertChannel()
+
+    assert channel.check(a_check(a=health)) == {"a": health.value}
+    for minutes in range(5, 60, 5):
+        assert channel.check(a_check(NOON + minutes * MINUTE, a=health)) == {}
+
+
+def test_it_is_told_again_after_the_cool_down_and_then_not_before_another() -> None:
+    channel = AlertChannel()
+    channel.check(a_check(a=CRITICAL))
+
+    assert channel.check(a_check(NOON + HOUR - SECOND, a=CRITICAL)) == {}
+    assert channel.check(a_check(NOON + HOUR, a=CRITICAL)) == {"a": "critical"}
+    assert channel.check(a_check(NOON + 2 * HOUR - SECOND, a=CRITICAL)) == {}
+
+
+def test_without_a_cool_down_it_is_told_at_every_check() -> None:
+    channel = AlertChannel(cool_down=timedelta(0))
+
+    assert [channel.check(a_check(a=WARNING)) for _ in range(2)] == [{"a": "warning"}] * 2
+
+
+def test_it_is_told_again_when_it_changes() -> None:
+    channel = AlertChannel()
+    story = [WARNING, CRITICAL, OVERTIME]
+
+    told = [channel.check(a_check(NOON + n * MINUTE, a=one)) for n, one in enumerate(story)]
+
+    assert told == [{"a": "warning"}, {"a": "critical"}, {"a": "overtime"}]
+
+
+def test_the_same_problem_in_another_attempt_is_another_problem_and_no_recovery() -> None:
+    channel = AlertChannel()
+    channel.check(a_check(a=CRITICAL))
+
+    assert channel.check(a_check(NOON + MINUTE, attempt=2, a=CRITICAL)) == {"a": "critical"}
+
+
+def test_what_could_not_be_delivered_is_told_by_the_next_check() -> None:
+    channel = AlertChannel()
+
+    assert channel.check(a_check(a=CRITICAL), delivered=False) == {"a": "critical"}
+    assert channel.check(a_check(NOON + MINUTE, a=CRITICAL), delivered=True) == {"a": "critical"}
+    assert channel.check(a_check(NOON + 2 * MINUTE), delivered=False) == {"a": "recovered"}
+    assert channel.check(a_check(NOON + 3 * MINUTE)) == {"a": "recovered"}
+
+
+def test_a_problem_that_was_never_told_is_over_without_a_word() -> None:
+    channel = AlertChannel()
+    channel.check(a_check(a=CRITICAL), delivered=False)
+
+    assert channel.check(a_check(NOON + MINUTE)) == {}
+
+
+def test_the_end_of_a_problem_is_told_once_with_what_became_of_the_task() -> None:
+    told = ChannelState(
+        {name: ReportedProblem(attempt=1, health=CRITICAL, at=NOON) for name in ("a", "b")}
+    )
+    report = a_check(NOON + MINUTE, a=Health.HEALTHY)
+
+    notice = news(report, told)
+    after = state_after(told, notice, cool_down=HOUR)
+
+    assert notice.recovered == (
+        RecoveredTask(task_id="a", attempt=1, previous=CRITICAL, current=report.tasks[0]),
+        RecoveredTask(task_id="b", attempt=1, previous=CRITICAL, current=None),
+    )
+    assert not news(a_check(NOON + 2 * MINUTE, a=Health.HEALTHY), after)
+
+
+def test_an_urgent_problem_that_comes_back_is_told_at_once() -> None:
+    channel = AlertChannel()
+    channel.check(a_check(a=CRITICAL))
+    channel.check(a_check(NOON + MINUTE, a=Health.HEALTHY))
+
+    assert channel.check(a_check(NOON + 2 * MINUTE, a=CRITICAL)) == {"a": "critical"}
+
+
+def test_a_warning_that_comes_and_goes_is_told_once_a_cool_down() -> None:
+    channel = AlertChannel()
+    told = []
+    for minutes in range(0, 120, 5):
+        health = Health.HEALTHY if minutes % 10 else WARNING
+        if heard := channel.check(a_check(NOON + minutes * MINUTE, a=health)):
+            told.append((minutes, heard["a"]))
+
+    assert told == [(0, "warning"), (5, "recovered"), (60, "warning"), (65, "recovered")]
+
+
+def test_a_warning_that_came_back_unheard_and_gets_worse_is_told() -> None:
+    channel = AlertChannel()
+    for minutes, health in enumerate([WARNING, Health.HEALTHY, WARNING]):
+        channel.check(a_check(NOON + minutes * MINUTE, a=health))
+
+    assert channel.check(a_check(NOON + 4 * MINUTE, a=CRITICAL)) == {"a": "critical"}
+
+
+def test_what_is_over_is_forgotten_after_the_cool_down() -> None:
+    channel = AlertChannel()
+    channel.check(a_check(a=CRITICAL))
+    channel.check(a_check(NOON + MINUTE))
+    remembered = channel.state
+    channel.check(a_check(NOON + HOUR))
+
+    assert set(remembered.problems) == {"a"}
+    assert channel.state == EMPTY_CHANNEL_STATE
+
+
+def test_tasks_that_could_not_be_looked_at_have_not_recovered() -> None:
+    told = ChannelState({"a": ReportedProblem(attempt=1, health=CRITICAL, at=NOON)})
+
+    notice = notice_of(HealthFinding(tenant=TENANT, at=NOON + HOUR), told, cool_down=HOUR)
+
+    assert not notice
+    assert (notice.tenant, notice.at, notice.summary) == (TENANT, NOON + HOUR, None)
+    assert state_after(told, notice, cool_down=HOUR) == told
+
+
+def test_a_clock_that_was_set_back_silences_nothing_for_longer_than_the_cool_down() -> None:
+    channel = AlertChannel()
+    channel.check(a_check(a=CRITICAL))
+
+    assert channel.check(a_check(NOON - MINUTE, a=CRITICAL)) == {}
+    assert channel.check(a_check(NOON - 24 * HOUR, a=CRITICAL)) == {"a": "critical"}
+
+
+moments = st.datetimes(
+    min_value=datetime(2000, 1, 1),  # noqa: DTZ001 - hypothesis wants it so
+    max_value=datetime(2100, 1, 1),  # noqa: DTZ001
+    timezones=st.just(NOON.tzinfo),
+).map(lambda moment: moment.replace(microsecond=0))
+problems = st.builds(
+    ReportedProblem, attempt=st.integers(1), health=st.sampled_from(Health), at=moments
+)
+
+
+@given(st.dictionaries(st.text(), st.dictionaries(st.text(), problems).map(ChannelState)))
+def test_what_was_told_survives_being_kept(channels: dict[str, ChannelState]) -> None:
+    assert channel_states_from_json(channel_states_to_json(channels)) == channels
+    assert channel_states_from_json(channel_states_to_json(channels).encode()) == channels
+
+
+def test_that_the_end_was_told_survives_too() -> None:
+    over = ChannelState({"a": ReportedProblem(attempt=1, health=CRITICAL, at=NOON, resolved=True)})
+
+    assert channel_states_from_json(channel_states_to_json({"slack": over})) == {"slack": over}
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "",
+        "{",
+        b"\xff\xfe\xff",
+        "[" * 100_000,
+        "[]",
+        '{"format":2,"channels":{}}',
+        '{"format":1}',
+        '{"format":1,"channels":{"slack":[]}}',
+        '{"format":1,"channels":{"slack":{"a":1}}}',
+        '{"format":1,"channels":{"slack":{"a":{"attempt":1,"health":"fine","at":0}}}}',
+        '{"format":1,"channels":{"slack":{"a":{"attempt":1,"health":null,"at":0}}}}',
+        '{"format":1,"channels":{"slack":{"a":{"attempt":"1","health":"warning","at":0}}}}',
+        '{"format":1,"channels":{"slack":{"a":{"attempt":1,"health":"warning","at":1e99}}}}',
+    ],
+)
+def test_what_is_damaged_is_refused_and_not_half_read(kept: str | bytes) -> None:
+    with pytest.raises(UsageError, match="alert state"):
+        channel_states_from_json(kept)
+
+
+def test_each_tenant_has_its_own_place() -> None:
+    assert channel_state_key("acme") == "health/acme/notified.json"
+    assert tenant_of_key("health/acme/notified.json") == "acme"
+    assert tenant_of_key("health/acme/other.json") is None
+    assert tenant_of_key("jobs/acme/notified.json") is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.dictionaries(st.sampled_from("abc"), st.sampled_from(Health)), st.booleans()),
+        max_size=12,
+    )
+)
+def test_nobody_is_left_believing_what_is_not_so(
+    story: list[tuple[dict[str, Health], bool]],
+) -> None:
+    channel = AlertChannel()
+    for number, (tasks, delivered) in enumerate(story):
+        channel.check(a_check(NOON + 5 * number * MINUTE, **tasks), delivered=delivered)
+    last = {} if not story else story[-1][0]
+    at = NOON + 5 * len(story) * MINUTE
+    channel.check(a_check(at, **last))
+
+    believed = {
+        name: one.health for name, one in channel.state.problems.items() if not one.resolved
+    }
+    urgent = {name: health for name, health in last.items() if health.urgent}
+    assert urgent.items() <= believed.items()
+    assert all(last.get(name) is health for name, health in believed.items())

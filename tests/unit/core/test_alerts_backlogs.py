@@ -1,0 +1,376 @@
+"""Dead letters and parked tasks are told when there are some, when new ones come, now and then, and
+when none is left."""
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.core.alerts import (
+    COUNT_LIMIT,
+    EMPTY_BACKLOG,
+    EMPTY_CHANNEL_STATE,
+    Backlog,
+    BacklogChange,
+    BacklogGroup,
+    BacklogItem,
+    BacklogNotice,
+    ChannelState,
+    HealthFinding,
+    HealthNotice,
+    ReportedBacklog,
+    ReportedProblem,
+    channel_states_from_json,
+    channel_states_to_json,
+    notice_of,
+    state_after,
+)
+from longshore.core.health import CheckedTask, Health, HealthReport
+from longshore.errors import UsageError
+from tests.factories import NOON, TENANT
+
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+SORTS = ["dead_letters", "parked_tasks"]
+
+
+def make_backlog(
+    total: int, newest: str = "a", at: datetime = NOON, *, more: bool = False
+) -> Backlog:
+    kind = BacklogGroup(queue="default", reason="crash", count=total)
+    one = BacklogItem(id=newest, queue="default", reason="crash", at=at)
+    return Backlog(total=total, truncated=more, groups=(kind,), newest=(one,))
+
+
+def make_finding(
+    sort: str, count: Backlog | None, minutes: int = 0, tasks: HealthReport | None = None
+) -> HealthFinding:
+    fields: dict[str, Any] = {sort: count}
+    return HealthFinding(tenant=TENANT, at=NOON + minutes * MINUTE, tasks=tasks, **fields)
+
+
+class BacklogChannel:
+    """Somebody who is told of one sort of pile, and remembers it as it is kept."""
+
+    def __init__(self, sort: str, cool_down: timedelta = HOUR) -> None:
+        self.sort = sort
+        self.state = EMPTY_CHANNEL_STATE
+        self.cool_down = cool_down
+
+    def check(
+        self, count: Backlog | None, minutes: int = 0, *, delivered: bool = True
+    ) -> BacklogChange | None:
+        notice = notice_of(
+            make_finding(self.sort, count, minutes), self.state, cool_down=self.cool_down
+        )
+        heard: BacklogNotice | None = getattr(notice, self.sort)
+        assert bool(notice) is (heard is not None)
+        if delivered:
+            after = state_after(self.state, notice, cool_down=self.cool_down)
+            self.state = channel_states_from_json(channel_states_to_json({"slack": after}))["slack"]
+        return heard.change if heard else None
+
+
+@pytest.fixture(params=SORTS)
+def channel(request: pytest.FixtureRequest) -> BacklogChannel:
+    return BacklogChannel(request.param)
+
+
+def test_where_nothing_lies_nothing_is_told(channel: BacklogChannel) -> None:
+    assert channel.check(EMPTY_BACKLOG) is None
+
+
+def test_that_there_are_some_is_told_once_with_what_was_found(channel: BacklogChannel) -> None:
+    count = make_backlog(3)
+
+    first = notice_of(make_finding(channel.sort, count), EMPTY_CHANNEL_STATE, cool_down=HOUR)
+
+    assert getattr(first, channel.sort) == BacklogNotice(change=BacklogChange.FIRST, backlog=count)
+    assert channel.check(count) is BacklogChange.FIRST
+    assert [channel.check(count, minutes) for minutes in range(5, 60, 5)] == [None] * 11
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param(make_backlog(4), id="more than before"),
+        pytest.param(make_backlog(3, "b", NOON + MINUTE), id="a newer one"),
+        pytest.param(make_backlog(2, "b", NOON + MINUTE), id="a newer one although others went"),
+        pytest.param(make_backlog(3, "b"), id="a newer one at the same moment"),
+        pytest.param(make_backlog(4, "z", NOON - HOUR), id="more by a clock that is behind"),
+    ],
+)
+def test_new_ones_are_told_at_once_and_once(channel: BacklogChannel, later: Backlog) -> None:
+    channel.check(make_backlog(3))
+
+    assert channel.check(later, 5) is BacklogChange.MORE
+    assert channel.check(later, 10) is None
+
+
+@pytest.mark.parametrize(
+    "later", [make_backlog(2), make_backlog(1, "0"), make_backlog(1, "z", NOON - HOUR)]
+)
+def test_that_there_are_fewer_is_no_news(channel: BacklogChannel, later: Backlog) -> None:
+    channel.check(make_backlog(3))
+
+    assert channel.check(later, 5) is None
+
+
+def test_a_part_of_a_millisecond_makes_nothing_newer(channel: BacklogChannel) -> None:
+    count = make_backlog(1, at=NOON + timedelta(microseconds=1_999))
+
+    assert [channel.check(count, minutes) for minutes in (0, 5, 10)] == [
+        BacklogChange.FIRST,
+        None,
+        None,
+    ]
+
+
+def test_of_more_than_are_counted_a_newer_one_is_told_and_the_same_ones_are_not(
+    channel: BacklogChannel,
+) -> None:
+    channel.check(make_backlog(COUNT_LIMIT))
+
+    assert channel.check(make_backlog(COUNT_LIMIT, more=True), 5) is BacklogChange.MORE
+    assert channel.check(make_backlog(COUNT_LIMIT, more=True), 10) is None
+    newer = make_backlog(COUNT_LIMIT, "b", NOON + MINUTE, more=True)
+    assert channel.check(newer, 15) is BacklogChange.MORE
+
+
+def test_they_are_told_again_after_the_cool_down_and_then_not_before_another(
+    channel: BacklogChannel,
+) -> None:
+    story = {minutes: channel.check(make_backlog(3), minutes) for minutes in range(0, 130, 5)}
+
+    assert {minutes: news for minutes, news in story.items() if news} == {
+        0: BacklogChange.FIRST,
+        60: BacklogChange.STILL,
+        120: BacklogChange.STILL,
+    }
+
+
+def test_what_is_new_begins_another_cool_down(channel: BacklogChannel) -> None:
+    channel.check(make_backlog(3))
+    channel.check(make_backlog(4), 30)
+
+    assert channel.check(make_backlog(4), 85) is None
+    assert channel.check(make_backlog(4), 90) is BacklogChange.STILL
+
+
+def test_without_a_cool_down_they_are_told_at_every_check(channel: BacklogChannel) -> None:
+    channel.cool_down = timedelta(0)
+
+    assert [channel.check(make_backlog(1)) for _ in range(3)] == [
+        BacklogChange.FIRST,
+        BacklogChange.STILL,
+        BacklogChange.STILL,
+    ]
+
+
+def test_a_clock_that_was_set_back_silences_nothing_for_longer_than_the_cool_down(
+    channel: BacklogChannel,
+) -> None:
+    channel.check(make_backlog(3))
+
+    assert channel.check(make_backlog(3), -1) is None
+    assert channel.check(make_backlog(3), -24 * 60) is BacklogChange.STILL
+
+
+def test_that_none_is_left_is_told_once_and_then_all_begins_anew(channel: BacklogChannel) -> None:
+    channel.check(make_backlog(3))
+
+    assert channel.check(EMPTY_BACKLOG, 5) is BacklogChange.NONE_LEFT
+    assert channel.state == EMPTY_CHANNEL_STATE
+    assert channel.check(EMPTY_BACKLOG, 10) is None
+    assert channel.check(make_backlog(1), 15) is BacklogChange.FIRST
+
+
+def test_what_could_not_be_delivered_is_told_by_the_next_check(channel: BacklogChannel) -> None:
+    assert channel.check(make_backlog(3), delivered=False) is BacklogChange.FIRST
+    assert channel.check(make_backlog(4), 5) is BacklogChange.FIRST
+    assert channel.check(make_backlog(5), 10, delivered=False) is BacklogChange.MORE
+    assert channel.check(make_backlog(5), 15) is BacklogChange.MORE
+    assert channel.check(EMPTY_BACKLOG, 20, delivered=False) is BacklogChange.NONE_LEFT
+    assert channel.check(EMPTY_BACKLOG, 25) is BacklogChange.NONE_LEFT
+
+
+def test_what_was_never_told_is_over_without_a_word(channel: BacklogChannel) -> None:
+    channel.check(make_backlog(3), delivered=False)
+
+    assert channel.check(EMPTY_BACKLOG, 5) is None
+
+
+def test_what_could_not_be_found_out_is_no_news_and_changes_nothing(
+    channel: BacklogChannel,
+) -> None:
+    channel.check(make_backlog(3))
+
+    assert channel.check(None, 90) is None
+    assert channel.check(make_backlog(3), 95) is BacklogChange.STILL
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_tasks_and_a_pile_are_one_notice_and_neither_hides_the_other(sort: str) -> None:
+    stuck = CheckedTask(
+        task_id="a",
+        attempt=1,
+        health=Health.CRITICAL,
+        elapsed=HOUR,
+        silence=HOUR,
+        last_event_type="Task Heartbeat",
+        worker_id="w",
+    )
+    report = HealthReport(tenant=TENANT, at=NOON, tasks=(stuck,))
+
+    notice = notice_of(
+        make_finding(sort, make_backlog(3), tasks=report), EMPTY_CHANNEL_STATE, cool_down=HOUR
+    )
+    told = state_after(EMPTY_CHANNEL_STATE, notice, cool_down=HOUR)
+    only_tasks = notice_of(
+        make_finding(sort, None, tasks=report), EMPTY_CHANNEL_STATE, cool_down=HOUR
+    )
+    only_pile = notice_of(make_finding(sort, make_backlog(3)), EMPTY_CHANNEL_STATE, cool_down=HOUR)
+
+    first = BacklogNotice(change=BacklogChange.FIRST, backlog=make_backlog(3))
+    assert (notice.urgent, notice.summary) == ((stuck,), report.summary)
+    assert getattr(notice, sort) == first
+    assert set(told.problems) == {"a"}
+    last = ReportedBacklog(minimum_count=3, newest_key=make_backlog(3).newest[0].sort_key, at=NOON)
+    assert told == replace(ChannelState(told.problems), **{sort: last})
+    assert only_tasks == replace(notice, **{sort: None})
+    assert only_pile == replace(HealthNotice(tenant=TENANT, at=NOON, summary=None), **{sort: first})
+    for one in (only_tasks, only_pile):
+        assert one
+
+
+def test_dead_letters_and_parked_tasks_are_told_each_for_itself() -> None:
+    before = ChannelState(
+        {},
+        dead_letters=ReportedBacklog(
+            minimum_count=3, newest_key=make_backlog(3).newest[0].sort_key, at=NOON
+        ),
+    )
+    later = NOON + 5 * MINUTE
+    both = HealthFinding(
+        tenant=TENANT, at=later, dead_letters=EMPTY_BACKLOG, parked_tasks=make_backlog(2)
+    )
+
+    notice = notice_of(both, before, cool_down=HOUR)
+    after = state_after(before, notice, cool_down=HOUR)
+
+    assert notice.dead_letters == BacklogNotice(
+        change=BacklogChange.NONE_LEFT, backlog=EMPTY_BACKLOG
+    )
+    assert notice.parked_tasks == BacklogNotice(change=BacklogChange.FIRST, backlog=make_backlog(2))
+    parked = ReportedBacklog(
+        minimum_count=2, newest_key=make_backlog(2).newest[0].sort_key, at=later
+    )
+    assert after == ChannelState({}, parked_tasks=parked)
+    # What could not be found out of one is no news of the other either.
+    unknown = notice_of(replace(both, dead_letters=None), before, cool_down=HOUR)
+    assert state_after(before, unknown, cool_down=HOUR) == replace(before, parked_tasks=parked)
+
+
+moments = st.datetimes(
+    min_value=datetime(2000, 1, 1),  # noqa: DTZ001 - hypothesis wants it so
+    max_value=datetime(2100, 1, 1),  # noqa: DTZ001
+    timezones=st.just(NOON.tzinfo),
+).map(lambda moment: moment.replace(microsecond=0))
+reported_backlogs = st.builds(
+    ReportedBacklog,
+    minimum_count=st.integers(1),
+    newest_key=st.tuples(st.integers(), st.text()),
+    at=moments,
+)
+PROBLEM = ReportedProblem(attempt=1, health=Health.CRITICAL, at=NOON)
+maybe = st.one_of(st.none(), reported_backlogs)
+channel_states = st.builds(ChannelState, st.sampled_from([{}, {"a": PROBLEM}]), maybe, maybe)
+
+
+@given(st.dictionaries(st.text(), channel_states))
+def test_what_was_told_survives_being_kept(channels: dict[str, ChannelState]) -> None:
+    assert channel_states_from_json(channel_states_to_json(channels)) == channels
+
+
+def test_in_a_file_from_before_there_were_any_nothing_was_told_of_piles() -> None:
+    kept = '{"format":1,"channels":{"slack":{"a":{"attempt":1,"health":"critical","at":%d}}}}'
+    at = int(NOON.timestamp() * 1000)
+
+    assert channel_states_from_json(kept % at) == {"slack": ChannelState({"a": PROBLEM})}
+
+
+def test_an_older_version_finds_what_was_told_where_it_always_was() -> None:
+    last = ReportedBacklog(minimum_count=3, newest_key=(1, "a"), at=NOON)
+
+    kept = json.loads(
+        channel_states_to_json(
+            {
+                "slack": ChannelState({"a": PROBLEM}, dead_letters=last),
+                "webhook": ChannelState({}, dead_letters=last, parked_tasks=last),
+                "other": ChannelState({}, parked_tasks=last),
+            }
+        )
+    )
+
+    assert kept["format"] == 1
+    assert {name: set(tasks) for name, tasks in kept["channels"].items()} == {
+        "slack": {"a"},
+        "webhook": set(),
+        "other": set(),
+    }
+    assert set(kept["deadLetters"]) == {"slack", "webhook"}
+    assert set(kept["parkedTasks"]) == {"webhook", "other"}
+
+
+NAMES = {"dead_letters": "deadLetters", "parked_tasks": "parkedTasks"}
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_a_channel_that_was_told_of_one_pile_alone_is_found(sort: str) -> None:
+    kept = (
+        '{"format":1,"channels":{},"%s":'
+        '{"slack":{"atLeast":3,"newestAt":1,"newestId":"a","at":%d}}}'
+    )
+
+    assert channel_states_from_json(kept % (NAMES[sort], int(NOON.timestamp() * 1000))) == {
+        "slack": replace(
+            EMPTY_CHANNEL_STATE,
+            **{sort: ReportedBacklog(minimum_count=3, newest_key=(1, "a"), at=NOON)},
+        )
+    }
+
+
+@pytest.mark.parametrize("name", NAMES.values())
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "null",
+        "[]",
+        '{"slack":null}',
+        '{"slack":{}}',
+        '{"slack":{"atLeast":"3","newestAt":1,"newestId":"a","at":0}}',
+        '{"slack":{"atLeast":3,"newestAt":null,"newestId":"a","at":0}}',
+        '{"slack":{"atLeast":3,"newestAt":1,"newestId":1,"at":0}}',
+        '{"slack":{"atLeast":3,"newestAt":1,"newestId":"a","at":1e99}}',
+    ],
+)
+def test_what_is_damaged_is_refused_and_not_half_read(name: str, kept: str) -> None:
+    with pytest.raises(UsageError, match="alert state"):
+        channel_states_from_json(f'{{"format":1,"channels":{{}},"{name}":{kept}}}')
+
+
+@given(st.sampled_from(SORTS), st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12))
+def test_nobody_is_left_believing_what_is_not_so(sort: str, story: list[tuple[int, bool]]) -> None:
+    channel = BacklogChannel(sort)
+    for number, (total, delivered) in enumerate(story):
+        count = make_backlog(total, str(number)) if total else EMPTY_BACKLOG
+        channel.check(count, 5 * number, delivered=delivered)
+    last = story[-1][0] if story else 0
+
+    channel.check(make_backlog(last, "last") if last else EMPTY_BACKLOG, 5 * len(story))
+
+    assert (getattr(channel.state, sort) is not None) is bool(last)

@@ -1,0 +1,23 @@
+"""What people say along with a wish is kept as they said it, or refused with the reason."""
+
+import pytest
+
+from longshore.core.text.comments import comment_problem
+
+
+@pytest.mark.parametrize("text", ["x", "x" * 10, " x ", "\U0001f600" * 10, "two\nlines"])
+def test_text_up_to_the_limit_is_taken(text: str) -> None:
+    assert comment_problem(text, limit=10) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("x" * 11, "must have at most 10 characters, and this has 11"),
+        ("", "must say something, and this is empty"),
+        (" \n\t", "must say something, and this is empty"),
+        ("half a \ud83d", "must be valid Unicode, and this has a lone surrogate in it"),
+    ],
+)
+def test_what_is_wrong_with_a_text_is_told(text: str, problem: str) -> None:
+    assert comment_problem(text, limit=10) == problem

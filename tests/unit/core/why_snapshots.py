@@ -1,0 +1,54 @@
+"""What was read of a job, and what is told of it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from longshore.core.explain import Remedy, RemedyAction, WhyReason, WhySnapshot, explain_task
+from longshore.core.jobs.dependency_chain import ChainLink, DependencyChain
+from longshore.core.tasks.lease import LeasePolicy
+from longshore.core.tasks.rows import JobRow, TaskRow
+from longshore.core.tasks.states import TaskState
+from tests.factories import JOB_ID, NOON, SECOND, a_job, a_spec, a_task
+
+A = f"{JOB_ID}_a"
+LATER = NOON + 10 * SECOND
+RESUME = Remedy(action=RemedyAction.RESUME_JOB, target=JOB_ID)
+ALONE = DependencyChain(links=(ChainLink(number=0),))
+
+
+@dataclass
+class Pause:
+    name: str = "default"
+    by: str = "olga"
+    reason: str | None = None
+    at: datetime = NOON
+    until: datetime | None = None
+
+
+def make_snapshot(*rows: TaskRow, job: JobRow | None = None, **fields: Any) -> WhySnapshot:
+    wanted: dict[str, Any] = {
+        "now": LATER,
+        "job": job or a_job(5),
+        "lease_policy": LeasePolicy(),
+        "rows": {row.spec.number: row for row in rows},
+        "keys": dict(enumerate("abcde")),
+        "live_workers": {"worker-1": ("default",)},
+        "pauses": (),
+        **fields,
+    }
+    return WhySnapshot(**wanted)
+
+
+def reasons_of(row: TaskRow, **fields: Any) -> list[WhyReason]:
+    """Why a task that stands behind no other one is where it is."""
+    return explain_task(make_snapshot(row, **fields), ALONE)
+
+
+def single_reason(row: TaskRow, **fields: Any) -> WhyReason:
+    (reason,) = reasons_of(row, **fields)
+    return reason
+
+
+def row_of(key: str, state: TaskState, **fields: Any) -> TaskRow:
+    return a_task(state=state, spec=a_spec(key, number="abcde".index(key)), **fields)

@@ -1,0 +1,57 @@
+"""Tasks that die, health checks that notice, and what people hear of it."""
+
+from typing import Any
+
+from longshore.core.alerts import Backlog, HealthNotice
+from longshore.core.ids import job_id_of, task_id_of
+from longshore.core.tasks.failures import ErrorCategory
+from longshore.services.alerts import AlertSender
+from longshore.services.health import HealthCheck, HealthCheckPolicy
+from tests.unit.services.harness import APP, SECOND, TENANT, ServiceHarness, make_task
+
+
+def make_tenant_health_check(
+    harness: ServiceHarness, *channels: Any, tenant: str = TENANT, **alerting: Any
+) -> HealthCheck:
+    return HealthCheck(
+        backend=harness.backend,
+        worker_registry=harness.worker_registry,
+        alert_sender=AlertSender(harness.backend, channels, **alerting),
+        app=APP,
+        policy=HealthCheckPolicy(),
+        tenant=tenant,
+    )
+
+
+async def fail_task(
+    harness: ServiceHarness,
+    key: str = "a",
+    category: ErrorCategory = ErrorCategory.VALIDATION,
+    *,
+    tenant: str = TENANT,
+    **fields: Any,
+) -> str:
+    """A task of a job of its own fails for good; its id."""
+    await harness.producer.submit(tenant, key, {"tasks": [make_task(key, **fields)]})
+    id_ = task_id_of(job_id_of(tenant, key), key)
+    harness.clock.advance(SECOND)
+    await harness.fail(id_, category)
+    return id_
+
+
+async def replay(harness: ServiceHarness, *ids: str) -> None:
+    await harness.dead_letters.replay(TENANT, ids, by="ann")
+
+
+def dead_letter_change(notice: HealthNotice) -> tuple[str, int] | None:
+    """What a notice says of dead letters: what is new, and how many there are."""
+    return (
+        (notice.dead_letters.change.value, notice.dead_letters.backlog.minimum_count)
+        if notice.dead_letters
+        else None
+    )
+
+
+def dead_letter_backlog(notice: HealthNotice) -> Backlog:
+    assert notice.dead_letters is not None
+    return notice.dead_letters.backlog

@@ -1,0 +1,351 @@
+"""The services on a backend whose clock stands still, with children that play scripts.
+
+Several stages on one backend are several processes: each has its own services, ids and presence of
+mind, and they share only what is stored.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from functools import wraps
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+from longshore.adapters.memory.backend import memory_backend
+from longshore.adapters.sqlite.backend import sqlite_backend
+from longshore.core.budgets import NO_BUDGET, Budget
+from longshore.core.events.event import Event
+from longshore.core.ids import job_id_of, task_id_of
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.backoff import RetryPolicy
+from longshore.core.tasks.failures import ErrorCategory, Failure
+from longshore.core.tasks.lease import LeasePolicy
+from longshore.core.tasks.rows import IntentKind, JobRow, TaskRow
+from longshore.core.tasks.states import TaskState
+from longshore.ports.backend import Backend
+from longshore.services.add_tasks import AddTasksResult, TaskAdder
+from longshore.services.budgets import BudgetOperations, BudgetReservations
+from longshore.services.cancel import Canceller
+from longshore.services.dead_letters import DeadLetters
+from longshore.services.dispatcher import Dispatcher
+from longshore.services.resume import Resumer
+from longshore.services.spill import DocumentStore
+from longshore.services.submit import AcceptedJob, Producer
+from longshore.services.sweeper import Sweeper, SweeperPolicy
+from longshore.services.task_creation import TaskCreation
+from longshore.services.transitions import Transitions
+from longshore.services.worker.context import WorkerContext
+from longshore.services.worker.output import OutputPolicy
+from longshore.services.worker.worker import Worker, WorkerPolicy
+from longshore.testing.clock import FakeClock
+from longshore.testing.fake_runner import FakeRunner
+from longshore.testing.worker_registry import FakeWorkerRegistry
+from tests.unit.services import virtual_time
+
+TENANT = "acme"
+APP = "shop"
+REQUEST = "request-1"
+NO_WAIT = timedelta(0)
+SECOND = timedelta(seconds=1)
+LIMIT_S = 60
+TASK_LIMIT = 10_000
+INPUT_LIMIT_BYTES = 100_000
+RESULT_LIMIT_BYTES = 50_000
+LEASE = LeasePolicy()
+ResultT = TypeVar("ResultT")
+_ids = count(1)
+
+
+def scenario(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test that is a coroutine; one that hangs fails."""
+
+    @wraps(function)
+    def test(**given: Any) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(LIMIT_S):
+                await function(**given)
+
+        virtual_time.run(bounded())
+
+    return test
+
+
+BACKENDS = ["memory", "atomic memory", "sqlite"]
+IN_MEMORY = BACKENDS[:2]
+
+
+@asynccontextmanager
+async def open_backend(kind: str, tmp_path: Path) -> AsyncIterator[Backend]:
+    clock = FakeClock()
+    if kind == "sqlite":
+        with virtual_time.tracked_databases():
+            async with sqlite_backend(tmp_path, clock) as backend:
+                yield backend
+    elif kind == "aws":
+        # Only here: it takes long to import, and few tests need it.
+        from tests.aws.full_backend import full_aws_backend
+
+        async with full_aws_backend(tmp_path, clock) as backend:
+            yield backend
+    else:
+        yield memory_backend(clock, atomic=kind == "atomic memory")
+
+
+class ServiceHarness:
+    """One process's services."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        worker_registry: FakeWorkerRegistry | None = None,
+        task_limit: int = TASK_LIMIT,
+        retry: RetryPolicy | None = None,
+        day_budget: Budget = NO_BUDGET,
+    ) -> None:
+        self.day_budget = day_budget
+        self.backend = backend
+        self.clock: FakeClock = backend.clock
+        self.worker_registry = worker_registry or FakeWorkerRegistry()
+        self.runner = FakeRunner(self.clock)
+        self.documents = DocumentStore(backend.blobs)
+        self.transitions = Transitions(
+            ledger=backend.ledger,
+            queue=backend.queue,
+            documents=self.documents,
+            clock=backend.clock,
+            new_id=lambda: f"change-{next(_ids)}",
+        )
+        parts = {"transitions": self.transitions, "documents": self.documents}
+        creation = TaskCreation(
+            backend=backend,
+            transitions=self.transitions,
+            retry=retry or RetryPolicy(),
+            task_limit=task_limit,
+            input_limit_bytes=INPUT_LIMIT_BYTES,
+        )
+        self.producer = Producer(backend=backend, task_creation=creation, app=APP, **parts)
+        self.dispatcher = Dispatcher(
+            backend=backend,
+            transitions=self.transitions,
+            documents=self.documents,
+            worker_registry=self.worker_registry,
+            wait=timedelta(seconds=20),
+        )
+        self.task_adder = TaskAdder(
+            backend=backend, creation=creation, dispatcher=self.dispatcher, **parts
+        )
+        self.resumer = Resumer(backend=backend, dispatcher=self.dispatcher, **parts)
+        self.reservations = BudgetReservations(backend, self.transitions)
+        self.budget_operations = BudgetOperations(
+            backend=backend,
+            transitions=self.transitions,
+            reservations=self.reservations,
+            day_budget=day_budget,
+            app=APP,
+        )
+        self.finishers = {
+            IntentKind.UNPARK: self.budget_operations.finish_intent,
+            IntentKind.CREATE: self.producer.finish_intent,
+            IntentKind.ADD: self.task_adder.finish_intent,
+            IntentKind.RESUME: self.resumer.finish_intent,
+        }
+        self.canceller = Canceller(
+            backend=backend, dispatcher=self.dispatcher, finishers=self.finishers, **parts
+        )
+        self.dead_letters = DeadLetters(
+            backend=backend,
+            transitions=self.transitions,
+            resumer=self.resumer,
+            app=APP,
+            skew_margin=LEASE.skew_margin,
+        )
+        self.sweeper = self.build_sweeper()
+
+    def build_sweeper(self, **fields: Any) -> Sweeper:
+        wanted: dict[str, Any] = {
+            "backend": self.backend,
+            "transitions": self.transitions,
+            "dispatcher": self.dispatcher,
+            "dead_letters": self.dead_letters,
+            "budget_operations": self.budget_operations,
+            "finishers": {
+                **self.finishers,
+                IntentKind.CANCEL: self.canceller.finish_intent,
+            },
+            "worker_registry": self.worker_registry,
+            "policy": SweeperPolicy(),
+            **fields,
+        }
+        return Sweeper(**wanted)
+
+    def with_ports(self, **ports: Any) -> "ServiceHarness":
+        """The same process, but for some of its ports."""
+        stage = ServiceHarness(
+            replace(self.backend, **ports),
+            worker_registry=self.worker_registry,
+            day_budget=self.day_budget,
+        )
+        stage.runner = self.runner
+        return stage
+
+    def worker_context(self, worker_id: str = "worker-1", **fields: Any) -> WorkerContext:
+        wanted: dict[str, Any] = {
+            "worker_id": worker_id,
+            "backend": self.backend,
+            "transitions": self.transitions,
+            "documents": self.documents,
+            "reservations": self.reservations,
+            "day_budget": self.day_budget,
+            "runner": self.runner,
+            "worker_registry": self.worker_registry,
+            "lease": LEASE,
+            "output": OutputPolicy(),
+            "timeout": timedelta(minutes=5),
+            "result_limit_bytes": RESULT_LIMIT_BYTES,
+            "process_id": 1,
+            "jitter": lambda: 0.5,
+            **fields,
+        }
+        return WorkerContext(**wanted)
+
+    def worker(
+        self, worker_id: str = "worker-1", *, context: dict[str, Any] | None = None, **policy: Any
+    ) -> Worker:
+        wanted = {"tenant": TENANT, "app": APP, **policy}
+        return Worker(self.worker_context(worker_id, **(context or {})), WorkerPolicy(**wanted))
+
+    @asynccontextmanager
+    async def running_worker(
+        self, worker_id: str = "worker-1", **given: Any
+    ) -> AsyncIterator[Worker]:
+        """A worker at work; stopped at the end, and what it still runs is given back."""
+        worker = self.worker(worker_id, **given)
+        running = asyncio.ensure_future(worker.run())
+        await self.advance(NO_WAIT)
+        try:
+            yield worker
+        finally:
+            worker.stop()
+            worker.release_all()
+            await self.advance(NO_WAIT)
+            for _ in range(100):
+                if running.done():
+                    break
+                await self.advance(SECOND)
+            await running
+
+    async def advance(self, duration: timedelta) -> None:
+        """Time passes, and everybody does what is to be done meanwhile."""
+        await virtual_time.advance(self.clock, duration)
+
+    async def advance_until_done(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """What comes of something that waits on the clock."""
+        doing = asyncio.ensure_future(work)
+        while not doing.done():
+            await self.advance(timedelta(milliseconds=50))
+        return await doing
+
+    async def submit(self, *tasks: dict[str, Any], request_id: str = REQUEST) -> AcceptedJob:
+        return await self.producer.submit(TENANT, request_id, {"tasks": list(tasks)})
+
+    async def add_tasks(
+        self, *tasks: dict[str, Any], request_id: str = "addition-1"
+    ) -> AddTasksResult:
+        return await self.task_adder.add_tasks(TENANT, job_id(), request_id, {"tasks": list(tasks)})
+
+    async def dispatch(self) -> int:
+        """Deal with every event there is; how many deliveries that were."""
+        deliveries = 0
+        while await self.dispatcher.step(NO_WAIT):
+            deliveries += 1
+        return deliveries
+
+    async def finish(self, *, limit: int = 100) -> None:
+        """Run everything that can be run, and dispatch, until nothing is left to do."""
+        for _ in range(limit):
+            page = await self.backend.ledger.list_tasks(
+                TENANT, state=TaskState.PENDING, limit=10_000
+            )
+            for row in page.items:
+                await self.complete(row.id)
+            if not await self.dispatch() and not page.items:
+                return
+
+    async def complete(self, id_: str, result: Any = None) -> TaskRow:
+        """One attempt of a pending task, with a result."""
+        claimed = await self.claim(id_)
+        document = await self.documents.store(result, f"results/{id_}")
+        done = c.Complete(fence=claimed.fence, result=document, duration=SECOND)
+        return await self.transitions.apply_to_task(id_, done, row=claimed)
+
+    async def fail(self, id_: str, category: ErrorCategory = ErrorCategory.VALIDATION) -> TaskRow:
+        """One attempt of a pending task that fails."""
+        claimed = await self.claim(id_)
+        failure = Failure(category=category, message="broke")
+        failed = c.AttemptFailed(fence=claimed.fence, failure=failure, jitter=0.0, duration=SECOND)
+        return await self.transitions.apply_to_task(id_, failed, row=claimed)
+
+    async def claim(self, id_: str, worker_id: str = "worker-1") -> TaskRow:
+        claim = c.Claim(worker_id=worker_id, process_id=1, lease_duration=LEASE.duration)
+        return await self.transitions.apply_to_task(id_, claim)
+
+    async def end_lease(self, key: str) -> TaskRow:
+        """The lease of a task ends, as if its holder were gone; nobody tells the holder."""
+        held = await self.task(key)
+        ended = c.LeaseEnded(fence=held.fence, margin=LEASE.skew_margin, holder_dead=True)
+        return await self.transitions.apply_to_task(held.id, ended)
+
+    async def task(self, key: str, request_id: str = REQUEST) -> TaskRow:
+        row = await self.backend.ledger.get_task(task_id(key, request_id))
+        assert row is not None, key
+        return row
+
+    async def job(self, request_id: str = REQUEST) -> JobRow:
+        row = await self.backend.ledger.get_job(job_id(request_id))
+        assert row is not None
+        return row
+
+    async def states(self, request_id: str = REQUEST) -> dict[str, TaskState]:
+        return await self.backend.ledger.task_states(job_id(request_id))
+
+    async def history(self, key: str, request_id: str = REQUEST) -> list[Event]:
+        entity = f"TASK#{task_id(key, request_id)}"
+        events = await self.backend.events.history(TENANT, entity)
+        assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+        return events
+
+    async def event_types(self, key: str, request_id: str = REQUEST) -> list[str]:
+        """Names of the task's events, in order."""
+        return [event.type for event in await self.history(key, request_id)]
+
+    async def job_event_types(self, request_id: str = REQUEST) -> list[str]:
+        """Names of the job's own events, in order."""
+        events = await self.backend.events.history(TENANT, f"JOB#{job_id(request_id)}")
+        assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+        return [event.type for event in events]
+
+    async def messages(self, queue: str = "default") -> list[str]:
+        """Bodies of the messages that could be received now; they stay where they are."""
+        found = await self.backend.queue.receive(
+            [queue], limit=10_000, hidden_for=SECOND, wait=NO_WAIT
+        )
+        for message in found:
+            await self.backend.queue.delay(message.receipt, until=self.clock.now())
+        return [message.body for message in found]
+
+
+def job_id(request_id: str = REQUEST) -> str:
+    return job_id_of(TENANT, request_id)
+
+
+def task_id(key: str, request_id: str = REQUEST) -> str:
+    return task_id_of(job_id(request_id), key)
+
+
+def make_task(key: str = "a", *parents: str, **fields: Any) -> dict[str, Any]:
+    task = {"taskId": key, "name": "command", "input": {"argv": ["true"]}, **fields}
+    return {**task, "dependsOn": list(parents)} if parents else task

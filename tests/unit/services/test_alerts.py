@@ -1,0 +1,387 @@
+"""People hear of each problem once, on every channel, whatever fails on the way."""
+
+import asyncio
+import logging
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.core.alerts import HealthNotice, channel_state_key, channel_states_from_json
+from longshore.errors import AlertFailed, BackendUnavailable
+from longshore.testing.flaky_port import FlakyPort
+from tests.unit.services.alert_recording import (
+    MINUTE,
+    RecordingAlerts,
+    claim_with_long_lease,
+    health_by_key,
+    make_health_check,
+    renew_lease,
+)
+from tests.unit.services.harness import (
+    BACKENDS,
+    REQUEST,
+    SECOND,
+    TENANT,
+    ServiceHarness,
+    make_task,
+    open_backend,
+    scenario,
+    task_id,
+)
+from tests.unit.services.port_wrappers import record_calls
+
+SECRET = "xoxb-very-secret-indeed"
+
+
+async def stuck(harness: ServiceHarness, *keys: str) -> None:
+    """Tasks of which nothing has been heard for eleven minutes."""
+    await harness.submit(*(make_task(key) for key in keys))
+    for key in keys:
+        await claim_with_long_lease(harness, key)
+    harness.clock.advance(11 * MINUTE)
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_problem_is_told_once_and_so_is_its_end(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_health_check(stage, alerts)
+        await stuck(stage, "a", "b")
+
+        for _ in range(3):
+            await check.check_tenant(TENANT)
+            stage.clock.advance(5 * MINUTE)
+        await renew_lease(stage, "a")
+        await stage.end_lease("b")
+        for _ in range(2):
+            await check.check_tenant(TENANT)
+
+        assert alerts.health_notices == [
+            {"a": "critical", "b": "critical"},
+            {"a": "recovered", "b": "recovered"},
+        ]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_it_is_told_again_after_the_cool_down(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_health_check(stage, alerts, cool_down=20 * MINUTE)
+        await stuck(stage, "a")
+
+        for _ in range(9):
+            await check.check_tenant(TENANT)
+            stage.clock.advance(5 * MINUTE)
+
+        assert alerts.health_notices == [{"a": "critical"}] * 3
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_the_next_process_knows_what_was_told(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        await stuck(stage, "a")
+        await make_health_check(stage, alerts).check_all()
+
+        await make_health_check(ServiceHarness(backend), alerts).check_all()
+        told = channel_states_from_json(await backend.blobs.get(channel_state_key(TENANT)))
+        await stage.end_lease("a")
+        # Nothing of the tenant runs any more, and it is looked at all the same.
+        await make_health_check(ServiceHarness(backend), alerts).check_all()
+
+        assert set(told["slack"].problems) == {task_id("a")}
+        assert alerts.health_notices == [{"a": "critical"}, {"a": "recovered"}]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_nothing_is_kept_of_problems_that_are_long_over(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_health_check(stage, alerts)
+        await stuck(stage, "a")
+        await check.check_all()
+        await stage.end_lease("a")
+        await check.check_all()
+        stage.clock.advance(timedelta(hours=2))
+
+        await check.check_all()
+
+        assert await backend.blobs.list_keys("health/") == []
+        assert await check.check_all() == []
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("error", [AlertFailed("slack", "it answered 500"), OSError(SECRET)])
+@scenario
+async def test_a_failing_alert_fails_no_check_and_is_made_up_for_by_the_next(
+    kind: str, error: Exception, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with open_backend(kind, tmp_path) as backend:
+        stage, alerts = ServiceHarness(backend), RecordingAlerts(error=error)
+        check = make_health_check(stage, alerts)
+        await stuck(stage, "a")
+
+        report = await check.check_tenant(TENANT)
+        alerts.error = None
+        await check.check_tenant(TENANT)
+        await check.check_tenant(TENANT)
+
+        assert health_by_key(report) == {"a": "critical"}
+        assert alerts.health_notices == [{"a": "critical"}]
+        assert alerts.sends == 2
+        assert [one.msg for one in caplog.records if one.levelno == logging.WARNING] == [
+            "alert.failed" if isinstance(error, AlertFailed) else "alert.channel_failed"
+        ]
+        assert SECRET not in caplog.text
+        assert SECRET not in str([vars(record) for record in caplog.records])
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_channel_that_is_down_makes_no_other_repeat_itself(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        down = RecordingAlerts("webhook", AlertFailed("webhook", "it answered 500"))
+        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_health_check(stage, down, alerts)
+        await stuck(stage, "a")
+
+        for _ in range(3):
+            await check.check_tenant(TENANT)
+        down.error = None
+        await check.check_tenant(TENANT)
+
+        assert alerts.health_notices == [{"a": "critical"}]
+        assert down.health_notices == [{"a": "critical"}]
+        assert down.sends == 4
+
+
+class HangingAlerts(RecordingAlerts):
+    """Takes a notice and does not come back."""
+
+    async def send(self, notice: HealthNotice) -> None:
+        self.sends += 1
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_channel_that_hangs_costs_a_bounded_time_and_nobody_else(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage, hanging, alerts = (
+            ServiceHarness(backend),
+            HangingAlerts("webhook"),
+            RecordingAlerts(),
+        )
+        check = make_health_check(stage, hanging, alerts)
+        await stuck(stage, "a")
+        before = stage.clock.elapsed()
+
+        checking = asyncio.ensure_future(check.check_tenant(TENANT))
+        await stage.advance(20 * SECOND - timedelta(milliseconds=1))
+        early = checking.done()
+        await stage.advance(timedelta(milliseconds=1))
+
+        assert not early
+        assert checking.done()
+        assert stage.clock.elapsed() - before == 20 * SECOND
+        assert alerts.health_notices == [{"a": "critical"}]
+        told = channel_states_from_json(await backend.blobs.get(channel_state_key(TENANT)))
+        assert set(told) == {"slack"}
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_check_that_is_stopped_has_kept_what_was_delivered(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        check = make_health_check(stage, HangingAlerts("webhook"), alerts)
+        await stuck(stage, "a")
+
+        checking = asyncio.ensure_future(check.check_tenant(TENANT))
+        await stage.advance(SECOND)
+        checking.cancel()
+        await stage.advance(SECOND)
+        await make_health_check(ServiceHarness(backend), alerts).check_tenant(TENANT)
+
+        assert checking.cancelled()
+        assert alerts.health_notices == [{"a": "critical"}]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_channel_that_asks_to_be_left_alone_is(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        busy = AlertFailed("slack", "it answered ratelimited (429)", 7 * MINUTE)
+        stage, alerts = ServiceHarness(backend), RecordingAlerts(error=busy)
+        check = make_health_check(stage, alerts)
+        await stuck(stage, "a")
+        await check.check_tenant(TENANT)
+        alerts.error = None
+
+        stage.clock.advance(7 * MINUTE - SECOND)
+        await check.check_tenant(TENANT)
+        early = list(alerts.notices)
+        stage.clock.advance(SECOND)
+        await check.check_tenant(TENANT)
+
+        assert early == []
+        assert alerts.health_notices == [{"a": "critical"}]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_without_a_channel_one_line_says_so_and_nothing_is_kept(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        watched, calls = record_calls(backend)
+        stage = ServiceHarness(watched)
+        check = make_health_check(stage)
+        await check.check_all()
+        silent = [record.msg for record in caplog.records]
+        await stuck(stage, "a")
+        del calls[:]
+
+        for _ in range(3):
+            await check.check_all()
+
+        assert silent == []
+        assert [record.msg for record in caplog.records] == ["alert.skipped"]
+        assert not [call for call in calls if call.startswith("blobs.")]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("method", ["get", "put"])
+@scenario
+async def test_a_store_that_is_out_of_reach_makes_nobody_hear_it_twice(
+    kind: str, method: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        blobs = FlakyPort(backend.blobs, method, times=0)
+        stage, alerts = ServiceHarness(backend).with_ports(blobs=blobs), RecordingAlerts()
+        check = make_health_check(stage, alerts)
+        await stuck(stage, "a")
+        if method == "put":
+            blobs.fail_always()
+        await check.check_tenant(TENANT)
+        blobs.fail_always()
+
+        for _ in range(3):
+            stage.clock.advance(5 * MINUTE)
+            await check.check_tenant(TENANT)
+        blobs.recover()
+        await check.check_tenant(TENANT)
+
+        assert blobs.failures > 0
+        assert alerts.health_notices == [{"a": "critical"}]
+        assert set(
+            channel_states_from_json(await backend.blobs.get(channel_state_key(TENANT)))
+        ) == {"slack"}
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_tenant_whose_name_is_no_place_for_a_blob_is_remembered_all_the_same(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        await stage.producer.submit("..", REQUEST, {"tasks": [make_task()]})
+        await claim_with_long_lease(stage, "a", "..")
+        stage.clock.advance(11 * MINUTE)
+        check = make_health_check(stage, alerts)
+
+        for _ in range(3):
+            await check.check_all()
+
+        assert alerts.health_notices == [{"a": "critical"}]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_what_is_kept_and_damaged_is_replaced_and_people_hear_it_again(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        await stuck(stage, "a")
+        await backend.blobs.put(channel_state_key(TENANT), b"{damaged")
+        check = make_health_check(stage, alerts)
+
+        await check.check_all()
+        await check.check_all()
+
+        assert alerts.health_notices == [{"a": "critical"}]
+        assert set(
+            channel_states_from_json(await backend.blobs.get(channel_state_key(TENANT)))
+        ) == {"slack"}
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_task_that_a_lagging_list_leaves_out_has_not_recovered(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        await stuck(stage, "a")
+        await make_health_check(stage, alerts).check_all()
+
+        class Lagging:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(backend.ledger, name)
+
+            async def leased_tasks(self, **_: Any) -> list[Any]:
+                return []
+
+        lagging = make_health_check(stage.with_ports(ledger=Lagging()), alerts)
+        (report,) = await lagging.check_all()
+
+        assert health_by_key(report) == {"a": "critical"}
+        assert alerts.health_notices == [{"a": "critical"}]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_if_nobody_knows_who_was_told_the_others_are_checked(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        blobs = FlakyPort(backend.blobs, "list_keys", ValueError("a fault"), times=None)
+        stage, alerts = ServiceHarness(backend).with_ports(blobs=blobs), RecordingAlerts()
+        await stuck(stage, "a")
+
+        await make_health_check(stage, alerts).check_all()
+
+        assert alerts.health_notices == [{"a": "critical"}]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_store_without_an_answer_at_all_fails_the_check_and_not_the_next(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage, alerts = ServiceHarness(backend), RecordingAlerts()
+        await stuck(stage, "a")
+        ledger = FlakyPort(backend.ledger, "leased_tasks", times=1)
+        check = make_health_check(stage.with_ports(ledger=ledger), alerts)
+
+        with pytest.raises(BackendUnavailable):
+            await check.check_all()
+        await check.check_all()
+
+        assert alerts.health_notices == [{"a": "critical"}]

@@ -1,0 +1,282 @@
+"""Keys: made once, kept as hashes, gone at once when they are revoked."""
+
+from dataclasses import replace
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.core.api_keys import ApiScope, KeyRecord
+from longshore.core.events.event import Event
+from longshore.core.token_bucket import Rate
+from longshore.errors import AlreadyExists, BackendUnavailable, NotFound, UsageError
+from longshore.ports.api_keys import Keys
+from longshore.ports.backend import Backend
+from longshore.services import api_keys as module
+from longshore.services.api_keys import ApiKeys
+from longshore.testing.flaky_port import FlakyPort
+from tests.unit.services import virtual_time
+from tests.unit.services.harness import APP, BACKENDS, TENANT, open_backend, scenario
+
+RATE = Rate(per_second=1, burst=2)
+
+
+def make_api_keys(backend: Backend) -> ApiKeys:
+    numbers = count(1)
+    return ApiKeys(
+        backend=backend, app=APP, rate=RATE, random_bytes=lambda size: next(numbers).to_bytes(size)
+    )
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_key_is_known_until_it_is_revoked_everywhere(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        access, other_process = make_api_keys(backend), make_api_keys(backend)
+        record, text = await access.create(TENANT, name="ci", scopes=[ApiScope.READ], by="ann")
+        assert await other_process.authenticate(text) == record
+        assert text not in repr(record)
+
+        revoked = await access.revoke(TENANT, record.id, by="bob")
+
+        assert revoked.revoked_at is not None
+        assert await other_process.authenticate(text) is None
+        assert await access.revoke(TENANT, record.id, by="bob") == revoked
+        assert await access.list(TENANT) == [revoked]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_what_is_done_to_keys_is_told_once_each(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        access = make_api_keys(backend)
+        record, _ = await access.create(
+            TENANT, name="ci", scopes=[ApiScope.SUBMIT, ApiScope.READ], by="ann"
+        )
+        for _ in range(2):
+            await access.revoke(TENANT, record.id, by="bob")
+
+        history = await backend.events.history(TENANT, "SYSTEM#keys")
+
+        bodies = [event.body for event in history]
+        assert [(body.by, body.action, body.subject) for body in bodies] == [
+            ("ann", "key.created", record.id),
+            ("bob", "key.revoked", record.id),
+        ]
+        assert bodies[0].detail == "ci (read, submit)"
+
+
+def broken(backend: Backend, port: str, method: str, **named: Any) -> Backend:
+    """The backend, one call of which fails."""
+    return replace(backend, **{port: FlakyPort(getattr(backend, port), method, **named)})
+
+
+async def key_events(backend: Backend) -> list[tuple[str, str, str]]:
+    history = await backend.events.history(TENANT, "SYSTEM#keys")
+    return [(event.body.by, event.body.action, event.body.subject) for event in history]
+
+
+@pytest.mark.parametrize("after_write", [False, True])
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_revocation_holds_at_once_and_is_told_when_it_is_asked_for_again(
+    kind: str, after_write: bool, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        record, text = await make_api_keys(backend).create(
+            TENANT, name="ci", scopes=[ApiScope.READ], by="ann"
+        )
+        flaky = broken(backend, "events", "append", after_write=after_write)
+        access = make_api_keys(flaky)
+
+        with pytest.raises(BackendUnavailable):
+            await access.revoke(TENANT, record.id, by="bob")
+        gone = await access.authenticate(text) is None
+        for _ in range(2):
+            await access.revoke(TENANT, record.id, by="bob")
+
+        assert gone
+        assert await key_events(backend) == [
+            ("ann", "key.created", record.id),
+            ("bob", "key.revoked", record.id),
+        ]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_no_key_comes_to_be_that_history_does_not_know(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        silent = make_api_keys(broken(backend, "events", "append"))
+        cut_off = make_api_keys(broken(backend, "keys", "add"))
+
+        with pytest.raises(BackendUnavailable):
+            await silent.create(TENANT, name="ci", scopes=[ApiScope.READ], by="ann")
+        untold = await backend.keys.list(TENANT), await key_events(backend)
+        with pytest.raises(BackendUnavailable):
+            await cut_off.create(TENANT, name="ci", scopes=[ApiScope.READ], by="ann")
+
+        assert untold == ([], [])
+        assert await backend.keys.list(TENANT) == []
+        assert [action for _, action, _ in await key_events(backend)] == ["key.created"]
+
+
+@scenario
+async def test_a_revocation_is_looked_for_in_the_whole_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        access, whole = make_api_keys(backend), backend.events.history
+        records = [
+            (await access.create(TENANT, name=str(one), scopes=[ApiScope.READ], by="ann"))[0]
+            for one in range(3)
+        ]
+        for record in records:
+            await access.revoke(TENANT, record.id, by="bob")
+
+        async def short(tenant: str, entity: str, *, after: int = 0) -> list[Event]:
+            return await whole(tenant, entity, after=after, limit=2)
+
+        monkeypatch.setattr(backend.events, "history", short)
+        for record in records:
+            await access.revoke(TENANT, record.id, by="eve")
+
+        monkeypatch.undo()
+        assert "eve" not in {by for by, _, _ in await key_events(backend)}
+
+
+@scenario
+async def test_administrators_of_the_machine_s_own_tenant_run_the_house_and_nobody_else(
+    tmp_path: Path,
+) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        access, later = make_api_keys(backend), make_api_keys(backend)
+        admin, _ = await access.create(TENANT, name="a", scopes=[ApiScope.ADMIN], by="ann")
+        others = [
+            (await access.create(tenant, name="b", scopes=scopes, by="ann"))[0]
+            for tenant, scopes in (
+                (TENANT, [ApiScope.OPERATE, ApiScope.SUBMIT, ApiScope.READ]),
+                ("others", [ApiScope.ADMIN]),
+            )
+        ]
+        before = access.is_operator_admin(admin)
+
+        await access.ensure("lsk_own", TENANT, name="host")
+        # Another process, set up for another tenant, with the same key file.
+        await later.ensure("lsk_own", "others", name="host")
+
+        assert not before
+        for one in (access, later):
+            assert one.is_operator_admin(admin)
+            assert not any(one.is_operator_admin(record) for record in others)
+        later.set_operator_tenant("others")
+        assert later.is_operator_admin(others[1])
+        await access.revoke(TENANT, admin.id, by="ann")
+        (revoked, *_) = await access.list(TENANT)
+        assert not access.is_operator_admin(revoked)
+
+
+@scenario
+async def test_the_machine_s_key_may_be_made_by_two_at_once(tmp_path: Path) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        first, second = (
+            make_api_keys(backend),
+            make_api_keys(replace(backend, keys=_LateKeys(backend.keys))),
+        )
+        record, _ = await first.create("house", name="a", scopes=[ApiScope.ADMIN], by="ann")
+        await first.ensure("lsk_own", "house", name="host")
+
+        await second.ensure("lsk_own", TENANT, name="host")
+
+        assert second.is_operator_admin(record)
+
+
+class _LateKeys:
+    """Keys of which the first asking finds none."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._keys, name)
+
+    async def find(self, key_hash: str) -> KeyRecord | None:
+        self._calls += 1
+        return await self._keys.find(key_hash) if self._calls > 1 else None
+
+
+@scenario
+async def test_another_tenant_s_key_cannot_be_revoked(tmp_path: Path) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        access = make_api_keys(backend)
+        record, text = await access.create(TENANT, name="ci", scopes=[ApiScope.READ], by="ann")
+
+        with pytest.raises(NotFound):
+            await access.revoke("others", record.id, by="eve")
+
+        assert await access.authenticate(text) == record
+        assert await access.list("others") == []
+
+
+@pytest.mark.parametrize("text", ["", "lsk_", "x" * 201, "schlüssel", "lsk_\0"])
+@scenario
+async def test_nonsense_is_nobody_s_key(text: str, tmp_path: Path) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        assert await make_api_keys(backend).authenticate(text) is None
+
+
+@scenario
+async def test_the_machine_s_own_key_stays_revoked_if_it_was(tmp_path: Path) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        access = make_api_keys(backend)
+        for _ in range(2):
+            await access.ensure("lsk_own", TENANT, name="host")
+        (record,) = await access.list(TENANT)
+        assert record.allows(ApiScope.ADMIN)
+        await access.revoke(TENANT, record.id, by="ann")
+
+        await access.ensure("lsk_own", TENANT, name="host")
+
+        assert await access.authenticate("lsk_own") is None
+        with pytest.raises(AlreadyExists):
+            await access.register("lsk_own", TENANT, name="host", scopes=[ApiScope.READ])
+
+
+@pytest.mark.parametrize(
+    ("name", "scopes"),
+    [("", [ApiScope.READ]), ("a\nb", [ApiScope.READ]), ("x" * 101, [ApiScope.READ]), ("x", [])],
+)
+@scenario
+async def test_a_key_without_a_name_or_a_scope_is_refused(
+    name: str, scopes: list[ApiScope], tmp_path: Path
+) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        access = make_api_keys(backend)
+
+        with pytest.raises(UsageError):
+            await access.create(TENANT, name=name, scopes=scopes, by="ann")
+
+        assert await access.list(TENANT) == []
+
+
+@scenario
+async def test_each_key_has_its_own_rate_and_quiet_ones_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BUCKET_LIMIT", 2)
+    async with open_backend("memory", tmp_path) as backend:
+        access = make_api_keys(backend)
+        keys = [
+            (await access.create(TENANT, name=str(one), scopes=[ApiScope.READ], by="ann"))[0]
+            for one in range(4)
+        ]
+        for _ in range(2):
+            assert access.rate_limit(keys[0]) is None
+
+        assert access.rate_limit(keys[0]) == timedelta(seconds=1)
+        assert access.rate_limit(keys[1]) is None
+        await virtual_time.advance(backend.clock, timedelta(seconds=10))
+        assert access.rate_limit(keys[3]) is None
+        assert list(access._buckets) == [keys[3].id]

@@ -1,0 +1,304 @@
+"""One task is cancelled, the others go on; and nobody's wish reaches into another tenant."""
+
+from pathlib import Path
+
+import pytest
+
+from longshore.core.ids import task_id_of
+from longshore.core.jobs.numbers import NumberSet
+from longshore.core.maximums import REASON_LIMIT_CHARACTERS
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.states import JobState, TaskState
+from longshore.errors import CommandRefused, NotFound, UsageError
+from longshore.testing.flaky_port import FlakyPort
+from tests.unit.services.harness import (
+    BACKENDS,
+    LEASE,
+    SECOND,
+    TENANT,
+    ServiceHarness,
+    job_id,
+    make_task,
+    open_backend,
+    scenario,
+    task_id,
+)
+from tests.unit.services.port_wrappers import InterposedPort
+
+A = task_id("a")
+OTHER = "umbrella"
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_pending_task_ends_at_once_and_what_is_behind_it_is_blocked(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b", "a"), make_task("c", "b"), make_task("d"))
+
+        row = await stage.canceller.cancel_task(TENANT, A, by="ann", reason="wrong day")
+
+        job = await stage.job()
+        assert row == await stage.task("a")
+        assert (row.state, row.cancel.by, row.cancel.reason) == ("cancelled", "ann", "wrong day")
+        assert (job.cancelled, job.blocked) == (NumberSet([0]), NumberSet([1, 2]))
+        assert job.state is JobState.RUNNING
+        await stage.finish()
+        assert await stage.states() == {
+            "a": TaskState.CANCELLED,
+            "b": TaskState.WAITING,
+            "c": TaskState.WAITING,
+            "d": TaskState.COMPLETED,
+        }
+        assert (await stage.job()).state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_waiting_task_is_cancelled_and_its_parents_go_on(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b", "a"), make_task("c", "b"))
+
+        await stage.canceller.cancel_task(TENANT, task_id("b"), by="ann")
+        await stage.finish()
+
+        assert await stage.states() == {
+            "a": TaskState.COMPLETED,
+            "b": TaskState.CANCELLED,
+            "c": TaskState.WAITING,
+        }
+        assert (await stage.job()).blocked == NumberSet([2])
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_task_that_was_cancelled_alone_can_be_resumed(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b", "a"))
+        await stage.canceller.cancel_task(TENANT, A, by="ann")
+
+        await stage.resumer.resume(job_id(), [A], by="ann", tenant=TENANT)
+        await stage.finish()
+
+        assert (await stage.job()).state is JobState.COMPLETED
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_running_task_is_asked_to_end_and_ends_when_its_holder_says_so(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b", "a"))
+        claimed = await stage.claim(A)
+
+        asked = await stage.canceller.cancel_task(TENANT, A, by="ann")
+
+        assert (asked.state, asked.cancel.by) == (TaskState.PROCESSING, "ann")
+        assert (await stage.job()).blocked == NumberSet()
+        await stage.transitions.apply_to_task(A, c.ConfirmCancel(fence=claimed.fence))
+        await stage.dispatch()
+        assert (await stage.task("a")).state is TaskState.CANCELLED
+        assert (await stage.job()).blocked == NumberSet([1])
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_running_task_ends_without_a_word_when_its_lease_is_over(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b", "a"))
+        await stage.claim(A)
+        await stage.canceller.cancel_task(TENANT, A, by="ann")
+
+        stage.clock.advance(LEASE.duration + LEASE.skew_margin)
+        await stage.sweeper.sweep()
+        await stage.dispatch()
+
+        assert (await stage.task("a")).state is TaskState.CANCELLED
+        assert (await stage.job()).state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_an_outcome_that_was_faster_stands_and_the_answer_says_so(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b", "a"))
+        claimed = await stage.claim(A)
+
+        async def completes() -> None:
+            done = c.Complete(fence=claimed.fence, result=None, duration=SECOND)
+            await stage.transitions.apply_to_task(A, done)
+
+        late = stage.with_ports(ledger=InterposedPort(backend.ledger, "commit", before=completes))
+        with pytest.raises(CommandRefused, match="completed already, and that stands"):
+            await late.canceller.cancel_task(TENANT, A, by="ann")
+
+        await stage.finish()
+        assert (await stage.job()).state is JobState.COMPLETED
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_one_that_is_being_cancelled_is_left_to_it(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        await stage.claim(A)
+        await stage.canceller.cancel_task(TENANT, A, by="ann")
+
+        row = await stage.canceller.cancel_task(TENANT, A, by="bob")
+
+        assert (row.state, row.cancel.by) == (TaskState.PROCESSING, "ann")
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_one_who_cancels_twice_is_told_that_it_is_done(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        first = await stage.canceller.cancel_task(TENANT, A, by="ann", reason="late")
+
+        again = await stage.canceller.cancel_task(TENANT, A, by="ann", reason="late")
+
+        assert again == first
+        assert (await stage.event_types("a")).count("Task Cancelled") == 1
+        with pytest.raises(CommandRefused, match="cancelled already, and that stands"):
+            await stage.canceller.cancel_task(TENANT, A, by="bob", reason="late")
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_cancellation_that_died_before_the_job_heard_of_it_is_finished_by_asking_again(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b", "a"))
+        dying = stage.with_ports(ledger=FlakyPort(backend.ledger, "get_job", RuntimeError("died")))
+        with pytest.raises(RuntimeError, match="died"):
+            await dying.canceller.cancel_task(TENANT, A, by="ann")
+        assert (await stage.job()).state is JobState.RUNNING
+
+        await stage.canceller.cancel_task(TENANT, A, by="ann")
+
+        assert (await stage.job()).state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_cancellation_whose_answer_was_lost_does_not_take_back_a_resume(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        flaky = FlakyPort(backend.ledger, "commit", after_write=True)
+
+        async def resumed() -> None:
+            assert (await stage.resumer.resume(job_id(), [A], by="bob")).tasks == (A,)
+
+        # The second commit is the repetition of the first.
+        ledger = InterposedPort(flaky, "commit", before=resumed, at=2)
+        unlucky = stage.with_ports(ledger=ledger).canceller
+        with pytest.raises(CommandRefused, match="in round 2 already"):
+            await stage.advance_until_done(unlucky.cancel_task(TENANT, A, by="ann"))
+
+        assert (await stage.task("a")).state is TaskState.PENDING
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_nobody_cancels_or_resumes_what_is_another_tenant_s(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b"))
+        await stage.fail(A)
+        await stage.dispatch()
+        before = await stage.job(), await stage.task("a"), await stage.task("b")
+
+        with pytest.raises(NotFound):
+            await stage.canceller.cancel_task(OTHER, task_id("b"), by="eve")
+        with pytest.raises(NotFound):
+            await stage.canceller.cancel_task(TENANT, task_id("nobody"), by="eve")
+        with pytest.raises(NotFound):
+            await stage.canceller.cancel_job(job_id(), by="eve", tenant=OTHER)
+        with pytest.raises(NotFound):
+            await stage.resumer.resume(job_id(), [A], by="eve", tenant=OTHER)
+
+        assert (await stage.job(), await stage.task("a"), await stage.task("b")) == before
+        await stage.canceller.cancel_job(job_id(), by="ann", tenant=TENANT)
+        assert (await stage.job()).state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_task_of_another_job_is_not_resumed_with_this_one(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        theirs = (await stage.producer.submit(OTHER, "request-1", {"tasks": [make_task()]})).job.id
+        strange = task_id_of(theirs, "a")
+        for id_ in (A, strange):
+            await stage.fail(id_)
+        await stage.dispatch()
+        before = await backend.ledger.get_job(theirs), await backend.ledger.get_task(strange)
+
+        resumed = await stage.resumer.resume(job_id(), [strange, A], by="eve", tenant=TENANT)
+
+        assert resumed.tasks == (A,)
+        assert resumed.refused == {strange: "there is no such task"}
+        assert (
+            await backend.ledger.get_job(theirs),
+            await backend.ledger.get_task(strange),
+        ) == before
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize(
+    "reason",
+    ["x" * (REASON_LIMIT_CHARACTERS + 1), "\ud83d"],
+    ids=["too long", "not text"],
+)
+@scenario
+async def test_a_reason_that_cannot_be_kept_changes_nothing(
+    reason: str, kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        before = await stage.task("a"), await stage.job()
+
+        with pytest.raises(UsageError, match="the reason must"):
+            await stage.canceller.cancel_task(TENANT, A, by="ann", reason=reason)
+        with pytest.raises(UsageError, match="the reason must"):
+            await stage.canceller.cancel_job(job_id(), by="ann", reason=reason)
+
+        assert (await stage.task("a"), await stage.job()) == before
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_an_empty_reason_is_no_reason(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+
+        row = await stage.canceller.cancel_task(TENANT, A, by="ann", reason=" ")
+
+        assert row.cancel.reason is None

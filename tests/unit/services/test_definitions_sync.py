@@ -1,0 +1,394 @@
+"""What a folder says is stored when it changes, and nobody else is overruled meanwhile."""
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.errors import BackendUnavailable, UsageError
+from longshore.ports.backend import Backend
+from longshore.services.definitions_sync import (
+    SYNC_RECORDS_PREFIX,
+    ApplyResult,
+    DefinitionSync,
+    FileDefinition,
+    FileProblem,
+    FolderContents,
+)
+from longshore.testing.flaky_port import FlakyPort
+from tests.unit.services.harness import BACKENDS, SECOND, TENANT, open_backend, scenario
+from tests.unit.services.port_wrappers import Crash, InterposedPort, crash_at
+from tests.unit.services.virtual_time import advance
+
+HERE, THERE = "/srv/shop", "/srv/other"
+FILE = "definitions/feed.yaml"
+ONE, TWO, OTHER = (
+    Definition(name="feed", runner=RunnerKind.COMMAND, description=text)
+    for text in ("one", "two", "by somebody else")
+)
+BROKEN = FileProblem(file=FILE, message="expected text, not 1", path="description", line=3)
+
+
+def from_files(*definitions: Definition) -> list[FileDefinition]:
+    return [
+        FileDefinition(definition=one, file=f"definitions/{one.name}.yaml") for one in definitions
+    ]
+
+
+async def sync_files(backend: Backend, *definitions: Definition, folder: str = HERE) -> ApplyResult:
+    """A folder says this to a process that has just started."""
+    return await DefinitionSync(backend).sync_folder(TENANT, folder, from_files(*definitions))
+
+
+async def stored(backend: Backend, name: str = "feed") -> tuple[int, str] | None:
+    """The newest version and its description."""
+    found = await backend.definitions.get(TENANT, name)
+    return found and (found.version, found.description)
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_what_is_new_or_changed_is_stored_and_what_is_not_is_left(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        sync = DefinitionSync(backend)
+        mail = replace(ONE, name="mail")
+
+        first = await sync.sync_folder(TENANT, HERE, from_files(ONE, mail))
+        again = await sync.sync_folder(TENANT, HERE, from_files(ONE, mail))
+        restarted = await sync_files(backend, ONE, mail)
+        changed = await sync.sync_folder(TENANT, HERE, from_files(TWO, mail))
+
+        assert [one.name for one in first.new] == ["feed", "mail"]
+        assert again == restarted == ApplyResult(unchanged=first.new)
+        assert [(one.name, one.version) for one in changed.changed] == [("feed", 2)]
+        assert await stored(backend, "mail") == (1, "one")
+        # What a job was started with.
+        assert await backend.definitions.get(TENANT, "feed", version=1) == first.new[0]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_file_that_did_not_change_does_not_overrule_what_others_stored(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        sync = DefinitionSync(backend)
+        await sync.sync_folder(TENANT, HERE, from_files(ONE))
+        await backend.definitions.put(TENANT, OTHER)
+
+        await sync.sync_folder(TENANT, HERE, from_files(ONE))
+        restarted = await sync_files(backend, ONE)
+        restarted_again = await sync_files(backend, ONE)
+
+        assert await stored(backend) == (2, "by somebody else")
+        assert restarted == restarted_again == ApplyResult(overridden=["feed"])
+        changed = await sync_files(backend, TWO)
+        assert [one.version for one in changed.changed] == [3]
+
+
+@scenario
+async def test_what_was_deleted_stays_so_until_its_file_changes(tmp_path: Path) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        await sync_files(backend, ONE)
+        await backend.definitions.delete(TENANT, "feed")
+
+        assert await sync_files(backend, ONE) == ApplyResult(overridden=["feed"])
+        assert await stored(backend) is None
+        assert [one.version for one in (await sync_files(backend, TWO)).new] == [2]
+
+
+@scenario
+async def test_a_folder_that_is_seen_for_the_first_time_has_its_way(tmp_path: Path) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        await backend.definitions.put(TENANT, OTHER)
+
+        await sync_files(backend, ONE)
+
+        assert await stored(backend) == (2, "one")
+
+
+@scenario
+async def test_two_folders_that_say_different_things_do_not_take_turns(tmp_path: Path) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        for _ in range(3):
+            await sync_files(backend, ONE, folder=HERE)
+            await sync_files(backend, TWO, folder=THERE)
+
+        assert await stored(backend) == (2, "two")
+
+
+@scenario
+async def test_tenants_do_not_meet(tmp_path: Path) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        sync = DefinitionSync(backend)
+        await sync.sync_folder(TENANT, HERE, from_files(ONE))
+
+        await sync.sync_folder("else", HERE, from_files(ONE))
+
+        assert await backend.definitions.get("else", "feed") == replace(ONE, version=1)
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_two_processes_that_see_the_same_change_store_it_once(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        both = DefinitionSync(backend), DefinitionSync(backend)
+        for definition in (ONE, TWO):
+            await asyncio.gather(
+                *(one.sync_folder(TENANT, HERE, from_files(definition)) for one in both)
+            )
+
+        assert await stored(backend) == (2, "two")
+
+
+@scenario
+async def test_the_later_of_two_processes_does_not_overrule_who_came_between(
+    tmp_path: Path,
+) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        quick, slow = DefinitionSync(backend), DefinitionSync(backend)
+        for one in (quick, slow):
+            await one.sync_folder(TENANT, HERE, from_files(ONE))
+        await quick.sync_folder(TENANT, HERE, from_files(TWO))
+        await backend.definitions.put(TENANT, OTHER)
+
+        await slow.sync_folder(TENANT, HERE, from_files(TWO))
+
+        assert await stored(backend) == (3, "by somebody else")
+
+
+@scenario
+async def test_what_a_slow_process_stored_too_late_does_not_stay(tmp_path: Path) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        quick = DefinitionSync(backend)
+
+        async def overtaken() -> None:
+            # Between the slow one's look at the store and its writing: all but the mark.
+            await quick.sync_folder(TENANT, HERE, from_files(TWO))
+
+        class Lost:
+            """The slow one's mark comes before the quick one's."""
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(backend.blobs, name)
+
+            async def put(self, key: str, data: bytes) -> int:
+                return len(data)
+
+        late = InterposedPort(backend.definitions, "put", before=overtaken)
+        slow = DefinitionSync(replace(backend, definitions=late, blobs=Lost()))
+        await slow.sync_folder(TENANT, HERE, from_files(ONE))
+        assert await stored(backend) == (2, "one")
+
+        await slow.sync_folder(TENANT, HERE, from_files(TWO))
+
+        assert await stored(backend) == (3, "two")
+
+
+@pytest.mark.parametrize("after_the_call", [False, True])
+@scenario
+async def test_a_process_that_dies_at_any_call_leaves_nothing_that_the_next_does_not_mend(
+    tmp_path: Path, after_the_call: bool
+) -> None:
+    died_at: set[str] = set()
+    for at in range(1, 10):
+        async with open_backend("memory", tmp_path) as backend:
+            await sync_files(backend, ONE)
+            deaths: list[str] = []
+            dying = crash_at(backend, at, after_call=after_the_call, crashes=deaths)
+            with suppress(Crash):
+                await sync_files(dying, TWO)
+            died_at.update(deaths)
+
+            await sync_files(backend, TWO)
+
+            assert await stored(backend) == (2, "two")
+            await backend.definitions.put(TENANT, OTHER)
+            assert await sync_files(backend, TWO) == ApplyResult(overridden=["feed"])
+    assert died_at == {"blobs.get", "blobs.put", "definitions.get", "definitions.put"}
+
+
+@scenario
+async def test_one_that_cannot_be_stored_is_told_and_the_others_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        refusing = FlakyPort(backend.definitions, "put", UsageError("no"))
+        sync = DefinitionSync(replace(backend, definitions=refusing))
+        both = from_files(ONE, replace(ONE, name="mail"))
+
+        await sync.sync_folder(TENANT, HERE, both)
+
+        assert await stored(backend) is None
+        assert await stored(backend, "mail") == (1, "one")
+        (told,) = [one for one in caplog.records if one.msg == "definition.rejected"]
+        assert (told.definition, told.file) == ("feed", FILE)
+        await sync.sync_folder(TENANT, HERE, both)
+        assert await stored(backend) == (1, "one")
+
+
+@scenario
+async def test_a_mark_that_cannot_be_read_counts_as_none(tmp_path: Path) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        await sync_files(backend, ONE)
+        (key,) = await backend.blobs.list_keys(SYNC_RECORDS_PREFIX)
+        for data in (b"", b"[]", b"{}", b'{"version": "x"}', b"\xff"):
+            await backend.blobs.put(key, data)
+
+            assert [one.version for one in (await sync_files(backend, ONE)).unchanged] == [1]
+
+
+@scenario
+async def test_whoever_applies_by_hand_means_it(tmp_path: Path) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        await sync_files(backend, ONE)
+        await backend.definitions.put(TENANT, OTHER)
+        mail = replace(ONE, name="mail")
+
+        applied = await DefinitionSync(backend).apply(TENANT, [ONE, mail])
+        again = await DefinitionSync(backend).apply(TENANT, [ONE, mail])
+
+        assert [(one.name, one.version) for one in applied.changed] == [("feed", 3)]
+        assert [(one.name, one.version) for one in applied.new] == [("mail", 1)]
+        assert again == ApplyResult(unchanged=[*applied.changed, *applied.new])
+
+
+class Folder:
+    """What is in a folder, as a watch sees it."""
+
+    def __init__(self, *definitions: Definition) -> None:
+        self.set_contents(*definitions)
+        self.breaks: BaseException | None = None
+
+    def set_contents(
+        self, *definitions: Definition, problems: tuple[FileProblem, ...] = ()
+    ) -> None:
+        self.contents = FolderContents(tuple(from_files(*definitions)), problems)
+
+    async def read(self) -> FolderContents:
+        if self.breaks is not None:
+            raise self.breaks
+        return self.contents
+
+
+@asynccontextmanager
+async def watching(backend: Backend, folder: Folder, **given: Any) -> Any:
+    """A way to let the next look happen."""
+    watching = asyncio.ensure_future(
+        DefinitionSync(backend).watch_folder(TENANT, HERE, folder.read, every=2 * SECOND, **given)
+    )
+
+    async def next_look() -> None:
+        await advance(backend.clock, timedelta(seconds=2))
+        assert not watching.done()
+
+    try:
+        yield next_look
+    finally:
+        watching.cancel()
+        await asyncio.wait({watching})
+
+
+def events(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [one.msg for one in caplog.records if one.name.endswith("definitions_sync")]
+    caplog.clear()
+    return found
+
+
+@scenario
+async def test_a_change_is_stored_at_the_next_look(tmp_path: Path) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        folder = Folder(ONE)
+        async with watching(backend, folder) as next_look:
+            assert await stored(backend) is None
+            await next_look()
+            assert await stored(backend) == (1, "one")
+            folder.set_contents(TWO)
+            await next_look()
+            assert await stored(backend) == (2, "two")
+
+
+@scenario
+async def test_a_problem_is_told_once_and_so_is_that_it_is_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    another = replace(BROKEN, message="expected text, not 2")
+    async with open_backend("memory", tmp_path) as backend:
+        folder = Folder()
+        folder.set_contents(problems=(BROKEN,))
+        async with watching(backend, folder, reported=[BROKEN]) as next_look:
+            await next_look()
+            assert events(caplog) == []
+            folder.set_contents(problems=(another,))
+            await next_look()
+            (told,) = caplog.records
+            assert told.msg == "definition_file.broken"
+            assert (told.file, told.line, told.path) == (FILE, 3, "description")
+            assert told.problem == "expected text, not 2"
+            caplog.clear()
+            await next_look()
+            assert events(caplog) == []
+            folder.set_contents(ONE)
+            await next_look()
+            assert events(caplog) == ["definition_file.fixed", "definition.applied"]
+
+
+@scenario
+async def test_a_definition_without_a_file_stays_and_that_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    mail = replace(ONE, name="mail")
+    async with open_backend("memory", tmp_path) as backend:
+        await sync_files(backend, ONE, mail)
+        await sync_files(backend, ONE, folder=THERE)
+        folder = Folder(mail)
+        folder.set_contents(mail, problems=(BROKEN,))
+        events(caplog)
+        async with watching(backend, folder, reported=[BROKEN]) as next_look:
+            await next_look()
+            # It may be in the file that cannot be read.
+            assert events(caplog) == []
+            folder.set_contents(mail)
+            await next_look()
+            assert events(caplog) == ["definition_file.fixed", "definition.file_removed"]
+            await next_look()
+            assert events(caplog) == []
+            assert await stored(backend) == (1, "one")
+            # To add a file is to change it.
+            await backend.definitions.put(TENANT, OTHER)
+            folder.set_contents(mail, ONE)
+            await next_look()
+            assert await stored(backend) == (3, "one")
+
+
+@pytest.mark.parametrize(
+    "error", [BackendUnavailable("out of reach"), RuntimeError("a fault")], ids=["store", "fault"]
+)
+@scenario
+async def test_a_watch_goes_on_whatever_breaks(tmp_path: Path, error: Exception) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        blobs = FlakyPort(backend.blobs, "get", error)
+        folder = Folder(ONE)
+        async with watching(replace(backend, blobs=blobs), folder) as next_look:
+            await next_look()
+            assert await stored(backend) is None
+            await next_look()
+            assert await stored(backend) == (1, "one")
+            folder.breaks = error
+            await next_look()
+            folder.breaks = None
+            folder.set_contents(TWO)
+            await next_look()
+            assert await stored(backend) == (2, "two")

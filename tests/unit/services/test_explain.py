@@ -1,0 +1,382 @@
+"""Why something waits is told from what is stored, whole and with little reading."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.explain import ReasonCode, Remedy, RemedyAction, WhyReason
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.failures import ErrorCategory, Failure
+from longshore.core.tasks.states import TaskState
+from longshore.errors import NotFound
+from longshore.ports.queue_controls import QueuePause
+from longshore.services.explain import Explainer
+from tests.unit.services.harness import (
+    BACKENDS,
+    LEASE,
+    SECOND,
+    TENANT,
+    ServiceHarness,
+    job_id,
+    make_task,
+    open_backend,
+    scenario,
+    task_id,
+)
+from tests.unit.services.port_wrappers import Crash, InterposedPort, record_calls
+
+A = task_id("a")
+HERE = "worker-1"
+RESUME = Remedy(action=RemedyAction.RESUME_JOB, target=job_id())
+
+
+def make_explainer(harness: ServiceHarness) -> Explainer:
+    return Explainer(
+        backend=harness.backend,
+        documents=harness.documents,
+        worker_registry=harness.worker_registry,
+        lease=LEASE,
+    )
+
+
+async def why(harness: ServiceHarness, id_: str, **given: Any) -> list[WhyReason]:
+    return await make_explainer(harness).why(TENANT, id_, **given)
+
+
+async def codes(harness: ServiceHarness, id_: str, **given: Any) -> list[tuple[str, str | None]]:
+    """The kinds of the reasons, and the keys of the tasks that they are about."""
+    reasons = await why(harness, id_, **given)
+    return [(one.code.value, one.task_id and one.task_id.partition("_")[2]) for one in reasons]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_task_that_is_due_without_a_worker_or_on_a_paused_queue(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        pause = QueuePause(name="default", by="olga", reason="disk", at=stage.clock.now())
+        paused = [pause]
+
+        assert await codes(stage, A) == [("due", "a"), ("no_worker", None)]
+        stage.worker_registry.register(HERE, ["default"])
+        assert await codes(stage, A) == [("due", "a")]
+        assert await codes(stage, A, paused=paused) == [("due", "a"), ("queue_paused", None)]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_the_whole_chain_down_to_the_task_that_runs(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.worker_registry.register(HERE, ["default"])
+        await stage.submit(
+            make_task("a"), make_task("b", "a"), make_task("x"), make_task("c", "x", "b")
+        )
+        await stage.complete(task_id("x"))
+        await stage.dispatch()
+        await stage.claim(A)
+
+        reasons = await why(stage, task_id("c"))
+
+        assert [one.text for one in reasons] == [
+            "Task 'c' waits for 'b' (waiting).",
+            "Task 'b' waits for 'a' (processing).",
+            "Worker 'worker-1' runs task 'a', attempt 1 of 3; its last heartbeat was 0 s ago.",
+        ]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_behind_a_failure_the_failure_is_named_and_the_command_that_helps(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(
+            make_task("z"), make_task("a"), make_task("b", "a"), make_task("c", "z", "b")
+        )
+        failed = await stage.fail(A)
+        await stage.dispatch()
+
+        reasons = await why(stage, task_id("c"))
+
+        assert [one.code for one in reasons] == [
+            ReasonCode.BEHIND_FAILURE,
+            ReasonCode.BEHIND_FAILURE,
+            ReasonCode.FAILED,
+        ]
+        assert reasons[0].text == (
+            "Task 'c' waits for 'b' (waiting), 'z' (pending), and cannot run because 'a' failed."
+        )
+        assert reasons[2].text.startswith("Task 'a' failed (validation: broke)")
+        assert (reasons[2].task_id, reasons[2].since) == (A, failed.finished_at)
+        assert {one.remedy for one in reasons} == {RESUME}
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_behind_a_cancelled_task(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b", "a"), make_task("c", "b"))
+        await stage.canceller.cancel_task(TENANT, task_id("b"), by="ann", reason="late")
+
+        assert await codes(stage, task_id("c")) == [("behind_failure", "c"), ("cancelled", "b")]
+        (cancelled,) = await why(stage, task_id("b"))
+        assert cancelled.text == "ann cancelled task 'b' (late)."
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_task_for_later_and_one_that_is_tried_again(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.worker_registry.register(HERE, ["default"])
+        await stage.submit(make_task("a", delay=3600), make_task("b"))
+        claimed = await stage.claim(task_id("b"))
+        broke = Failure(category=ErrorCategory.NETWORK, message="no route")
+        failed = c.AttemptFailed(fence=claimed.fence, failure=broke, jitter=0.5, duration=SECOND)
+        row = await stage.transitions.apply_to_task(claimed.id, failed)
+
+        (later,) = await why(stage, A)
+        (again,) = await why(stage, claimed.id)
+
+        assert later.code is ReasonCode.DELAYED
+        assert later.until == (await stage.task("a")).due_at
+        assert (again.code, again.until) == (ReasonCode.BACKING_OFF, row.due_at)
+        assert again.text.startswith("Task 'b' failed (network: no route) and is retried")
+        assert again.text.endswith("it has used 1 of its 3 attempts.")
+        stage.clock.advance(SECOND)
+        assert await codes(stage, claimed.id) == [("due", "b")]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_worker_that_falls_silent_and_one_whose_process_is_gone(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.worker_registry.register("worker-2", ["default"])
+        await stage.submit(make_task())
+        claimed = await stage.claim(A)
+
+        stage.clock.advance(LEASE.renew_every * 2)
+        assert await codes(stage, A) == [("running", "a"), ("worker_silent", "a")]
+        assert (await why(stage, A))[1].until == claimed.lease.expires_at + LEASE.skew_margin
+        stage.worker_registry.kill(HERE)
+        assert await codes(stage, A) == [("running", "a"), ("worker_gone", "a")]
+        stage.worker_registry.kill("worker-2")
+        assert (await codes(stage, A))[2] == ("no_worker", None)
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_running_task_that_somebody_has_asked_to_end(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b", "a"))
+        await stage.claim(A)
+        await stage.canceller.cancel_task(TENANT, A, by="ann")
+
+        assert await codes(stage, A) == [("running", "a"), ("cancelling", "a")]
+
+        await stage.canceller.cancel_job(job_id(), by="bob")
+        assert await codes(stage, A) == [
+            ("running", "a"),
+            ("cancelling", "a"),
+            ("cancelling", None),
+        ]
+        assert await codes(stage, task_id("b")) == [("cancelled", "b")]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_result_in_review_holds_up_what_is_behind_it(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        reviewed = Definition(name="reviewed", runner=RunnerKind.COMMAND, requires_review=True)
+        await backend.definitions.put(TENANT, reviewed)
+        await stage.submit(make_task("a", name="reviewed"), make_task("b", "a"))
+        row = await stage.complete(A)
+
+        waiting, review = await why(stage, task_id("b"))
+
+        assert waiting.text == "Task 'b' waits for 'a' (in review)."
+        assert (review.code, review.since) == (ReasonCode.IN_REVIEW, row.last_event_at)
+        assert review.remedy == Remedy(action=RemedyAction.APPROVE_TASK, target=A)
+        assert (await codes(stage, job_id()))[1:] == [("in_review", "a")]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_parent_whose_end_nobody_has_heard_of_yet(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b", "a"), make_task("c", "b"))
+        await stage.complete(A)
+
+        assert await codes(stage, task_id("c")) == [
+            ("waiting", "c"),
+            ("waiting", "b"),
+            ("moving_on", "a"),
+        ]
+        assert await codes(stage, A) == [("completed", "a")]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_long_chain_is_told_short_and_read_little(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.worker_registry.register(HERE, ["default"])
+        chain = [make_task(f"t{n}", f"t{n - 1}") for n in range(1, 300)]
+        await stage.submit(make_task("t0"), *chain)
+        watched, calls = record_calls(backend)
+
+        reasons = await why(
+            ServiceHarness(watched, worker_registry=stage.worker_registry), task_id("t299")
+        )
+
+        told = [one.task_id and one.task_id.partition("_")[2] for one in reasons]
+        assert told == ["t299", "t298", "t297", "t296", "t295", "t294", None, "t0"]
+        assert reasons[6].text == "293 more tasks in between, each waiting for the next."
+        assert calls.count("ledger.get_tasks") == 1
+
+
+@scenario
+async def test_a_task_that_is_not_waiting_is_explained_without_its_job_s_graph(
+    tmp_path: Path,
+) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(*[make_task(f"t{n}" * 8) for n in range(100)])
+        watched, calls = record_calls(backend)
+
+        await why(ServiceHarness(watched), task_id("t7" * 8))
+
+        assert calls == ["ledger.get_task", "ledger.get_job"]
+
+
+@scenario
+async def test_a_task_that_is_still_being_put_in_place(tmp_path: Path) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        stage = ServiceHarness(backend)
+
+        async def die() -> None:
+            raise Crash
+
+        dying = stage.with_ports(ledger=InterposedPort(backend.ledger, "commit", after=die))
+        with pytest.raises(Crash):
+            await dying.submit(make_task("a"), make_task("b", "a"))
+
+        assert await codes(stage, task_id("b")) == [("being_created", "b")]
+        assert await codes(stage, job_id()) == [
+            ("running", None),
+            ("being_created", None),
+            ("moving_on", None),
+        ]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_job_under_way_tells_what_failed_and_what_it_waits_for(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        stage.worker_registry.register(HERE, ["default"])
+        await stage.submit(
+            make_task("a"), make_task("b", "a"), make_task("c"), make_task("d"), make_task("e")
+        )
+        await stage.complete(task_id("e"))
+        await stage.fail(A)
+        await stage.claim(task_id("d"))
+        await stage.dispatch()
+
+        reasons = await why(stage, job_id())
+
+        assert reasons[0].text == (
+            "The job is under way: 1 of 5 tasks completed, 1 failed, 1 waiting behind those."
+        )
+        assert (await codes(stage, job_id()))[1:] == [
+            ("failed", "a"),
+            ("running", "d"),
+            ("due", "c"),
+        ]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_of_a_wide_job_a_few_tasks_are_told_and_that_there_are_more(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(*[make_task(f"t{n}") for n in range(20)])
+
+        told = await codes(stage, job_id())
+
+        assert [code for code, _ in told] == ["running", *["due"] * 3, "no_worker", "left_out"]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_job_that_is_over_says_how_and_what_would_move_it(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(*[make_task(f"t{n}") for n in range(5)])
+        for n in range(5):
+            await stage.fail(task_id(f"t{n}"))
+        await stage.dispatch()
+
+        failed = await why(stage, job_id())
+        assert [one.code.value for one in failed] == ["failed", *["failed"] * 3, "left_out"]
+        assert failed[0].remedy == RESUME
+        assert failed[0].since == (await stage.job()).finished_at
+
+        ids = [task_id(f"t{n}") for n in range(5)]
+        await stage.resumer.resume(job_id(), ids, by="ann")
+        await stage.finish()
+        (completed,) = await why(stage, job_id())
+        assert completed.text == "The job is completed: 5 of 5 tasks completed."
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_another_tenant_s_tasks_and_jobs_are_not_there(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b", "a"))
+
+        for id_ in (A, task_id("b"), job_id(), "job-none"):
+            with pytest.raises(NotFound):
+                await make_explainer(stage).why("umbrella", id_)
+        for id_ in (task_id("nobody"), "job-none_a", "job-none", "", "_"):
+            with pytest.raises(NotFound):
+                await make_explainer(stage).why(TENANT, id_)
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_explaining_changes_nothing(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b", "a"))
+        await stage.claim(A)
+        before = await stage.task("a"), await stage.task("b"), await stage.job()
+        stage.clock.advance(timedelta(minutes=5) + SECOND)
+
+        for id_ in (A, task_id("b"), job_id()):
+            await why(stage, id_)
+
+        assert (await stage.task("a"), await stage.task("b"), await stage.job()) == before
+        assert (await stage.task("a")).state is TaskState.PROCESSING

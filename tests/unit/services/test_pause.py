@@ -1,0 +1,92 @@
+"""Queues are paused and resumed by somebody, for a reason, and both are told."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from longshore.core.maximums import REASON_LIMIT_CHARACTERS
+from longshore.errors import UsageError
+from longshore.ports.queue_controls import QueuePause
+from longshore.services.pause import QueuePauser
+from tests.unit.services.harness import BACKENDS, SECOND, open_backend, scenario
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_who_paused_a_queue_since_when_and_why_can_be_seen(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        pausing = QueuePauser(backend)
+
+        held = await pausing.pause_queue("default", by="ann", reason="the service is down")
+
+        now = backend.clock.now()
+        assert held == QueuePause(name="default", by="ann", reason="the service is down", at=now)
+        assert await pausing.list_paused() == [held]
+        assert await pausing.resume_queue("default", by="bob") == held
+        assert await pausing.list_paused() == []
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_whoever_pauses_a_paused_queue_is_told_who_was_first(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        pausing = QueuePauser(backend)
+        first = await pausing.pause_queue("default", by="ann")
+        backend.clock.advance(SECOND)
+
+        assert await pausing.pause_queue("default", by="bob", reason="a fire") == first
+
+
+@pytest.mark.parametrize("reason", ["", "  \n "])
+@scenario
+async def test_a_reason_that_says_nothing_is_none(tmp_path: Path, reason: str) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        held = await QueuePauser(backend).pause_queue("default", by="ann", reason=reason)
+
+        assert held.reason is None
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../etc", "x" * 65, "ä"], ids=ascii)
+@scenario
+async def test_what_no_queue_can_be_called_is_refused_and_changes_nothing(
+    tmp_path: Path, name: str
+) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        pausing = QueuePauser(backend)
+        with pytest.raises(UsageError, match="the name of a queue must match"):
+            await pausing.pause_queue(name, by="ann")
+        with pytest.raises(UsageError, match="the name of a queue must match"):
+            await pausing.resume_queue(name, by="ann")
+
+        assert await pausing.list_paused() == []
+
+
+@pytest.mark.parametrize("reason", ["x" * (REASON_LIMIT_CHARACTERS + 1), "\ud800"], ids=len)
+@scenario
+async def test_a_reason_that_cannot_be_kept_is_refused_and_changes_nothing(
+    tmp_path: Path, reason: str
+) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        with pytest.raises(UsageError, match="the reason must"):
+            await QueuePauser(backend).pause_queue("default", by="ann", reason=reason)
+
+        assert await backend.queue_controls.list_pauses() == []
+
+
+@scenario
+async def test_who_resumed_a_queue_is_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with open_backend("memory", tmp_path) as backend:
+        pausing = QueuePauser(backend)
+        await pausing.pause_queue("default", by="ann", reason="a flood")
+        await pausing.resume_queue("default", by="bob")
+        await pausing.resume_queue("default", by="eve")
+
+    told = [record for record in caplog.records if record.msg.startswith("queue.")]
+    assert [record.msg for record in told] == ["queue.paused", "queue.resumed"]
+    assert (told[1].by, told[1].paused_by, told[1].reason) == ("bob", "ann", "a flood")

@@ -1,0 +1,392 @@
+"""Another round for tasks that failed: one, whoever else asks, and whole, whoever dies."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from longshore.core.jobs import job as jobs
+from longshore.core.jobs.job import CancelJob
+from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
+from longshore.core.messages import message_body
+from longshore.core.tasks import commands as c
+from longshore.core.tasks.rows import JobRow
+from longshore.core.tasks.states import JobState, TaskState
+from longshore.errors import NotFound
+from longshore.testing.flaky_port import FlakyPort
+from tests.unit.services.harness import (
+    BACKENDS,
+    ServiceHarness,
+    job_id,
+    make_task,
+    open_backend,
+    scenario,
+    task_id,
+)
+from tests.unit.services.port_wrappers import Crash, InterposedPort, crash_at
+
+A = task_id("a")
+
+
+async def resume(harness: ServiceHarness, *keys: str) -> tuple[str, ...]:
+    resumed = await harness.resumer.resume(job_id(), [task_id(key) for key in keys], by="ann")
+    return tuple(id_.partition("_")[2] for id_ in resumed.tasks)
+
+
+async def rounds_of(harness: ServiceHarness, key: str) -> list[int]:
+    """The rounds in which a task became pending."""
+    events = await harness.history(key)
+    return [event.body.round for event in events if event.type == "Task Pending"]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_failed_task_runs_again_and_what_waited_behind_it_goes_on(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("before"), make_task("a", "before"), make_task("after", "a"))
+        await stage.complete(task_id("before"))
+        await stage.dispatch()
+        await stage.fail(A)
+        await stage.dispatch()
+        failed = await stage.job()
+
+        resumed = await resume(stage, "a")
+
+        row, job = await stage.task("a"), await stage.job()
+        assert (failed.state, job.state) == (JobState.FAILED, JobState.RUNNING)
+        assert resumed == ("a",)
+        assert (row.state, row.round, row.attempts_used) == (TaskState.PENDING, 2, 0)
+        assert (job.round, job.blocked, job.intents) == (2, NO_NUMBERS, ())
+        assert message_body(A) in await stage.messages()
+        await stage.finish()
+        assert (await stage.job()).state is JobState.COMPLETED
+        assert await rounds_of(stage, "before") == [1]
+        assert await stage.job_event_types() == [
+            "Job Created",
+            "Job Failure Detected",
+            "Job Resumed",
+            "Job Completed",
+        ]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_failure_that_the_job_has_not_heard_of_can_be_resumed(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        await stage.fail(A)
+
+        assert await resume(stage, "a") == ("a",)
+
+        # The event of the first failure is still to be dispatched, and must not end the new round.
+        await stage.dispatch()
+        assert (await stage.job()).state is JobState.RUNNING
+        await stage.finish()
+        assert (await stage.job()).state is JobState.COMPLETED
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_two_who_resume_one_task_at_once_give_it_one_new_round(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stages = [ServiceHarness(backend) for _ in range(4)]
+        await stages[0].submit(make_task(), make_task("b"))
+        await stages[0].fail(A)
+
+        answers = await asyncio.gather(*(resume(stage, "a") for stage in stages))
+
+        assert sorted(answers) == [(), (), (), ("a",)]
+        assert await rounds_of(stages[0], "a") == [1, 2]
+        assert (await stages[0].job_event_types()).count("Job Resumed") == 1
+
+
+@scenario
+async def test_one_who_comes_between_the_job_and_its_tasks_leaves_them_to_the_first(
+    tmp_path: Path,
+) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        stage, other = ServiceHarness(backend), ServiceHarness(backend)
+        await stage.submit(make_task())
+        await stage.fail(A)
+        await stage.dispatch()
+        answers = []
+
+        async def also_resumes() -> None:
+            answers.append(await other.resumer.resume(job_id(), [A], by="ann"))
+
+        ledger = InterposedPort(backend.ledger, "commit", after=also_resumes)
+        resumed = await resume(stage.with_ports(ledger=ledger), "a")
+
+        assert resumed == ("a",)
+        assert answers[0].refused == {A: "another request is resuming it"}
+        assert await rounds_of(stage, "a") == [1, 2]
+        assert (await stage.job()).intents == ()
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_what_cannot_be_resumed_is_told_with_its_reason_and_the_rest_is_resumed(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b"), make_task("c"))
+        await stage.fail(A)
+        await stage.complete(task_id("b"))
+        asked = [task_id(key) for key in ("a", "b", "c", "never")]
+
+        resumed = await stage.resumer.resume(job_id(), asked, by="ann")
+
+        assert resumed.tasks == (A,)
+        assert resumed.round == 2
+        assert {id_.partition("_")[2]: why for id_, why in resumed.refused.items()} == {
+            "b": "the task is completed: only what failed or was cancelled can be resumed",
+            "c": "the task is pending: only what failed or was cancelled can be resumed",
+            "never": "there is no such task",
+        }
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_nothing_to_resume_changes_nothing(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        before = await stage.job()
+
+        resumed = await stage.resumer.resume(job_id(), [A], by="ann")
+
+        assert (resumed.tasks, resumed.round) == ((), 1)
+        assert await stage.job() == before
+
+
+@scenario
+async def test_a_job_that_is_not_there_is_told(tmp_path: Path) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        with pytest.raises(NotFound):
+            await ServiceHarness(backend).resumer.resume(job_id(), [A], by="ann")
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_what_is_behind_another_failure_stays_behind_it(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        tasks = [make_task("a"), make_task("b"), make_task("x", "a"), make_task("y", "a", "b")]
+        await stage.submit(*tasks)
+        await stage.fail(A)
+        await stage.fail(task_id("b"))
+        await stage.dispatch()
+
+        await resume(stage, "a")
+        await stage.finish()
+
+        states = await stage.states()
+        assert (states["a"], states["x"]) == (TaskState.COMPLETED, TaskState.COMPLETED)
+        assert (states["b"], states["y"]) == (TaskState.FAILED, TaskState.WAITING)
+        assert (await stage.job()).state is JobState.FAILED
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_job_that_is_being_cancelled_is_not_resumed(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b"))
+        await stage.fail(A)
+
+        async def cancelled(row: JobRow, now: object, change_id: str) -> jobs.JobDecision:
+            return jobs.apply(row, CancelJob(by="ann"), now=stage.clock.now(), change_id=change_id)
+
+        await stage.transitions.apply_to_job(job_id(), cancelled)
+        resumed = await stage.resumer.resume(job_id(), [A], by="ann")
+
+        assert resumed.refused == {A: "the job is being cancelled"}
+        assert (await stage.task("a")).state is TaskState.FAILED
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("after_the_call", [False, True], ids=["before", "after"])
+@scenario
+async def test_a_resume_that_dies_at_any_call_is_finished_or_never_was(
+    kind: str, after_the_call: bool, tmp_path: Path
+) -> None:
+    outcomes = set()
+    for at in range(1, 100):
+        async with open_backend(kind, tmp_path / str(at)) as backend:
+            stage = ServiceHarness(backend)
+            await stage.submit(make_task("a"), make_task("b"), make_task("c", "a", "b"))
+            await stage.fail(A)
+            await stage.fail(task_id("b"))
+            dying = ServiceHarness(crash_at(backend, at, after_call=after_the_call))
+            died = False
+            try:
+                await resume(dying, "a", "b")
+            except Crash:
+                died = True
+
+            await stage.sweeper.sweep()
+            states = {(await stage.task(key)).state for key in ("a", "b")}
+            assert len(states) == 1
+            outcomes.add((died, *states))
+            if states == {TaskState.FAILED}:
+                assert await resume(stage, "a", "b") == ("a", "b")
+            await stage.finish()
+            assert (await stage.job()).state is JobState.COMPLETED
+            assert (await stage.job()).intents == ()
+            for key in ("a", "b"):
+                assert await rounds_of(stage, key) == [1, 2]
+            assert (await stage.job_event_types()).count("Job Resumed") == 1
+        if not died:
+            break
+
+    assert outcomes >= {(True, TaskState.FAILED), (False, TaskState.PENDING)}
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_resume_whose_answer_was_lost_is_told_as_done(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        await stage.fail(A)
+        await stage.dispatch()
+        ledger = FlakyPort(backend.ledger, "commit", after_write=True)
+
+        resumed = await stage.advance_until_done(resume(stage.with_ports(ledger=ledger), "a"))
+
+        assert resumed == ("a",)
+        assert await rounds_of(stage, "a") == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["atomic memory", "sqlite"])
+@scenario
+async def test_a_resume_whose_answer_was_lost_and_whose_task_was_taken_is_told_as_done(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        await stage.fail(A)
+        await stage.dispatch()
+        flaky = FlakyPort(backend.ledger, "commit", after_write=True)
+
+        async def somebody_takes_it() -> None:
+            await stage.claim(A, "worker-2")
+
+        # The second commit is the repetition of the first.
+        ledger = InterposedPort(flaky, "commit", before=somebody_takes_it, at=2)
+        resumed = await stage.advance_until_done(resume(stage.with_ports(ledger=ledger), "a"))
+
+        assert resumed == ("a",)
+        assert (await stage.task("a")).state is TaskState.PROCESSING
+        assert await rounds_of(stage, "a") == [1, 2]
+
+
+@scenario
+async def test_a_resume_whose_answer_was_lost_and_whose_job_went_on_is_told_as_done(
+    tmp_path: Path,
+) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b"))
+        await stage.fail(A)
+        await stage.dispatch()
+        flaky = FlakyPort(backend.ledger, "commit", after_write=True)
+
+        async def another_task_ends() -> None:
+            await stage.complete(task_id("b"))
+            await stage.dispatch()
+
+        ledger = InterposedPort(flaky, "commit", before=another_task_ends, at=2)
+        resumed = await stage.advance_until_done(resume(stage.with_ports(ledger=ledger), "a"))
+
+        assert resumed == ("a",)
+        assert await rounds_of(stage, "a") == [1, 2]
+        assert (await stage.job_event_types()).count("Job Resumed") == 1
+        assert (await stage.job()).intents == ()
+
+
+@pytest.mark.parametrize(
+    ("method", "at"),
+    [("get_job", 1), ("get_task", 1), ("commit", 1), ("get_job", 2), ("commit", 2)],
+)
+@scenario
+async def test_two_who_finish_one_resume_count_it_once(
+    method: str, at: int, tmp_path: Path
+) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        stage, other = ServiceHarness(backend), ServiceHarness(backend)
+        await stage.submit(make_task("a"), make_task("b", "a"))
+        await stage.fail(A)
+        await stage.dispatch()
+        dying = InterposedPort(backend.ledger, "commit", after=_die)
+        with pytest.raises(Crash):
+            await resume(stage.with_ports(ledger=dying), "a")
+        left: list[JobRow] = []
+
+        async def another_is_faster() -> None:
+            await other.sweeper.sweep()
+            await other.fail(A)
+            await other.dispatch()
+            left.append(await other.job())
+
+        ledger = InterposedPort(backend.ledger, method, before=another_is_faster, at=at)
+        one = stage.with_ports(ledger=ledger)
+        await one.sweeper.sweep()
+
+        finished = [each.sweeper.repairs.intents_finished for each in (one, other)]
+        assert finished == [0, 1]
+        (job,) = left
+        assert await stage.job() == job
+        assert (job.round, job.failed, job.blocked) == (2, NumberSet([0]), NumberSet([1]))
+        assert await rounds_of(stage, "a") == [1, 2]
+
+
+async def _die() -> None:
+    raise Crash
+
+
+@scenario
+async def test_a_task_that_failed_again_before_the_resume_was_closed_is_not_taken_back(
+    tmp_path: Path,
+) -> None:
+    async with open_backend("memory", tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        await stage.fail(A)
+        await stage.dispatch()
+
+        async def fails_again() -> None:
+            await stage.fail(A)
+            await stage.dispatch()
+
+        ledger = InterposedPort(backend.ledger, "commit", after=fails_again, at=2)
+        await resume(stage.with_ports(ledger=ledger), "a")
+
+        assert (await stage.job()).state is JobState.FAILED
+        assert (await stage.task("a")).round == 2
+        assert await resume(stage, "a") == ("a",)
+        assert (await stage.task("a")).round == 3
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_a_cancelled_task_can_be_resumed_too(kind: str, tmp_path: Path) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        await stage.submit(make_task())
+        await stage.transitions.apply_to_task(A, c.RequestCancel(by="ann"))
+
+        assert await resume(stage, "a") == ("a",)
+
+        await stage.finish()
+        assert (await stage.job()).state is JobState.COMPLETED

@@ -1,0 +1,47 @@
+"""Documents: what is moved out of an event is found again by exactly that event."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from longshore.adapters.memory.backend import memory_backend
+from longshore.core.events.codec import properties_of
+from longshore.core.jobs import job as jobs
+from longshore.core.tasks.changes import Change
+from longshore.core.tasks.rows import JobRow
+from longshore.core.tasks.states import TaskState
+from longshore.services.spill import DocumentStore
+from longshore.testing.clock import FakeClock
+from tests.factories import NOON, a_job, changed
+
+MANY = 20_000
+
+
+def job_end_change(job: JobRow, change_id: str, status: str) -> Change[JobRow]:
+    """The end of a job, with so many statuses that they do not fit in the event."""
+    ended = jobs.EndedTask(number=0, key="a", round=1, state=TaskState.COMPLETED)
+    statuses = {f"{status}-{number}": status for number in range(MANY)}
+    command = jobs.TasksEnded(tasks=(ended,), statuses=statuses)
+    return changed(jobs.apply(job, command, now=NOON, change_id=change_id))
+
+
+def test_two_who_tell_the_same_event_at_once_do_not_write_over_each_others_payload() -> None:
+    job = a_job(1)
+    first = job_end_change(job, "change-1", "first")
+    second = job_end_change(job, "change-2", "second")
+
+    async def scenario() -> tuple[dict[str, Any], dict[str, Any]]:
+        documents = DocumentStore(memory_backend(FakeClock()).blobs)
+        (winner,) = (await documents.spill(first)).events
+        (loser,) = (await documents.spill(second)).events
+        assert winner.id == loser.id
+        assert replace(winner, overflow=None, body=loser.body) == replace(loser, overflow=None)
+        return (
+            await documents.restore(properties_of(winner)),
+            await documents.restore(properties_of(loser)),
+        )
+
+    won, lost = asyncio.run(scenario())
+
+    assert set(won["taskStatuses"].values()) == {"first"}
+    assert set(lost["taskStatuses"].values()) == {"second"}

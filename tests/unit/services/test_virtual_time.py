@@ -1,0 +1,111 @@
+"""The clock of a scenario is patient: what these tests say of time holds for threads, too."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from longshore.testing.clock import FakeClock
+from tests.unit.services.harness import (
+    BACKENDS,
+    NO_WAIT,
+    SECOND,
+    ServiceHarness,
+    open_backend,
+    scenario,
+)
+from tests.unit.services.virtual_time import advance
+
+MANY = 200  # more than any number of turns of the loop that somebody might think enough
+
+
+@scenario
+async def test_time_stands_still_while_a_thread_has_something_in_hand() -> None:
+    clock = FakeClock()
+
+    async def work() -> list[timedelta]:
+        return [await asyncio.to_thread(clock.elapsed) for _ in range(MANY)]
+
+    working = asyncio.ensure_future(work())
+    await advance(clock, SECOND)
+
+    assert working.result() == [timedelta(0)] * MANY
+    assert clock.elapsed() == SECOND
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_time_stands_still_while_a_backend_has_something_in_hand(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage, seen = ServiceHarness(backend), []
+
+        async def work() -> None:
+            for number in range(MANY):
+                await backend.blobs.put(f"blob-{number}", b"x")
+                await backend.blobs.list_keys(f"blob-{number}")
+                seen.append(stage.clock.elapsed())
+
+        working = asyncio.ensure_future(work())
+        await stage.advance(SECOND)
+
+        assert working.done()
+        assert seen == [timedelta(0)] * MANY
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_each_sleeper_is_done_with_its_work_before_the_next_wakes(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage, order = ServiceHarness(backend), []
+
+        async def work(number: int) -> None:
+            await stage.clock.sleep(number * SECOND)
+            for part in range(5):
+                await backend.blobs.put(f"blob-{number}-{part}", b"x")
+            order.append((number, stage.clock.elapsed()))
+
+        working = [asyncio.ensure_future(work(number)) for number in (3, 1, 2)]
+        await stage.advance(3 * SECOND)
+        await asyncio.gather(*working)
+
+        assert order == [(number, number * SECOND) for number in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@scenario
+async def test_work_that_nobody_waits_for_any_more_is_waited_for_all_the_same(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_backend(kind, tmp_path) as backend:
+        stage = ServiceHarness(backend)
+        looks = [asyncio.ensure_future(backend.blobs.list_keys("blob")) for _ in range(20)]
+        writes = [asyncio.ensure_future(backend.blobs.put("blob", b"x")) for _ in range(20)]
+        await asyncio.sleep(0)
+        for one in (*looks, *writes):
+            one.cancel()
+
+        await stage.advance(NO_WAIT)
+
+        assert all(one.done() for one in (*looks, *writes))
+        await stage.advance(SECOND)
+        assert stage.clock.elapsed() == SECOND
+
+
+@scenario
+async def test_nobody_who_waits_for_the_clock_or_for_ever_holds_it_up() -> None:
+    clock, woken = FakeClock(), []
+
+    async def sleep() -> None:
+        await clock.sleep(SECOND)
+        woken.append(clock.elapsed())
+
+    waiting = [asyncio.ensure_future(asyncio.Event().wait()), asyncio.ensure_future(sleep())]
+    await advance(clock, 2 * SECOND)
+
+    assert woken == [SECOND]
+    waiting[0].cancel()

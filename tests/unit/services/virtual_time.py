@@ -1,0 +1,118 @@
+"""Time that waits for threads: it passes only when nobody can do anything more without it.
+
+A backend with a thread of its own answers when it is done, however many turns of the event loop
+that takes. So the loop counts what threads have in hand and what is about to be called, and a clock
+that stands still is moved on only when both are nothing. All that is left then waits for the clock,
+for a bell, or for ever.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+from longshore.adapters.sqlite.database import Database
+from longshore.testing.clock import FakeClock
+
+ResultT = TypeVar("ResultT")
+
+
+class IdleAwareLoop(asyncio.SelectorEventLoop):
+    """An event loop that knows when it is quiet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._threads = ThreadPoolExecutor(thread_name_prefix="patient")
+        self.set_default_executor(self._threads)
+        self._calls_scheduled = 0  # how often a turn was asked for
+        self._thread_jobs = 0  # pieces of work in other threads
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def call_soon(self, *arguments: Any, **named: Any) -> asyncio.Handle:
+        self._calls_scheduled += 1
+        return super().call_soon(*arguments, **named)
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        begun = (executor or self._threads).submit(func, *args)
+        self.begin()
+        answer = asyncio.wrap_future(begun, loop=self)
+        # After the answer's own, so that it is on its way when this is told.
+        begun.add_done_callback(self._end_threadsafe)
+        return answer
+
+    def begin(self) -> None:
+        """A thread has something in hand."""
+        self._thread_jobs += 1
+        self._idle.clear()
+
+    def end(self) -> None:
+        """It has let go of it, and the answer is here."""
+        self._thread_jobs -= 1
+        if not self._thread_jobs:
+            self._idle.set()
+
+    def _end_threadsafe(self, _: object) -> None:
+        # A loop that is closed waits for nobody.
+        with contextlib.suppress(RuntimeError):
+            self.call_soon_threadsafe(self.end)
+
+    async def wait_until_idle(self) -> None:
+        """Wait until everybody has done all that can be done now."""
+        while True:
+            await self._idle.wait()
+            called = self._calls_scheduled
+            await asyncio.sleep(0)
+            # A turn in which nobody asked for another, but for this one itself.
+            if self._calls_scheduled == called + 1 and not self._thread_jobs:
+                return
+
+
+def run(main: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """As ``asyncio.run``, on a loop that knows when it is quiet."""
+    with asyncio.Runner(loop_factory=IdleAwareLoop) as runner:
+        return runner.run(main)
+
+
+async def advance(clock: FakeClock, duration: timedelta) -> None:
+    """As the clock's own ``run``, with all the patience that threads need."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, IdleAwareLoop), "time passes only on a loop that knows when it is quiet"
+    end = clock.elapsed() + duration
+    await loop.wait_until_idle()
+    while (deadline := clock.next_deadline) is not None and deadline <= end:
+        clock.advance(deadline - clock.elapsed())
+        await loop.wait_until_idle()
+    clock.advance(end - clock.elapsed())
+    await loop.wait_until_idle()
+
+
+class _TrackedDatabase(Database):
+    """A database that tells its loop what its writer has in hand."""
+
+    def write(self, work: Any, *, on_done: Any = None, **how: Any) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        if not isinstance(loop, IdleAwareLoop):
+            return super().write(work, on_done=on_done, **how)
+
+        def told_too(error: BaseException | None) -> None:
+            loop.end()
+            if on_done is not None:
+                on_done(error)
+
+        # Told of each piece of work, also of one whose answer nobody waits for any more.
+        answer = super().write(work, on_done=told_too, **how)
+        loop.begin()
+        return answer
+
+
+@contextlib.contextmanager
+def tracked_databases() -> Iterator[None]:
+    """Whoever opens a database meanwhile is waited for."""
+    with patch("longshore.adapters.sqlite.backend.Database", _TrackedDatabase):
+        yield

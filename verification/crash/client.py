@@ -1,0 +1,228 @@
+"""The client of the workload: submits, cancels, replays, and uses whatever else a backend has.
+
+It can be killed anywhere and be started again from the beginning, as a user's program would be:
+everything it does is either the same request again or depends on what it finds. What it was
+answered it notes, because an answer is a promise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from longshore.core.api_keys import ApiScope, KeyRecord, hash_key
+from longshore.core.budgets import SharedBudget
+from longshore.core.dead_letters import DeadLetterFilter
+from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.events.types import Usage
+from longshore.core.ids import job_id_of, task_id_of
+from longshore.core.maximums import RECEIVE_LIMIT
+from longshore.core.messages import message_body
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import TaskState
+from longshore.errors import AlreadyExists, CommandRefused
+from longshore.ports.queue_controls import MAX_HOLD
+from longshore.ports.task_queue import Message, OutgoingMessage
+from longshore.wiring.services import Services
+from verification.crash import tasks
+from verification.crash.tasks import append_note, read_notes
+from verification.crash.workload import (
+    BROKEN,
+    DEAF,
+    DELAYED,
+    QUEUE,
+    QUICK,
+    SLOW,
+    TENANT,
+    UNSERVED_QUEUE,
+    ExpectedJob,
+    jobs,
+    notes_folder,
+    quick_definition,
+)
+
+ResultT = TypeVar("ResultT")
+
+ANSWERS = "answers"
+KEY = KeyRecord(
+    id="crash-key",
+    tenant=TENANT,
+    name="crash",
+    scopes=frozenset({ApiScope.READ}),
+    hash=hash_key("lsk_crash"),
+    created_at=datetime(2030, 1, 1, tzinfo=UTC),
+)
+DELETED_DEFINITION = "crash-gone"
+BLOB, BLOB_BYTES = "crash/blob", b"b" * tasks.LARGE_BYTES
+DELETED_BLOB = "crash/gone"
+PAUSED_QUEUE, RESUMED_QUEUE = "crash-paused", "crash-resumed"
+BUDGET = SharedBudget(
+    tenant=TENANT,
+    name="crash",
+    version=2,
+    change_id="crash-2",
+    closed_usage=Usage(cost_usd=0.1 + 0.2),
+)
+_BUDGET_BEFORE = replace(BUDGET, version=1, change_id="crash-1", closed_usage=Usage(cost_usd=0.1))
+_BY = "crash-client"
+_POLL_INTERVAL = timedelta(milliseconds=5)
+
+
+class CrashClient:
+    """One life of it."""
+
+    def __init__(self, services: Services, folder: Path) -> None:
+        self._services = services
+        self._backend = services.backend
+        self._notes = notes_folder(folder)
+        self._jobs = jobs(self._notes)
+
+    async def run(self, *, until_done: bool) -> None:
+        """Return when all has ended; before the end, when nothing but the slow task is left."""
+        await self._use_other_ports()
+        for wanted in self._jobs:
+            await self._submit(wanted)
+        await asyncio.gather(
+            self._cancel_deaf(),
+            self._replay_broken(),
+            self._exhaust_message(),
+            self._publish_twice(),
+        )
+        for wanted in self._jobs:
+            if wanted.request_id != SLOW or until_done:
+                await self._poll(partial(self._has_ended, wanted))
+        if not until_done:
+            await self._poll(lambda: self._has_started(SLOW))
+
+    def _record_answer(self, text: str) -> None:
+        append_note(self._notes / ANSWERS, text)
+
+    async def _use_other_ports(self) -> None:
+        backend = self._backend
+        with contextlib.suppress(AlreadyExists):
+            await backend.keys.add(KEY)
+        await backend.keys.revoke(TENANT, KEY.id, now=backend.clock.now())
+        self._record_answer("key revoked")
+        await backend.definitions.put(TENANT, quick_definition(self._notes))
+        await backend.definitions.put(
+            TENANT, Definition(name=DELETED_DEFINITION, runner=RunnerKind.COMMAND)
+        )
+        await backend.definitions.delete(TENANT, DELETED_DEFINITION)
+        self._record_answer("definition deleted")
+        # Twice: the second one replaces a file.
+        for data in (b"old" * tasks.LARGE_BYTES, BLOB_BYTES):
+            await backend.blobs.put(BLOB, data)
+        await backend.blobs.put(DELETED_BLOB, BLOB_BYTES)
+        await backend.blobs.delete(DELETED_BLOB)
+        self._record_answer("blob put")
+        for name in (PAUSED_QUEUE, RESUMED_QUEUE):
+            await backend.queue_controls.pause(name, by=_BY, now=backend.clock.now())
+        now = backend.clock.now()
+        await backend.queue_controls.hold(
+            RESUMED_QUEUE, until=now + MAX_HOLD, by=_BY, reason="a limit", now=now
+        )
+        await backend.queue_controls.resume(RESUMED_QUEUE)
+        self._record_answer("queue resumed")
+        await self._spend()
+
+    async def _spend(self) -> None:
+        """Twice: the second time from what is there."""
+        accounts = self._backend.budgets
+        for wanted in (_BUDGET_BEFORE, BUDGET):
+            there = await accounts.get(TENANT, BUDGET.name)
+            if there is None or there.version < wanted.version:
+                await accounts.commit(wanted)
+        self._record_answer("spent")
+
+    async def _submit(self, expected: ExpectedJob) -> None:
+        accepted = await self._services.producer.submit(
+            TENANT, expected.request_id, expected.document
+        )
+        self._record_answer(f"{'created' if accepted.created else 'known'} {expected.request_id}")
+
+    async def _send_extra_messages(self) -> None:
+        """A message that is none, a bell for a task that is not due, and one for a held task."""
+        await self._poll(lambda: self._has_started(DEAF))
+        bodies = (
+            "not JSON",
+            message_body(_single_task_id(DELAYED)),
+            message_body(_single_task_id(DEAF)),
+        )
+        await self._backend.queue.send([OutgoingMessage(queue=QUEUE, body=body) for body in bodies])
+
+    async def _cancel_deaf(self) -> None:
+        await self._send_extra_messages()
+        with contextlib.suppress(CommandRefused):
+            await self._services.canceller.cancel_job(job_id_of(TENANT, DEAF), by=_BY)
+        self._record_answer("cancelled")
+
+    async def _replay_broken(self) -> None:
+        task_id = _single_task_id(BROKEN)
+        while True:
+            row = await self._poll(lambda: self._ended_row(task_id))
+            if row.state is TaskState.COMPLETED:
+                return
+            append_note(self._notes / tasks.REPAIRED, "by the client")
+            # Whoever has to run it may be killed again, and it has but one attempt a round.
+            replayed = await self._services.dead_letters.replay(TENANT, [task_id], by=_BY)
+            self._record_answer(f"replayed in round {replayed.rounds.get(task_id, 0)}")
+
+    async def _exhaust_message(self) -> None:
+        """Receive one so often that it becomes a dead letter; it leads nowhere and is discarded."""
+        queue, dead = self._backend.queue, self._services.dead_letters
+        await queue.send([OutgoingMessage(queue=UNSERVED_QUEUE, body="worn out")])
+
+        def receive() -> Awaitable[list[Message]]:
+            at_once = timedelta(0)
+            return queue.receive([UNSERVED_QUEUE], limit=1, hidden_for=at_once, wait=at_once)
+
+        # Until one of them gets nothing.
+        while all(await asyncio.gather(*(receive() for _ in range(RECEIVE_LIMIT + 1)))):
+            pass
+        letters = dead.iter_matching(TENANT, DeadLetterFilter(queue=UNSERVED_QUEUE))
+        for letter in [letter async for letter in letters]:
+            await dead.discard(TENANT, letter.id, by=_BY)
+
+    async def _publish_twice(self) -> None:
+        """Events that have been told are recorded and published once more."""
+        entity = f"JOB#{job_id_of(TENANT, QUICK)}"
+        told = await self._backend.events.history(TENANT, entity)
+        await self._backend.events.record(told)
+        await self._backend.bus.publish(told)
+
+    async def _has_started(self, key: str) -> bool:
+        """Whether it runs now, or has ended."""
+        row = await self._row(_single_task_id(key))
+        begun = f"begin {row.attempt} "
+        running = row.state is TaskState.PROCESSING
+        return row.state.terminal or (
+            running and any(line.startswith(begun) for line in read_notes(self._notes / key))
+        )
+
+    async def _has_ended(self, expected: ExpectedJob) -> bool:
+        job = await self._backend.ledger.get_job(expected.job_id)
+        return job is not None and job.state.terminal
+
+    async def _ended_row(self, task_id: str) -> TaskRow | None:
+        row = await self._row(task_id)
+        return row if row.state.terminal else None
+
+    async def _row(self, task_id: str) -> TaskRow:
+        row = await self._backend.ledger.get_task(task_id)
+        assert row is not None, task_id
+        return row
+
+    async def _poll(self, condition: Callable[[], Awaitable[ResultT | None]]) -> ResultT:
+        while not (found := await condition()):
+            await self._backend.clock.sleep(_POLL_INTERVAL)
+        return found
+
+
+def _single_task_id(name: str) -> str:
+    return task_id_of(job_id_of(TENANT, name), name)

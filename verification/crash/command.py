@@ -1,0 +1,121 @@
+"""The command: ``python -m verification.crash``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from verification.crash.matrix import FAILPOINTS, Matrix, format_kills, parse_kills
+from verification.crash.run import CrashReport, Kills
+
+COMMAND: Final = "python -m verification.crash"
+_REPORT_INTERVAL_S = 10.0
+
+
+def main(arguments: list[str]) -> int:
+    """Run the matrix; 0 if nothing was wrong and each failpoint was hit."""
+    asked = _parse_arguments(arguments)
+    for module in asked.modules:
+        importlib.import_module(module)
+    show = _Reporter()
+    matrix = show.matrix = Matrix(asked.folder, parallel=asked.parallel, on_run=show.on_run)
+    if asked.kills:
+        matrix.run([parse_kills(asked.kills)] * asked.times)
+        show.print_line(f"{matrix.runs} runs, {matrix.violations} with violations")
+        return int(matrix.violations > 0)
+    if asked.bounded:
+        matrix.run_bounded(asked.bounded)
+    else:
+        matrix.run_all()
+    show.print_table()
+    return int(matrix.violations > 0 or bool(matrix.missing))
+
+
+def _parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
+    add = parser.add_argument
+    add("--bounded", type=float, metavar="SECONDS", help="each failpoint once, and a sample")
+    add(
+        "--kill",
+        dest="kills",
+        action="append",
+        default=[],
+        metavar="ROLE@PLACE",
+        help="one run: worker@137, client@write.committed#2",
+    )
+    add("--times", type=int, default=1, help="how often, with --kill")
+    add(
+        "--in",
+        dest="folder",
+        type=Path,
+        default=Path(tempfile.gettempdir()),
+        metavar="FOLDER",
+        help="where the folders of runs are made; those with a violation stay",
+    )
+    add("--parallel", type=int, default=2, help="runs at a time")
+    add(
+        "--with",
+        dest="modules",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="loaded before anything else: it may plant a fault",
+    )
+    return parser.parse_args(arguments)
+
+
+class _Reporter:
+    """What a person sees of it."""
+
+    matrix: Matrix
+
+    def __init__(self) -> None:
+        self._started_at = self._reported_at = time.monotonic()
+
+    def print_line(self, text: str) -> None:
+        """One line, at once."""
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+
+    @property
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._started_at
+
+    def on_run(self, kills: Kills, report: CrashReport, folder: Path | None) -> None:
+        """A run has ended."""
+        for problem in report.problems:
+            self.print_line(f"VIOLATION: {problem}")
+        if report.problems:
+            killed = [f"{role} at {name} ({n})" for role, (n, name) in report.killed.items()]
+            self.print_line(f"  killed: {', '.join(killed) or 'nobody'}; it lies in {folder}")
+            self.print_line(f"  once more: {COMMAND} {format_kills(kills)}")
+        if time.monotonic() - self._reported_at >= _REPORT_INTERVAL_S:
+            self._reported_at = time.monotonic()
+            matrix = self.matrix
+            self.print_line(
+                f"{self._elapsed_s:5.0f} s: {matrix.runs} runs, {len(matrix.kill_counts)} of"
+                f" {len(FAILPOINTS)} failpoints, {matrix.violations} violations;"
+                f" last: {format_kills(kills)}"
+            )
+
+    def print_table(self) -> None:
+        """What was reached and where somebody was killed."""
+        matrix = self.matrix
+        roles = list(matrix.reached_counts)
+        self.print_line(f"{'failpoint':32} {'killed':>7}" + "".join(f"{role:>8}" for role in roles))
+        for name in FAILPOINTS:
+            counts = "".join(f"{matrix.reached_counts[role].get(name, 0):8}" for role in roles)
+            self.print_line(f"{name:32} {matrix.kill_counts[name]:7}{counts}")
+        for name in matrix.missing:
+            self.print_line(f"MISSING: nobody was killed at {name}")
+        hit = len(FAILPOINTS) - len(matrix.missing)
+        self.print_line(
+            f"{hit} of {len(FAILPOINTS)} failpoints hit; {matrix.runs} runs,"
+            f" {matrix.kill_counts.total()} kills in {self._elapsed_s:.0f} s;"
+            f" {matrix.violations} violations"
+        )

@@ -1,0 +1,166 @@
+"""The matrix: run after run, until everybody has been killed everywhere."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from longshore.adapters.shared import failpoints
+from verification.crash.failpoint_ports import FAILPOINT_NAMES
+from verification.crash.killer import KillPoint
+from verification.crash.processes import Role, fork_bound
+from verification.crash.run import CrashReport, CrashRun, Kills
+
+FAILPOINTS: Final = (*failpoints.FAILPOINTS, *FAILPOINT_NAMES)
+"""Every name there is."""
+NO_KILL: Final = KillPoint(number=0)
+"""No process reaches it."""
+# Threads do not take turns in the same way twice, so one run may reach a few failpoints less.
+_SURVIVED_IN_A_ROW = 4
+_REPORT = "report.json"
+_GOLDEN_RATIO = (5**0.5 - 1) / 2
+
+OnRun = Callable[[Kills, CrashReport, Path | None], None]
+
+
+class Matrix:
+    """Many runs, some at a time.
+
+    ``told`` hears of each run when it has ended; with the folder if there is something to see.
+    """
+
+    def __init__(self, folder: Path, *, parallel: int, on_run: OnRun) -> None:
+        self._folder = folder
+        self._parallel = parallel
+        self._on_run = on_run
+        self.runs = 0
+        self.violations = 0
+        self.kill_counts: Counter[str] = Counter()
+        self.reached_counts: dict[Role, dict[str, int]] = {role: {} for role in Role}
+        self._survived: Counter[Role] = Counter()
+
+    @property
+    def missing(self) -> list[str]:
+        """Failpoints at which nobody has been killed."""
+        return [name for name in FAILPOINTS if name not in self.kill_counts]
+
+    def run_all(self) -> None:
+        """One kill a run: each role at its first failpoint, its second, and so on."""
+        for role in Role:
+            self.run(self._all_points_of(role))
+        self.run(self._missing_kills())
+
+    def run_bounded(self, seconds: float) -> None:
+        """Each failpoint once, then places spread over everything as long as there is time."""
+        until = time.monotonic() + seconds
+        self.run([{}, {Role.SUCCESSOR: NO_KILL}])
+        self.run(self._each_failpoint_once(set(Role)))
+        # A worker that an heir follows is not there to the end.
+        self.run(self._each_failpoint_once({Role.CLIENT, Role.WORKER}))
+        self.run(self._missing_kills())
+        self.run(itertools.takewhile(lambda _: time.monotonic() < until, self._spread_points()))
+
+    def _all_points_of(self, role: Role) -> Iterator[Kills]:
+        for number in itertools.count(1):
+            if self._survived[role] >= _SURVIVED_IN_A_ROW:
+                return
+            yield {role: KillPoint(number=number)}
+
+    def _each_failpoint_once(self, roles: set[Role]) -> Iterator[Kills]:
+        """What is missing, several kills a run: each name for whoever has fewest of them."""
+        wanted: dict[Role, list[KillPoint]] = {role: [] for role in Role if role in roles}
+        able = {
+            name: [role for role in wanted if self.reached_counts[role].get(name)]
+            for name in self.missing
+        }
+        for name in sorted(self.missing, key=lambda name: len(able[name])):
+            if able[name]:
+                least = min(able[name], key=lambda role: len(wanted[role]))
+                wanted[least].append(KillPoint(number=1, name=name))
+        for places in itertools.zip_longest(*wanted.values()):
+            found = zip(wanted, places, strict=True)
+            yield {role: place for role, place in found if place is not None}
+
+    def _missing_kills(self) -> Iterator[Kills]:
+        for name in self.missing:
+            for role in Role:
+                # In some runs two processes do it, in others one: try again before giving up.
+                for _ in range(2 if self.reached_counts[role].get(name) else 0):
+                    if name not in self.kill_counts:
+                        yield {role: KillPoint(number=1, name=name)}
+
+    def _spread_points(self) -> Iterator[Kills]:
+        totals = {role: sum(self.reached_counts[role].values()) for role in Role}
+        for turn in itertools.count(1):
+            part = turn * _GOLDEN_RATIO % 1.0
+            yield {
+                role: KillPoint(number=1 + int(part * total))
+                for role, total in totals.items()
+                if total
+            }
+
+    def run(self, runs: Iterator[Kills] | list[Kills]) -> None:
+        """Carry out all of these."""
+        waiting, running = iter(runs), dict[int, tuple[Kills, Path]]()
+        while True:
+            while len(running) < self._parallel and (kills := next(waiting, None)) is not None:
+                folder = Path(tempfile.mkdtemp(dir=self._folder, prefix="longshore-crash-"))
+                running[_start_run(folder, kills)] = (kills, folder)
+            if not running:
+                return
+            process_id, _ = os.wait()
+            if process_id in running:
+                self._collect(*running.pop(process_id))
+
+    def _collect(self, kills: Kills, folder: Path) -> None:
+        report = CrashReport.from_json((folder / _REPORT).read_text())
+        self.runs += 1
+        self.violations += bool(report.problems)
+        self.kill_counts.update(name for _, name in report.killed.values())
+        for role in Role:
+            if role in kills:
+                spared = role not in report.killed
+                self._survived[role] = self._survived[role] + 1 if spared else 0
+            if role not in report.killed:
+                counts = self.reached_counts[role]
+                for name, count in report.reached.get(role, {}).items():
+                    counts[name] = max(count, counts.get(name, 0))
+        if not report.problems:
+            shutil.rmtree(folder)
+        self._on_run(kills, report, folder if report.problems else None)
+
+
+def _start_run(folder: Path, kills: Kills) -> int:
+    process_id = fork_bound()
+    if process_id == 0:
+        report = CrashReport(problems=["the run itself broke down"])
+        try:
+            report = CrashRun(folder, kills).execute()
+        except BaseException:  # noqa: BLE001 - the edge of the process
+            report.problems.append(traceback.format_exc())
+        finally:
+            (folder / _REPORT).write_text(report.to_json())
+            os._exit(0)
+    return process_id
+
+
+def parse_kills(texts: list[str]) -> Kills:
+    """Kills as they are written: ``worker@137`` or ``client@write.committed#2``."""
+    kills: dict[Role, KillPoint] = {}
+    for text in texts:
+        role, _, place = text.partition("@")
+        kills[Role(role)] = KillPoint.parse(place)
+    return kills
+
+
+def format_kills(kills: Kills) -> str:
+    """The inverse of ``parse_kills``, as options."""
+    return " ".join(f"--kill {role}@{place}" for role, place in kills.items())

@@ -1,0 +1,169 @@
+"""The workload: its jobs, and what must have come of them whatever was killed on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.ids import job_id_of, task_id_of
+from longshore.core.tasks.states import JobState, TaskState
+from longshore.settings import Settings, load_settings
+from verification.crash import tasks
+
+TENANT = "default"
+QUEUE = "default"
+UNSERVED_QUEUE = "nobody-serves-this"
+DEAF, BROKEN, SLOW, QUICK, DELAYED, STEPWISE = (
+    *("deaf", "broken", "slow", "quick", "delayed", "stepwise"),
+)
+"""Jobs of one task, which is called as its job is."""
+# More than any number of crashes uses up: what is wanted here is that the work gets done.
+_ATTEMPTS = 50
+_DELAY_S = 0.15
+_SETTINGS: Mapping[str, Any] = {
+    "worker.concurrency": 8,
+    "worker.app": ("verification.crash.tasks",),
+    "worker.renew_every": "150ms",
+    # A message that a killed worker had taken and not claimed comes back after this.
+    "worker.extend_by": "600ms",
+    "worker.kill_grace": "100ms",
+    "worker.skew_margin": "20ms",
+    "worker.drain_grace": "20ms",
+    "worker.poll_wait": "5s",
+    "worker.sweep_every": "40ms",
+    "worker.output_flush": "5ms",
+    "retry.base": "1ms",
+    "retry.cap": "5ms",
+    "sqlite.slow_poll": "50ms",
+}
+
+
+def settings_for(folder: Path) -> Settings:
+    """Settings under which nobody waits for long."""
+    flags = {**_SETTINGS, "data_dir": str(data_folder(folder))}
+    return load_settings(flags, environ={}, cwd=folder)
+
+
+def data_folder(folder: Path) -> Path:
+    """Where a run keeps its data."""
+    return folder / "data"
+
+
+def notes_folder(folder: Path) -> Path:
+    """Where tasks and client make their notes."""
+    return folder / "notes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedJob:
+    """A job, and what must come of it."""
+
+    request_id: str
+    document: dict[str, Any]
+    state: JobState = JobState.COMPLETED
+    results: Mapping[str, Any] = field(default_factory=dict)  # by task
+
+    @property
+    def job_id(self) -> str:
+        """Known beforehand: it follows from the request id."""
+        return job_id_of(TENANT, self.request_id)
+
+    @property
+    def task_state(self) -> TaskState:
+        """What each of its tasks must have ended as."""
+        return TaskState(self.state.value)
+
+    def task_ids(self) -> list[str]:
+        """All of its tasks."""
+        return [task_id_of(self.job_id, task["taskId"]) for task in self.document["tasks"]]
+
+
+def quick_definition(notes: Path) -> Definition:
+    """One that is stored, and not built in."""
+    options = {"function": f"{tasks.__name__}:quick", "kwargs": {"notes": str(notes / QUICK)}}
+    return Definition(name="crash-quick", runner=RunnerKind.PYTHON, options=options)
+
+
+def jobs(notes: Path) -> list[ExpectedJob]:
+    """All of them."""
+
+    def task(key: str, function: str | None = None, **fields: Any) -> dict[str, Any]:
+        given = {"notes": str(notes / key), **fields.pop("kwargs", {})}
+        called = {"function": f"{tasks.__name__}:{function or key}", "kwargs": given}
+        document = {"taskId": key, "name": "python", "input": called, "maxAttempts": _ATTEMPTS}
+        return {**document, **fields}
+
+    given = "L" * tasks.LARGE_BYTES
+    last = task("last", "add", dependsOn=["left", "right"])
+    return [
+        ExpectedJob(
+            request_id=QUICK,
+            document={
+                "tasks": [
+                    {"taskId": QUICK, "name": "crash-quick", "maxAttempts": _ATTEMPTS},
+                ]
+            },
+            results={QUICK: tasks.QUICK},
+        ),
+        ExpectedJob(
+            request_id="graph",
+            document={
+                "tasks": [
+                    task("first", "quick"),
+                    task("left", "add", dependsOn=["first"]),
+                    task("right", "add", dependsOn=["first"]),
+                    last,
+                ]
+            },
+            results={"last": 2 * tasks.QUICK},
+        ),
+        ExpectedJob(
+            request_id="stumble",
+            document={"tasks": [task("stumble")]},
+            results={"stumble": "up again"},
+        ),
+        ExpectedJob(
+            request_id=BROKEN,
+            document={"tasks": [task(BROKEN, maxAttempts=1)]},
+            results={BROKEN: "repaired"},
+        ),
+        ExpectedJob(request_id=DEAF, document={"tasks": [task(DEAF)]}, state=JobState.CANCELLED),
+        ExpectedJob(
+            request_id=DELAYED,
+            document={"tasks": [task(DELAYED, "quick", delay=_DELAY_S)]},
+            results={DELAYED: tasks.QUICK},
+        ),
+        ExpectedJob(
+            request_id="large",
+            document={
+                "tasks": [
+                    task("large", kwargs={"text": given}),
+                    task("measure", dependsOn=["large"]),
+                ]
+            },
+            results={"large": given.swapcase(), "measure": tasks.LARGE_BYTES},
+        ),
+        ExpectedJob(
+            request_id=STEPWISE,
+            document={"tasks": [task(STEPWISE)]},
+            results={STEPWISE: tasks.STEPS},
+        ),
+        ExpectedJob(
+            request_id="command",
+            document={
+                "tasks": [
+                    {
+                        "taskId": "command",
+                        "name": "command",
+                        "input": {"argv": ["/bin/echo", "said"]},
+                        "maxAttempts": _ATTEMPTS,
+                    }
+                ]
+            },
+            results={"command": {"exitCode": 0}},
+        ),
+        ExpectedJob(request_id=SLOW, document={"tasks": [task(SLOW)]}, results={SLOW: "at last"}),
+    ]

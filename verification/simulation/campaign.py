@@ -1,0 +1,159 @@
+"""Many runs: in several processes, counted together, some of them twice to see that they agree."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from itertools import islice
+from multiprocessing import get_context
+
+from verification.simulation.actions import ActionKind
+from verification.simulation.faults import Fault, FaultProfile, faults_of
+from verification.simulation.run import RunReport, Scenario, run
+
+_SEEDS_PER_CHUNK = 20
+# One run in so many is made twice.
+_REPEAT_EVERY = 100
+# No run collects its own memory.
+_COLLECT_EVERY = 5
+# From so many runs on, a fault that never happened is a fault of the simulator.
+MIN_RUNS_FOR_ALL_FAULTS = 200
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came of many runs."""
+
+    runs: int = 0
+    repeated: int = 0
+    tasks: int = 0
+    attempts: int = 0
+    virtual_seconds: float = 0.0
+    task_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    fault_counts: Counter[Fault] = field(default_factory=Counter)
+    action_counts: Counter[ActionKind] = field(default_factory=Counter)
+    failed: list[RunReport] = field(default_factory=list)
+    nondeterministic_seeds: list[int] = field(
+        default_factory=list
+    )  # seeds that gave two different runs
+    profile: FaultProfile = FaultProfile.DEFAULT
+
+    def add(self, report: RunReport) -> None:
+        """One more run."""
+        self.runs += 1
+        self.tasks += report.tasks
+        self.attempts += report.attempts
+        self.virtual_seconds += report.virtual_seconds
+        self.task_seconds += report.task_seconds
+        self.cpu_seconds += report.cpu_seconds
+        self.fault_counts += report.fault_counts
+        self.action_counts += report.action_counts
+        if report.violations:
+            self.failed.append(report)
+
+    def __iadd__(self, other: Tally) -> Tally:
+        self.runs += other.runs
+        self.repeated += other.repeated
+        self.tasks += other.tasks
+        self.attempts += other.attempts
+        self.virtual_seconds += other.virtual_seconds
+        self.task_seconds += other.task_seconds
+        self.cpu_seconds += other.cpu_seconds
+        self.fault_counts += other.fault_counts
+        self.action_counts += other.action_counts
+        self.failed += other.failed
+        self.nondeterministic_seeds += other.nondeterministic_seeds
+        return self
+
+    @property
+    def missing_faults(self) -> list[Fault]:
+        """Faults that did not happen once, though there were runs enough for it."""
+        if self.runs < MIN_RUNS_FOR_ALL_FAULTS:
+            return []
+        return [fault for fault in faults_of(self.profile) if not self.fault_counts[fault]]
+
+    @property
+    def missing_actions(self) -> list[ActionKind]:
+        """Acts that were not carried out once, though there were runs enough for it."""
+        if self.runs < MIN_RUNS_FOR_ALL_FAULTS:
+            return []
+        return [deed for deed in ActionKind if not self.action_counts[deed]]
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing was found, and the simulator did what it should."""
+        return not (self.failed or self.nondeterministic_seeds or self.missing_faults)
+
+    @property
+    def task_hours_per_cpu_second(self) -> float:
+        """How much of the life of tasks is seen in a second of work."""
+        return self.task_seconds / 3600 / self.cpu_seconds if self.cpu_seconds else 0.0
+
+
+def run_campaign(
+    seeds: Iterable[int],
+    *,
+    profile: FaultProfile = FaultProfile.DEFAULT,
+    jobs: int = 1,
+    progress: Callable[[Tally], object] = lambda _: None,
+    stop_after: int | None = None,
+) -> Tally:
+    """Run all these seeds.
+
+    Args:
+        profile: What they stand on.
+        jobs: In how many processes.
+        progress: Called now and then with what there is so far.
+        stop_after: End when so many runs have failed.
+    """
+    tally = Tally(profile=profile)
+    for part in _run_chunks(seeds, jobs, profile):
+        tally += part
+        progress(tally)
+        if stop_after is not None and len(tally.failed) >= stop_after:
+            break
+    return tally
+
+
+def _run_chunks(seeds: Iterable[int], jobs: int, profile: FaultProfile) -> Iterator[Tally]:
+    left = iter(seeds)
+    chunks = iter(lambda: list(islice(left, _SEEDS_PER_CHUNK)), [])
+    if jobs == 1:
+        yield from (run_seeds(chunk, profile) for chunk in chunks)
+        return
+    # Fresh processes: what this one has loaded and done must not matter.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        running: set[Future[Tally]] = set()
+        try:
+            for chunk in chunks:
+                running.add(pool.submit(run_seeds, chunk, profile))
+                if len(running) > 2 * jobs:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    yield from (one.result() for one in done)
+            for one in running:
+                yield one.result()
+        finally:
+            for one in running:
+                one.cancel()
+
+
+def run_seeds(seeds: Sequence[int], profile: FaultProfile = FaultProfile.DEFAULT) -> Tally:
+    """Run a few seeds in this process."""
+    tally = Tally(profile=profile)
+    # What is there already need not be looked at each time that memory is collected.
+    gc.freeze()
+    for number, seed in enumerate(seeds, start=1):
+        report = run(Scenario(seed=seed, profile=profile))
+        tally.add(report)
+        if seed % _REPEAT_EVERY == 0:
+            tally.repeated += 1
+            again = run(Scenario(seed=seed, profile=profile))
+            if again.digest != report.digest:
+                tally.nondeterministic_seeds.append(seed)
+        if number % _COLLECT_EVERY == 0:
+            gc.collect()
+    return tally

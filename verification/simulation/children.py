@@ -1,0 +1,329 @@
+"""Children that play: each attempt's life is drawn from the seed, the task and the attempt alone.
+
+So it does not depend on who runs it or when. What really happened to them is kept, for the checks
+that only somebody who sees all machines at once can make.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from longshore.core.agents.plan import DEFAULT_STEP
+from longshore.core.definitions.definition import RunnerKind
+from longshore.core.events.types import Usage
+from longshore.core.tasks.failures import ErrorCategory, Failure
+from longshore.errors import BackendUnavailable, UsageError
+from longshore.ports.output import Stream
+from longshore.ports.runner import (
+    AttemptEnding,
+    AttemptSpec,
+    ChildReport,
+    OutputReport,
+    SpendRequest,
+    StepReport,
+    UsageReport,
+)
+from verification.simulation.attempt_records import AttemptRecord
+from verification.simulation.faults import Fault
+from verification.simulation.spending import HIGH_COST_USD, LOW_COST_USD
+
+if TYPE_CHECKING:
+    from verification.simulation.processes import Process
+
+LARGE = "x" * 3_000
+_STEP_NAME = "step-{}"
+
+
+@dataclass(frozen=True, slots=True)
+class _AttemptPlan:
+    """What an attempt will do."""
+
+    steps: int
+    output_chunks: int
+    pause: float  # before each thing it does
+    ending: str
+    ignores_stop: bool
+    large_result: bool
+
+
+class SimulatedRunner:
+    """See ``ports.runner.Runner``: the children of one process."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._simulation = process.simulation
+        self._running: dict[SimulatedChild, None] = {}
+        self._rng = self._simulation.random_for(f"children of {process.name}")
+
+    async def open(self) -> None:
+        """Nothing to get ready."""
+
+    async def close(self) -> None:
+        """All of them end."""
+        self.kill_all()
+
+    async def start(self, spec: AttemptSpec) -> SimulatedChild:
+        await self._process.wait_until_running()
+        if self._simulation.faults.occurs(Fault.START_FAILS, self._rng):
+            message = "no process to be had"
+            raise BackendUnavailable(message)
+        if spec.input == "impossible":
+            message = "nobody can do this"
+            raise UsageError(message)
+        row = await self._simulation.backend.ledger.get_task(spec.task_id)
+        if row is None or row.fence != spec.fence:
+            text = f"a child of attempt {spec.attempt} is started after another took over"
+            self._simulation.report_violation(10, spec.task_id, text)
+        elif row.feedback != spec.feedback:
+            self._simulation.report_violation(
+                1, spec.task_id, "starts without what the reviewer has said"
+            )
+        child = SimulatedChild(self._process, spec, self._plan(spec))
+        self._running[child] = None
+        child.start(lambda: self._running.pop(child, None))
+        return child
+
+    def _plan(self, spec: AttemptSpec) -> _AttemptPlan:
+        rng = self._simulation.random_for(f"{spec.task_id}/{spec.attempt}")
+        dies = self._simulation.faults.occurs(Fault.CHILD_DIES, rng)
+        stubborn = self._simulation.faults.occurs(Fault.CHILD_IGNORES_STOP, rng)
+        return _AttemptPlan(
+            steps=rng.choice((0, 0, 1, 2, 3)),
+            output_chunks=rng.choice((0, 1, 2, 5)),
+            pause=rng.choice((0.0, 0.1, 1.0, 1.0, 6.0)),
+            ending="dies" if dies else _draw_ending(rng, spec),
+            ignores_stop=stubborn,
+            large_result=rng.random() < 0.2,
+        )
+
+    @property
+    def alive(self) -> list[SimulatedChild]:
+        """Those that have not ended."""
+        return list(self._running)
+
+    def kill_all(self) -> None:
+        """SIGKILL to everything."""
+        for child in list(self._running):
+            child.kill(signal.SIGKILL)
+
+
+def _draw_ending(rng: Random, spec: AttemptSpec) -> str:
+    wanted = spec.input if isinstance(spec.input, str) else None
+    if wanted == "fails":
+        return "final"
+    # There are few agents, and only theirs holds a queue.
+    limited = 40 if spec.definition.runner is RunnerKind.AGENT else 6
+    return rng.choices(
+        ("result", "retryable", "final", "rate limit", "hangs"), (70, 14, 4, limited, 4), k=1
+    )[0]
+
+
+class SimulatedChild:
+    """See ``ports.runner.RunningAttempt``."""
+
+    def __init__(self, process: Process, spec: AttemptSpec, plan: _AttemptPlan) -> None:
+        self.spec = spec
+        self.folder: Path | None = None
+        self.process_id = 1
+        self._process = process
+        self._simulation = process.simulation
+        self._plan = plan
+        self._signal: signal.Signals | None = None
+        self._reports: asyncio.Queue[ChildReport | None] = asyncio.Queue()
+        self._saved_steps: asyncio.Queue[str] = asyncio.Queue()
+        self._spent = Usage()
+        self._answers: asyncio.Queue[tuple[int, str | None]] = asyncio.Queue()
+        self._finished = asyncio.Event()
+        self._stop_requested = asyncio.Event()
+        self._ending = AttemptEnding()
+        self.record = AttemptRecord(
+            process.name, spec.task_id, spec.attempt, spec.fence, self._simulation.time()
+        )
+        self._on_end: Any = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, on_end: Any) -> None:
+        """Come to life."""
+        self._simulation.attempt_records.all.append(self.record)
+        about = f"{self.spec.task_id}/{self.spec.attempt} fence {self.spec.fence}"
+        self._simulation.record(self._process.name, "child starts", about)
+        self._check_spec()
+        self._on_end = on_end
+        self._task = self._simulation.start_task(self._run())
+
+    def _check_spec(self) -> None:
+        for key, value in self.spec.dependency_outputs.items():
+            if not isinstance(value, dict) or value.get("key") != key:
+                text = f"starts without the result of its parent {key!r}"
+                self._simulation.report_violation(6, self.spec.task_id, text)
+        seen = self.spec.previous_output
+        if self.spec.feedback is not None and not (
+            isinstance(seen, dict) and seen["attempt"] < self.spec.attempt
+        ):
+            self._simulation.report_violation(
+                1, self.spec.task_id, "starts without what the reviewer has seen"
+            )
+
+    async def _run(self) -> None:
+        plan, order = self._plan, self.spec
+        try:
+            await self._wait_for_machine()
+            if order.definition.runner is RunnerKind.AGENT and not await self._spend():
+                failure = Failure(category=ErrorCategory.VALIDATION, message="nothing is left")
+                self._end(AttemptEnding(failure=failure, exit_code=1))
+                return
+            for number in range(plan.steps):
+                await self._step(_STEP_NAME.format(number))
+            for number in range(plan.output_chunks):
+                await self._sleep(plan.pause)
+                self._reports.put_nowait(OutputReport(Stream.STDOUT, f"line {number}\n".encode()))
+            self._reports.put_nowait(UsageReport(replace(self._spent, input_tokens=order.attempt)))
+            await self._sleep(plan.pause)
+            if plan.ending == "hangs":
+                await self._stop_requested.wait()
+        except asyncio.CancelledError:
+            return
+        self._end(self._planned_ending())
+
+    async def _spend(self) -> bool:
+        """Ask a model some questions, each only if it may; whether all were answered."""
+        order, rng = (
+            self.spec,
+            self._simulation.random_for(f"{self.spec.task_id}/{self.spec.attempt} $"),
+        )
+        for number in range(1, 1 + rng.randrange(4)):
+            await self._sleep(self._plan.pause)
+            wanted = Usage(cost_usd=rng.choice((LOW_COST_USD, 1.0)))
+            if order.has_budget:
+                self._reports.put_nowait(SpendRequest(number, DEFAULT_STEP, self._spent, wanted))
+                asked, stop = await self._answers.get()
+                if asked != number:
+                    self._simulation.report_violation(
+                        11, order.task_id, "is answered what it has not asked"
+                    )
+                if stop is not None:
+                    return False
+            await self._sleep(self._plan.pause)
+            cost = rng.choice((LOW_COST_USD, 1.0, HIGH_COST_USD))
+            self._simulation.spending.charge(order.task_id, order.attempt, cost)
+            self._spent += Usage(turns=1, cost_usd=cost)
+            self._reports.put_nowait(UsageReport(self._spent, number))
+        return True
+
+    async def _step(self, name: str) -> None:
+        if name in self.spec.checkpoints:
+            return
+        which = (self.spec.task_id, self.spec.feedback, name)
+        await self._sleep(self._plan.pause)
+        if which in self._simulation.attempt_records.saved_steps:
+            self._simulation.attempt_records.repeated_steps.append((self.record, name))
+        self._reports.put_nowait(StepReport(name, {"step": name, "attempt": self.spec.attempt}))
+        while await self._saved_steps.get() != name:
+            pass
+        self._simulation.attempt_records.saved_steps[which] = None
+
+    async def _sleep(self, seconds: float) -> None:
+        """Time passes; when asked to end it does, unless it is stubborn."""
+        if seconds:
+            await asyncio.sleep(seconds)
+        await self._wait_for_machine()
+        if self._stop_requested.is_set() and not self._plan.ignores_stop:
+            raise asyncio.CancelledError
+
+    async def _wait_for_machine(self) -> None:
+        """It stands still while its machine does."""
+        await self._process.machine.wait_until_resumed()
+
+    def _planned_ending(self) -> AttemptEnding:
+        order = self.spec
+        match self._plan.ending:
+            case "result":
+                self.record.succeeded = True
+                more = {"more": LARGE} if self._plan.large_result else {}
+                return AttemptEnding(
+                    result={"key": order.key, "attempt": order.attempt, **more}, exit_code=0
+                )
+            case "retryable":
+                failure = Failure(category=ErrorCategory.NETWORK, message="the line is dead")
+            case "rate limit":
+                failure = Failure(
+                    category=ErrorCategory.RATE_LIMIT,
+                    message="slower",
+                    retry_after=timedelta(seconds=8),
+                )
+            case "dies" | "hangs":
+                failure = Failure(category=ErrorCategory.CRASH, message="died without a word")
+            case _:
+                failure = Failure(category=ErrorCategory.VALIDATION, message="this is wrong")
+        return AttemptEnding(failure=failure, exit_code=1)
+
+    def _end(self, ending: AttemptEnding) -> None:
+        if self._finished.is_set():
+            return
+        self.record.ended_at = now = self._simulation.time()
+        lease = self._simulation.settings.worker.lease_duration.total_seconds()
+        self.record.machine_paused = self._process.machine.was_paused(
+            self.record.started_at - lease, now
+        )
+        about = f"{self.spec.task_id}/{self.spec.attempt}"
+        self._simulation.record(self._process.name, "child ends", about)
+        self._ending = ending
+        self._finished.set()
+        self._reports.put_nowait(None)
+        self._on_end()
+
+    def kill(self, number: signal.Signals) -> None:
+        """End now."""
+        if not self._finished.is_set():
+            self._signal = number
+            self.record.succeeded = False
+            if self._task is not None:
+                self._task.cancel()
+            failure = Failure(category=ErrorCategory.CRASH, message=f"killed by {number.name}")
+            self._end(AttemptEnding(failure=failure, signal=number.name))
+
+    async def reports(self) -> AsyncIterator[ChildReport]:
+        while (report := await self._reports.get()) is not None:
+            await self._process.wait_until_running()
+            yield report
+        await self._process.wait_until_running()
+
+    async def confirm_step(self, name: str) -> None:
+        await self._process.wait_until_running()
+        self._saved_steps.put_nowait(name)
+
+    async def answer_spend_request(self, number: int, *, refusal: str | None) -> None:
+        await self._process.wait_until_running()
+        self._answers.put_nowait((number, refusal))
+
+    async def ending(self) -> AttemptEnding:
+        await self._finished.wait()
+        await self._process.wait_until_running()
+        return self._ending
+
+    async def stop(self, *, grace: timedelta) -> str:
+        await self._process.wait_until_running()
+        if not self._finished.is_set():
+            self._stop_requested.set()
+            if not self._plan.ignores_stop or not grace:
+                self.kill(signal.SIGTERM if grace else signal.SIGKILL)
+            else:
+                with_grace = asyncio.ensure_future(self._finished.wait())
+                await asyncio.wait((with_grace,), timeout=grace.total_seconds())
+                with_grace.cancel()
+                await self._process.wait_until_running()
+                self.kill(signal.SIGKILL)
+        return (self._signal or signal.SIGTERM).name
+
+    def rss_bytes(self) -> int:
+        return 0
+
+    async def close(self) -> None:
+        """It has no folder."""

@@ -1,0 +1,321 @@
+"""People: they submit, add, cancel, resume, replay, review, pause, and send nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from random import Random
+from typing import assert_never
+
+from longshore.core.budgets import Budget
+from longshore.core.ids import job_id_of, task_id_of
+from longshore.core.maximums import RECEIVE_LIMIT
+from longshore.core.messages import message_body
+from longshore.core.tasks.rows import JobRow
+from longshore.core.tasks.states import TaskState
+from longshore.errors import BackendUnavailable, CommandRefused, Conflict, NotFound
+from longshore.ports.task_queue import OutgoingMessage
+from verification.simulation.actions import ActionKind
+from verification.simulation.answers import Answers, CancelAnswer
+from verification.simulation.faults import Fault
+from verification.simulation.processes import Process
+from verification.simulation.reviews import Reviewers
+from verification.simulation.simulation import TENANT, Simulation
+from verification.simulation.workload import (
+    DEFINITIONS,
+    MAX_JOBS,
+    MAX_TASKS,
+    QUEUES,
+    Action,
+    Add,
+    OperatorCommand,
+    QueueSwitch,
+    Submit,
+)
+
+_MAX_TRIES = 8
+_MAX_POLLS = 6
+_POLL_INTERVAL_S = 5.0
+_EXHAUSTED_QUEUE = "worn-out"
+
+ClientCall = Callable[[Process], Awaitable[None]]
+
+
+class Clients:
+    """Carry out what was drawn, each act from a process of its own that may die of it."""
+
+    def __init__(self, simulation: Simulation, process: Callable[[str], Process]) -> None:
+        self.answers = Answers()
+        self._reviews = Reviewers(simulation, self.answers)
+        self._submit_counts: Counter[str] = Counter()  # by request id: how often it was submitted
+        self._simulation = simulation
+        self._process = process
+
+    async def store_definitions(self) -> None:
+        """Store the definitions, before anything can go wrong."""
+        for definition in DEFINITIONS:
+            await self._simulation.backend.definitions.put(TENANT, definition)
+
+    def start(self, actions: Sequence[Action]) -> list[asyncio.Task[None]]:
+        """Begin all of it, each at its time; the tasks are done when it is."""
+        return [
+            self._simulation.start_task(self._run_action(act, f"client-{number}.{copy}"))
+            for number, act in enumerate(actions)
+            for copy in range(2 if act.twice else 1)
+        ]
+
+    async def _run_action(self, action: Action, name: str) -> None:
+        await asyncio.sleep(action.at)
+        doing = self._call_for(action)
+        for number in range(_MAX_TRIES):
+            process = self._process(f"{name}.{number}")
+            answered = self._simulation.start_task(self._try_call(doing, process))
+            await process.finished.wait()
+            if not process.dead and await answered:
+                return
+            await asyncio.sleep(2.0)
+
+    async def _try_call(self, call: ClientCall, process: Process) -> bool:
+        """Whether it was answered, be it with a refusal."""
+        try:
+            await call(process)
+        except BackendUnavailable as error:
+            self._simulation.record(process.name, "no answer", str(error))
+            return False
+        except (Conflict, NotFound) as error:
+            self._simulation.record(process.name, "refused", str(error))
+            if isinstance(error, CommandRefused):
+                self.answers.refused[process.name, error.row_id] = error.reason
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody was meant to see it
+            if not process.dead:
+                self._simulation.report_violation(
+                    0, process.name, f"a client was answered with {error!r}"
+                )
+        finally:
+            if not process.dead:
+                process.end()
+        return True
+
+    def _call_for(self, action: Action) -> ClientCall:
+        match action:
+            case Submit():
+                return self._submit(action)
+            case Add():
+                return self._add(action)
+            case OperatorCommand():
+                return self._command(action)
+            case QueueSwitch():
+                return self._switch_queue(action)
+            case _:
+                assert_never(action)
+
+    def _submit(self, action: Submit) -> ClientCall:
+        async def submit(process: Process) -> None:
+            self._submit_counts[action.request_id] += 1
+            accepted = await process.services.producer.submit(
+                TENANT, action.request_id, action.document
+            )
+            self._simulation.record_action(process.name, ActionKind.SUBMIT, action.request_id)
+            if accepted.job.id != job_id_of(TENANT, action.request_id):
+                self._simulation.report_violation(
+                    9, action.request_id, f"became job {accepted.job.id}"
+                )
+            alone = self._submit_counts[action.request_id] == 1 and not accepted.created
+            if alone and await self._is_unchanged(accepted.job):
+                self._simulation.report_violation(
+                    9, action.request_id, "was new, and yet is said to be known"
+                )
+            self.answers.accepted[action.request_id] = action.document
+
+        return submit
+
+    async def _is_unchanged(self, job: JobRow) -> bool:
+        """Whether nobody has changed anything of the job: then its creation cannot be missed."""
+        tasks = await self._simulation.backend.ledger.list_tasks(
+            TENANT, job_id=job.id, limit=MAX_TASKS
+        )
+        return job.version == 1 and all(row.version == 1 for row in tasks.items)
+
+    def _add(self, action: Add) -> ClientCall:
+        job_id, which = (
+            job_id_of(TENANT, action.request_id),
+            (action.request_id, action.addition_id),
+        )
+        self.answers.added.setdefault(which, (action.document, False))
+
+        async def add(process: Process) -> None:
+            adding = process.services.task_adder
+            added = await adding.add_tasks(TENANT, job_id, action.addition_id, action.document)
+            self._simulation.record_action(process.name, ActionKind.ADD_TASKS, action.addition_id)
+            wanted = tuple(task["taskId"] for task in action.document["tasks"])
+            if added.keys != wanted:
+                self._simulation.report_violation(
+                    9, job_id, f"{action.addition_id} has added {added.keys}"
+                )
+            self.answers.added[which] = (action.document, True)
+
+        return add
+
+    def _command(self, command: OperatorCommand) -> ClientCall:
+        job_id = job_id_of(TENANT, command.request_id)
+
+        async def wish(process: Process) -> None:
+            self._simulation.record(process.name, f"wants to {command.kind}", command.request_id)
+            match command.kind:
+                case "cancel":
+                    await self._cancel(process, job_id)
+                case "cancel task":
+                    await self._cancel_task(
+                        process, job_id, self._simulation.random_for(command.seed)
+                    )
+                case "replay":
+                    await process.services.dead_letters.replay_matching(TENANT, by=process.name)
+                    self._simulation.record_action(process.name, ActionKind.REPLAY, "everything")
+                case "resume":
+                    await self._resume(process, job_id)
+                case "allow":
+                    await self._add_budget(process, job_id, command.seed)
+                case _:
+                    # Two who review at once need not be of one mind.
+                    own = self._simulation.random_for(f"{command.seed} by {process.name}")
+                    await self._review(process, job_id, own)
+
+        return wish
+
+    async def _cancel(self, process: Process, job_id: str) -> None:
+        asked = self._simulation.time()
+        await process.services.canceller.cancel_job(job_id, by=process.name)
+        self._simulation.record_action(process.name, ActionKind.CANCEL, job_id)
+        self.answers.cancelled.append(CancelAnswer(asked, self._simulation.time(), job_id))
+
+    async def _cancel_task(self, process: Process, job_id: str, rng: Random) -> None:
+        open_ = [state for state in TaskState if not state.terminal]
+        tasks = await _tasks_in(process, job_id, *open_) or await _tasks_in(
+            process, job_id, *TaskState
+        )
+        if not tasks:
+            return
+        task_id, asked = rng.choice(tasks), self._simulation.time()
+        try:
+            row = await process.services.canceller.cancel_task(TENANT, task_id, by=process.name)
+        except CommandRefused:
+            # It may have been cancelled, its answer lost, and resumed: then a later round is told.
+            if not self._simulation.history.was_resumed(job_id, asked, self._simulation.time()):
+                raise
+            return
+        now = self._simulation.time()
+        self._simulation.record_action(process.name, ActionKind.CANCEL_TASK, task_id)
+        self.answers.cancelled.append(CancelAnswer(asked, now, job_id, task_id, row.round))
+        await self._simulation.history.on_answered(row, asked)
+
+    async def _resume(self, process: Process, job_id: str) -> None:
+        ended = await _tasks_in(process, job_id, TaskState.FAILED, TaskState.CANCELLED)
+        if ended:
+            resumed = await process.services.resumer.resume(job_id, ended, by=process.name)
+            if resumed.tasks:
+                self._simulation.record_action(process.name, ActionKind.RESUME, job_id)
+            else:
+                why = "; ".join(resumed.refused.values())
+                self.answers.refused[process.name, job_id] = why
+
+    async def _add_budget(self, process: Process, job_id: str, seed: str) -> None:
+        """Two who ask by one request allow once."""
+        budgeting, more = process.services.budget_operations, Budget(usd=2.0)
+        job = await process.services.backend.ledger.get_job(job_id)
+        if job is not None and job.spec.budget:
+            row = await budgeting.add_to_job_budget(
+                TENANT, job_id, more, by=process.name, request_id=seed
+            )
+            allowance = row.allowance
+        else:
+            parked = await _tasks_in(process, job_id, TaskState.PARKED)
+            if not parked:
+                return
+            task = await budgeting.add_to_task_budget(
+                TENANT, parked[0], more, by=process.name, request_id=seed
+            )
+            allowance = task.allowance
+        if allowance is None or allowance.requests.count(seed) != 1:
+            self._simulation.report_violation(
+                11, job_id, f"{seed} was allowed, and is not once in {allowance}"
+            )
+        self._simulation.record_action(process.name, ActionKind.ADD_BUDGET, job_id)
+
+    async def _review(self, process: Process, job_id: str, rng: Random) -> None:
+        """Wait until there is something to review, but not for ever."""
+        for _ in range(_MAX_POLLS):
+            if in_review := await _tasks_in(process, job_id, TaskState.IN_REVIEW):
+                await self._reviews.review(process, in_review, rng)
+                return
+            await asyncio.sleep(_POLL_INTERVAL_S)
+            await process.wait_until_running()
+
+    def _switch_queue(self, action: QueueSwitch) -> ClientCall:
+        async def switch(process: Process) -> None:
+            pausing, asked = process.services.queue_pauser, self._simulation.time()
+            if action.pause:
+                held = await pausing.pause_queue(
+                    action.queue, by=process.name, reason="to look at it"
+                )
+                self._simulation.record_action(
+                    process.name, ActionKind.PAUSE_QUEUE, f"{action.queue}, by {held.by}"
+                )
+                self._simulation.pause_monitor.on_answered(action.queue, asked)
+                return
+            ended = await pausing.resume_queue(action.queue, by=process.name)
+            if ended is not None and ended.until is None:
+                self._simulation.record_action(
+                    process.name, ActionKind.RESUME_QUEUE, f"{action.queue}, by {ended.by}"
+                )
+                self._check_resumed_once(ended.name, ended.by, process.name)
+
+        return switch
+
+    def _check_resumed_once(self, queue: str, paused_by: str, by: str) -> None:
+        earlier = self.answers.pauses_ended.setdefault((queue, paused_by), by)
+        if earlier != by:
+            text = f"the pause of {paused_by} was ended by {earlier} and again by {by}"
+            self._simulation.report_violation(0, queue, text)
+
+    async def resume_queues(self, process: Process) -> None:
+        """No pause is for ever: whatever is paused now is served again. Holds end by themselves."""
+        for paused in await process.services.queue_pauser.list_paused():
+            if paused.until is not None:
+                continue
+            await process.services.queue_pauser.resume_queue(paused.name, by=process.name)
+            self._simulation.record(process.name, "ends the pause of", paused.name)
+
+    def send_poison(self, rng: Random) -> None:
+        """Put something on the queue that makes no sense."""
+        unknown = task_id_of(job_id_of(TENANT, "nobody"), "nothing")
+        body = rng.choice(("nonsense", "{}", json.dumps({"requestId": unknown})))
+        self._simulation.faults.count(Fault.POISON)
+        self._simulation.record("somebody", "poison", body)
+        message = OutgoingMessage(queue=rng.choice(QUEUES), body=body)
+        self._simulation.start_task(self._simulation.backend.queue.send([message]))
+
+    def exhaust_message(self, rng: Random) -> None:
+        """Let a message of a task become a dead letter, whatever the task is doing."""
+        self._simulation.start_task(self._exhaust_message(rng))
+
+    async def _exhaust_message(self, rng: Random) -> None:
+        page = await self._simulation.backend.ledger.list_tasks(TENANT, limit=MAX_JOBS * MAX_TASKS)
+        open_ = [row for row in page.items if not row.state.terminal]
+        if not open_:
+            return
+        task_id = rng.choice(open_).id
+        self._simulation.faults.count(Fault.MESSAGE_EXHAUSTED)
+        self._simulation.record("somebody", "message worn out", task_id)
+        # On a queue of its own, so that nobody else's messages wear out with it.
+        queue, at_once = self._simulation.backend.queue, timedelta(0)
+        await queue.send([OutgoingMessage(queue=_EXHAUSTED_QUEUE, body=message_body(task_id))])
+        for _ in range(RECEIVE_LIMIT + 1):
+            await queue.receive([_EXHAUSTED_QUEUE], limit=1, hidden_for=at_once, wait=at_once)
+
+
+async def _tasks_in(process: Process, job_id: str, *states: TaskState) -> list[str]:
+    found = await process.services.backend.ledger.task_states(job_id)
+    return [task_id_of(job_id, key) for key, state in found.items() if state in states]

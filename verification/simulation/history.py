@@ -1,0 +1,151 @@
+"""What was committed when, by true time; and what must have followed from it by then.
+
+The sweeper mends what the dispatcher forgets, so in the end all is well whether the dispatcher
+works or not. These checks are made while things happen: whoever acknowledges an event has seen to
+it, and where nothing goes wrong a job hears of an end long before a sweep would tell it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from longshore.core.events import types as e
+from longshore.core.events.event import Event
+from longshore.core.tasks.rows import IntentKind, JobRow, TaskRow
+from longshore.core.tasks.states import TaskState
+
+if TYPE_CHECKING:
+    from verification.simulation.simulation import Simulation
+
+_END_EVENTS = frozenset(
+    event.TYPE for event in (e.TaskCompleted, e.TaskFailed, e.TaskTimeout, e.TaskCancelled)
+)
+# Less than the sweeper leaves to the dispatcher, and more than anything takes that goes well.
+_MAX_DISPATCH_DELAY_S = 20.0
+_ALL_ROWS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRecord:
+    """A worker has begun an attempt."""
+
+    at: float
+    task_id: str
+    job_id: str
+    round: int
+    attempt: int
+
+
+class History:
+    """Hears of every commit."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.claims: list[ClaimRecord] = []
+        self.previous_rows: dict[
+            str, TaskRow
+        ] = {}  # by task: its row as it was before the last commit
+        self._resumed_at: dict[str, list[float]] = {}  # by job
+        self._waiting_since: dict[str, float] = {}  # by task
+        self._ended_at: dict[tuple[str, int], float] = {}  # by job and number
+        self._change_events: dict[str, asyncio.Event] = {}  # by row: for those who wait for one
+        self._simulation = simulation
+
+    async def wait_for_change(self, row_ids: Sequence[str], *, timeout_s: float) -> None:
+        """Return when one of these rows has changed, or it takes too long."""
+        changed = asyncio.Event()
+        for row_id in row_ids:
+            self._change_events[row_id] = changed
+        waiting = asyncio.ensure_future(changed.wait())
+        try:
+            await asyncio.wait((waiting,), timeout=timeout_s)
+        finally:
+            waiting.cancel()
+
+    def _notify_change(self, row_id: str) -> None:
+        if (changed := self._change_events.pop(row_id, None)) is not None:
+            changed.set()
+
+    def on_task_commit(self, old: TaskRow | None, new: TaskRow) -> None:
+        """A task's row has changed."""
+        self._notify_change(new.id)
+        now, spec = self._simulation.time(), new.spec
+        if old is not None:
+            self.previous_rows[new.id] = old
+            if new.attempt > old.attempt:
+                self.claims.append(ClaimRecord(now, new.id, spec.job_id, new.round, new.attempt))
+        was = old.state if old else None
+        if new.state is TaskState.WAITING and was is not TaskState.WAITING:
+            self._waiting_since[new.id] = now
+        if new.state.terminal and not (was and was.terminal):
+            self._ended_at[spec.job_id, spec.number] = now
+
+    def on_job_commit(self, old: JobRow, new: JobRow) -> None:
+        """A job's row has changed."""
+        self._notify_change(new.id)
+        now, calm_from = self._simulation.time(), self._simulation.calm_from
+        if new.round > old.round:
+            self._resumed_at.setdefault(new.id, []).append(now)
+        if now < calm_from:
+            return
+        for number in new.ended - old.ended:
+            ended_at = self._ended_at.get((new.id, number), now)
+            if ended_at >= calm_from and now - ended_at > _MAX_DISPATCH_DELAY_S:
+                text = f"heard of the end of task {number} only {now - ended_at:.1f} s later"
+                self._simulation.report_violation(0, new.id, text)
+
+    def was_resumed(self, job_id: str, moment: float, until: float) -> bool:
+        """Whether somebody gave some of the job's tasks another round in that time."""
+        return any(moment <= at <= until for at in self._resumed_at.get(job_id, ()))
+
+    async def on_acknowledged(self, who: str, events: Sequence[Event], received_at: float) -> None:
+        """Somebody says that these events have been dealt with."""
+        for event in events:
+            if event.type not in _END_EVENTS:
+                continue
+            row = await self._simulation.backend.ledger.get_task(event.entity_id)
+            # Of one that has been resumed since, nothing is to be told any more.
+            if row is None or row.last_sequence != event.sequence:
+                continue
+            if (left := await self.missing_effect(row, received_at)) is not None:
+                text = f"{who} has dealt with its {event.type}, and {left}"
+                self._simulation.report_violation(6, row.id, text)
+
+    async def on_answered(self, answer: TaskRow, requested_at: float) -> None:
+        """Somebody was told how a task is: if it has ended, all has happened that follows."""
+        row = await self._simulation.backend.ledger.get_task(answer.id)
+        if row is None or row.round != answer.round or not answer.state.terminal:
+            return
+        if (left := await self.missing_effect(row, requested_at)) is not None:
+            self._simulation.report_violation(
+                6, row.id, f"somebody was told that it is {row.state}, and {left}"
+            )
+
+    async def missing_effect(self, row: TaskRow, since: float) -> str | None:
+        """What should have followed from the end of a task, and did not; None: all of it did.
+
+        Args:
+            since: Who began to wait only then may have to be told by somebody else.
+        """
+        number, ledger = row.spec.number, self._simulation.backend.ledger
+        job = await ledger.get_job(row.spec.job_id)
+        if job is None or not row.state.terminal:
+            return None
+        if number not in job.ended and not _is_being_resumed(job, number):
+            return "its job has not heard of it"
+        if row.state is not TaskState.COMPLETED:
+            return None
+        others = await ledger.list_tasks(row.spec.tenant, job_id=job.id, limit=_ALL_ROWS)
+        for other in others.items:
+            waits = other.state is TaskState.WAITING and number in other.awaits
+            if waits and self._waiting_since.get(other.id, since) < since:
+                return f"{other.id} still waits for it"
+        return None
+
+
+def _is_being_resumed(job: JobRow, number: int) -> bool:
+    return any(
+        intent.kind is IntentKind.RESUME and number in intent.numbers for intent in job.intents
+    )

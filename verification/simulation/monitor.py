@@ -1,0 +1,162 @@
+"""Somebody who looks over the shoulder of a process, and knows how things really are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from longshore.core.events import types as e
+from longshore.core.events.event import Event
+from longshore.core.messages import parse_message
+from longshore.core.tasks.rows import JobRow, TaskRow
+from longshore.core.tasks.states import TaskState
+from longshore.ports.events import Delivery
+from longshore.ports.ledger import AnyChange
+from longshore.ports.task_queue import Message, OutgoingMessage
+from verification.simulation.pause_monitor import QueueProcess
+from verification.simulation.simulation import Simulation
+
+_HOLDER_EVENTS = frozenset(
+    event.TYPE
+    for event in (
+        *(e.TaskHeartbeat, e.TaskProcessingFailed, e.TaskReleased, e.TaskCompleted, e.TaskFailed),
+        *(e.TaskTimeout, e.TaskSubmittedForReview),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _ReceivedMessage:
+    task_id: str
+    round: int
+    attempt: int  # the last there was, when the message was received
+    at: datetime
+
+
+class Monitor:
+    """Sees what one process reads and writes."""
+
+    def __init__(self, process: QueueProcess, simulation: Simulation) -> None:
+        self._process = process
+        self._simulation = simulation
+        self._received: dict[str, _ReceivedMessage] = {}  # by receipt
+        self._latest_receipts: dict[str, str] = {}  # receipts by task
+        self._recreated: set[str] = set()  # tasks that had been made when this one made them
+        self._received_events: dict[str, tuple[float, tuple[Event, ...]]] = {}  # by receipt
+
+    async def rows_before(self, changes: Sequence[AnyChange]) -> dict[str, TaskRow | JobRow | None]:
+        """The rows as they are before a commit."""
+        ledger = self._simulation.backend.ledger
+        rows: dict[str, TaskRow | JobRow | None] = {}
+        for change in changes:
+            row = change.row
+            read = ledger.get_task if isinstance(row, TaskRow) else ledger.get_job
+            rows[row.id] = await read(row.id)
+        return rows
+
+    def on_commit(
+        self, changes: Sequence[AnyChange], before: Mapping[str, TaskRow | JobRow | None]
+    ) -> None:
+        """The process has changed rows."""
+        chronicle = self._simulation.history
+        for change in changes:
+            new, old = change.row, before[change.row.id]
+            if old is not None and old.change_id == new.change_id:
+                # Its answer had been lost. Or two create the same task: the second may know that
+                # its parents have completed since, and ring for it, and it waits all the same.
+                self._recreated.add(new.id)
+                continue
+            if isinstance(new, JobRow):
+                if isinstance(old, JobRow):
+                    chronicle.on_job_commit(old, new)
+            elif not isinstance(old, JobRow):
+                chronicle.on_task_commit(old, new)
+                if old is not None:
+                    self._check_holder(old, new, change.events)
+
+    def _check_holder(self, old: TaskRow, new: TaskRow, events: Sequence[Event]) -> None:
+        """Only the holder reports, whatever the fence says that comes with it."""
+        who = self._process.name
+        if new.attempt > old.attempt:
+            self._simulation.pause_monitor.on_claimed(who, new.id)
+        holder = old.lease.worker_id if old.lease else None
+        if holder == who:
+            return
+        early = old.lease is not None and self._simulation.clock.now() < old.lease.expires_at
+        if early and new.lease is None and holder in self._simulation.running_processes:
+            text = f"{who} ends the lease of {holder}, who is alive and may use it"
+            self._simulation.report_violation(2, new.id, text)
+        reports = [event.type for event in events if event.type in _HOLDER_EVENTS]
+        by_a_worker = [event.type for event in events if event.context.origin == "worker"]
+        said = [name for name in reports if name in by_a_worker]
+        if new.checkpoint not in (old.checkpoint, None):
+            said.append("a checkpoint")
+        for what in said:
+            text = f"{who} commits {what}, and {holder or 'nobody'} holds the task"
+            self._simulation.report_violation(3, new.id, text)
+
+    async def on_send(self, messages: Sequence[OutgoingMessage]) -> None:
+        """A message is for somebody who can act on it: it comes after the commit."""
+        for message in messages:
+            task_id = parse_message(message.body)
+            if not isinstance(task_id, str):
+                continue
+            row = await self._simulation.backend.ledger.get_task(task_id)
+            early = row is not None and row.state is TaskState.WAITING
+            if row is None or (early and task_id not in self._recreated):
+                state = row.state.value if row else "not there"
+                text = f"{self._process.name} sends a message for it, and it is {state}"
+                self._simulation.report_violation(6, task_id, text)
+
+    async def on_receive(self, messages: Sequence[Message]) -> None:
+        """Messages are on their way to the process."""
+        for message in messages:
+            task_id = parse_message(message.body)
+            row = isinstance(task_id, str) and await self._simulation.backend.ledger.get_task(
+                task_id
+            )
+            if row:
+                now = self._simulation.clock.now()
+                delivered = _ReceivedMessage(row.id, row.round, row.attempt, now)
+                self._received[message.receipt] = delivered
+                self._latest_receipts[row.id] = message.receipt
+
+    def on_handed_over(self, messages: Sequence[Message]) -> None:
+        """The process has them."""
+        for message in messages:
+            if (delivered := self._received.get(message.receipt)) is not None:
+                self._simulation.pause_monitor.on_received(
+                    self._process, delivered.task_id, message.queue
+                )
+
+    async def on_delete(self, receipts: Sequence[str]) -> None:
+        """The process is done with messages."""
+        for receipt in receipts:
+            delivered = self._received.get(receipt)
+            # It may hold the task by a later message, and be done with this one.
+            if delivered and self._latest_receipts[delivered.task_id] == receipt:
+                await self._check_delete(delivered)
+
+    async def _check_delete(self, delivered: _ReceivedMessage) -> None:
+        """A message goes when the outcome is committed, or when nothing is left to do."""
+        row = await self._simulation.backend.ledger.get_task(delivered.task_id)
+        # Whoever resumes a task rings for it: a message of the round before is of no use any more.
+        if row is None or row.round != delivered.round:
+            return
+        who, margin = self._process.name, self._simulation.settings.worker.skew_margin
+        unrung = row.enqueued_at is None or row.enqueued_at < delivered.at - margin
+        ours = row.lease is not None and row.lease.worker_id == who
+        at_work = ours and row.attempt == delivered.attempt + 1
+        if at_work or (row.state is TaskState.PENDING and unrung):
+            text = f"{who} deletes its message while the task is {row.state.value}"
+            self._simulation.report_violation(1, row.id, text)
+
+    def on_events(self, delivery: Delivery) -> None:
+        """The bus brings events to the process."""
+        self._received_events[delivery.receipt] = (self._simulation.time(), delivery.events)
+
+    async def on_acknowledge(self, receipt: str) -> None:
+        """The process says that it has dealt with them."""
+        received_at, events = self._received_events[receipt]
+        await self._simulation.history.on_acknowledged(self._process.name, events, received_at)

@@ -1,0 +1,365 @@
+"""One run: a seed, what people do, what goes wrong, and what must be true in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from random import Random
+
+from longshore.audit.audit import audit
+from longshore.audit.memory_reader import read_snapshot
+from longshore.core.tasks.lease import LeasePolicy
+from longshore.core.tasks.states import JobState, TaskState
+from longshore.errors import LongshoreError
+from longshore.settings import Settings
+from longshore.settings.health import AlertsSettings, HealthSettings
+from longshore.settings.model import RetrySettings, WorkerSettings
+from verification.simulation import oracle
+from verification.simulation.actions import ActionKind
+from verification.simulation.clients import Clients
+from verification.simulation.faults import Fault, FaultProfile
+from verification.simulation.functions import LambdaFunctions
+from verification.simulation.loop import VirtualLoop
+from verification.simulation.processes import Fleet, Machine, Process
+from verification.simulation.simulation import TENANT, Simulation, TraceEntry, Violation
+from verification.simulation.workload import QUEUES, Action, draw_actions
+
+# Longer than every backoff, delay, lease and late answer together.
+_SETTLE_TIMEOUT_S = 3_600.0
+_STILL_SETTLED_AFTER_S = 35.0
+_POLL_INTERVAL_S = 5.0
+# After the last fault: for calls that are slow, answers that are late, and processes to start.
+_FAULT_ECHO_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Which run: the seed, and what of it is left out."""
+
+    seed: int
+    actions: tuple[int, ...] | None = None  # places in what was drawn; None: all
+    without: frozenset[Fault] = frozenset()
+    profile: FaultProfile = FaultProfile.DEFAULT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """What came of a run."""
+
+    scenario: Scenario
+    violations: tuple[Violation, ...]
+    fault_counts: Counter[Fault]
+    action_counts: Counter[ActionKind]
+    actions_run: int  # how many were carried out
+    tasks: int
+    attempts: int
+    virtual_seconds: float
+    task_seconds: float  # for how long tasks were under way, all together
+    cpu_seconds: float
+    digest: str
+    trace: tuple[TraceEntry, ...]
+
+
+def run(scenario: Scenario, *, keep_trace: bool = False) -> RunReport:
+    """Carry out a run. The same scenario gives the same report, but for the time it took.
+
+    Args:
+        keep_trace: Whether to report all that happened; of a run that failed it always is.
+    """
+    began = time.process_time()
+    loop = VirtualLoop()
+    # Nothing may depend on when memory is collected; and it need not be, in so short a time.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with _captured_errors() as broken:
+            asyncio.set_event_loop(loop)
+            report = loop.run_until_complete(
+                _execute(scenario, broken, began, keep_trace=keep_trace)
+            )
+    except Exception as error:
+        # Whoever makes many runs sees by this which of them it was.
+        error.add_note(f"in the run of seed {scenario.seed}")
+        raise
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+        if collecting:
+            gc.enable()
+    return report
+
+
+async def _execute(
+    scenario: Scenario, errors: list[str], began: float, *, keep_trace: bool
+) -> RunReport:
+    return await _Run(scenario, errors).execute(began, keep_trace=keep_trace)
+
+
+@contextmanager
+def _captured_errors() -> Iterator[list[str]]:
+    """What services log as errors that nobody raises on purpose."""
+    broken: list[str] = []
+    logger = logging.getLogger("longshore")
+    handler = _ErrorHandler(broken)
+    before = logger.level, logger.propagate
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    logger.addHandler(handler)
+    try:
+        yield broken
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+
+
+class _ErrorHandler(logging.Handler):
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._errors = errors
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, LongshoreError):
+            self._errors.append(f"{record.getMessage()}: {error!r}")
+
+
+class _Run:
+    def __init__(self, scenario: Scenario, service_errors: list[str]) -> None:
+        self._scenario = scenario
+        self._service_errors = service_errors
+        rng = Random(f"{scenario.seed}/shape")
+        aws = scenario.profile is FaultProfile.AWS
+        one_machine = rng.random() < 0.4 and not aws
+        self._length = rng.choice((30.0, 60.0, 120.0))
+        self._simulation = Simulation(
+            scenario.seed,
+            _settings(rng),
+            atomic=one_machine or rng.random() < 0.3,
+            without=scenario.without,
+            profile=scenario.profile,
+        )
+        self._machines = [
+            Machine(self._simulation, f"machine-{number}")
+            for number in range(1 if one_machine else 3)
+        ]
+        workers = 1 + rng.randrange(5)
+        watchers = 1 + self._simulation.random_for("watchers").randrange(2)
+        self._fleet = Fleet(self._simulation, self._machines, workers=workers, watchers=watchers)
+        self._functions = LambdaFunctions(self._simulation, self._fleet) if aws else None
+        self._operator: Process | None = None
+        self._clients = Clients(
+            self._simulation, lambda name: self._fleet.new_process(self._machines[-1], name)
+        )
+        acts = draw_actions(self._simulation.random_for, self._length)
+        wanted = range(len(acts)) if scenario.actions is None else scenario.actions
+        self._actions: Sequence[Action] = [acts[place] for place in wanted]
+
+    async def execute(self, began: float, *, keep_trace: bool) -> RunReport:
+        world = self._simulation
+        await self._clients.store_definitions()
+        self._fleet.start()
+        if self._functions is not None:
+            self._functions.start()
+        acting = self._clients.start(self._actions)
+        self._schedule()
+        await asyncio.sleep(self._length)
+        world.faults.end()
+        world.record("world", "faults end")
+        still = max(machine.paused_until for machine in self._machines)
+        world.calm_from = max(world.time(), still) + _FAULT_ECHO_S
+        await asyncio.wait(acting, timeout=_SETTLE_TIMEOUT_S) if acting else None
+        settled = await self._wait_until_settled()
+        await self._check(settled=settled, client_tasks=acting)
+        report = await self._report(began, keep_trace=keep_trace)
+        await self._cancel_all()
+        return report
+
+    def _schedule(self) -> None:
+        """What goes wrong by the clock."""
+        world, rng = self._simulation, self._simulation.random_for("schedule")
+        by_the_clock: dict[Fault, Callable[[Random], None]] = {
+            Fault.CRASH: self._crash,
+            Fault.DRAIN: lambda rng: self._stop(rng, at_once=False),
+            Fault.STOP_AT_ONCE: lambda rng: self._stop(rng, at_once=True),
+            Fault.PAUSE: self._pause,
+            Fault.OUTAGE: self._disconnect,
+            Fault.CLOCK_SET: self._set_clock,
+            Fault.POISON: self._clients.send_poison,
+            Fault.MESSAGE_EXHAUSTED: self._clients.exhaust_message,
+            Fault.HOT_PARTITION: self._refuse_writes,
+        }
+        for fault, act in by_the_clock.items():
+            for number in range(world.faults.times(fault)):
+                own = world.random_for(f"{fault.name} {number}")
+                world.call_at(rng.random() * self._length, partial(act, own))
+
+    def _crash(self, rng: Random) -> None:
+        if living := self._fleet.running:
+            self._simulation.faults.count(Fault.CRASH)
+            rng.choice(living).die()
+
+    def _stop(self, rng: Random, *, at_once: bool) -> None:
+        if living := self._fleet.running:
+            self._simulation.faults.count(Fault.STOP_AT_ONCE if at_once else Fault.DRAIN)
+            rng.choice(living).stop(at_once=at_once)
+
+    def _pause(self, rng: Random) -> None:
+        self._simulation.faults.count(Fault.PAUSE)
+        rng.choice(self._machines).pause(rng.random() * 60.0)
+
+    def _disconnect(self, rng: Random) -> None:
+        if living := self._fleet.running:
+            self._simulation.faults.count(Fault.OUTAGE)
+            process = rng.choice(living)
+            seconds = rng.random() * 60.0
+            process.disconnected_until = self._simulation.time() + seconds
+            self._simulation.record(process.name, "is cut off", f"{seconds:.1f} s")
+
+    def _refuse_writes(self, rng: Random) -> None:
+        self._simulation.faults.count(Fault.HOT_PARTITION)
+        seconds = rng.random() * 20.0
+        self._simulation.writes_refused_until = self._simulation.time() + seconds
+        self._simulation.record("world", "rows cannot be written", f"{seconds:.1f} s")
+
+    def _set_clock(self, rng: Random) -> None:
+        self._simulation.faults.count(Fault.CLOCK_SET)
+        rng.choice(self._machines).set_clock()
+
+    async def _wait_until_settled(self) -> bool:
+        """Whether everything came to rest, and stayed so."""
+        for machine in self._machines:
+            await machine.wait_until_resumed()
+        end = self._simulation.time() + _SETTLE_TIMEOUT_S
+        while self._simulation.time() < end:
+            await self._resume_all_queues()
+            if await self._is_settled():
+                await asyncio.sleep(_STILL_SETTLED_AFTER_S)
+                return await self._is_settled()
+            await asyncio.sleep(_POLL_INTERVAL_S)
+        return False
+
+    async def _resume_all_queues(self) -> None:
+        if any(
+            one.until is None for one in await self._simulation.backend.queue_controls.list_pauses()
+        ):
+            operator = self._operator or self._fleet.new_process(self._machines[0], "operator")
+            self._operator = operator
+            await self._clients.resume_queues(operator)
+
+    async def _is_settled(self) -> bool:
+        ledger = self._simulation.backend.ledger
+        if self._functions is not None and not self._functions.idle:
+            return False
+        failed = await ledger.list_tasks(TENANT, state=TaskState.FAILED, limit=1)
+        if self._simulation.alert_monitor.uninformed_channels(dead_letters=bool(failed.items)):
+            return False
+        for state in (TaskState.PENDING, TaskState.PROCESSING):
+            if (await ledger.list_tasks(TENANT, state=state, limit=1)).items:
+                return False
+        running = await ledger.list_jobs(TENANT, state=JobState.RUNNING, limit=1_000)
+        for job in running.items:
+            states = (await ledger.task_states(job.id)).values()
+            if not {TaskState.IN_REVIEW, TaskState.PARKED} & {*states}:
+                return False
+        now = self._simulation.clock.now() + timedelta(days=1)
+        return not (
+            await ledger.open_intents(limit=1)
+            or await ledger.unreported_ends(limit=1)
+            or await ledger.unnotified_dependents(limit=1)
+            or await ledger.unrecorded_ends(ended_by=now, limit=1)
+        )
+
+    async def _check(self, *, settled: bool, client_tasks: Sequence[asyncio.Task[None]]) -> None:
+        world = self._simulation
+        if not settled:
+            world.report_violation(
+                1, "the run", "did not come to rest, although nothing goes wrong any more"
+            )
+        if not all(task.done() for task in client_tasks):
+            world.report_violation(1, "people", "still wait for an answer")
+        for text in self._service_errors:
+            world.report_violation(0, "a service", text)
+        order = self._functions.commit_position if self._functions is not None else None
+        for found in audit(read_snapshot(world.backend, settled=settled, commit_position=order)):
+            world.report_violation(found.invariant, found.subject, found.text)
+        failed = await world.backend.ledger.list_tasks(TENANT, state=TaskState.FAILED, limit=1)
+        for whom in world.alert_monitor.uninformed_channels(dead_letters=bool(failed.items)):
+            world.report_violation(0, "the health check", f"has not told the {whom}")
+        await oracle.check_run(world, self._clients.answers)
+
+    async def _report(self, began: float, *, keep_trace: bool) -> RunReport:
+        world = self._simulation
+        lives = world.attempt_records.all
+        return RunReport(
+            scenario=self._scenario,
+            violations=tuple(world.violations),
+            fault_counts=world.faults.counts,
+            action_counts=world.action_counts,
+            actions_run=len(self._actions),
+            tasks=len({life.task_id for life in lives}),
+            attempts=len(lives),
+            virtual_seconds=world.time(),
+            task_seconds=await oracle.task_seconds(world),
+            cpu_seconds=time.process_time() - began,
+            digest=world.digest(),
+            trace=tuple(world.trace) if world.violations or keep_trace else (),
+        )
+
+    async def _cancel_all(self) -> None:
+        """Let everybody go. All is judged: what still happens now is of no interest."""
+        self._simulation.ended = True
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others, timeout=1.0)
+
+
+def _settings(rng: Random) -> Settings:
+    quick = {
+        "renew_every": timedelta(seconds=4),
+        "extend_by": timedelta(seconds=6),
+        "kill_grace": timedelta(seconds=1),
+        "skew_margin": timedelta(seconds=1),
+    }
+    lease = LeasePolicy(**(quick if rng.random() < 0.7 else {}))
+    worker = WorkerSettings(
+        renew_every=lease.renew_every,
+        extend_by=lease.extend_by,
+        kill_grace=lease.kill_grace,
+        skew_margin=lease.skew_margin,
+        concurrency=rng.choice((1, 2, 3)),
+        queues=QUEUES,
+        poll_wait=timedelta(seconds=rng.choice((5, 20, 20))),
+        sweep_every=timedelta(seconds=rng.choice((15, 30, 30))),
+        dead_worker_check_every=timedelta(seconds=rng.choice((0.5, 3.0, 3.0, 3.0))),
+        drain_grace=timedelta(seconds=rng.choice((1, 10))),
+        task_timeout=timedelta(seconds=40),
+    )
+    return Settings(
+        backend="memory",
+        tenant=TENANT,
+        worker=worker,
+        retry=RetrySettings(base=timedelta(seconds=1), cap=timedelta(seconds=10)),
+        health=_health_settings(rng),
+        alerts=AlertsSettings(timeout=timedelta(seconds=5)),
+    )
+
+
+def _health_settings(rng: Random) -> HealthSettings:
+    """Strict ones: much must be told in so short a time."""
+    return HealthSettings(
+        every=timedelta(seconds=rng.choice((5, 10))),
+        longest_run=timedelta(seconds=rng.choice((8, 15))),
+        healthy_within=timedelta(seconds=3),
+        warning_within=timedelta(seconds=6),
+        cool_down=timedelta(seconds=rng.choice((20, 60, 3600))),
+    )

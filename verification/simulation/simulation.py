@@ -1,0 +1,146 @@
+"""What everybody in a run shares: time, the store, the faults, and a record of what happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from math import inf
+from random import Random
+from typing import Any
+
+from longshore.adapters.memory.backend import memory_backend
+from longshore.settings import Settings
+from verification.simulation.actions import ActionKind
+from verification.simulation.alert_monitor import AlertMonitor
+from verification.simulation.attempt_records import AttemptRecords
+from verification.simulation.faults import Fault, FaultProfile, Faults
+from verification.simulation.history import History
+from verification.simulation.pause_monitor import PauseMonitor
+from verification.simulation.spending import Spending
+from verification.simulation.stream_backend import make_stream_backend
+
+START = datetime(2030, 1, 7, 12, tzinfo=UTC)
+TENANT = "acme"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEntry:
+    """One thing that happened."""
+
+    at: float
+    source: str
+    action: str
+    subject: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.at:10.3f}  {self.source:<12} {self.action:<24} {self.subject}".rstrip()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Violation:
+    """Something that must not be: the number of an invariant, or 0 if a service broke."""
+
+    invariant: int
+    subject: str
+    text: str
+
+    def __str__(self) -> str:
+        what = f"invariant {self.invariant}" if self.invariant else "a service broke"
+        return f"{what}: {self.subject}: {self.text}"
+
+
+class SimulationClock:
+    """True time, as the store and the queue have it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=self._loop.time())
+
+    def elapsed(self) -> timedelta:
+        return timedelta(seconds=self._loop.time())
+
+    async def sleep(self, duration: timedelta) -> None:
+        await asyncio.sleep(max(duration.total_seconds(), 0.0))
+
+
+class Simulation:
+    """Everything of one run."""
+
+    def __init__(
+        self,
+        seed: int,
+        settings: Settings,
+        *,
+        atomic: bool,
+        without: Collection[Fault] = (),
+        profile: FaultProfile = FaultProfile.DEFAULT,
+    ) -> None:
+        self.seed = seed
+        self.settings = settings
+        self.profile = profile
+        self.faults = Faults(self.random_for("faults"), without, profile)
+        self.clock = SimulationClock()
+        self.writes_refused_until = 0.0
+        if profile is FaultProfile.AWS:
+            self.backend = make_stream_backend(self.clock, self.faults, self.random_for("bus"))
+        else:
+            self.backend = memory_backend(self.clock, atomic=atomic)
+        self.trace: list[TraceEntry] = []
+        self.violations: list[Violation] = []
+        self.attempt_records = AttemptRecords()
+        self.spending = Spending()
+        self.history = History(self)
+        self.pause_monitor = PauseMonitor(self)
+        self.alert_monitor = AlertMonitor(self)
+        self.action_counts: Counter[ActionKind] = Counter()
+        self.calm_from = inf  # nothing that went wrong before has an effect any more
+        self.running_processes: dict[str, None] = {}  # names of the processes that run
+        self.ended = False
+        self._loop = asyncio.get_running_loop()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+
+    def random_for(self, purpose: str) -> Random:
+        """Numbers of its own for each purpose: more or fewer of one do not change another's."""
+        return Random(f"{self.seed}/{purpose}")
+
+    def time(self) -> float:
+        """Seconds since the run began."""
+        return self._loop.time()
+
+    def record(self, source: str, action: str, subject: str = "") -> None:
+        """Add to the record."""
+        self.trace.append(TraceEntry(self.time(), source, action, subject))
+
+    def record_action(self, source: str, action: ActionKind, subject: str) -> None:
+        """Somebody did something, and was told that it is done."""
+        self.action_counts[action] += 1
+        self.record(source, action.name.lower().replace("_", " "), subject)
+
+    def report_violation(self, invariant: int, subject: str, text: str) -> None:
+        """Something happened that must not."""
+        self.record("WRONG", f"invariant {invariant}", f"{subject}: {text}")
+        self.violations.append(Violation(invariant, subject, text))
+
+    def start_task(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Start something beside; nobody has to wait for it."""
+        task = asyncio.ensure_future(coroutine)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        return task
+
+    def call_at(self, moment: float, callback: Callable[[], object]) -> None:
+        """Do something at a moment of the run."""
+        self._loop.call_at(moment, callback)
+
+    def digest(self) -> str:
+        """The same for two runs in which the same happened in the same order."""
+        hashed = blake2b(digest_size=16)
+        for entry in self.trace:
+            hashed.update(f"{entry.at!r} {entry.source} {entry.action} {entry.subject}\n".encode())
+        return hashed.hexdigest()
