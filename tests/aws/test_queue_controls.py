@@ -262,7 +262,15 @@ class TestWaiting(_AwsBackend):
     async def test_a_look_that_fails_is_told_to_all_who_wait_and_the_next_one_is_fine(
         self, backend: Backend
     ) -> None:
-        self.faulty_aws.inject("query", with_parameters(), with_parameters(), throttled)
+        shared = backend.queue_controls._shared_poll
+
+        async def throttled_when_both_wait(call: Call) -> AwsResponse:
+            await _until(lambda: shared._waiters == 2)
+            return await throttled(call)
+
+        self.faulty_aws.inject(
+            "query", with_parameters(), with_parameters(), throttled_when_both_wait
+        )
 
         answers = await without_time_passing(
             asyncio.gather(
