@@ -14,10 +14,10 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from longshore.core.api_keys import ApiScope
-from longshore.core.blob_keys import attempt_file_key, validate_key
 from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetter, DeadLetterFilter
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
+from longshore.core.documents import attempt_file_key, validate_key
 from longshore.core.events.codec import properties_of, properties_of_body
 from longshore.core.events.event import Event
 from longshore.core.events.types import TaskHealthCheck

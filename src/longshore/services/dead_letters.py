@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from heapq import nlargest
 
-from longshore.core.blob_keys import safe_name
 from longshore.core.dead_letters import (
     DLQ_SOURCE,
     DeadLetter,
@@ -30,6 +29,7 @@ from longshore.core.dead_letters import (
     disposition_of,
     message_id_of,
 )
+from longshore.core.documents import safe_name
 from longshore.core.events.event import Event, EventContext
 from longshore.core.events.types import MessageRejected, TaskFailed, TaskTimeout
 from longshore.core.tasks.attempt_history import PastAttempt, attempts_from_events

@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 
 from longshore.core.ids import NAME_PATTERN, is_name
-from longshore.core.maximums import REASON_LIMIT_CHARACTERS
-from longshore.core.text.comments import comment_problem
+from longshore.core.maximums import REASON_LIMIT_CHARACTERS, comment_problem
 from longshore.errors import UsageError
 from longshore.ports.backend import Backend
 from longshore.ports.queue_controls import QueuePause

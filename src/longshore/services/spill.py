@@ -6,11 +6,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from longshore.core.documents import Document
+from longshore.core.documents import Document, make_document
 from longshore.core.events.codec import properties_of
 from longshore.core.events.event import Event
 from longshore.core.events.overflow import join_overflow, payload_key, split_overflow
-from longshore.core.jobs.planning import make_document
 from longshore.core.tasks.changes import Change
 from longshore.core.tasks.rows import JobRow
 from longshore.errors import UsageError

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from longshore.core.api_keys import ApiScope, KeyRecord
+from longshore.core.api_keys import ApiScope, KeyRecord, Rate
 from longshore.core.events.event import Event
-from longshore.core.token_bucket import Rate
 from longshore.errors import AlreadyExists, BackendUnavailable, NotFound, UsageError
 from longshore.ports.api_keys import Keys
 from longshore.ports.backend import Backend

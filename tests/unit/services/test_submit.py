@@ -169,7 +169,7 @@ async def test_a_large_input_comes_back_as_it_was(kind: str, tmp_path: Path) -> 
         row = await stage.task("a")
 
         assert row.spec.input is not None
-        assert not row.spec.input.inline
+        assert row.spec.input.text is None
         assert await stage.documents.load(row.spec.input) == {"text": LARGE}
 
 

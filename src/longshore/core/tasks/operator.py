@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from longshore.core.events import types as e
-from longshore.core.maximums import FEEDBACK_LIMIT_CHARACTERS, MAX_REVISIONS
+from longshore.core.maximums import FEEDBACK_LIMIT_CHARACTERS, MAX_REVISIONS, comment_problem
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.changes import Refusal, RefusalReason, Wake
 from longshore.core.tasks.rows import CancelRequest
@@ -17,7 +17,6 @@ from longshore.core.tasks.transition import (
     cancel_task,
     make_pending,
 )
-from longshore.core.text.comments import comment_problem
 
 
 def parents_completed(step: TaskTransition, command: c.ParentsCompleted) -> TaskDecision:
