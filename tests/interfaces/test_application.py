@@ -23,6 +23,7 @@ from longshore.adapters.memory.backend import memory_backend
 from longshore.core.api_keys import ApiScope, Rate
 from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetterFilter
+from longshore.core.definitions.reader import read_definition
 from longshore.core.documents import attempt_file_key
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.maximums import RECEIVE_LIMIT
@@ -37,7 +38,6 @@ from longshore.ports.output import OutputChunk, Stream
 from longshore.ports.task_queue import OutgoingMessage
 from longshore.services.api_keys import ApiKeys
 from longshore.services.app import Application, ArtifactContent, Caller
-from longshore.services.definition_reader import read_definition
 from longshore.services.documents import ApiDocument, to_dict
 from longshore.settings import Settings
 from longshore.testing.clock import FakeClock

@@ -36,7 +36,7 @@ from longshore.core.tasks.states import JobState, TaskState
 from longshore.core.text.durations import format_duration
 from longshore.core.text.sanitise import safe_excerpt
 from longshore.ports import output
-from longshore.ports.queue_controls import QueuePause
+from longshore.ports.configuration import QueuePause
 from longshore.services.budgets import BudgetStatus
 from longshore.services.dead_letters import PostMortem
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from longshore.core.definitions.definition import Definition, RunnerKind
-from longshore.core.events.codec import properties_of
-from longshore.core.events.overflow import EVENT_SIZE_LIMIT_BYTES
+from longshore.core.events.codec import EVENT_SIZE_LIMIT_BYTES, properties_of
 from longshore.core.tasks.states import JobState, Priority, TaskState
 from longshore.errors import AlreadyExists, InvalidJob
 from tests.unit.services.harness import (

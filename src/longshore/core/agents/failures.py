@@ -21,8 +21,12 @@ from longshore.core.agents.failure_reasons import (
     QueryFailureReason,
     meaning_of_status,
 )
-from longshore.core.tasks.error_categories import ErrorCategory
-from longshore.core.tasks.error_classification import category_of, message_of, safe_getattr
+from longshore.core.tasks.error_categories import (
+    ErrorCategory,
+    category_of,
+    message_of,
+    safe_getattr,
+)
 from longshore.core.tasks.failures import (
     Failure,
     error_text,

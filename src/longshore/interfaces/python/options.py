@@ -15,7 +15,7 @@ from longshore.core.definitions.definition import Definition, Isolation, Resourc
 from longshore.core.ids import is_name
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.states import Priority
-from longshore.durations import parse_duration
+from longshore.core.text.durations import parse_duration
 from longshore.errors import UsageError
 
 PolicyT = TypeVar("PolicyT")
