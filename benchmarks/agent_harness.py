@@ -24,7 +24,7 @@ from longshore.core.agents.trace import TRACE_FILE
 from longshore.core.ids import task_id_of
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
-from longshore.services.definition_reader import read_definition
+from longshore.services.definitions import read_definition
 from longshore.wiring.services import Services
 
 _DEFINITION = "ask"

@@ -21,7 +21,7 @@ from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.execution.forkserver.linux import descendants
 from longshore.execution.host.process_table import is_alive
-from longshore.services.definition_reader import read_definition
+from longshore.services.definitions import read_definition
 from longshore.services.worker.worker import Worker
 from longshore.settings import load_settings
 from longshore.wiring.services import Services, open_services

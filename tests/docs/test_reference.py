@@ -11,7 +11,7 @@ from docs.generate import FOLDER, commands, error_classes, pages
 from longshore.core.events.codec import event_docs as describe_events
 from longshore.core.jobs.submission import read_job
 from longshore.errors import Fail, InvalidJob, LongshoreError, Retry
-from longshore.services.definition_reader import split_job_file
+from longshore.services.definitions import split_job_file
 from longshore.settings import ENVIRONMENT_ALIASES, FIELDS, variable_of
 
 ROOT = Path(__file__).parents[2]

@@ -38,7 +38,7 @@ from longshore.ports.output import OutputChunk, Stream
 from longshore.ports.task_queue import OutgoingMessage
 from longshore.services.api_keys import ApiKeys
 from longshore.services.app import Application, ArtifactContent, Caller
-from longshore.services.definition_reader import read_definition
+from longshore.services.definitions import read_definition
 from longshore.services.documents import ApiDocument, to_dict
 from longshore.settings import Settings
 from longshore.testing.clock import FakeClock

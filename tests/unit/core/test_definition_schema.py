@@ -18,7 +18,7 @@ from longshore.core.definitions.definition import Definition
 from longshore.core.definitions.resources import ResourceLimits
 from longshore.core.definitions.schema import FIELDS, definition_schema, longshore_yaml_schema
 from longshore.durations import format_duration, parse_duration
-from longshore.services.definition_reader import read_definition, read_file_document
+from longshore.services.definitions import read_definition, read_file_document
 from longshore.services.documents import definition_document, to_dict
 
 ROOT = Path(__file__).parents[3]

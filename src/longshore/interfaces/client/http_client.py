@@ -26,7 +26,7 @@ from longshore.errors import InvalidJob, NotFound, ProblemLike
 from longshore.interfaces.client.transport import HttpTransport, Query
 from longshore.services import documents as d
 from longshore.services.app import ArtifactContent
-from longshore.services.definition_reader import split_job_file
+from longshore.services.definitions import split_job_file
 
 _TIMEOUT_S = 30.0
 _MAX_PAGE_SIZE = 100
