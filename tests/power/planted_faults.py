@@ -5,6 +5,7 @@ in the model of the disk, in the workload, or in what is looked for afterwards.
 """
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -232,7 +233,8 @@ def found(one: Fault, cuts: int) -> str | None:
     with planted(one) as folder:
         ended = subprocess.run(
             [sys.executable, "-m", "verification.power", "--cuts", str(cuts)],
-            cwd=folder,  # which comes first where modules are looked for
+            cwd=folder,  # Python looks for modules here first
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             check=False,
