@@ -25,7 +25,7 @@ from typing import Any, Self, cast
 from claude_agent_sdk import ClaudeAgentOptions, SandboxSettings, SessionStore
 
 from longshore.core.agents.events import TokenCounts
-from longshore.core.agents.failure_reasons import CREDENTIALS
+from longshore.core.agents.failures import CREDENTIALS
 from longshore.core.agents.plan import BYPASS_PERMISSIONS, AgentPlan, AgentStep
 from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised, error_text
 from longshore.execution.child_environment import AGENT_FOLDER
