@@ -65,7 +65,8 @@ async def test_a_schema_that_is_never_met_fails_the_attempt_after_one_repair(
     assert first[0] == second[0] == "parse"
     assert "/score: must be integer" in first[1]
     *_, last = harness.requests()
-    said = [text for role, text in last.conversation if role == "user" and "required format" in text]
+    prompts = [text for role, text in last.conversation if role == "user"]
+    said = [text for text in prompts if "required format" in text]
     assert len(said) == row.attempts_used == 2
     assert all("/score: must be integer" in text for text in said)
     assert harness.repeated_requests() == []

@@ -17,7 +17,7 @@ from longshore.core.budgets import NO_BUDGET, SharedBudget, close, job_budget_na
 from longshore.core.events.types import Usage
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.errors import VersionConflict
-from longshore.ports.budgets import Budgets
+from longshore.ports.configuration import Budgets
 from longshore.ports.output import OutputChunk, Stream
 from longshore.ports.task_queue import Message, OutgoingMessage
 from longshore.services.relay import Relay

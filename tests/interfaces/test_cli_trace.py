@@ -12,8 +12,8 @@ import pytest
 from longshore.core.agents import events
 from longshore.core.agents.events import TodoState, TokenCounts, ToolOutcome
 from longshore.core.agents.trace import TRACE_FILE, StepTrace, trace_document
-from longshore.core.blob_keys import attempt_file_key
 from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.documents import attempt_file_key
 from longshore.core.ids import job_id_of
 from longshore.core.tasks import commands as c
 from longshore.interfaces.cli.exit_codes import ExitCode

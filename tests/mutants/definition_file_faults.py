@@ -129,7 +129,7 @@ DEFINITION_FILE_FAULTS = (
     ),
     _fault(
         name="what stands beside the definitions is overlooked",
-        at="services.definition_reader:_DefinitionReader.read_file",
+        at="core.definitions.reader:_DefinitionReader.read_file",
         do=Condition("DEFINITIONS !=", False),
         caught_by=f"{_FILES}::test_longshore_yaml_has_definitions_and_nothing_else",
     ),

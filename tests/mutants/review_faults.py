@@ -82,13 +82,13 @@ REVIEW_FAULTS = (
     ),
     _fault(
         name="blank feedback is taken",
-        at="core.text.comments:comment_problem",
+        at="core.maximums:comment_problem",
         do=Replace("strip()", "text"),
         caught_by=f"{_RULES}::test_feedback_that_says_nothing_or_too_much_is_refused",
     ),
     _fault(
         name="feedback that no store can keep is taken",
-        at="core.text.comments:comment_problem",
+        at="core.maximums:comment_problem",
         do=Replace("encode", "$1.strip"),
         caught_by=f"{_REVIEWING}::test_feedback_that_cannot_be_taken_changes_nothing",
     ),

@@ -204,7 +204,7 @@ TASK_BUGS = (
     ),
     Bug(
         "a completed task is run again by its message",
-        at="core.tasks.triage:triage",
+        at="core.messages:triage",
         do=Drop("COMPLETED"),
     ),
     Bug(

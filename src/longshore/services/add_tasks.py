@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from longshore.core.blob_keys import submitted_document_key
 from longshore.core.definitions.definition import Definition
+from longshore.core.documents import submitted_document_key
 from longshore.core.ids import is_request_id, task_id_of
 from longshore.core.jobs import job as jobs
 from longshore.core.jobs.graph import Addition, Graph, request_hash

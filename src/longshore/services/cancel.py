@@ -15,13 +15,12 @@ from longshore.core.ids import task_id_of
 from longshore.core.jobs import job as jobs
 from longshore.core.jobs.graph import Graph
 from longshore.core.jobs.numbers import NumberSet
-from longshore.core.maximums import REASON_LIMIT_CHARACTERS
+from longshore.core.maximums import REASON_LIMIT_CHARACTERS, comment_problem
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Refusal, RefusalReason
 from longshore.core.tasks.commands import RequestCancel
 from longshore.core.tasks.rows import CancelRequest, Intent, IntentKind, JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
-from longshore.core.text.comments import comment_problem
 from longshore.errors import CommandRefused, NotFound, UsageError, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.services.dispatcher import Dispatcher

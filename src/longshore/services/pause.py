@@ -1,6 +1,6 @@
 """Pauses and resumes queues.
 
-A pause affects all tenants (see ``ports.queue_controls``), so interfaces allow it only to operators
+A pause affects all tenants (see ``ports.configuration``), so interfaces allow it only to operators
 of the installation. Workers notice it by themselves.
 """
 
@@ -9,11 +9,10 @@ from __future__ import annotations
 import logging
 
 from longshore.core.ids import NAME_PATTERN, is_name
-from longshore.core.maximums import REASON_LIMIT_CHARACTERS
-from longshore.core.text.comments import comment_problem
+from longshore.core.maximums import REASON_LIMIT_CHARACTERS, comment_problem
 from longshore.errors import UsageError
 from longshore.ports.backend import Backend
-from longshore.ports.queue_controls import QueuePause
+from longshore.ports.configuration import QueuePause
 
 logger = logging.getLogger(__name__)
 

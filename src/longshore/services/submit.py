@@ -13,8 +13,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from longshore.core.blob_keys import submitted_document_key
 from longshore.core.definitions.definition import Definition
+from longshore.core.documents import submitted_document_key
 from longshore.core.ids import is_request_id, job_id_of
 from longshore.core.jobs import job as jobs
 from longshore.core.jobs.numbers import NumberSet

@@ -17,13 +17,12 @@ from pathlib import Path
 from longshore.adapters.system import key_file
 from longshore.adapters.system.clock import SystemClock
 from longshore.adapters.system.memory import machine_memory
-from longshore.core.api_keys import SECRET_BYTES, make_key
+from longshore.core.api_keys import SECRET_BYTES, Rate, make_key
 from longshore.core.health import HealthPolicy
 from longshore.core.inspection import StoreFacts
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow
-from longshore.core.token_bucket import Rate
 from longshore.errors import ConfigurationError
 from longshore.execution.host.process_table import rss_bytes_of
 from longshore.execution.host.registry import FileWorkerRegistry

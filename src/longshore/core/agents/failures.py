@@ -16,8 +16,12 @@ from datetime import timedelta
 from enum import Enum, unique
 from typing import Any, NamedTuple
 
-from longshore.core.tasks.error_categories import ErrorCategory
-from longshore.core.tasks.error_classification import category_of, message_of, safe_getattr
+from longshore.core.tasks.error_categories import (
+    ErrorCategory,
+    category_of,
+    message_of,
+    safe_getattr,
+)
 from longshore.core.tasks.failures import (
     Failure,
     error_text,

@@ -7,7 +7,7 @@ import pytest
 from longshore.core.agents.failures import QueryEnding, query_failure_of
 from longshore.core.tasks.error_categories import ErrorCategory as Category
 from longshore.core.tasks.failures import MESSAGE_LIMIT
-from longshore.core.text.secrets import MASK
+from longshore.core.text.sanitise import MASK
 from longshore.errors import Retry
 from tests.unit.core.agents.failure_samples import (
     MODEL,

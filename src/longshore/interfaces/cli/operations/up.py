@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longshore.core.definitions.schema import DEFINITIONS
-from longshore.durations import format_duration
+from longshore.core.text.durations import format_duration
 from longshore.interfaces.cli.app_modules import check_app_modules
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
 from longshore.interfaces.cli.interruption import termination_signals
