@@ -5,7 +5,6 @@ in the model of the disk, in the workload, or in what is looked for afterwards.
 """
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
@@ -234,7 +233,7 @@ def found(one: Fault, cuts: int) -> str | None:
         ended = subprocess.run(
             [sys.executable, "-m", "verification.power", "--cuts", str(cuts)],
             cwd=folder,  # Python looks for modules here first
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={"PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             check=False,
