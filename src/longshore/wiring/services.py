@@ -97,6 +97,12 @@ class Services:
     new_id: Callable[[], str] = new_id
     intervals: Intervals = DEFAULT_INTERVALS
 
+    def __post_init__(self) -> None:
+        # Checked at the start, because the first alert may come much later.
+        if self.settings.alerts.uses_slack and find_spec("slack_sdk") is None:
+            problem = "Slack alerts need one more package: pip install 'longshore[slack]'"
+            raise ConfigurationError([problem])
+
     def application(
         self, caller: Caller | None = None, *, poll: timedelta = POLL_INTERVAL
     ) -> Application:
@@ -448,12 +454,9 @@ def agent_config(settings: Settings) -> dict[str, Any]:
 def _alert_channels(settings: Settings, clock: Clock) -> Iterator[Alerts]:
     """The configured alert channels; each is imported only if it is configured."""
     alerts = settings.alerts
-    if alerts.slack_token is not None or alerts.slack_webhook is not None:
-        try:
-            from longshore.adapters.alerts import slack
-        except ImportError as error:
-            problem = "Slack alerts need one more package: pip install 'longshore[slack]'"
-            raise ConfigurationError([problem]) from error
+    if alerts.uses_slack:
+        from longshore.adapters.alerts import slack
+
         if alerts.slack_token is not None:
             token, to = alerts.slack_token.get_secret_value(), alerts.slack_channel or ""
             yield slack.slack_bot(token=token, channel=to, clock=clock, timeout=alerts.timeout)
