@@ -14,9 +14,8 @@ from typing import Any
 
 from longshore.adapters.aws.ledger.items import events_of
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.queue.batcher import UNANSWERED
 from longshore.adapters.aws.queue.messages import Lane, parse_message
-from longshore.adapters.aws.queue.sqs import SqsClient
+from longshore.adapters.aws.queue.sqs import UNANSWERED, SqsClient
 from longshore.core.dead_letters import DeadMessage
 from longshore.core.events.codec import from_wire
 from longshore.core.events.event import Event
