@@ -118,7 +118,7 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
         "blobs:S3BlobStore._put_multipart#2",
         "blobs:_BlobReader._resume",
     ),
-    "a_record_that_nobody_can_read": ("lambda_records:UnreadableRecords._send",),
+    "a_record_that_nobody_can_read": ("lambda_records:DynamoChangeStream._send",),
     "a_budget_that_two_spend_from": (
         "budgets:DynamoBudgets.get",
         "budgets:DynamoBudgets.commit",

@@ -6,10 +6,10 @@ again with the rest of the delay. The merge key is not used: two messages of one
 
 **Receive.** SQS tries to deliver older messages first, but does not promise it. A receive first
 polls the lanes one after the other, in the order of their priorities, and then waits for one long
-poll of 20 s on each lane. When the last long polls of all lanes brought nothing, only long polls are
-made: an idle worker costs 540 requests an hour for each queue. SQS delivers a message to a poll even
-if its caller has gone, so a poll is never cancelled. A long poll that outlives its receive serves
-the next one; messages that no receive wants are sent again.
+poll of 20 s on each lane. When the last long polls of all lanes brought nothing, it makes only
+long polls: an idle worker costs 540 requests an hour for each queue. SQS delivers a message to a
+poll even if its caller has gone, so a poll is never cancelled. A long poll that outlives its
+receive serves the next one; messages that no receive wants are sent again.
 
 **Receipts.** SQS refuses to hide a message with a stale receipt, but reports the deletion of a
 stale or deleted message as a success. So on AWS ``delete`` cannot tell every stale receipt, and a
