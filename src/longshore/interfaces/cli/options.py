@@ -8,10 +8,11 @@ them; so each command's help is whole, and an option works wherever it stands.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -22,6 +23,8 @@ import typer
 
 from longshore.durations import parse_duration
 from longshore.interfaces.cli.exit_codes import OutputClosed
+
+CommandFunction = Callable[..., int | None | Coroutine[Any, Any, int | None]]
 
 
 class OutputFormat(StrEnum):
@@ -136,7 +139,7 @@ _SHARED_OPTIONS = (
 class Command:
     """A function that is ready to become a command line."""
 
-    function: Callable[..., int | None]
+    function: CommandFunction
     examples: tuple[tuple[str, str], ...]
     has_output: bool  # whether it has -o
     remote: bool  # whether it can ask a server as well
@@ -156,10 +159,10 @@ def command(
     output: bool = False,
     remote: bool = False,
     interspersed: bool = True,
-) -> Callable[[Callable[..., int | None]], Command]:
-    """Make a command of a function whose first argument is ``GlobalOptions``."""
+) -> Callable[[CommandFunction], Command]:
+    """Make a command of a function, async or not, whose first argument is ``GlobalOptions``."""
 
-    def decorate_command(function: Callable[..., int | None]) -> Command:
+    def decorate_command(function: CommandFunction) -> Command:
         return Command(
             function=function,
             examples=examples,
@@ -200,7 +203,8 @@ def _with_shared_options(given: Command) -> Callable[..., int | None]:
     def called(**values: Any) -> int | None:
         here = GlobalOptions(**{name: values.pop(name) for name in names})
         try:
-            code = given.function(here, **values)
+            result = given.function(here, **values)
+            code = asyncio.run(result) if isinstance(result, Coroutine) else result
             # On a terminal print flushes by itself; into a pipe a lost reader shows here.
             sys.stdout.flush()
         except BrokenPipeError as error:

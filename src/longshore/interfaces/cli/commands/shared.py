@@ -11,18 +11,40 @@ Id = Annotated[
     str,
     typer.Argument(
         metavar="ID",
-        help="A job or task: its id, or as much of it as is enough.",
+        help="ID or unique prefix of a job or task.",
+        show_default=False,
+    ),
+]
+TaskId = Annotated[
+    str, typer.Argument(metavar="ID", help="Task ID or unique prefix.", show_default=False)
+]
+RequestId = Annotated[
+    str | None,
+    typer.Option(
+        "--request-id",
+        metavar="TEXT",
+        help="Idempotency key. Repeating the command with the same key has no further effect.",
         show_default=False,
     ),
 ]
 Limit = Annotated[
-    int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")
+    int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Maximum number of results.")
 ]
 Cursor = Annotated[
     str | None,
     typer.Option(
-        "--cursor", metavar="TEXT", help="Go on where an earlier list ended.", show_default=False
+        "--cursor", metavar="TEXT", help="Continue where the previous page ended.", show_default=False
     ),
+]
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Continue until it has ended.", show_default=False)
+]
+Attempt = Annotated[
+    int | None,
+    typer.Option("--attempt", metavar="N", min=1, help="Only this attempt.", show_default=False),
+]
+Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.", show_default=False)
 ]
 JobFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="YAML or JSON; - is stdin.", show_default=False)
