@@ -44,7 +44,6 @@ _Stage = Annotated[
         "--stage",
         metavar="NAME",
         help="Name of the deployment; an account can have several, such as dev and prod.",
-        show_default=False,
     ),
 ]
 _Config = Annotated[
@@ -53,7 +52,6 @@ _Config = Annotated[
         "--config",
         metavar="FILE",
         help="Configuration of the stage. [default: infra/NAME.yaml, if it exists]",
-        show_default=False,
     ),
 ]
 
@@ -135,10 +133,7 @@ def deploy(
     render: Annotated[
         Path | None,
         typer.Option(
-            "--render",
-            metavar="FOLDER",
-            help="Write the templates to a folder and deploy nothing.",
-            show_default=False,
+            "--render", metavar="FOLDER", help="Write the templates to a folder and deploy nothing."
         ),
     ] = None,
 ) -> int:
@@ -223,7 +218,6 @@ def destroy(
         typer.Option(
             "--with-data",
             help="Delete tables and blobs too: jobs, events, output. This cannot be undone.",
-            show_default=False,
         ),
     ] = False,
     yes: Yes = False,
@@ -401,9 +395,7 @@ async def undelivered_replay(
     options: GlobalOptions,
     ids: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="ID...", help="As `undelivered list` shows them.", show_default=False
-        ),
+        typer.Argument(metavar="ID...", help="As `undelivered list` shows them."),
     ] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="Replay all events.")] = False,

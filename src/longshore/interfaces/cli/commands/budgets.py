@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 _Id = Annotated[
     str,
-    typer.Argument(
-        metavar="ID", help="ID or unique prefix of a job or task, or 'today'.", show_default=False
-    ),
+    typer.Argument(metavar="ID", help="ID or unique prefix of a job or task, or 'today'."),
 ]
 _TODAY = "today"
 _UNITS = {"usd": "dollars", "tokens": "tokens", "minutes": "minutes"}
@@ -61,15 +59,15 @@ async def add(
     *,
     usd: Annotated[
         float | None,
-        typer.Option("--usd", metavar="N", min=0.000001, help="Dollars.", show_default=False),
+        typer.Option("--usd", metavar="N", min=0.000001, help="Dollars."),
     ] = None,
     tokens: Annotated[
         int | None,
-        typer.Option("--tokens", metavar="N", min=1, help="Tokens.", show_default=False),
+        typer.Option("--tokens", metavar="N", min=1, help="Tokens."),
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option("--minutes", metavar="N", min=0.001, help="Minutes.", show_default=False),
+        typer.Option("--minutes", metavar="N", min=0.001, help="Minutes."),
     ] = None,
     request_id: RequestId = None,
 ) -> None:
@@ -125,7 +123,7 @@ async def _warn_if_parked(client: ApiClient, task_id: str) -> None:
 
 
 def _print_status(status: d.BudgetStatusDocument) -> None:
-    columns = {
+    columns: dict[str, d.BudgetDocument | d.SpendDocument] = {
         "LIMIT": status.limit,
         "ADDED": status.added,
         "SPENT": status.spent,

@@ -18,7 +18,7 @@ from longshore.interfaces.cli.render.screen import Column, print_listing
 if TYPE_CHECKING:
     from longshore.settings import Settings
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Context name.", show_default=False)]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Context name.")]
 _MAX_KEY_LENGTH = 200
 
 
@@ -65,9 +65,7 @@ def add(
     options: GlobalOptions,
     name: _Name,
     *,
-    server: Annotated[
-        str, typer.Option("--server", metavar="URL", help="Server URL.", show_default=False)
-    ],
+    server: Annotated[str, typer.Option("--server", metavar="URL", help="Server URL.")],
     key: Annotated[
         bool,
         typer.Option(
@@ -77,7 +75,7 @@ def add(
     ] = True,
     insecure: Annotated[
         bool,
-        typer.Option("--insecure", help="Allow to send the key over http.", show_default=False),
+        typer.Option("--insecure", help="Allow to send the key over http."),
     ] = False,
 ) -> None:
     """Save a server and its API key, and make it the current context.
@@ -113,9 +111,7 @@ def _read_key(url: str) -> str:
         text = sys.stdin.readline(_MAX_KEY_LENGTH + 2)
     key = text.strip()
     if not key or len(key) > _MAX_KEY_LENGTH or not key.isascii() or not key.isprintable():
-        message = (
-            "this is not an API key: `longshore keys create` creates one; --no-key saves none"
-        )
+        message = "this is not an API key: `longshore keys create` creates one; --no-key saves none"
         raise UsageError(message)
     return key
 
@@ -126,13 +122,9 @@ def _read_key(url: str) -> str:
 )
 def use(
     options: GlobalOptions,
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Context name.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Context name.")] = None,
     *,
-    none: Annotated[
-        bool, typer.Option("--none", help="Use the data folder.", show_default=False)
-    ] = False,
+    none: Annotated[bool, typer.Option("--none", help="Use the data folder.")] = False,
 ) -> None:
     """Choose the current context: the server that commands use unless an option names another."""
     from longshore.interfaces.cli.services import settings_for
@@ -144,7 +136,9 @@ def use(
     saved = contexts.load(path).select(name)
     contexts.save(saved, path)
     context = saved.current()
-    print(f'Current context: "{name}", {context.url}' if context else "Commands use the data folder")
+    print(
+        f'Current context: "{name}", {context.url}' if context else "Commands use the data folder"
+    )
 
 
 @command(("longshore contexts remove prod", "with its key"))

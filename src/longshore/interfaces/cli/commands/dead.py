@@ -47,9 +47,7 @@ _BODY_CHARACTERS = 200
 _MAX_SHOWN = 10
 _LIST_HINT = "`longshore dead list` lists all dead letters"
 
-_Queue = Annotated[
-    str | None, typer.Option("--queue", metavar="NAME", help="Only of this queue.")
-]
+_Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only of this queue.")]
 _Definition = Annotated[
     str | None,
     typer.Option("--definition", metavar="NAME", help="Only tasks of this definition."),
@@ -186,9 +184,7 @@ async def show(
     letter: Annotated[
         str,
         typer.Argument(
-            metavar="ID",
-            help="ID or unique prefix of a task or its job, or ID of a message.",
-            show_default=False,
+            metavar="ID", help="ID or unique prefix of a task or its job, or ID of a message."
         ),
     ],
 ) -> None:
@@ -347,9 +343,7 @@ def replay(
     letters: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="ID",
-            help="IDs or unique prefixes of tasks, or of jobs for all their tasks.",
-            show_default=False,
+            metavar="ID", help="IDs or unique prefixes of tasks, or of jobs for all their tasks."
         ),
     ] = None,
     *,
@@ -358,9 +352,7 @@ def replay(
     category: _Category = None,
     job: _Job = None,
     since: _Since = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Replay all tasks.", show_default=False)
-    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Replay all tasks.")] = False,
     yes: Yes = False,
 ) -> int:
     """Run failed tasks again, in a new round with all their attempts.
@@ -501,7 +493,7 @@ async def discard(
     options: GlobalOptions,
     letters: Annotated[
         list[str],
-        typer.Argument(metavar="ID", help="Messages, as `dead list` shows.", show_default=False),
+        typer.Argument(metavar="ID", help="Messages, as `dead list` shows."),
     ],
 ) -> None:
     """Delete dead messages that belong to no task.

@@ -1,4 +1,4 @@
-"""The commands for definitions: ``definitions list``, ``show``, ``apply``, ``delete``, ``schema``."""
+"""The commands for definitions: ``list``, ``show``, ``apply``, ``delete`` and ``schema``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from longshore.interfaces.cli.render.screen import Column, print_json, print_lis
 if TYPE_CHECKING:
     from longshore.services import documents as d
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Definition name.", show_default=False)]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Definition name.")]
 
 
 @command(("longshore definitions list", "what jobs can use"), output=True, remote=True)
@@ -60,9 +60,7 @@ async def show(
     *,
     version: Annotated[
         int | None,
-        typer.Option(
-            "--version", metavar="N", min=1, help="[default: the newest]", show_default=False
-        ),
+        typer.Option("--version", metavar="N", min=1, help="[default: the newest]"),
     ] = None,
 ) -> None:
     """Show a definition as YAML that `definitions apply` accepts."""
@@ -84,7 +82,9 @@ def _file_document(definition: d.DefinitionDocument) -> dict[str, Any]:
 
     empty: tuple[Any, ...] = (None, [], {}, "")
     values = to_dict(definition)
-    return {name: value for name, value in values.items() if name != "version" and value not in empty}
+    return {
+        name: value for name, value in values.items() if name != "version" and value not in empty
+    }
 
 
 @command(
@@ -97,12 +97,10 @@ async def apply(
     options: GlobalOptions,
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE", help="YAML or JSON files, or folders.", show_default=False),
+        typer.Argument(metavar="FILE", help="YAML or JSON files, or folders."),
     ],
     *,
-    check: Annotated[
-        bool, typer.Option("--check", help="Validate only.", show_default=False)
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Validate only.")] = False,
 ) -> None:
     """Create or update definitions from files. A definition that changed gets a new version.
 

@@ -235,9 +235,7 @@ async def events(
     *,
     include_tasks: Annotated[
         bool,
-        typer.Option(
-            "--all", help="For a job: include the events of its tasks.", show_default=False
-        ),
+        typer.Option("--all", help="For a job: include the events of its tasks."),
     ] = False,
     follow: Follow = False,
 ) -> None:

@@ -59,12 +59,12 @@ async def create(
     options: GlobalOptions,
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="Shown in events and listings.", show_default=False),
+        typer.Argument(metavar="NAME", help="Shown in events and listings."),
     ],
     *,
     scope: Annotated[
         list[ApiScope],
-        typer.Option("--scope", help="What the key allows; repeatable.", show_default=False),
+        typer.Option("--scope", help="What the key allows; repeatable."),
     ],
 ) -> None:
     """Create an API key. Its secret is printed to stdout once and stored nowhere.
@@ -90,9 +90,7 @@ async def create(
 @command(("longshore keys revoke key-1a2b3c", "on every server at once"), output=True, remote=True)
 async def revoke(
     options: GlobalOptions,
-    key: Annotated[
-        str, typer.Argument(metavar="ID", help="As `keys list` shows it.", show_default=False)
-    ],
+    key: Annotated[str, typer.Argument(metavar="ID", help="As `keys list` shows it.")],
 ) -> None:
     """Revoke an API key at once."""
     async with open_client(options) as client:

@@ -72,9 +72,7 @@ async def cancel(
     *,
     reason: Annotated[
         str | None,
-        typer.Option(
-            "--reason", metavar="TEXT", help="Stored with the event.", show_default=False
-        ),
+        typer.Option("--reason", metavar="TEXT", help="Stored with the event."),
     ] = None,
 ) -> None:
     """Cancel a job with all its tasks that have not ended, or one task.
@@ -148,7 +146,7 @@ async def revise(
     task: TaskId,
     feedback: Annotated[
         str,
-        typer.Argument(metavar="FEEDBACK", help="What to improve.", show_default=False),
+        typer.Argument(metavar="FEEDBACK", help="What to improve."),
     ],
 ) -> None:
     """Reject the result of a task in review: a new attempt gets the result and the feedback.
@@ -169,9 +167,7 @@ async def revise(
 )
 async def add(
     options: GlobalOptions,
-    job: Annotated[
-        str, typer.Argument(metavar="JOB", help="Job ID or unique prefix.", show_default=False)
-    ],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Job ID or unique prefix.")],
     file: JobFile,
     *,
     request_id: RequestId = None,

@@ -17,7 +17,7 @@ from longshore.interfaces.cli.render.screen import Column, print_answer, print_l
 if TYPE_CHECKING:
     from longshore.services import documents as d
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="Queue name.", show_default=False)]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Queue name.")]
 
 
 @command(("longshore queues list", "paused queues, by whom and why"), output=True, remote=True)
@@ -77,7 +77,7 @@ async def pause(
     *,
     reason: Annotated[
         str | None,
-        typer.Option("--reason", metavar="TEXT", help="Shown in listings.", show_default=False),
+        typer.Option("--reason", metavar="TEXT", help="Shown in listings."),
     ] = None,
 ) -> None:
     """Pause a queue: no worker starts its tasks; running tasks continue.

@@ -9,22 +9,15 @@ import typer
 
 Id = Annotated[
     str,
-    typer.Argument(
-        metavar="ID",
-        help="ID or unique prefix of a job or task.",
-        show_default=False,
-    ),
+    typer.Argument(metavar="ID", help="ID or unique prefix of a job or task."),
 ]
-TaskId = Annotated[
-    str, typer.Argument(metavar="ID", help="Task ID or unique prefix.", show_default=False)
-]
+TaskId = Annotated[str, typer.Argument(metavar="ID", help="Task ID or unique prefix.")]
 RequestId = Annotated[
     str | None,
     typer.Option(
         "--request-id",
         metavar="TEXT",
         help="Idempotency key. Repeating the command with the same key has no further effect.",
-        show_default=False,
     ),
 ]
 Limit = Annotated[
@@ -32,30 +25,21 @@ Limit = Annotated[
 ]
 Cursor = Annotated[
     str | None,
-    typer.Option(
-        "--cursor", metavar="TEXT", help="Continue where the previous page ended.", show_default=False
-    ),
+    typer.Option("--cursor", metavar="TEXT", help="Continue where the previous page ended."),
 ]
-Follow = Annotated[
-    bool, typer.Option("--follow", "-f", help="Continue until it has ended.", show_default=False)
-]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Continue until it has ended.")]
 Attempt = Annotated[
     int | None,
-    typer.Option("--attempt", metavar="N", min=1, help="Only this attempt.", show_default=False),
+    typer.Option("--attempt", metavar="N", min=1, help="Only this attempt."),
 ]
-Yes = Annotated[
-    bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.", show_default=False)
-]
-JobFile = Annotated[
-    Path, typer.Argument(metavar="FILE", help="YAML or JSON; - is stdin.", show_default=False)
-]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+JobFile = Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON; - is stdin.")]
 Queues = Annotated[
     list[str] | None,
     typer.Option(
         "--queue",
         metavar="NAME",
         help="A queue to serve; may be repeated. [default: the setting worker.queues]",
-        show_default=False,
     ),
 ]
 Concurrency = Annotated[
@@ -66,7 +50,6 @@ Concurrency = Annotated[
         min=1,
         max=1_000,
         help="How many tasks at once. [default: the setting worker.concurrency]",
-        show_default=False,
     ),
 ]
 App = Annotated[
@@ -75,7 +58,6 @@ App = Annotated[
         "--app",
         metavar="MODULE",
         help="A module with tasks; may be repeated. [default: the setting worker.app]",
-        show_default=False,
     ),
 ]
 Processes = Annotated[
@@ -86,7 +68,6 @@ Processes = Annotated[
         min=1,
         help="How many worker processes to keep running."
         " [default: the setting supervisor.processes]",
-        show_default=False,
     ),
 ]
 RecycleAt = Annotated[
@@ -95,7 +76,6 @@ RecycleAt = Annotated[
         "--recycle-at",
         metavar="HH:MM",
         help="When to replace them, each day. [default: the setting supervisor.recycle_at]",
-        show_default=False,
     ),
 ]
 LogFile = Annotated[
@@ -104,7 +84,6 @@ LogFile = Annotated[
         "--log-file",
         metavar="FILE",
         help="Log there and not to stderr. [default: the setting log_file]",
-        show_default=False,
     ),
 ]
 LogFormat = Annotated[
@@ -113,7 +92,6 @@ LogFormat = Annotated[
         "--log-format",
         metavar="NAME",
         help="How records look: text or json. [default: the setting log_format]",
-        show_default=False,
     ),
 ]
 SupervisorFd = Annotated[
@@ -123,7 +101,6 @@ SupervisorFd = Annotated[
         metavar="N",
         min=3,
         help="For the supervisor: the descriptor whose end stops this worker.",
-        show_default=False,
         hidden=True,
     ),
 ]

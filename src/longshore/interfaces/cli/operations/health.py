@@ -5,13 +5,12 @@ from __future__ import annotations
 from rich.text import Text
 
 from longshore.core.health import Health
-from longshore.interfaces.cli.clients.api_client import ApiClient, Document
-from longshore.interfaces.cli.clients.selection import open_client
+from longshore.interfaces.cli.client import ApiClient, open_client
 from longshore.interfaces.cli.exit_codes import ExitCode
-from longshore.interfaces.cli.operations.operate import resolve_task
 from longshore.interfaces.cli.options import GlobalOptions
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.render.screen import Column, print_json, print_pairs, print_table
+from longshore.services import documents as d
 
 _STYLES = {
     Health.HEALTHY.value: "green",
@@ -26,10 +25,10 @@ async def health(options: GlobalOptions, text: str | None) -> int:
     async with open_client(options) as desk:
         if text is not None:
             return await _check_task(options, desk, text)
-        found = await desk.check_health()
+        found = await desk.app.run_health_check()
         if options.json:
             print_json(found)
-        elif found["tasks"]:
+        elif found.tasks:
             columns = [
                 Column("TASK"),
                 Column("HEALTH"),
@@ -38,42 +37,42 @@ async def health(options: GlobalOptions, text: str | None) -> int:
                 Column("LAST EVENT"),
                 Column("WORKER"),
             ]
-            print_table(columns, [_cells(task) for task in found["tasks"]])
+            print_table(columns, [_cells(task) for task in found.tasks])
         else:
             print("nothing runs")
-        return _exit_code(*(task["health"] for task in found["tasks"]))
+        return _exit_code(*(task.health for task in found.tasks))
 
 
-def _cells(task: Document) -> list[str | Text]:
+def _cells(task: d.CheckedTaskDocument) -> list[str | Text]:
     return [
-        task["requestId"],
-        _health_text(task["health"]),
-        formats.duration_ms_text(task["elapsed"]),
-        formats.duration_ms_text(task["timeSinceLastEvent"]),
-        task["lastEventType"].removeprefix("Task ").lower(),
-        task["workerId"],
+        task.request_id,
+        _health_text(task.health),
+        formats.duration_ms_text(task.elapsed),
+        formats.duration_ms_text(task.time_since_last_event),
+        task.last_event_type.removeprefix("Task ").lower(),
+        task.worker_id,
     ]
 
 
 async def _check_task(options: GlobalOptions, client: ApiClient, text: str) -> int:
-    task_id = await resolve_task(client, text)
-    found = await client.health(task_id)
+    task_id = await client.resolve_task(text)
+    found = await client.app.task_health(task_id)
     if options.json:
         print_json(found)
-    elif found["health"] is None:
-        print(f"{task_id} is {found['status'].replace('_', ' ')}; only what runs has a health")
+    elif found.health is None:
+        print(f"{task_id} is {found.status.replace('_', ' ')}; only what runs has a health")
     else:
-        last = found["lastEventType"].removeprefix("Task ").lower()
+        last = (found.last_event_type or "").removeprefix("Task ").lower()
         print_pairs(
             [
                 ("task", task_id),
-                ("health", found["health"]),
-                ("runs for", formats.duration_ms_text(found["elapsedMs"])),
-                ("silent for", f"{formats.duration_ms_text(found['silentMs'])} since {last}"),
-                ("worker", found["workerId"]),
+                ("health", _health_text(found.health)),
+                ("runs for", formats.duration_ms_text(found.elapsed_ms)),
+                ("silent for", f"{formats.duration_ms_text(found.silent_ms)} since {last}"),
+                ("worker", found.worker_id or ""),
             ]
         )
-    return _exit_code(found["health"])
+    return _exit_code(found.health)
 
 
 def _health_text(health: str) -> Text:

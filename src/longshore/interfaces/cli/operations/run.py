@@ -24,11 +24,11 @@ from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.core.text.sanitise import mask_secrets
-from longshore.interfaces.cli.clients.selection import local_client
+from longshore.interfaces.cli.client import local_client, new_request_id
+from longshore.interfaces.cli.commands.logs import lost_text, write_raw
+from longshore.interfaces.cli.commands.queues import warn_if_paused
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
 from longshore.interfaces.cli.interruption import Interruption
-from longshore.interfaces.cli.operations.logs import lost_text, write_raw
-from longshore.interfaces.cli.operations.queues import warn_if_paused
 from longshore.interfaces.cli.options import GlobalOptions
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.services import open_command_services, settings_for
@@ -72,7 +72,7 @@ async def run(options: GlobalOptions, request: RunRequest) -> int:
         code, text = problem
         print_stderr(f"longshore: {text}")
         return code
-    request_id = request.request_id or _new_request_id()
+    request_id = request.request_id or new_request_id()
     job_id = job_id_of(base.tenant, request_id)
     queue = request.queue or f"run-{job_id.removeprefix('job-')[:12]}"
     settings = settings_for(options, _flags(base, request, queue))
@@ -116,12 +116,6 @@ def _short_name(argv: Sequence[str]) -> str:
     line = mask_secrets(" ".join(argv))
     shown = "".join(letter if letter.isprintable() else " " for letter in line)
     return shown if len(shown) <= 60 else f"{shown[:59]}…"
-
-
-def _new_request_id() -> str:
-    from longshore.wiring.services import new_id
-
-    return new_id()
 
 
 def _start_problem(program: str) -> tuple[ExitCode, str] | None:

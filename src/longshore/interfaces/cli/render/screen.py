@@ -197,7 +197,7 @@ def _json_values(value: Any) -> Any:
 
 
 class JsonItems:
-    """Prints items one by one: as one JSON array, or one item per line for a reader that follows."""
+    """Prints items one by one: as one JSON array, or as JSON lines for a reader that follows."""
 
     def __init__(self, *, lines: bool) -> None:
         self._lines = lines
