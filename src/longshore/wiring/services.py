@@ -10,7 +10,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from longshore.core.health import HealthPolicy
 from longshore.core.inspection import StoreFacts
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.lease import LeasePolicy
-from longshore.core.tasks.rows import Intent, IntentKind, JobRow
+from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
 from longshore.core.token_bucket import Rate
 from longshore.errors import ConfigurationError
 from longshore.execution.host.process_table import rss_bytes_of
@@ -30,6 +30,7 @@ from longshore.execution.host.registry import FileWorkerRegistry
 from longshore.ports.alerts import Alerts
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
+from longshore.ports.output import OutputChunk
 from longshore.ports.runner import Runner
 from longshore.ports.worker_registry import WorkerRegistry
 from longshore.services.add_tasks import TaskAdder
@@ -44,8 +45,10 @@ from longshore.services.definitions_sync import DefinitionSync
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.explain import Explainer
 from longshore.services.health import HealthCheck, HealthCheckPolicy
+from longshore.services.output_follow import follow_task
 from longshore.services.pause import QueuePauser
 from longshore.services.queries import Queries
+from longshore.services.race import race
 from longshore.services.resume import Resumer
 from longshore.services.review import ReviewDecisions
 from longshore.services.spill import DocumentStore
@@ -57,7 +60,7 @@ from longshore.services.worker.agent_slots import AgentSlots
 from longshore.services.worker.context import WorkerContext
 from longshore.services.worker.output import OutputPolicy
 from longshore.services.worker.worker import Worker, WorkerPolicy
-from longshore.services.worker_group import WorkerGroup
+from longshore.services.worker_group import WorkerGroup, wait_until_idle
 from longshore.settings import Settings
 from longshore.wiring.backends import open_backend
 from longshore.wiring.execution import build_runner
@@ -104,6 +107,31 @@ class Services:
             sweeper=self.sweeper,
             worker_registry=self.worker_registry,
         )
+
+    def now(self) -> datetime:
+        """The current time by the clock of the backend."""
+        return self.backend.clock.now()
+
+    def follow_task(self, task_id: str) -> AsyncIterator[tuple[TaskRow, list[OutputChunk]]]:
+        """The task's row and its new output, again and again until the task has ended."""
+        return follow_task(self.backend, task_id)
+
+    async def run_until_idle(self, group: WorkerGroup) -> None:
+        """Run until the group has stopped, or its queues have no task that is due soon.
+
+        A task that waits for its next attempt is due soon; one that is due next week is not.
+        """
+        idle = wait_until_idle(
+            self.backend,
+            self.dispatcher,
+            tenant=self.settings.tenant,
+            queues=self.settings.worker.queues,
+            horizon=self.settings.retry.cap,
+        )
+        async with race(idle, group.wait()) as parts:
+            for part in parts:
+                if part.done():
+                    await part
 
     def worker(
         self, worker_id: str | None = None, *, queues: Sequence[str] | None = None

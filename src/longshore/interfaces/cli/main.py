@@ -42,11 +42,11 @@ class _Command(NamedTuple):
 
 
 COMMANDS = {
-    "demo": _Command("admin", "demo", "Watch a job survive a worker crash"),
-    "run": _Command("work", "run", "Run a command, record it, and return its exit code"),
-    "submit": _Command("work", "submit", "Submit a job from a YAML or JSON file"),
+    "demo": _Command("demo", "demo", "Watch a job survive a worker crash"),
+    "run": _Command("run", "run", "Run a command, record it, and return its exit code"),
+    "submit": _Command("submit", "submit", "Submit a job from a YAML or JSON file"),
     "up": _Command("up", "up", "Run the API, a worker and recovery in one process"),
-    "worker": _Command("work", "worker", "Run tasks until stopped"),
+    "worker": _Command("worker", "worker", "Run tasks until stopped"),
     "jobs": _Command("inspect", "jobs", "List jobs, newest first"),
     "job": _Command("inspect", "job", "Show a job and its tasks"),
     "tasks": _Command("inspect", "tasks", "List tasks"),
@@ -90,8 +90,8 @@ COMMANDS = {
     "aws undelivered replay": _Command(
         "aws", "undelivered_replay", "Publish undelivered events again"
     ),
-    "settings": _Command("admin", "settings", "Show every setting and its origin"),
-    "doctor": _Command("admin", "doctor", "Check this installation and its data"),
+    "settings": _Command("doctor", "settings", "Show every setting and its origin"),
+    "doctor": _Command("doctor", "doctor", "Check this installation and its data"),
 }
 _GROUPS = {
     "dead": "Dead letters: tasks and messages that failed permanently.",

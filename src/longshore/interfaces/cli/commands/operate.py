@@ -7,14 +7,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from longshore.core.health import Health
 from longshore.core.ids import split_task_id
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import CommandRefused
 from longshore.interfaces.cli.client import new_request_id, open_client
 from longshore.interfaces.cli.commands.shared import Id, JobFile, RequestId, TaskId
+from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.options import GlobalOptions, command
 from longshore.interfaces.cli.render import formats
-from longshore.interfaces.cli.render.screen import print_answer, print_json
+from longshore.interfaces.cli.render.screen import (
+    Column,
+    print_answer,
+    print_json,
+    print_listing,
+    print_pairs,
+    styled,
+)
 
 if TYPE_CHECKING:
     from longshore.services import documents as d
@@ -58,6 +67,87 @@ def _print_reason(reason: d.WhyReasonDocument, indent: str, now: datetime) -> No
         times.append(f"for another {formats.duration_text(until - now)}")
     if times:
         print(f"{indent}  {', '.join(times)}")
+
+
+_HEALTH_STYLES = {
+    Health.HEALTHY: "green",
+    Health.WARNING: "yellow",
+    Health.CRITICAL: "bold red",
+    Health.OVERTIME: "bold red",
+}
+
+
+@command(
+    ("longshore health", "of all running tasks; records the check and sends alerts"),
+    ("longshore health k3x_fetch", "of one task; records nothing"),
+    output=True,
+    remote=True,
+)
+async def health(
+    options: GlobalOptions,
+    task: Annotated[
+        str | None, typer.Argument(metavar="ID", help="Task ID or unique prefix.")
+    ] = None,
+) -> int:
+    """Check the health of running tasks: whether they are silent, or run longer than they may.
+
+    Exits with 1 if a task is critical or over its time limit.
+    """
+    async with open_client(options) as client:
+        if task is not None:
+            checked = await client.app.task_health(await client.resolve_task(task))
+            _print_task_health(options, checked)
+            return _health_exit_code(checked.health)
+        check = await client.app.run_health_check()
+        print_listing(
+            options,
+            check,
+            [
+                Column("TASK"),
+                Column("HEALTH"),
+                Column("RUNNING FOR", right=True),
+                Column("SILENT FOR", right=True),
+                Column("LAST EVENT"),
+                Column("WORKER"),
+            ],
+            [
+                [
+                    row.request_id,
+                    styled(row.health, _HEALTH_STYLES[row.health]),
+                    formats.duration_ms_text(row.elapsed),
+                    formats.duration_ms_text(row.time_since_last_event),
+                    row.last_event_type.removeprefix("Task ").lower(),
+                    row.worker_id,
+                ]
+                for row in check.tasks
+            ],
+            empty="no task is running",
+        )
+        return _health_exit_code(*(row.health for row in check.tasks))
+
+
+def _print_task_health(options: GlobalOptions, task: d.TaskHealthDocument) -> None:
+    if options.json:
+        print_json(task)
+    elif task.health is None:
+        state = task.status.replace("_", " ")
+        print(f"{task.request_id} is {state}; only a running task has a health")
+    else:
+        last_event = (task.last_event_type or "").removeprefix("Task ").lower()
+        print_pairs(
+            [
+                ("task", task.request_id),
+                ("health", styled(task.health, _HEALTH_STYLES[task.health])),
+                ("running for", formats.duration_ms_text(task.elapsed_ms)),
+                ("silent for", f"{formats.duration_ms_text(task.silent_ms)} since {last_event}"),
+                ("worker", task.worker_id or ""),
+            ]
+        )
+
+
+def _health_exit_code(*healths: Health | None) -> int:
+    urgent = any(health is not None and health.urgent for health in healths)
+    return ExitCode.FAILED if urgent else ExitCode.OK
 
 
 @command(

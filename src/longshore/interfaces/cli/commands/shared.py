@@ -17,7 +17,7 @@ RequestId = Annotated[
     typer.Option(
         "--request-id",
         metavar="TEXT",
-        help="Idempotency key. Repeating the command with the same key has no further effect.",
+        help="Idempotency key: a request with the same ID is carried out once.",
     ),
 ]
 Limit = Annotated[
@@ -58,49 +58,5 @@ App = Annotated[
         "--app",
         metavar="MODULE",
         help="A module with tasks; may be repeated. [default: the setting worker.app]",
-    ),
-]
-Processes = Annotated[
-    int | None,
-    typer.Option(
-        "--processes",
-        metavar="N",
-        min=1,
-        help="How many worker processes to keep running."
-        " [default: the setting supervisor.processes]",
-    ),
-]
-RecycleAt = Annotated[
-    str | None,
-    typer.Option(
-        "--recycle-at",
-        metavar="HH:MM",
-        help="When to replace them, each day. [default: the setting supervisor.recycle_at]",
-    ),
-]
-LogFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--log-file",
-        metavar="FILE",
-        help="Log there and not to stderr. [default: the setting log_file]",
-    ),
-]
-LogFormat = Annotated[
-    str | None,
-    typer.Option(
-        "--log-format",
-        metavar="NAME",
-        help="How records look: text or json. [default: the setting log_format]",
-    ),
-]
-SupervisorFd = Annotated[
-    int | None,
-    typer.Option(
-        "--supervisor-fd",
-        metavar="N",
-        min=3,
-        help="For the supervisor: the descriptor whose end stops this worker.",
-        hidden=True,
     ),
 ]
