@@ -296,5 +296,5 @@ def test_whoever_stops_waiting_leaves_the_job_to_the_server(cli: Cli) -> None:
         (job,) = client.get("/v1/jobs").json()["jobs"]
 
     assert waiting.returncode == ExitCode.INTERRUPTED
-    assert "others go on with it" in said
+    assert "workers continue job-" in said
     assert job["status"] == "running"
