@@ -21,10 +21,9 @@ from longshore.interfaces.cli.render.screen import (
     print_pairs,
     print_table,
 )
-from verification.simulation.campaign import Tally, run_campaign
+from verification.simulation.campaign import COMMAND, Tally, repeat_command, run_campaign, shrink
 from verification.simulation.faults import Fault, FaultProfile, faults_of
 from verification.simulation.run import RunReport, Scenario, run
-from verification.simulation.shrinker import COMMAND, repeat_command, shrink
 
 _EPILOG = f"""\
 examples:
