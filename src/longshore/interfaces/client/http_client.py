@@ -432,7 +432,7 @@ class HttpClient:
     async def add_budget(
         self, entity_id: str | None, amount: Budget, *, request_id: str | None = None
     ) -> d.BudgetStatusDocument:
-        body = d.to_dict(d.budget_document(amount))
+        body = d.to_dict(d.from_record(d.BudgetDocument, amount))
         path = _budget_path(entity_id)
         return await self._send(d.BudgetStatusDocument, "POST", path, body, request_id=request_id)
 
