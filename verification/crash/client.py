@@ -205,7 +205,9 @@ class CrashClient:
 
     async def _has_started(self, key: str) -> bool:
         """Whether the task is running or has ended."""
-        row = await self._row(_single_task_id(key))
+        row = await self._backend.ledger.get_task(_single_task_id(key))
+        if row is None:  # lost after it was accepted; the run times out if nothing submits it again
+            return False
         begun = f"begin {row.attempt} "
         running = row.state is TaskState.PROCESSING
         return row.state.terminal or (

@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 from typing import Final
 
-from verification.crash.matrix import FAILPOINTS, Matrix, format_kills, parse_kills
+from verification.crash.matrix import Matrix, format_kills, parse_kills
 from verification.crash.run import CrashReport, Kills
+from verification.shard import Shard, add_shard_option
 
 COMMAND: Final = "python -m verification.crash"
 _REPORT_INTERVAL_S = 10.0
@@ -23,7 +24,9 @@ def main(arguments: list[str]) -> int:
     for module in options.modules:
         importlib.import_module(module)
     show = _Reporter()
-    matrix = show.matrix = Matrix(options.folder, parallel=options.parallel, on_run=show.on_run)
+    matrix = show.matrix = Matrix(
+        options.folder, parallel=options.parallel, on_run=show.on_run, shard=options.shard
+    )
     if options.kills:
         matrix.run([parse_kills(options.kills)] * options.times)
         show.print_line(f"{matrix.runs} runs, {matrix.violations} with violations")
@@ -32,7 +35,7 @@ def main(arguments: list[str]) -> int:
         matrix.run_bounded(options.bounded)
     else:
         matrix.run_all()
-    show.print_table()
+    show.print_table(options.shard)
     return int(matrix.violations > 0 or bool(matrix.missing))
 
 
@@ -71,6 +74,7 @@ def _parse_arguments(arguments: list[str]) -> argparse.Namespace:
         metavar="MODULE",
         help="module to import first; it may plant a fault",
     )
+    add_shard_option(parser)
     return parser.parse_args(arguments)
 
 
@@ -102,24 +106,25 @@ class _Reporter:
             self._reported_at = time.monotonic()
             matrix = self.matrix
             self.print_line(
-                f"{self._elapsed_s:5.0f} s: {matrix.runs} runs, {len(matrix.kill_counts)} of"
-                f" {len(FAILPOINTS)} failpoints, {matrix.violations} violations;"
+                f"{self._elapsed_s:5.0f} s: {matrix.runs} runs,"
+                f" {len(matrix.failpoints) - len(matrix.missing)} of {len(matrix.failpoints)}"
+                f" failpoints, {matrix.violations} violations;"
                 f" last: {format_kills(kills)}"
             )
 
-    def print_table(self) -> None:
+    def print_table(self, shard: Shard) -> None:
         """Print each failpoint with the kills there and how often each role reached it."""
         matrix = self.matrix
         roles = list(matrix.reached_counts)
         self.print_line(f"{'failpoint':32} {'killed':>7}" + "".join(f"{role:>8}" for role in roles))
-        for name in FAILPOINTS:
+        for name in matrix.failpoints:
             counts = "".join(f"{matrix.reached_counts[role].get(name, 0):8}" for role in roles)
             self.print_line(f"{name:32} {matrix.kill_counts[name]:7}{counts}")
         for name in matrix.missing:
             self.print_line(f"MISSING: no process was killed at {name}")
-        hit = len(FAILPOINTS) - len(matrix.missing)
+        total = len(matrix.failpoints)
         self.print_line(
-            f"{hit} of {len(FAILPOINTS)} failpoints hit; {matrix.runs} runs,"
-            f" {matrix.kill_counts.total()} kills in {self._elapsed_s:.0f} s;"
+            f"{total - len(matrix.missing)} of {total} failpoints hit ({shard});"
+            f" {matrix.runs} runs, {matrix.kill_counts.total()} kills in {self._elapsed_s:.0f} s;"
             f" {matrix.violations} violations"
         )

@@ -18,6 +18,7 @@ from verification.crash.failpoint_ports import FAILPOINT_NAMES
 from verification.crash.killer import KillPoint
 from verification.crash.processes import Role, fork_bound
 from verification.crash.run import CrashReport, CrashRun, Kills
+from verification.shard import Shard
 
 FAILPOINTS: Final = (*failpoints.FAILPOINTS, *FAILPOINT_NAMES)
 """The names of all failpoints."""
@@ -37,7 +38,11 @@ class Matrix:
     ``on_run`` is called after each run; with the run's folder if there was a violation.
     """
 
-    def __init__(self, folder: Path, *, parallel: int, on_run: OnRun) -> None:
+    def __init__(
+        self, folder: Path, *, parallel: int, on_run: OnRun, shard: Shard | None = None
+    ) -> None:
+        self._shard = shard or Shard()
+        self.failpoints = tuple(self._shard.select(FAILPOINTS))
         self._folder = folder
         self._parallel = parallel
         self._on_run = on_run
@@ -49,11 +54,11 @@ class Matrix:
 
     @property
     def missing(self) -> list[str]:
-        """Failpoints at which no process was killed."""
-        return [name for name in FAILPOINTS if name not in self.kill_counts]
+        """Failpoints of the shard at which no process was killed."""
+        return [name for name in self.failpoints if name not in self.kill_counts]
 
     def run_all(self) -> None:
-        """One kill a run: each role at its first failpoint, its second, and so on."""
+        """One kill per run: each role at its first failpoint, its second, and so on."""
         for role in Role:
             self.run(self._all_points_of(role))
         self.run(self._missing_kills())
@@ -69,7 +74,7 @@ class Matrix:
         self.run(itertools.takewhile(lambda _: time.monotonic() < until, self._spread_points()))
 
     def _all_points_of(self, role: Role) -> Iterator[Kills]:
-        for number in itertools.count(1):
+        for number in itertools.count(self._shard.number, self._shard.count):
             if self._survived[role] >= _SURVIVED_IN_A_ROW:
                 return
             yield {role: KillPoint(number=number)}

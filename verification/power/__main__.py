@@ -9,6 +9,8 @@ import time
 
 from verification.power.campaign import Tally, record_workload, run_campaign, run_cuts
 
+_REPORT_INTERVAL_S = 10.0
+
 
 def main(arguments: list[str]) -> int:
     """Run the power cuts. Returns 1 if a promise was broken."""
@@ -35,17 +37,24 @@ def _run(options: argparse.Namespace) -> Tally:
     if options.cut is not None:
         run_cuts(record_workload(options.seed), [(options.cut, options.loss_seed)], tally)
         return tally
+    reported_at = time.monotonic()
     for tally in run_campaign(options.cuts, seed=options.seed):
         if tally.failures:
             break
+        if time.monotonic() - reported_at >= _REPORT_INTERVAL_S:
+            reported_at = time.monotonic()
+            sys.stderr.write(f"{tally.counts['power cuts']:,} of {options.cuts:,} power cuts\n")
     return tally
 
 
 def _print(tally: Tally, seconds: float) -> None:
     lines = [f"{name:>24}: {number:,}" for name, number in tally.counts.items()]
-    lines += [f"{'seconds':>24}: {seconds:.1f}", f"{'failures':>24}: {len(tally.failures)}"]
     for failure in tally.failures:
-        lines += [failure.command, *(f"  {breach}" for breach in failure.violations[:5])]
+        lines += [failure.command, *(f"  {violation}" for violation in failure.violations[:5])]
+    lines.append(
+        f"{tally.counts['power cuts']:,} power cuts in {seconds:.1f} s:"
+        f" {len(tally.failures)} with violations"
+    )
     sys.stdout.write("\n".join([*lines, ""]))
 
 
