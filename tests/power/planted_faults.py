@@ -232,7 +232,8 @@ def violation_of(fault: Fault, cuts: int) -> str | None:
     with planted(fault) as folder:
         ended = subprocess.run(
             [sys.executable, "-m", "verification.power", "--cuts", str(cuts)],
-            cwd=folder,  # which is first in the module search path
+            cwd=folder,  # Python looks for modules here first
+            env={"PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             check=False,

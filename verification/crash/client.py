@@ -27,7 +27,7 @@ from longshore.core.messages import message_body
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import AlreadyExists, CommandRefused
-from longshore.ports.queue_controls import MAX_HOLD
+from longshore.ports.configuration import MAX_HOLD
 from longshore.ports.task_queue import Message, OutgoingMessage
 from longshore.wiring.services import Services
 from verification.crash import tasks

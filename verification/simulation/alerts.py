@@ -16,12 +16,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from longshore.core.alerts import CHANNEL_STATE_PREFIX, BacklogChange, HealthNotice
-from longshore.core.events.wire_values import to_ms
+from longshore.core.events.wire import to_ms
 from longshore.core.health import HealthPolicy
 from longshore.core.undelivered import UndeliveredNotice
 from longshore.errors import AlertFailed
-from longshore.services.alerts import AlertSender
-from longshore.services.health import HealthCheck, HealthCheckPolicy
+from longshore.services.health import AlertSender, HealthCheck, HealthCheckPolicy
 from verification.simulation.faults import Fault
 from verification.simulation.workload import ActionKind
 

@@ -14,36 +14,32 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from longshore.core.api_keys import ApiScope
-from longshore.core.blob_keys import attempt_file_key, validate_key
 from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetter, DeadLetterFilter
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
+from longshore.core.definitions.reader import read_definition, split_job_file
+from longshore.core.documents import attempt_file_key, validate_key
 from longshore.core.events.codec import properties_of, properties_of_body
 from longshore.core.events.event import Event
 from longshore.core.events.types import TaskHealthCheck
 from longshore.core.ids import split_task_id, task_id_of
+from longshore.core.pages import Page
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import CommandRefused, NotFound
 from longshore.ports.backend import Backend
 from longshore.ports.output import OutputPosition
-from longshore.ports.pages import Page
 from longshore.services import documents as d
 from longshore.services import output_follow
-from longshore.services.add_tasks import TaskAdder
 from longshore.services.api_keys import KEYS_ENTITY_ID, ApiKeys
 from longshore.services.budgets import BudgetOperations
-from longshore.services.cancel import Canceller
 from longshore.services.dead_letters import DeadLetters, ReplayResult, read_post_mortem
-from longshore.services.definition_reader import read_definition, split_job_file
 from longshore.services.explain import Explainer
 from longshore.services.health import ENTITY_ID, HealthCheck
-from longshore.services.pause import QueuePauser
+from longshore.services.operator_commands import Canceller, QueuePauser, Resumer, ReviewDecisions
 from longshore.services.queries import EventFeed, Queries
-from longshore.services.resume import Resumer
-from longshore.services.review import ReviewDecisions
 from longshore.services.spill import DocumentStore
-from longshore.services.submit import AcceptedJob, Producer
+from longshore.services.submit import AcceptedJob, Producer, TaskAdder
 from longshore.services.transitions import Transitions
 
 POLL_INTERVAL = timedelta(milliseconds=100)

@@ -23,8 +23,7 @@ from msgspec import Meta
 from longshore.core.api_keys import ApiScope, KeyRecord
 from longshore.core.budgets import BudgetUnit, total_tokens
 from longshore.core.dead_letters import DeadLetter
-from longshore.core.definitions.definition import Definition, RunnerKind
-from longshore.core.definitions.resources import UNLIMITED
+from longshore.core.definitions.definition import UNLIMITED, Definition, RunnerKind
 from longshore.core.events.codec import to_wire
 from longshore.core.events.event import Event
 from longshore.core.events.types import Usage

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from longshore.adapters.system.clock import SystemClock
 from longshore.errors import ConfigurationError
-from longshore.ports.deployment import Deployment
 from longshore.services.dispatcher import ENDING_EVENTS
 from longshore.settings import FIELDS, Settings, load, variable_of
 
 if TYPE_CHECKING:
+    from longshore.adapters.aws.deploy.deployment import CloudFormationDeployment
     from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
 
 _MAX_TRIES: Final = 10  # of a call: CloudFormation throttles those who ask often
@@ -24,7 +24,7 @@ _RESERVED_SETTINGS: Final = ("backend", "environment", "aws.bucket", "aws.region
 @contextlib.asynccontextmanager
 async def open_deployment(
     settings: Settings, stage: str, document: Mapping[str, Any], origin: str
-) -> AsyncIterator[Deployment]:
+) -> AsyncIterator[CloudFormationDeployment]:
     """A stage, as its document describes it.
 
     Raises:

@@ -17,6 +17,7 @@ import httpx
 from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetterFilter
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
+from longshore.core.definitions.reader import split_job_file
 from longshore.core.ids import split_task_id
 from longshore.core.jobs.dag import Problem
 from longshore.core.jobs.submission import read_job, referenced_definitions
@@ -26,7 +27,6 @@ from longshore.errors import InvalidJob, NotFound, ProblemLike
 from longshore.interfaces.client.transport import HttpTransport, Query
 from longshore.services import documents as d
 from longshore.services.app import ArtifactContent
-from longshore.services.definition_reader import split_job_file
 
 _TIMEOUT_S = 30.0
 _MAX_PAGE_SIZE = 100

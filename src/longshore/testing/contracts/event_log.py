@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from longshore.core.events.event import Event
+from longshore.core.pages import Page
 from longshore.errors import AlreadyExists, UsageError
 from longshore.ports.backend import Backend
-from longshore.ports.pages import Page
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.full_samples import full_events
 from longshore.testing.contracts.samples import (
