@@ -33,9 +33,9 @@ _Config = Annotated[
 
 
 @command(
-    ("longshore deploy --stage dev", "all stacks, as infra/dev.yaml says"),
-    ("longshore deploy --stage dev --config my.yaml", "as another file says"),
-    ("longshore deploy --stage dev --render templates", "write the templates, change nothing"),
+    ("longshore aws deploy --stage dev", "all stacks, as infra/dev.yaml says"),
+    ("longshore aws deploy --stage dev --config my.yaml", "as another file says"),
+    ("longshore aws deploy --stage dev --render templates", "write the templates, change nothing"),
 )
 def deploy(
     options: GlobalOptions,
@@ -71,8 +71,8 @@ def deploy(
 
 
 @command(
-    ("longshore destroy --stage dev", "asks first; tables and blobs stay"),
-    ("longshore destroy --stage dev --with-data --yes", "everything, without being asked"),
+    ("longshore aws destroy --stage dev", "asks first; tables and blobs stay"),
+    ("longshore aws destroy --stage dev --with-data --yes", "everything, without being asked"),
 )
 def destroy(
     options: GlobalOptions,
@@ -106,8 +106,8 @@ def destroy(
 
 
 @command(
-    ("longshore status --stage dev", "what is deployed, and where"),
-    ("longshore status --stage dev -o json | jq -r .outputs.Bucket", "for a script"),
+    ("longshore aws status --stage dev", "what is deployed, and where"),
+    ("longshore aws status --stage dev -o json | jq -r .outputs.Bucket", "for a script"),
     output=True,
 )
 def status(options: GlobalOptions, *, stage: _Stage, config: _Config = None) -> int:

@@ -27,6 +27,15 @@ Cursor = Annotated[
 JobFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="YAML or JSON; - is stdin.", show_default=False)
 ]
+RequestId = Annotated[
+    str | None,
+    typer.Option(
+        "--request-id",
+        metavar="TEXT",
+        help="Idempotency key: the same ID returns the existing job.",
+        show_default=False,
+    ),
+]
 Queues = Annotated[
     list[str] | None,
     typer.Option(
@@ -54,54 +63,5 @@ App = Annotated[
         metavar="MODULE",
         help="A module with tasks; may be repeated. [default: the setting worker.app]",
         show_default=False,
-    ),
-]
-Processes = Annotated[
-    int | None,
-    typer.Option(
-        "--processes",
-        metavar="N",
-        min=1,
-        help="How many worker processes to keep running."
-        " [default: the setting supervisor.processes]",
-        show_default=False,
-    ),
-]
-RecycleAt = Annotated[
-    str | None,
-    typer.Option(
-        "--recycle-at",
-        metavar="HH:MM",
-        help="When to replace them, each day. [default: the setting supervisor.recycle_at]",
-        show_default=False,
-    ),
-]
-LogFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--log-file",
-        metavar="FILE",
-        help="Log there and not to stderr. [default: the setting log_file]",
-        show_default=False,
-    ),
-]
-LogFormat = Annotated[
-    str | None,
-    typer.Option(
-        "--log-format",
-        metavar="NAME",
-        help="How records look: text or json. [default: the setting log_format]",
-        show_default=False,
-    ),
-]
-SupervisorFd = Annotated[
-    int | None,
-    typer.Option(
-        "--supervisor-fd",
-        metavar="N",
-        min=3,
-        help="For the supervisor: the descriptor whose end stops this worker.",
-        show_default=False,
-        hidden=True,
     ),
 ]

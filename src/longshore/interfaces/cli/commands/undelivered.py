@@ -14,7 +14,7 @@ from longshore.interfaces.cli.commands.shared import Cursor, Limit
 from longshore.interfaces.cli.options import GlobalOptions, command
 
 
-@command(("longshore undelivered list", "what the bus or a reader gave up on"), output=True)
+@command(("longshore aws undelivered list", "what the bus or a reader gave up on"), output=True)
 def list_(options: GlobalOptions, *, limit: Limit = 50, cursor: Cursor = None) -> None:
     """List events on AWS that did not get to who should hear of them, the oldest first.
 
@@ -27,8 +27,8 @@ def list_(options: GlobalOptions, *, limit: Limit = 50, cursor: Cursor = None) -
 
 
 @command(
-    ("longshore undelivered replay 000001894017600000-17", "one of them"),
-    ("longshore undelivered replay --all", "when the reader is mended"),
+    ("longshore aws undelivered replay 000001894017600000-17", "one of them"),
+    ("longshore aws undelivered replay --all", "when the reader is mended"),
     output=True,
 )
 def replay(

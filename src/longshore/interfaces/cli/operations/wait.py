@@ -7,6 +7,7 @@ told by the job's events and go to stderr, so that stdout has the answer alone.
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -20,11 +21,11 @@ from longshore.core.tasks.states import JobState
 from longshore.interfaces.cli.clients.api_client import ApiClient
 from longshore.interfaces.cli.entity_refs import EntityRef
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
-from longshore.interfaces.cli.interruption import termination_signals
 from longshore.interfaces.cli.operations.events import parse_event
 from longshore.interfaces.cli.operations.queues import warn_if_paused
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.render.screen import console
+from longshore.interfaces.cli.signals import handle_signals
 from longshore.services.worker.group import WorkerGroup
 
 _ENDS = (e.TaskCompleted, e.TaskFailed, e.TaskTimeout, e.TaskCancelled)
@@ -105,17 +106,16 @@ async def _run_until_interrupted(
     first: Callable[[], None] = lambda: None,
     second: Callable[[], None] = lambda: None,
 ) -> bool:
-    loop, stopped, signals = asyncio.get_running_loop(), asyncio.Event(), termination_signals()
+    stopped = asyncio.Event()
 
-    def received() -> None:
+    def received(_: signal.Signals) -> None:
         if stopped.is_set():
             second()
         else:
             first()
             stopped.set()
 
-    for number in signals:
-        loop.add_signal_handler(number, received)
+    remove_handlers = handle_signals(received)
     stop = asyncio.ensure_future(stopped.wait())
     done = asyncio.ensure_future(watching)
     try:
@@ -130,8 +130,7 @@ async def _run_until_interrupted(
     finally:
         # After the first signal the handlers stay: a second one must still be heard.
         if not stopped.is_set():
-            for number in signals:
-                loop.remove_signal_handler(number)
+            remove_handlers()
 
 
 async def _watch(client: ApiClient, job_id: str, display: _Display) -> None:
