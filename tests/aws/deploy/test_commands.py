@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from longshore.core.inspection import CloudAccount
+from longshore.interfaces.cli.commands.aws import deploy
 from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.main import main
-from longshore.interfaces.cli.operations import deploy
 
 ACCOUNT = CloudAccount(
     id="123456789012", region="eu-central-1", caller="arn:aws:iam::123456789012:root"

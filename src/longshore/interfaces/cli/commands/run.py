@@ -28,11 +28,11 @@ from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.core.text.sanitise import mask_secrets
 from longshore.errors import BackendUnavailable, CommandRefused, NotFound
-from longshore.interfaces.cli.clients.selection import local_client
+from longshore.interfaces.cli.client import local_client, new_request_id
+from longshore.interfaces.cli.commands.logs import lost_text, write_raw
+from longshore.interfaces.cli.commands.queues import warn_if_paused
 from longshore.interfaces.cli.commands.shared import RequestId
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
-from longshore.interfaces.cli.operations.logs import lost_text, write_raw
-from longshore.interfaces.cli.operations.queues import warn_if_paused
 from longshore.interfaces.cli.options import GlobalOptions, command, parse_duration_option
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.services import open_command_services, settings_for
@@ -104,7 +104,7 @@ async def run(
         code, text = problem
         print_stderr(f"longshore: {text}")
         return code
-    request_id = request_id or _new_request_id()
+    request_id = request_id or new_request_id()
     job_id = job_id_of(base.tenant, request_id)
     flags: dict[str, Any] = {"worker.task_timeout": timeout or _NO_LIMIT}
     if queue is None:
@@ -138,12 +138,6 @@ def _short_name(argv: Sequence[str]) -> str:
     line = mask_secrets(" ".join(argv))
     shown = "".join(letter if letter.isprintable() else " " for letter in line)
     return shown if len(shown) <= _MAX_NAME_CHARACTERS else f"{shown[: _MAX_NAME_CHARACTERS - 1]}…"
-
-
-def _new_request_id() -> str:
-    from longshore.wiring.services import new_id
-
-    return new_id()
 
 
 def _start_problem(program: str) -> tuple[ExitCode, str] | None:

@@ -17,13 +17,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from longshore.core.events import types as e
 from longshore.core.events.event import Event
 from longshore.core.ids import split_task_id
-from longshore.core.tasks.states import JobState
-from longshore.interfaces.cli.clients.api_client import ApiClient
-from longshore.interfaces.cli.entity_refs import EntityRef
+from longshore.interfaces.cli.client import ApiClient, EntityRef
+from longshore.interfaces.cli.commands.queues import warn_if_paused
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
-from longshore.interfaces.cli.operations.events import parse_event
-from longshore.interfaces.cli.operations.queues import warn_if_paused
 from longshore.interfaces.cli.render import formats
+from longshore.interfaces.cli.render.event_text import parse_event
 from longshore.interfaces.cli.render.screen import console
 from longshore.interfaces.cli.signals import handle_signals
 from longshore.services.worker.group import WorkerGroup
@@ -47,13 +45,13 @@ async def wait_for_job(client: ApiClient, job_id: str) -> int:
     Where the data are, this process works on it meanwhile, unless others are there to do it; behind
     a server they are.
     """
-    job = await client.job(job_id)
-    if JobState(job["status"]).terminal:
+    job = await client.get_job(job_id)
+    if job.status.terminal:
         return ExitCode.OK
-    queues = tuple(dict.fromkeys(task["queue"] for task in job["tasks"]))
+    queues = tuple(dict.fromkeys(task.queue for task in job.tasks))
     await warn_if_paused(client, queues)
     crew = client.worker_group(queues)
-    with _display(job["name"] or job_id, job["totalTasks"]) as display:
+    with _display(job.name or job_id, job.total_tasks) as display:
         watching = _watch(client, job_id, display)
         if crew is None:
             done = await _run_until_interrupted(_watch_others(client, queues, watching))
