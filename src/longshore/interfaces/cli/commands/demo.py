@@ -133,7 +133,7 @@ def _job_document() -> dict[str, object]:
     return {"name": _NAME, "tasks": tasks}
 
 
-class _Worker:
+class _DemoWorker:
     """A process of ``longshore worker``."""
 
     def __init__(self, number: int, folder: Path) -> None:
@@ -181,11 +181,11 @@ class _Worker:
 
 
 @contextlib.asynccontextmanager
-async def _running_workers(folder: Path) -> AsyncIterator[dict[str, _Worker]]:
+async def _running_workers(folder: Path) -> AsyncIterator[dict[str, _DemoWorker]]:
     """Two workers by their ids."""
-    workers: list[_Worker] = []
+    workers: list[_DemoWorker] = []
     try:
-        workers += [_Worker(number, folder) for number in (1, 2)]
+        workers += [_DemoWorker(number, folder) for number in (1, 2)]
         ids = await asyncio.gather(*(worker.started() for worker in workers))
         yield dict(zip(ids, workers, strict=True))
     finally:
@@ -206,7 +206,7 @@ class _TaskLine:
 class _Scenario:
     """Follows the events and the output of the job, kills a worker, and shows both."""
 
-    def __init__(self, app: Application, job_id: str, workers: dict[str, _Worker]) -> None:
+    def __init__(self, app: Application, job_id: str, workers: dict[str, _DemoWorker]) -> None:
         from longshore.wiring.services import system_clock
 
         self._app = app
