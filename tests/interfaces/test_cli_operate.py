@@ -1,4 +1,4 @@
-"""The commands that explain and change jobs and tasks: ``why``, ``cancel``, ``resume`` and others."""
+"""The commands that explain and change jobs and tasks: ``why``, ``cancel`` and others."""
 
 import asyncio
 import json
