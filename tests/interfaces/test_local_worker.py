@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from longshore.interfaces.cli.supervisor import LocalWorkerProcess, SupervisorChannel
-from longshore.services.supervisor import WorkerStatus
+from longshore.services.worker.supervisor import WorkerStatus
 from tests.interfaces.command_line import TIMEOUT_S, is_alive
 
 # What each begins with: the number of its line is its last argument.

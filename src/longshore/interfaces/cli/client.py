@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from longshore.interfaces.client.http_client import HttpClient
     from longshore.services import documents as d
     from longshore.services.app import Application
-    from longshore.services.worker_group import WorkerGroup
+    from longshore.services.worker.group import WorkerGroup
     from longshore.settings import LoadedSettings, Settings
     from longshore.wiring.services import Services
 

@@ -162,7 +162,7 @@ async def audit_aws(settings: Settings, elapsed: Callable[[], timedelta]) -> Aud
         ConfigurationError: the settings do not name the deployment.
     """
     from longshore.audit import dynamo_reader
-    from longshore.wiring.audit import open_installation
+    from longshore.wiring.backends import open_installation
 
     summary, started = AuditSummary(), elapsed()
     try:

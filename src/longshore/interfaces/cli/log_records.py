@@ -83,7 +83,11 @@ def _plain(value: Any) -> str:
     return json.dumps(text, ensure_ascii=False) if not text or " " in text else text
 
 
-def log_to_file(settings: Settings, path: Path) -> None:
+_MAX_BYTES = 10 * 2**20
+_BACKUPS = 5  # full files that are kept beside the current one
+
+
+def log_to_file(settings: Settings, path: Path, *, max_bytes: int = _MAX_BYTES) -> None:
     """Send the records of this process to a rotating file instead of stderr.
 
     Raises:
@@ -92,8 +96,8 @@ def log_to_file(settings: Settings, path: Path) -> None:
     try:
         handler = RotatingFileHandler(
             path,
-            maxBytes=settings.log_file_bytes,
-            backupCount=settings.log_file_count,
+            maxBytes=max_bytes,
+            backupCount=_BACKUPS,
             encoding="utf-8",
             errors="backslashreplace",
         )

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from longshore.durations import parse_duration
+from longshore.core.text.durations import parse_duration
 from longshore.errors import UsageError
 
 CommandFunction = Callable[..., Coroutine[Any, Any, int | None] | int | None]

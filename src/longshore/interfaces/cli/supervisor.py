@@ -28,7 +28,7 @@ from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
 from longshore.interfaces.cli.log_records import WorkerLog
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
-from longshore.services.supervisor import Supervisor, WorkerProcess, WorkerStatus
+from longshore.services.worker.supervisor import Supervisor, WorkerProcess, WorkerStatus
 from longshore.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,6 @@ def _policy(settings: Settings, *, burst: bool) -> SupervisionPolicy:
         processes=supervisor.processes,
         restart_delay=supervisor.restart_delay,
         restart_limit=supervisor.restart_limit,
-        short_life=supervisor.short_life,
         memory_ceiling_bytes=supervisor.memory_ceiling,
         recycle_at=supervisor.recycle_at,
         kill_after=settings.stop_timeout + _STOP_MARGIN,
@@ -153,7 +152,7 @@ def _report_giving_up(
         ceiling = formats.size(settings.supervisor.memory_ceiling)
         text = f"exceeded {ceiling} (supervisor.memory_ceiling) soon after its start {times}{code}"
     else:
-        limit = formats.duration_text(settings.supervisor.short_life)
+        limit = formats.duration_text(SupervisionPolicy().short_life)
         line = last_lines.get(failure.slot)
         output = f"; its last output: {line}" if line else ""
         text = f"exited within {limit} of its start {times}{code}{output}"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from longshore.core.inspection import CloudAccount, DeployProgress, StackState
-    from longshore.services.undelivered import UndeliveredEvents
+    from longshore.services.event_delivery import UndeliveredEvents
     from longshore.settings import Settings
 
 _FOLDER = Path("infra")

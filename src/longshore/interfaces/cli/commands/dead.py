@@ -97,7 +97,7 @@ def parse_since(text: str, now: datetime) -> datetime:
     Raises:
         UsageError: it is neither.
     """
-    from longshore.durations import parse_duration
+    from longshore.core.text.durations import parse_duration
 
     try:
         return now - parse_duration(text)

@@ -26,7 +26,7 @@ from rich.text import Text
 from longshore.core.events import types as e
 from longshore.core.events.codec import from_wire
 from longshore.core.events.event import Event
-from longshore.core.events.folding import EVENT_TO_STATE
+from longshore.core.events.types import EVENT_TO_STATE
 from longshore.core.ids import split_task_id
 from longshore.core.tasks.states import TaskState
 from longshore.core.text.sanitise import safe_excerpt
@@ -39,7 +39,7 @@ from longshore.interfaces.cli.services import open_command_services
 from longshore.interfaces.cli.signals import handle_signals
 from longshore.interfaces.cli.supervisor import LocalWorkerProcess
 from longshore.services import documents as d
-from longshore.services.race import race
+from longshore.services.resilience import race
 from longshore.settings import Settings, child_environment, load_settings
 
 if TYPE_CHECKING:

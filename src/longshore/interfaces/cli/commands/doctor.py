@@ -218,7 +218,7 @@ def _store_checks(settings: Settings, *, audit: bool) -> Iterator[Check | AuditS
 
 
 def _aws_checks(settings: Settings, *, audit: bool) -> Iterator[Check | AuditSummary]:
-    from longshore.wiring.aws_doctor import diagnose_aws
+    from longshore.wiring.deploy import diagnose_aws
     from longshore.wiring.services import inspect_store, system_clock
 
     facts = inspect_store(settings)  # of the folder in which attempts run

@@ -38,7 +38,7 @@ from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.services import open_command_services, settings_for
 from longshore.interfaces.cli.signals import SIGNAL_BASE, handle_signals
 from longshore.services import documents as d
-from longshore.services.worker_group import WorkerGroup
+from longshore.services.worker.group import WorkerGroup
 
 if TYPE_CHECKING:
     from longshore.wiring.services import Services

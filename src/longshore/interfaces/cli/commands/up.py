@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from longshore.core.definitions.schema import DEFINITIONS
-from longshore.durations import format_duration
+from longshore.core.text.durations import format_duration
 from longshore.interfaces.cli.commands.shared import App, Concurrency, Queues
 from longshore.interfaces.cli.commands.worker import check_app_modules, report_draining
 from longshore.interfaces.cli.options import GlobalOptions, command
@@ -23,8 +23,8 @@ from longshore.interfaces.cli.signals import StopSignals, handle_signals
 from longshore.interfaces.definition_files import LONGSHORE_YAML, FolderWatch
 from longshore.interfaces.rest.app import create_app
 from longshore.interfaces.rest.server import bind_socket, serve
-from longshore.services.definitions_sync import ApplyResult, FolderContents
-from longshore.services.race import race
+from longshore.services.definitions import ApplyResult, FolderContents
+from longshore.services.resilience import race
 from longshore.settings import Settings
 
 if TYPE_CHECKING:

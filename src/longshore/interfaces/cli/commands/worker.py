@@ -21,8 +21,8 @@ from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.services import open_command_services, settings_for
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
 from longshore.interfaces.cli.supervisor import SupervisorChannel, supervise
-from longshore.services.supervisor import WorkerStatus
-from longshore.services.worker_group import WorkerGroup
+from longshore.services.worker.group import WorkerGroup
+from longshore.services.worker.supervisor import WorkerStatus
 from longshore.settings import Settings
 
 if TYPE_CHECKING:

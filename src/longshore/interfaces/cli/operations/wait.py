@@ -24,7 +24,7 @@ from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.render.event_text import parse_event
 from longshore.interfaces.cli.render.screen import console
 from longshore.interfaces.cli.signals import handle_signals
-from longshore.services.worker_group import WorkerGroup
+from longshore.services.worker.group import WorkerGroup
 
 _ENDS = (e.TaskCompleted, e.TaskFailed, e.TaskTimeout, e.TaskCancelled)
 _PRINTED = (
