@@ -296,5 +296,5 @@ def test_interrupting_submit_with_wait_leaves_the_job_to_the_server(cli: Cli) ->
         (job,) = client.get("/v1/jobs").json()["jobs"]
 
     assert waiting.returncode == ExitCode.INTERRUPTED
-    assert "others go on with it" in errors
+    assert "workers continue job-" in errors
     assert job["status"] == "running"
