@@ -348,7 +348,7 @@ class _DefinitionLoader(yaml.SafeLoader):
     }
 
 
-def parse_yaml(text: str) -> tuple[Any, dict[str, int]]:
+def parse_yaml(text: str, *, max_values: int = VALUE_LIMIT) -> tuple[Any, dict[str, int]]:
     """What a YAML text says as plain JSON values, and by their paths the lines of what is outside.
 
     Raises:
@@ -358,7 +358,7 @@ def parse_yaml(text: str) -> tuple[Any, dict[str, int]]:
         # Written in Python: the one in C ends the process when a file is nested deeply enough.
         loader = _DefinitionLoader(text)
         node = loader.get_single_node()
-        values = _NodeConverter(loader)
+        values = _NodeConverter(loader, max_values)
         return (None if node is None else values.convert(node, "", 0)), values.lines
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -376,17 +376,17 @@ def parse_yaml(text: str) -> tuple[Any, dict[str, int]]:
 class _NodeConverter:
     """Makes plain values from the nodes of a YAML document, counting what aliases repeat."""
 
-    def __init__(self, loader: _DefinitionLoader) -> None:
+    def __init__(self, loader: _DefinitionLoader, max_values: int) -> None:
         self.lines: dict[str, int] = {}
         self._loader = loader
-        self._remaining = VALUE_LIMIT
+        self._max_values = self._remaining = max_values
 
     def convert(self, node: yaml.Node, path: str, depth: int) -> Any:
         line = node.start_mark.line + 1
         self._remaining -= 1
         if self._remaining < 0:
             message = (
-                f"it has more than {VALUE_LIMIT:,} values, counted with what its aliases (*)"
+                f"it has more than {self._max_values:,} values, counted with what its aliases (*)"
                 " stand for; divide it, or write less of it"
             )
             raise UnreadableDocument(message, line)
