@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from longshore.core.agents import events
-from longshore.core.agents.events import TodoState, TokenCounts, ToolOutcome
+from longshore.core.agents.events import TodoState, ToolOutcome
+from longshore.core.agents.prices import TokenCounts
 from longshore.core.agents.trace import TRACE_FILE, StepTrace, trace_document
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.documents import attempt_file_key
@@ -43,9 +44,7 @@ LOOK = a_step(
     events.AnswerReceived(
         at=at(1.6), turn_id="m1", text="First [bold]I look[/bold].", tokens=TokenCounts(input=1200)
     ),
-    events.UsageCounted(
-        at=at(1.7), model=None, tokens=TokenCounts(input=1200, output=80), cost_usd=0.0123
-    ),
+    events.UsageCounted(at=at(1.7), tokens=TokenCounts(input=1200, output=80), cost_usd=0.0123),
     events.ToolRequested(
         at=at(1.8), tool_id="t1", name="Bash", input={"command": "ls -la"}, turn_id="m1"
     ),
@@ -70,7 +69,6 @@ LOOK = a_step(
     events.TodoUpdated(at=at(5.5), todo_id="1", state=TodoState.COMPLETED),
     events.UsageCounted(
         at=at(6),
-        model=None,
         tokens=TokenCounts(input=300, cache_read=13_500, output=20),
         cost_usd=0.01,
     ),

@@ -24,7 +24,6 @@ from typing import Any, Self, cast
 
 from claude_agent_sdk import ClaudeAgentOptions, SandboxSettings, SessionStore
 
-from longshore.core.agents.events import TokenCounts
 from longshore.core.agents.failures import CREDENTIALS
 from longshore.core.agents.plan import BYPASS_PERMISSIONS, AgentPlan, AgentStep
 from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised, error_text
@@ -257,13 +256,7 @@ class AgentSession:
         self._usage["turns"] += response.complete and response.request.agent_id is None
         self._usage["costUsd"] += response.cost_usd
         self.send("usage", settles=self._granted.pop(id(response.request), None), **self._spent())
-        counts = TokenCounts(
-            input=tokens.input,
-            output=tokens.output,
-            cache_read=tokens.cache_read,
-            cache_creation=tokens.cache_creation,
-        )
-        self._trace.record_response(counts, response.cost_usd)
+        self._trace.record_response(tokens, response.cost_usd)
 
     def api_failure(self) -> dict[str, Any]:
         """Returns the details of the last API failure that the CLI does not report."""
