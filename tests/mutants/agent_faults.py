@@ -237,7 +237,7 @@ AGENT_FAULTS = (
     ),
     _fault(
         name="an agent's files stay when its work is done",
-        at="execution.runners.agent.working_directory:WorkingDirectory.remove",
+        at="execution.runners.agent.workspace:WorkingDirectory.remove",
         do=Drop("rmtree()"),
         caught_by=f"{_TASKS}::test_a_plain_answer_is_the_result",
     ),

@@ -20,7 +20,8 @@ from typing import Any
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.definitions.definition import Isolation
 from longshore.errors import BackendUnavailable, UsageError
-from longshore.execution.forkserver_protocol import (
+from longshore.execution.host.pipes import wait_writable
+from longshore.execution.protocol import (
     EXIT_CANNOT_LOAD,
     STATUS_READ_BYTES,
     ChildStatus,
@@ -30,7 +31,6 @@ from longshore.execution.forkserver_protocol import (
     decode_statuses,
     encode_message,
 )
-from longshore.execution.host.pipes import wait_writable
 
 _RECEIVE_BYTES = 64 * 1024
 _READY_NUMBER = 0

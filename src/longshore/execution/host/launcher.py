@@ -16,7 +16,10 @@ from longshore.adapters.shared.failpoints import reach
 from longshore.core.agents.plan import read_plan
 from longshore.core.definitions.definition import Definition, Isolation, ResourceLimits, RunnerKind
 from longshore.errors import BackendUnavailable, UsageError
-from longshore.execution.child_environment import (
+from longshore.execution.host.attempt import ChildPipes, ProcessAttempt
+from longshore.execution.host.folder_cleaner import FolderCleaner
+from longshore.execution.host.forkserver_client import ForkServerClient
+from longshore.execution.protocol import (
     ATTEMPT_VARIABLE,
     CHANNEL_FD,
     CHANNEL_VARIABLE,
@@ -24,9 +27,6 @@ from longshore.execution.child_environment import (
     INPUT_VARIABLE,
     TASK_VARIABLE,
 )
-from longshore.execution.host.attempt import ChildPipes, ProcessAttempt
-from longshore.execution.host.folder_cleaner import FolderCleaner
-from longshore.execution.host.forkserver_client import ForkServerClient
 from longshore.ports.clock import Clock
 from longshore.ports.runner import AttemptSpec
 

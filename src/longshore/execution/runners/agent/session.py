@@ -27,7 +27,7 @@ from claude_agent_sdk import ClaudeAgentOptions, SandboxSettings, SessionStore
 from longshore.core.agents.failures import CREDENTIALS
 from longshore.core.agents.plan import BYPASS_PERMISSIONS, AgentPlan, AgentStep
 from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised, error_text
-from longshore.execution.child_environment import AGENT_FOLDER
+from longshore.execution.protocol import AGENT_FOLDER
 from longshore.execution.runners.agent.accounting import (
     ModelRequest,
     ModelResponse,
@@ -43,7 +43,7 @@ from longshore.execution.runners.agent.credentials import (
 from longshore.execution.runners.agent.gateway import Gateway
 from longshore.execution.runners.agent.query import ConversationStore
 from longshore.execution.runners.agent.tracing import AttemptTrace, StepTracer
-from longshore.execution.runners.agent.working_directory import WorkingDirectory
+from longshore.execution.runners.agent.workspace import WorkingDirectory
 from longshore.execution.runners.channel import Channel
 from longshore.execution.runners.context import Context
 
@@ -86,6 +86,7 @@ class AgentSession:
         self._access: Mapping[str, Any] = spec["agent"]
         self._plan = plan
         self._channel = channel
+        self.send = channel.send
         self._folder = Path(spec["folder"])
         self._home = self._folder / AGENT_FOLDER
         self._temporary = (
@@ -137,10 +138,6 @@ class AgentSession:
         trace: TracebackType | None,
     ) -> None:
         await self._resources.aclose()
-
-    def send(self, kind: str, /, **content: Any) -> None:
-        """Send a message to the worker."""
-        self._channel.send(kind, **content)
 
     def trace_step(
         self, step: AgentStep, session_id: str, *, resumed: bool
