@@ -14,7 +14,6 @@ import os
 import signal
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from longshore.core.definitions.definition import ResourceLimits, RunnerKind
 from longshore.core.tasks.failures import ErrorCategory, Failure, failure_of_exit
 from longshore.execution.host.folder_cleaner import FolderCleaner
 from longshore.execution.host.forkserver_client import ChildExit, ForkedChild, ForkServerClient
-from longshore.execution.host.pipes import PipeReader, write_all
+from longshore.execution.host.pipes import ChildPipes, PipeReader, write_all
 from longshore.execution.host.process_table import rss_bytes_of
 from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
 from longshore.execution.protocol import (
@@ -50,16 +49,6 @@ _DRAIN_TIMEOUT = timedelta(seconds=30)
 # More than a pipe and a reader can hold: the child did not print what comes after so many.
 _MAX_CHUNKS_AFTER_EXIT = 64
 _MAX_TRANSCRIPT_BYTES = 256 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildPipes:
-    """The worker's ends of a child's pipes."""
-
-    output: int
-    errors: int | None  # None: output and errors share a terminal
-    channel: int
-    replies: int
 
 
 class ProcessAttempt:
