@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
-from claude_agent_sdk import ClaudeAgentOptions, SandboxSettings, SessionStore
+from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, SandboxSettings, SessionStore
 
 from longshore.core.agents.failures import CREDENTIALS
 from longshore.core.agents.plan import BYPASS_PERMISSIONS, AgentPlan, AgentStep
@@ -151,6 +151,8 @@ class AgentSession:
     ) -> ClaudeAgentOptions:
         """Returns the SDK's options for a conversation of this step."""
         plan = self._plan
+        hooks = tracer.hooks()
+        hooks["PreToolUse"] = [*hooks["PreToolUse"], HookMatcher(hooks=[session.before_tool])]
         options = ClaudeAgentOptions(
             cwd=self._directory.folder,
             model=self.model,
@@ -165,7 +167,7 @@ class AgentSession:
             permission_mode=plan.permission_mode,  # type: ignore[arg-type]
             max_turns=step.max_turns,
             max_buffer_size=_FRAME_BYTES,
-            hooks=tracer.hooks(),
+            hooks=hooks,
             env=self._environment(step),
             cli_path=self._access["cliPath"],
             session_store=cast("SessionStore", session),
