@@ -26,7 +26,7 @@ from longshore.core.definitions.definition import Definition
 from longshore.core.definitions.reader import read_file_document
 from longshore.core.definitions.schema import DEFINITIONS
 from longshore.core.jobs.dag import Problem
-from longshore.services.definitions_sync import FileDefinition, FileProblem, FolderContents
+from longshore.services.definitions import FileDefinition, FileProblem, FolderContents
 
 LONGSHORE_YAML: Final = "longshore.yaml"
 FILE_LIMIT: Final = 1_000
