@@ -17,10 +17,10 @@ from longshore.core.budgets import NO_BUDGET, SharedBudget, close, job_budget_na
 from longshore.core.events.types import Usage
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.errors import VersionConflict
-from longshore.ports.budgets import Budgets
+from longshore.ports.configuration import Budgets
 from longshore.ports.output import OutputChunk, Stream
 from longshore.ports.task_queue import Message, OutgoingMessage
-from longshore.services.relay import Relay
+from longshore.services.event_delivery import Relay
 from tests.aws.scenario_harness import (
     CLIENT_ATTEMPTS,
     SHORT_STEP,

@@ -10,14 +10,11 @@ import pytest
 import longshore
 from longshore.adapters.shared import failpoints
 from longshore.adapters.shared.failpoints import reach
-from longshore.ports.api_keys import Keys
 from longshore.ports.blobs import BlobStore
-from longshore.ports.budgets import Budgets
-from longshore.ports.definitions import Definitions
+from longshore.ports.configuration import Budgets, Definitions, Keys, QueueControls
 from longshore.ports.events import EventBus, EventLog
 from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputLog
-from longshore.ports.queue_controls import QueueControls
 from longshore.ports.task_queue import TaskQueue
 from verification.crash.failpoint_ports import WRITE_CALLS
 from verification.crash.matrix import FAILPOINTS

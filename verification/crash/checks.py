@@ -11,7 +11,7 @@ import apsw
 from longshore.adapters.sqlite import store_file
 from longshore.audit.audit import audit
 from longshore.audit.sqlite_reader import read_snapshot
-from longshore.core.blob_keys import attempt_file_key
+from longshore.core.documents import attempt_file_key
 from longshore.errors import LongshoreError
 from longshore.wiring.services import Services, open_services
 from verification.crash import tasks

@@ -27,7 +27,7 @@ from longshore.core.messages import message_body
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import AlreadyExists, CommandRefused
-from longshore.ports.queue_controls import MAX_HOLD
+from longshore.ports.configuration import MAX_HOLD
 from longshore.ports.task_queue import Message, OutgoingMessage
 from longshore.wiring.services import Services
 from verification.crash import tasks
@@ -90,6 +90,7 @@ class CrashClient:
             await self._submit(wanted)
         await asyncio.gather(
             self._cancel_deaf(),
+            self._send_extra_messages(),
             self._replay_broken(),
             self._exhaust_message(),
             self._publish_twice(),
@@ -147,17 +148,23 @@ class CrashClient:
         self._record_answer(f"{'created' if accepted.created else 'known'} {expected.request_id}")
 
     async def _send_extra_messages(self) -> None:
-        """A message that is none, a bell for a task that is not due, and one for a held task."""
-        await self._poll(lambda: self._has_started(DEAF))
+        """Send a malformed message, and messages for a delayed task and for a running one."""
+        await self._poll(lambda: self._has_started(SLOW))
         bodies = (
             "not JSON",
             message_body(_single_task_id(DELAYED)),
-            message_body(_single_task_id(DEAF)),
+            message_body(_single_task_id(SLOW)),
         )
         await self._backend.queue.send([OutgoingMessage(queue=QUEUE, body=body) for body in bodies])
+        # The slow task runs until the first worker is stopped. A worker that has received its
+        # message delays it, also while it drains.
+        await self._poll(self._is_received)
+
+    async def _is_received(self) -> bool:
+        return (await self._backend.queue.depth(QUEUE)).ready == 0
 
     async def _cancel_deaf(self) -> None:
-        await self._send_extra_messages()
+        await self._poll(lambda: self._has_started(DEAF))
         with contextlib.suppress(CommandRefused):
             await self._services.canceller.cancel_job(job_id_of(TENANT, DEAF), by=_BY)
         self._record_answer("cancelled")

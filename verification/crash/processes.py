@@ -22,7 +22,7 @@ from typing import NoReturn
 
 from longshore.adapters.shared import failpoints
 from longshore.execution.forkserver.linux import die_with_parent
-from longshore.services.worker_group import WorkerGroup
+from longshore.services.worker.group import WorkerGroup
 from longshore.wiring.services import Services, open_services
 from verification.crash.client import CrashClient
 from verification.crash.failpoint_ports import OnReached, with_failpoints

@@ -16,9 +16,9 @@ from random import Random
 from typing import Any
 
 from longshore.core.api_keys import ApiScope, KeyRecord, hash_key
-from longshore.core.blob_keys import task_document_key
 from longshore.core.budgets import SharedBudget
 from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.documents import task_document_key
 from longshore.core.events.types import Usage
 from longshore.core.ids import job_id_of
 from longshore.core.tasks import commands as c

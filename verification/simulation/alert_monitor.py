@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from longshore.core.alerts import CHANNEL_STATE_PREFIX, BacklogChange, HealthNotice
-from longshore.core.events.wire_values import to_ms
+from longshore.core.events.wire import to_ms
 from verification.simulation.actions import ActionKind
 
 if TYPE_CHECKING:

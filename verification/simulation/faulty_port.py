@@ -26,9 +26,9 @@ from longshore.errors import (
 )
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
+from longshore.ports.configuration import QueuePause
 from longshore.ports.events import Delivery
 from longshore.ports.ledger import AnyChange
-from longshore.ports.queue_controls import QueuePause
 from verification.simulation.actions import ActionKind
 from verification.simulation.faults import Fault, FaultProfile
 from verification.simulation.faulty_queue import FaultyQueue

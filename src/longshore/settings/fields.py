@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
 
-from longshore.durations import format_duration, parse_duration
+from longshore.core.text.durations import format_duration, parse_duration
 
 PREFIX: Final = "LONGSHORE_"
 NONE: Final = "none"

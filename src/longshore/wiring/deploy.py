@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 from longshore.adapters.system.clock import SystemClock
 from longshore.core.inspection import Check
 from longshore.errors import ConfigurationError
-from longshore.ports.deployment import Deployment
 from longshore.services.dispatcher import ENDING_EVENTS
 from longshore.settings import FIELDS, Settings, load, variable_of
 
 if TYPE_CHECKING:
+    from longshore.adapters.aws.deploy.deployment import CloudFormationDeployment
     from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
 
 _MAX_ATTEMPTS: Final = 10  # CloudFormation throttles frequent calls
@@ -28,7 +28,7 @@ _RESERVED_SETTINGS: Final = ("backend", "environment", "aws.bucket", "aws.region
 @contextlib.asynccontextmanager
 async def open_deployment(
     settings: Settings, stage: str, document: Mapping[str, Any], origin: str
-) -> AsyncIterator[Deployment]:
+) -> AsyncIterator[CloudFormationDeployment]:
     """The deployment of a stage, as its document describes it.
 
     Raises:

@@ -18,7 +18,7 @@ from longshore.adapters.aws.queue.sqs import UNANSWERED, SqsClient
 from longshore.core.dead_letters import DeadMessage
 from longshore.core.events.codec import from_wire
 from longshore.core.events.event import Event
-from longshore.core.events.wire_values import from_ms
+from longshore.core.events.wire import from_ms
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.tasks.states import Priority
 from longshore.core.undelivered import UndeliveredEvent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
-from longshore.core.blob_keys import validate_key
+from longshore.core.documents import validate_key
 from longshore.errors import NotFound
 
 _CHUNK_BYTES = 1024 * 1024

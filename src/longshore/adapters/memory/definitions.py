@@ -11,7 +11,7 @@ from longshore.core.definitions.definition import Definition
 
 
 class MemoryDefinitions:
-    """See ``ports.definitions.Definitions``.
+    """See ``ports.configuration.Definitions``.
 
     Options are copied on the way in and out: a version that exists is never changed, also not by
     somebody who still has the dict in hand.

@@ -7,10 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from longshore.adapters.memory.store import MemoryStore
+from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.core.text.cursors import decode_cursor, encode_cursor
-from longshore.ports.pages import Page
 
 RowT = TypeVar("RowT", TaskRow, JobRow)
 

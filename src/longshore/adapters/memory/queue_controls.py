@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from longshore.adapters.memory.waiters import Waiters
 from longshore.ports.clock import Clock
-from longshore.ports.queue_controls import QueuePause, capped_hold_end
+from longshore.ports.configuration import QueuePause, capped_hold_end
 
 
 class MemoryQueueControls:

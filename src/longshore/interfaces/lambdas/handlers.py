@@ -30,7 +30,7 @@ from longshore.interfaces.lambdas.container import (
 )
 from longshore.services.app import Caller
 from longshore.services.documents import to_dict
-from longshore.services.relay import Relay
+from longshore.services.event_delivery import Relay
 from longshore.services.sweeper import Repairs
 from longshore.wiring.lambdas import (
     EventArchive,

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from longshore.core.events.event import Event
+from longshore.core.pages import Page
 from longshore.errors import AlreadyExists, UsageError
 from longshore.ports.backend import Backend
-from longshore.ports.pages import Page
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.event_queries import QueryClauses
 from longshore.testing.contracts.full_events import full_events

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from longshore.core.pages import Page
 from longshore.errors import UsageError
 from longshore.ports.backend import Backend
-from longshore.ports.pages import Page
 from longshore.testing.contracts.samples import (
     TENANT,
     an_event,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from longshore.core.pages import Page
 from longshore.core.tasks.rows import JobRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import UsageError
 from longshore.ports.backend import Backend
-from longshore.ports.pages import Page
 from longshore.testing.contracts.ledger_listings import all_pages, ended_job
 from longshore.testing.contracts.samples import commit_job, new_job
 from longshore.testing.contracts.suite import START, TICK, PortContract, clause

@@ -10,11 +10,11 @@ import pytest
 
 from longshore.core.jobs import job
 from longshore.core.jobs.numbers import NumberSet
+from longshore.core.pages import Page
 from longshore.core.tasks.rows import JobRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import UsageError
 from longshore.ports.backend import Backend
-from longshore.ports.pages import Page
 from longshore.testing.contracts.samples import (
     apply_job_command,
     commit,

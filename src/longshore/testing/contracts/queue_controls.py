@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from longshore.ports.backend import Backend
-from longshore.ports.queue_controls import QueuePause
+from longshore.ports.configuration import QueuePause
 from longshore.testing.contracts.samples import drain, send
 from longshore.testing.contracts.suite import (
     CALLERS,

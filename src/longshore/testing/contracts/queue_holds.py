@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from longshore.ports.backend import Backend
-from longshore.ports.queue_controls import MAX_HOLD, QueuePause
+from longshore.ports.configuration import MAX_HOLD, QueuePause
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.suite import (
     CALLERS,

@@ -1,16 +1,27 @@
-"""Cursors: opaque text that names a place in a listing.
-
-The place is that of the last item seen, not a count, so it stays right while rows are added. The
-listing's own name travels inside, so that a cursor cannot be used where it means something else.
-"""
+"""A page of a listing, and the cursor to the next."""
 
 from __future__ import annotations
 
 import base64
 import json
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from longshore.errors import UsageError
+
+ItemT = TypeVar("ItemT")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[ItemT]):
+    """Some items, and where to go on: ``None`` means that this was all.
+
+    A cursor is opaque and stays right while rows are added: it names a place in the order, not a
+    count of rows before it.
+    """
+
+    items: tuple[ItemT, ...]
+    cursor: str | None = None
 
 
 def encode_cursor(listing: str, *position: str | int) -> str:

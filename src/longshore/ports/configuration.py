@@ -1,4 +1,4 @@
-"""Which queues are paused or held: by whom, since when, until when, and why."""
+"""Definitions: where the named, versioned recipes are kept."""
 
 from __future__ import annotations
 
@@ -6,6 +6,87 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Protocol
+
+from longshore.core.api_keys import KeyRecord
+from longshore.core.budgets import SharedBudget
+from longshore.core.definitions.definition import Definition
+
+
+class Definitions(Protocol):
+    """Versions of definitions. A version that exists is never changed."""
+
+    async def put(self, tenant: str, definition: Definition) -> Definition:
+        """Store as the next version and return it with its number, counted from 1.
+
+        If the newest version has the same content, it is returned and nothing is stored. Two
+        writers at once get two versions or share one; none is lost.
+        """
+        ...
+
+    async def get(self, tenant: str, name: str, *, version: int | None = None) -> Definition | None:
+        """A version, or the newest. A deleted definition is found only by its version."""
+        ...
+
+    async def list(self, tenant: str) -> list[Definition]:
+        """The newest version of each that is not deleted, by name."""
+        ...
+
+    async def delete(self, tenant: str, name: str) -> bool:
+        """Hide it from ``list`` and from ``get`` without a version; whether it was there.
+
+        Running jobs keep the version they were started with. A later ``put`` goes on counting.
+        """
+        ...
+
+
+class Keys(Protocol):
+    """The records of keys; the keys themselves are kept by those who hold them."""
+
+    async def add(self, record: KeyRecord) -> None:
+        """Keep a record.
+
+        Raises:
+            AlreadyExists: its id or its hash is taken.
+        """
+        ...
+
+    async def find(self, key_hash: str) -> KeyRecord | None:
+        """The record with this hash, revoked or not; the caller asks ``allows``."""
+        ...
+
+    async def list(self, tenant: str) -> list[KeyRecord]:
+        """A tenant's keys, oldest first, revoked ones too."""
+        ...
+
+    async def revoke(self, tenant: str, key_id: str, *, now: datetime) -> bool:
+        """From now on the key allows nothing, for every process at once; whether it did before."""
+        ...
+
+
+class Budgets(Protocol):
+    """The store of accounts. It knows nothing of budgets: it reads, and it commits decisions."""
+
+    async def get(self, tenant: str, name: str) -> SharedBudget | None:
+        """The tenant's account of that name, or None if it was never committed.
+
+        Consistent: it sees every commit that was answered before the read began, by any process.
+        """
+        ...
+
+    async def commit(self, budget: SharedBudget) -> None:
+        """Write the account, whose ``version`` is one above that of the account it was made from.
+
+        An account whose ``change_id`` is the stored one's already has been committed before (its
+        answer was lost): that is success, and nothing is written again. What was answered is on
+        disk.
+
+        Raises:
+            VersionConflict: the stored account is not at the version before; nothing was written.
+            OutcomeUnknown: it may or may not have happened; commit the same account again.
+            BackendUnavailable: it did not happen; worth another try.
+        """
+        ...
+
 
 MAX_HOLD: Final = timedelta(hours=1)
 """The longest hold; a service that asks for more gets this."""

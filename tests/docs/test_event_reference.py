@@ -1,20 +1,21 @@
-"""What the reference tells of each event: its properties, their kinds, and what is an end."""
+"""The reference of events: their properties, the kinds of these, and the terminal events."""
 
-from longshore.core.events import codec
+from docs.generate import event_docs
 from longshore.core.events import types as e
+from longshore.core.events.codec import EVENT_TYPES
 
 
 def test_no_two_properties_of_an_event_share_a_name() -> None:
-    for doc in codec.event_docs():
+    for doc in event_docs():
         names = [part.name for part in doc.properties]
 
         assert len(set(names)) == len(names), doc.name
 
 
-def test_the_reference_lists_every_event_once_with_what_it_tells() -> None:
-    docs = {doc.name: doc for doc in codec.event_docs()}
+def test_the_reference_lists_every_event_once_with_its_description() -> None:
+    docs = {doc.name: doc for doc in event_docs()}
 
-    assert list(docs) == list(codec.EVENT_TYPES)
+    assert list(docs) == list(EVENT_TYPES)
     heartbeat = docs["Task Heartbeat"]
     assert (heartbeat.entity, heartbeat.when) == (
         e.EntityType.TASK,
@@ -23,7 +24,7 @@ def test_the_reference_lists_every_event_once_with_what_it_tells() -> None:
 
 
 def test_the_reference_names_each_property_with_its_kind() -> None:
-    docs = {doc.name: doc for doc in codec.event_docs()}
+    docs = {doc.name: doc for doc in event_docs()}
 
     shown = [(part.name, part.kind, part.optional) for part in docs["Task Heartbeat"].properties]
 
@@ -52,8 +53,8 @@ def test_the_reference_names_each_property_with_its_kind() -> None:
     ]
 
 
-def test_the_reference_shows_what_is_inside_lists() -> None:
-    docs = {doc.name: doc for doc in codec.event_docs()}
+def test_the_reference_shows_properties_of_list_items() -> None:
+    docs = {doc.name: doc for doc in event_docs()}
 
     shown = {part.name: part.kind for part in docs["Job Created"].properties}
 
@@ -69,8 +70,8 @@ def test_the_reference_shows_what_is_inside_lists() -> None:
     }
 
 
-def test_the_reference_marks_what_ends_a_task_or_a_job() -> None:
-    terminal = {doc.name for doc in codec.event_docs() if doc.terminal}
+def test_the_reference_marks_events_that_end_a_task_or_a_job() -> None:
+    terminal = {doc.name for doc in event_docs() if doc.terminal}
 
     assert terminal == {
         "Task Completed",
