@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import UsageError
@@ -19,8 +17,10 @@ from longshore.interfaces.cli.operations.wait import wait_for_job
 from longshore.interfaces.cli.options import GlobalOptions
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.render.screen import print_json, print_pairs
+from longshore.interfaces.document_files import UnreadableDocument, parse_json, parse_yaml
 
 _MAX_SHOWN_ROOTS = 10
+_VALUE_LIMIT = 2_000_000  # of a job file, including the values that aliases expand to
 _MAX_SHOWN_FAILURES = 10
 
 
@@ -46,26 +46,6 @@ def new_request_id() -> str:
     return new_id()
 
 
-class _JobFileLoader(yaml.SafeLoader):
-    """YAML without its dates: in JSON, which is what a job is made of, a time is a text."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 - the library declares it so
-        letter: [(tag, pattern) for tag, pattern in found if not tag.endswith(":timestamp")]
-        for letter, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-    # The library's own signature.
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and not key.tag.endswith(":merge"):
-                if key.value in seen:
-                    problem = f"{key.value!r} is there twice"
-                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-                seen.add(key.value)
-        return super().construct_mapping(node, deep=deep)
-
-
 def read_document(file: Path) -> Any:
     """What a YAML or JSON file says.
 
@@ -86,21 +66,14 @@ def read_document(file: Path) -> Any:
 
 
 def _parse(text: str, source: str) -> Any:
+    with contextlib.suppress(UnreadableDocument):
+        return parse_json(text)
+    # Nearly every JSON document is YAML too; the error of the YAML reader has a line.
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        # Every JSON document is YAML too, nearly; the message for either is YAML's.
-        pass
-    try:
-        # The loader is a safe one: it makes plain values and nothing else.
-        return yaml.load(text, _JobFileLoader)  # noqa: S506
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        message = f"{source}{place}: {error.problem or error.context}"
-        raise UsageError(message) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        message = f"{source} is neither YAML nor JSON: {error}"
+        return parse_yaml(text, value_limit=_VALUE_LIMIT)[0]
+    except UnreadableDocument as error:
+        line = "" if error.line is None else f", line {error.line}"
+        message = f"{source}{line}: {error}"
         raise UsageError(message) from error
 
 
