@@ -120,14 +120,14 @@ BROKEN: list[tuple[str | bytes, str]] = [
     ("", "expected one definition, or an object with 'definitions'"),
     ("- name: a\n  runner: command\n", "expected one definition, or an object with 'definitions'"),
     ("just words", "expected one definition, or an object with 'definitions'"),
-    ("definitions: 7", "line 1: definitions: expected definitions by their names, or a list"),
+    ("definitions: 7", "line 1: definitions: expected definitions by name, or a list"),
     ("definitions:\n  a:\n", "line 2: definitions.a: expected an object with 'runner'"),
     (
         "definitions:\n  a b: {runner: command}\n",
         "line 2: definitions.a b: expected a name of 1 to",
     ),
     ("definitions:\n  a: {name: a, runner: command}", "line 2: definitions.a.name: unknown here"),
-    ("definitions: {}\ntasks: []\n", "line 2: tasks: unknown here; expected 'definitions' alone"),
+    ("definitions: {}\ntasks: []\n", "line 2: tasks: unknown field; expected only definitions"),
     ("name: a\n", "line 1: runner: missing"),
     (
         "name: a\nrunner: steam\n",
@@ -144,8 +144,8 @@ BROKEN: list[tuple[str | bytes, str]] = [
     (f"{OPTIONS}!!timestamp 2030-01-31\n", "line 4: it has a value of the kind 'timestamp'"),
     (f"{OPTIONS}!!set {{a, b}}\n", "line 4: it has a value of the kind 'set'"),
     (f"{OPTIONS}!!python/object/apply:os.getpid []\n", "line 4: it has a value of the kind 'pyth"),
-    (f"{OPTIONS}.nan\n", "options: expected a number that JSON knows, not nan"),
-    (f'{OPTIONS}"\\ud800"\n', "options: expected text of whole characters"),
+    (f"{OPTIONS}.nan\n", "options: expected a finite number, not nan"),
+    (f'{OPTIONS}"\\ud800"\n', "options: expected valid Unicode"),
     (f"{OPTIONS}{'9' * 5000}\n", "it cannot be read: Exceeds the limit"),
     (f"{OPTIONS}{'[' * 100_000}", "it cannot be read: maximum recursion depth"),
     (f"{OPTIONS}{'[' * 110}{']' * 110}", "line 4: it is nested in more than 100 levels"),
@@ -182,7 +182,9 @@ def test_a_broken_file_is_told_with_its_place_and_costs_only_itself(
     ],
     ids=range(6),
 )
-def test_a_broken_json_file_is_reported_with_its_problem(tmp_path: Path, content: str, expected: str) -> None:
+def test_a_broken_json_file_is_reported_with_its_problem(
+    tmp_path: Path, content: str, expected: str
+) -> None:
     put(tmp_path / "definitions/broken.json", content)
 
     (problem,) = problem_texts(read_folder(tmp_path))
@@ -198,8 +200,8 @@ def test_longshore_yaml_has_definitions_and_nothing_else(tmp_path: Path) -> None
 
     assert names(reading) == []
     assert problem_texts(reading) == [
-        "longshore.yaml, line 1: name: unknown here; expected 'definitions' alone",
-        "longshore.yaml, line 2: runner: unknown here; expected 'definitions' alone",
+        "longshore.yaml, line 1: name: unknown field; expected only definitions",
+        "longshore.yaml, line 2: runner: unknown field; expected only definitions",
     ]
 
 

@@ -12,7 +12,8 @@ from datetime import timedelta
 from typing import Any
 
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
-from longshore.core.jobs.dag import PROBLEM_LIMIT, Problem
+from longshore.core.document_reader import Problem
+from longshore.core.jobs.dag import PROBLEM_LIMIT
 from longshore.core.jobs.planning import PlannedTask, SubmissionPlan
 from longshore.core.jobs.submission import canonical_text, referenced_definitions
 from longshore.core.tasks import task as tasks

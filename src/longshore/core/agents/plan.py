@@ -8,7 +8,7 @@ holds for every step that does not say otherwise.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
@@ -16,8 +16,16 @@ from typing import Any, Final
 from longshore.core.agents.prompts import PromptSources, template_problems
 from longshore.core.agents.repositories import parse_address, validate_ref
 from longshore.core.budgets import NO_BUDGET, Budget, read_budget
+from longshore.core.document_reader import (
+    DocumentReader,
+    Problem,
+    expected,
+    integer_reader,
+    join_path,
+    read_flag,
+    read_name,
+)
 from longshore.core.ids import is_name
-from longshore.core.jobs.dag import Problem
 from longshore.core.text.durations import format_duration, parse_duration
 
 DEFAULT_TURNS: Final = 30
@@ -116,28 +124,23 @@ _PLAN_FIELDS = (
 )
 
 
-class _PlanReader:
-    """Reads options and remembers what is wrong with them."""
-
-    def __init__(self) -> None:
-        self.problems: list[Problem] = []
-
+class _PlanReader(DocumentReader):
     def plan(self, options: Mapping[str, Any]) -> AgentPlan:
-        self._check_fields(options, _PLAN_FIELDS, "")
+        self.reject_unknown(options, _PLAN_FIELDS, "")
         return AgentPlan(
             steps=self._steps(options),
-            role=self._get(options, "role", "", _text, ""),
-            checks=self._get(options, "checks", "", _texts, ()),
-            model=self._get(options, "model", "", _label, None),
-            fallback_model=self._get(options, "fallbackModel", "", _label, None),
-            permission_mode=self._get(
+            role=self.field(options, "role", "", _text, ""),
+            checks=self.field(options, "checks", "", _texts, ()),
+            model=self.field(options, "model", "", _label),
+            fallback_model=self.field(options, "fallbackModel", "", _label),
+            permission_mode=self.field(
                 options, "permissionMode", "", _permission_mode, PERMISSION_MODES[0]
             ),
-            mcp_servers=self._get(options, "mcpServers", "", _servers, {}),
-            folder=self._get(options, "folder", "", _folder, None),
+            mcp_servers=self.field(options, "mcpServers", "", _servers, {}),
+            folder=self.field(options, "folder", "", _folder),
             repository=self._repository(options),
-            sandbox=self._get(options, "sandbox", "", _flag, False),
-            budget=self._get(options, "budget", "", read_budget, NO_BUDGET),
+            sandbox=self.field(options, "sandbox", "", read_flag, False),
+            budget=self.field(options, "budget", "", read_budget, NO_BUDGET),
         )
 
     def _steps(self, options: Mapping[str, Any]) -> tuple[AgentStep, ...]:
@@ -146,21 +149,21 @@ class _PlanReader:
             known = {name: options[name] for name in ("prompt", *_SHARED_FIELDS) if name in options}
             return (self._step({"name": DEFAULT_STEP, **known}, "", earlier=()),)
         if not isinstance(given, list) or not 1 <= len(given) <= _MAX_STEPS:
-            self._add("steps", f"expected a list of 1 to {_MAX_STEPS} steps")
+            self.add("steps", f"expected a list of 1 to {_MAX_STEPS} steps")
             return ()
         if "prompt" in options:
-            self._add("prompt", "expected either 'prompt' or 'steps', each of which has its own")
+            self.add("prompt", "expected either 'prompt' or 'steps', each of which has its own")
         shared = {name: options[name] for name in _SHARED_FIELDS if name in options}
         steps: list[AgentStep] = []
         for index, one in enumerate(given):
             path = f"steps[{index}]"
             if not isinstance(one, Mapping):
-                self._add(path, "expected an object with 'name' and 'prompt'")
+                self.add(path, "expected an object with 'name' and 'prompt'")
                 continue
             earlier = tuple(step.name for step in steps)
             step = self._step({**shared, **one}, path, earlier=earlier)
             if step.name in earlier:
-                self._add(_at(path, "name"), f"{step.name!r} is there twice")
+                self.add(join_path(path, "name"), f"{step.name!r} is there twice")
             elif any(step.output_file == other.output_file for other in steps):
                 step = self._assign_file(step, one, path)
             steps.append(step)
@@ -168,32 +171,32 @@ class _PlanReader:
 
     def _assign_file(self, step: AgentStep, document: Mapping[str, Any], path: str) -> AgentStep:
         if "outputFile" in document:
-            self._add(_at(path, "outputFile"), f"{step.output_file!r} is another step's too")
+            self.add(join_path(path, "outputFile"), f"{step.output_file!r} is another step's too")
         return replace(step, output_file=f"{step.name}.json")
 
     def _step(
         self, document: Mapping[str, Any], path: str, *, earlier: tuple[str, ...]
     ) -> AgentStep:
-        self._check_fields(document, _STEP_FIELDS, path)
-        name = document.get("name")
-        if not is_name(name):
-            self._add(_at(path, "name"), "expected a name of 1 to 64 letters, digits, '-' and '_'")
-        prompt = self._get(document, "prompt", path, _text, None)
+        self.reject_unknown(document, _STEP_FIELDS, path)
+        name = self.read(document.get("name"), join_path(path, "name"), read_name, "")
+        prompt = self.field(document, "prompt", path, _text)
         if prompt is None:
             if "prompt" not in document:
-                self._add(_at(path, "prompt"), "missing: say what the agent has to do")
+                self.add(join_path(path, "prompt"), "missing: say what the agent has to do")
         else:
             for problem in template_problems(prompt, PromptSources(steps=earlier)):
-                self._add(_at(path, "prompt"), problem)
+                self.add(join_path(path, "prompt"), problem)
         return AgentStep(
-            name=str(name),
+            name=name,
             prompt=prompt or "",
-            output_schema=self._get(document, "outputSchema", path, _schema, None),
-            output_file=self._get(document, "outputFile", path, _file, RESULT_FILE),
-            max_turns=self._get(document, "maxTurns", path, _turns, DEFAULT_TURNS),
-            tools=self._get(document, "tools", path, _tools, ()),
-            timeout=self._get(document, "timeout", path, _timeout, DEFAULT_TIMEOUT),
-            budget=self._get(document, "budget", path, read_budget, NO_BUDGET),
+            output_schema=self.field(document, "outputSchema", path, _schema),
+            output_file=self.field(document, "outputFile", path, _file, RESULT_FILE),
+            max_turns=self.field(
+                document, "maxTurns", path, integer_reader(1, _MAX_TURNS), DEFAULT_TURNS
+            ),
+            tools=self.field(document, "tools", path, _tools, ()),
+            timeout=self.field(document, "timeout", path, _timeout, DEFAULT_TIMEOUT),
+            budget=self.field(document, "budget", path, read_budget, NO_BUDGET),
         )
 
     def _repository(self, options: Mapping[str, Any]) -> Repository | None:
@@ -203,46 +206,14 @@ class _PlanReader:
         if isinstance(given, str):
             given = {"url": given}
         if not isinstance(given, Mapping) or not isinstance(given.get("url"), str):
-            self._add("repository", "expected an address, or an object with 'url' and 'ref'")
+            self.add("repository", "expected an address, or an object with 'url' and 'ref'")
             return None
-        self._check_fields(given, ("url", "ref"), "repository")
+        self.reject_unknown(given, ("url", "ref"), "repository")
         if options.get("folder") is not None:
-            self._add("folder", "expected either 'folder' or 'repository'")
-        ref = self._get(given, "ref", "repository", _ref, None)
-        url = self._get(given, "url", "repository", _address, "")
+            self.add("folder", "expected either 'folder' or 'repository'")
+        ref = self.field(given, "ref", "repository", _ref)
+        url = self.field(given, "url", "repository", _address, "")
         return Repository(url=url, ref=ref)
-
-    def _get(
-        self,
-        document: Mapping[str, Any],
-        name: str,
-        path: str,
-        read: Callable[[Any], Any],
-        default: Any,
-    ) -> Any:
-        value = document.get(name)
-        if value is None:
-            return default
-        try:
-            return read(value)
-        except (TypeError, ValueError) as error:
-            self._add(_at(path, name), str(error))
-            return default
-
-    def _check_fields(
-        self, document: Mapping[str, Any], allowed: tuple[str, ...], path: str
-    ) -> None:
-        for name in document:
-            if name not in allowed:
-                expected = ", ".join(allowed)
-                self._add(_at(path, str(name)[:64]), f"unknown; expected some of {expected}")
-
-    def _add(self, path: str, message: str) -> None:
-        self.problems.append(Problem(path=path, message=message))
-
-
-def _at(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 def _ref(value: Any) -> str:
@@ -257,8 +228,7 @@ def _address(value: str) -> str:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > _MAX_TEXT_CHARACTERS:
-        message = f"expected text of 1 to {_MAX_TEXT_CHARACTERS:,} characters"
-        raise ValueError(message)
+        raise expected(f"text of 1 to {_MAX_TEXT_CHARACTERS:,} characters")
     return value
 
 
@@ -266,22 +236,19 @@ def _texts(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return (_text(value),)
     if not isinstance(value, list):
-        message = "expected a list of texts"
-        raise TypeError(message)
+        raise expected("a list of texts")
     return tuple(_text(one) for one in value)
 
 
 def _label(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > _MAX_NAME_CHARACTERS:
-        message = f"expected a name of 1 to {_MAX_NAME_CHARACTERS} characters"
-        raise ValueError(message)
+        raise expected(f"a name of 1 to {_MAX_NAME_CHARACTERS} characters")
     return value
 
 
 def _permission_mode(value: Any) -> str:
     if value not in PERMISSION_MODES:
-        message = f"expected one of {', '.join(PERMISSION_MODES)}"
-        raise ValueError(message)
+        raise expected(f"one of {', '.join(PERMISSION_MODES)}")
     return str(value)
 
 
@@ -290,44 +257,26 @@ def _servers(value: Any) -> dict[str, Mapping[str, Any]]:
         is_name(name) and isinstance(one, Mapping) and ("command" in one) != ("url" in one)
         for name, one in value.items()
     ):
-        message = "expected servers by their names, each with 'command' or 'url'"
-        raise ValueError(message)
+        raise expected("servers by their names, each with 'command' or 'url'")
     return dict(value)
 
 
 def _folder(value: Any) -> str:
     if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
-        message = "expected the full path of a folder on the worker's machine"
-        raise ValueError(message)
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        message = "expected true or false"
-        raise TypeError(message)
+        raise expected("the full path of a folder on the worker's machine")
     return value
 
 
 def _schema(value: Any) -> dict[str, Any]:
     # The API takes no other root; a list goes inside one.
     if not isinstance(value, Mapping) or value.get("type") != "object":
-        message = 'expected a JSON Schema with "type": "object" at its root'
-        raise ValueError(message)
+        raise expected('a JSON Schema with "type": "object" at its root')
     return dict(value)
 
 
 def _file(value: Any) -> str:
     if not isinstance(value, str) or not _FILE.fullmatch(value):
-        message = "expected a file name like task-result.json, without folders"
-        raise ValueError(message)
-    return value
-
-
-def _turns(value: Any) -> int:
-    if type(value) is not int or not 1 <= value <= _MAX_TURNS:
-        message = f"expected a whole number from 1 to {_MAX_TURNS}"
-        raise ValueError(message)
+        raise expected("a file name like task-result.json, without folders")
     return value
 
 
@@ -337,18 +286,14 @@ def _tools(value: Any) -> tuple[str, ...]:
         or len(value) > _MAX_TOOLS
         or not all(isinstance(tool, str) and _TOOL.fullmatch(tool) for tool in value)
     ):
-        message = (
-            "expected a list of tools like Read or Bash(git diff *); an empty one means no tool"
-        )
-        raise ValueError(message)
+        raise expected("a list of tools like Read or Bash(git diff *); an empty one means no tool")
     return tuple(value)
 
 
 def _timeout(value: Any) -> timedelta:
     timeout = parse_duration(value)
     if not MIN_TIMEOUT <= timeout <= MAX_TIMEOUT:
-        message = (
-            f"expected a time from {format_duration(MIN_TIMEOUT)} to {format_duration(MAX_TIMEOUT)}"
+        raise expected(
+            f"a time from {format_duration(MIN_TIMEOUT)} to {format_duration(MAX_TIMEOUT)}"
         )
-        raise ValueError(message)
     return timeout

@@ -7,16 +7,25 @@ those between two fields, the longest and shortest times, and that options are p
 
 from __future__ import annotations
 
-import math
-import reprlib
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 from longshore.core.definitions.definition import Isolation, ResourceLimits, RunnerKind
+from longshore.core.document_reader import (
+    DocumentReader,
+    check_json,
+    check_unicode,
+    choice_reader,
+    expected,
+    integer_reader,
+    read_flag,
+    read_name,
+)
 from longshore.core.health import HealthThresholds
-from longshore.core.ids import NAME_PATTERN, is_name
+from longshore.core.ids import NAME_PATTERN
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.states import Priority
 from longshore.core.text.durations import parse_duration
@@ -27,11 +36,7 @@ SCHEMA: Final = "$schema"
 REQUIRED: Final = ("name", "runner")
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_MAX_DEPTH = 100
-# Counted with what the aliases of a YAML file stand for: a few lines of them can mean billions.
-_MAX_VALUES = 100_000
-_short_repr = reprlib.Repr()
-_short_repr.maxstring = _short_repr.maxother = 80
+_MAX_VALUES = 100_000  # of the options
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,103 +145,33 @@ def _object_schema(
     }
 
 
-def invalid_name_message(value: Any) -> str:
-    """What is said of something that is not a name."""
-    return f"expected a name of 1 to 64 letters, digits, '-' and '_', not {_short_repr.repr(value)}"
-
-
-def _read_name(value: Any) -> str:
-    if not is_name(value):
-        raise ValueError(invalid_name_message(value))
-    return str(value)
-
-
 def _read_text(value: Any) -> str:
     if not isinstance(value, str):
-        message = f"expected text, not {_short_repr.repr(value)}"
-        raise TypeError(message)
-    _check_characters(value)
+        raise expected("text", value)
+    check_unicode(value)
     return value
 
 
-def _enum_type(names: Mapping[str, Any]) -> FieldType:
-    def read(value: Any) -> Any:
-        if not isinstance(value, str) or value not in names:
-            message = f"expected one of {', '.join(names)}, not {_short_repr.repr(value)}"
-            raise ValueError(message)
-        return names[value]
-
-    return FieldType(read, {"enum": list(names)})
+def _choice_type(choices: Mapping[str, Any]) -> FieldType:
+    return FieldType(choice_reader(choices), {"enum": list(choices)})
 
 
 def _read_options(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        message = f"expected an object, not {_short_repr.repr(value)}"
-        raise TypeError(message)
-    _check_json(value)
-    return dict(value)
-
-
-def _check_json(value: Any) -> None:
-    """That it is plain JSON of a bounded size: anything else would come back from the store
-    changed, and look like a new version for ever."""
-    waiting, count = [(value, 0)], 0
-    while waiting:
-        one, depth = waiting.pop()
-        count += 1
-        if count > _MAX_VALUES or depth > _MAX_DEPTH:
-            message = f"expected no more than {_MAX_VALUES:,} values in {_MAX_DEPTH} levels"
-            raise ValueError(message)
-        match one:
-            case str():
-                _check_characters(one)
-            case float() if not math.isfinite(one):
-                message = f"expected a number that JSON knows, not {one!r}"
-                raise ValueError(message)
-            case None | bool() | int() | float():
-                pass
-            case Mapping() | list():
-                waiting += ((inner, depth + 1) for inner in _children_of(one))
-            case _:
-                message = f"expected JSON, not {_short_repr.repr(one)}"
-                raise TypeError(message)
-
-
-def _children_of(value: Mapping[Any, Any] | list[Any]) -> Iterator[Any]:
-    if isinstance(value, list):
-        yield from value
-        return
-    for name, inner in value.items():
-        if not isinstance(name, str):
-            message = (
-                f"expected text before a colon, not {_short_repr.repr(name)}: put it in quotes"
-            )
-            raise TypeError(message)
-        yield name
-        yield inner
-
-
-def _check_characters(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        message = f"expected text of whole characters, not {_short_repr.repr(text)}"
-        raise ValueError(message) from error
+        raise expected("an object", value)
+    options = dict(value)
+    check_json(options, max_values=_MAX_VALUES)
+    # As the store returns them: a tuple would differ from the stored list at each comparison.
+    copy: dict[str, Any] = json.loads(json.dumps(options))
+    return copy
 
 
 def _read_duration(value: Any) -> timedelta:
-    parsed = parse_duration(value)
-    if parsed <= timedelta(0):
+    duration = parse_duration(value)
+    if duration <= timedelta(0):
         message = "must be greater than zero"
         raise ValueError(message)
-    return parsed
-
-
-def _read_flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        message = f"expected true or false, not {_short_repr.repr(value)}"
-        raise TypeError(message)
-    return value
+    return duration
 
 
 _EXIT_CODE_RANGE = (1, 255)
@@ -247,19 +182,12 @@ def _read_exit_codes(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(
         type(code) is int and least <= code <= most for code in value
     ):
-        message = f"expected a list of exit codes from {least} to {most}"
-        raise ValueError(message)
+        raise expected(f"a list of exit codes from {least} to {most}")
     return tuple(value)
 
 
 def _integer_type(minimum: int) -> FieldType:
-    def read(value: Any) -> int:
-        if type(value) is not int or value < minimum:
-            message = f"expected a whole number from {minimum} on, not {_short_repr.repr(value)}"
-            raise ValueError(message)
-        return value
-
-    return FieldType(read, {"type": "integer", "minimum": minimum})
+    return FieldType(integer_reader(minimum), {"type": "integer", "minimum": minimum})
 
 
 def _object_type(
@@ -267,16 +195,14 @@ def _object_type(
 ) -> FieldType:
     def read(value: Any) -> Any:
         if not isinstance(value, Mapping) or not set(value) <= set(field_types):
-            message = f"expected an object with some of {', '.join(field_types)}"
-            raise ValueError(message)
-        fields, problems = {}, []
-        for name, given in value.items():
-            try:
-                fields[field_types[name].attribute] = field_types[name].type.read(given)
-            except (TypeError, ValueError) as error:
-                problems.append(f"{name}: {error}")
-        if problems:
-            raise ValueError("; ".join(problems))
+            raise expected(f"an object with some of {', '.join(field_types)}")
+        reader = DocumentReader()
+        fields = {
+            field_types[name].attribute: reader.read(inner, name, field_types[name].type.read)
+            for name, inner in value.items()
+        }
+        if reader.problems:
+            raise ValueError("; ".join(f"{item.path}: {item.message}" for item in reader.problems))
         return factory(**fields)
 
     properties = {name: _described_schema(field) for name, field in field_types.items()}
@@ -294,9 +220,9 @@ _ISO_DURATION = (
 # The first condition: somewhere in it there is more than nothing.
 _DURATION_PATTERN = rf"^(?=[^1-9]*[1-9])\s*({_NUMBER}|{_SHORT_DURATION}|{_ISO_DURATION})\s*$"
 
-_NAME_TYPE = FieldType(_read_name, {"type": "string", "pattern": f"^{NAME_PATTERN.pattern}$"})
+_NAME_TYPE = FieldType(read_name, {"type": "string", "pattern": f"^{NAME_PATTERN.pattern}$"})
 _TEXT_TYPE = FieldType(_read_text, {"type": "string"})
-_FLAG_TYPE = FieldType(_read_flag, {"type": "boolean"})
+_FLAG_TYPE = FieldType(read_flag, {"type": "boolean"})
 _DURATION_TYPE = FieldType(
     _read_duration,
     {
@@ -358,7 +284,7 @@ FIELDS: Final[Mapping[str, DefinitionField]] = {
     "name": DefinitionField("name", _NAME_TYPE, "What tasks call it."),
     "runner": DefinitionField(
         "runner",
-        _enum_type({kind.value: kind for kind in RunnerKind}),
+        _choice_type({kind.value: kind for kind in RunnerKind}),
         "What executes it: a program, a Python function, or an agent.",
     ),
     "options": DefinitionField(
@@ -371,7 +297,7 @@ FIELDS: Final[Mapping[str, DefinitionField]] = {
     "queue": DefinitionField("queue", _NAME_TYPE, "Where its tasks go. Default: default."),
     "priority": DefinitionField(
         "priority",
-        _enum_type({priority.name.lower(): priority for priority in Priority}),
+        _choice_type({priority.name.lower(): priority for priority in Priority}),
         "Which of a queue's tasks come first. Default: normal.",
     ),
     "timeout": DefinitionField(
@@ -397,7 +323,7 @@ FIELDS: Final[Mapping[str, DefinitionField]] = {
     ),
     "isolation": DefinitionField(
         "isolation",
-        _enum_type({kind.value: kind for kind in Isolation}),
+        _choice_type({kind.value: kind for kind in Isolation}),
         "How an attempt gets its process. Default: fork.",
     ),
     "resources": DefinitionField("resources", _RESOURCES_TYPE, "What an attempt may use up."),
