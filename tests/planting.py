@@ -2,7 +2,7 @@
 
 A fault names a symbol and says what is done to it, and quotes no line of the source::
 
-    at="services.artifacts:_consider", do=Condition("startswith()", False)
+    at="services.worker.artifacts:_consider", do=Condition("startswith()", False)
 
 ``at`` is a module below ``longshore`` (or ``verification``) and a qualified name in it: a
 function, a class, or a

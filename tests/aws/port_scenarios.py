@@ -20,7 +20,7 @@ from longshore.errors import VersionConflict
 from longshore.ports.configuration import Budgets
 from longshore.ports.output import OutputChunk, Stream
 from longshore.ports.task_queue import Message, OutgoingMessage
-from longshore.services.relay import Relay
+from longshore.services.event_delivery import Relay
 from tests.aws.scenario_harness import (
     CLIENT_ATTEMPTS,
     SHORT_STEP,

@@ -20,7 +20,7 @@ from longshore.audit.audit import Violation, audit
 from longshore.core.events.codec import EVENT_TYPES
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import BackendUnavailable
-from longshore.services.relay import Relay
+from longshore.services.event_delivery import Relay
 from longshore.testing.clock import FakeClock
 from tests.aws.audit_names import audit_names_in
 from tests.aws.backends import installation_names

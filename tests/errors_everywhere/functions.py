@@ -7,9 +7,8 @@ from typing import Any
 from longshore.core.dead_letters import DeadMessage
 from longshore.core.undelivered import UndeliveredEvent, UndeliveredNotice
 from longshore.errors import NotFound
-from longshore.services.alerts import AlertSender
-from longshore.services.relay import Relay
-from longshore.services.undelivered import UndeliveredEvents
+from longshore.services.event_delivery import Relay, UndeliveredEvents
+from longshore.services.health import AlertSender
 from tests.errors_everywhere.harness import ErrorHarness, Stuck
 from tests.errors_everywhere.injection import PortProxy
 from tests.unit.services.harness import TENANT, make_task, task_id

@@ -13,7 +13,7 @@ from longshore.core.tasks.states import TaskState
 from longshore.errors import NotFound, OutcomeUnknown
 from longshore.services.api_keys import ApiKeys
 from longshore.services.explain import Explainer
-from longshore.services.review import ReviewDecisions
+from longshore.services.operator_commands import ReviewDecisions
 from longshore.testing.fake_runner import Script, fails, succeeds
 from tests.errors_everywhere.harness import LARGE, LEASE, ErrorHarness
 from tests.errors_everywhere.injection import Hook

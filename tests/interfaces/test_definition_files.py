@@ -14,7 +14,7 @@ from longshore.interfaces.definition_files import (
     read_folder,
     read_paths,
 )
-from longshore.services.definitions_sync import FolderContents
+from longshore.services.definitions import FolderContents
 from longshore.services.documents import definition_request
 
 ROOT = Path(__file__).parents[2]

@@ -50,19 +50,19 @@ HOLD_FAULTS = (
     ),
     _fault(
         name="a shorter hold takes the place of a longer one in memory",
-        at="adapters.memory.queue_controls:MemoryQueueControls.hold",
+        at="adapters.memory.queues:MemoryQueueControls.hold",
         do=Replace("< remaining()", "True"),
         caught_by=f"{_MEMORY_HOLDS}::test_of_two_holds_the_one_that_lasts_longer_counts",
     ),
     _fault(
         name="nobody wakes up when a hold ends in memory",
-        at="adapters.memory.queue_controls:MemoryQueueControls.paused_queues",
+        at="adapters.memory.queues:MemoryQueueControls.paused_queues",
         do=Argument("wait_until()", "next_change", None),
         caught_by=f"{_MEMORY_HOLDS}::test_a_waiter_is_notified_of_a_hold_and_of_its_expiry",
     ),
     _fault(
         name="a resume leaves the hold in memory",
-        at="adapters.memory.queue_controls:MemoryQueueControls.resume",
+        at="adapters.memory.queues:MemoryQueueControls.resume",
         do=Replace("pop() _hold_by_queue", "self._hold_by_queue.get($1)"),
         caught_by=f"{_MEMORY_HOLDS}::test_to_resume_a_queue_ends_its_pause_and_its_hold",
     ),
@@ -98,7 +98,7 @@ HOLD_FAULTS = (
     ),
     _fault(
         name="a hold that ends soon is not waited for",
-        at="services.worker_group:_has_work",
+        at="services.worker.group:_has_work",
         do=Condition("is_active()", True),
         caught_by=f"{_HOLDS}::"
         "test_who_waits_for_the_end_of_all_work_waits_for_a_hold_that_ends_soon",
@@ -162,25 +162,25 @@ PAUSE_FAULTS = (
     ),
     _fault(
         name="a later pause takes the place of the first in memory",
-        at="adapters.memory.queue_controls:MemoryQueueControls.pause",
+        at="adapters.memory.queues:MemoryQueueControls.pause",
         do=Replace("setdefault()", "held = self._pauses[$1] = $2"),
         caught_by=f"{_MEMORY}::test_of_two_pauses_the_first_counts",
     ),
     _fault(
         name="a pause wakes nobody in memory",
-        at="adapters.memory.queue_controls:MemoryQueueControls.pause",
+        at="adapters.memory.queues:MemoryQueueControls.pause",
         do=Drop("wake()"),
         caught_by=f"{_MEMORY}::test_a_waiter_is_notified_of_a_pause_and_of_its_end",
     ),
     _fault(
         name="a resume wakes nobody in memory",
-        at="adapters.memory.queue_controls:MemoryQueueControls.resume",
+        at="adapters.memory.queues:MemoryQueueControls.resume",
         do=Drop("wake()"),
         caught_by=f"{_MEMORY}::test_a_waiter_is_notified_of_a_pause_and_of_its_end",
     ),
     _fault(
         name="pauses are listed as they came in memory",
-        at="adapters.memory.queue_controls:MemoryQueueControls.list_pauses",
+        at="adapters.memory.queues:MemoryQueueControls.list_pauses",
         do=Replace("name", "0"),
         caught_by=f"{_MEMORY}::test_pauses_are_listed_by_the_name_of_the_queue",
     ),
@@ -238,19 +238,19 @@ PAUSE_FAULTS = (
     ),
     _fault(
         name="a queue of any name is paused",
-        at="services.pause:_check_name",
+        at="services.operator_commands:_check_name",
         do=Condition("is_name()", False),
         caught_by=f"{_PAUSING}::test_what_no_queue_can_be_called_is_refused_and_changes_nothing",
     ),
     _fault(
         name="a reason of any length is kept",
-        at="services.pause:QueuePauser.pause_queue",
+        at="services.operator_commands:QueuePauser.pause_queue",
         do=Condition("comment_problem()", "(problem := '')"),
         caught_by=f"{_PAUSING}::test_a_reason_that_cannot_be_kept_is_refused_and_changes_nothing",
     ),
     _fault(
         name="who resumed nothing is told to have done it",
-        at="services.pause:QueuePauser.resume_queue",
+        at="services.operator_commands:QueuePauser.resume_queue",
         do=Condition(
             "is not",
             ("($1 := ($1 or QueuePause(name=name, by=by, reason=None, at=self._clock.now())))"),
@@ -259,13 +259,13 @@ PAUSE_FAULTS = (
     ),
     _fault(
         name="what runs is not waited for when its queue is paused",
-        at="services.worker_group:_has_work",
+        at="services.worker.group:_has_work",
         do=Value("for PROCESSING", "((TaskState.PROCESSING, served), $2)"),
         caught_by=f"{_WORKER}::test_what_lies_on_a_paused_queue_is_not_waited_for_and_what_runs_is",
     ),
     _fault(
         name="what lies on a paused queue is waited for",
-        at="services.worker_group:_has_work",
+        at="services.worker.group:_has_work",
         do=Value("for PROCESSING", "($1, (TaskState.PENDING, queue_controls))"),
         caught_by=f"{_WORKER}::test_what_lies_on_a_paused_queue_is_not_waited_for_and_what_runs_is",
     ),

@@ -232,7 +232,8 @@ def found(one: Fault, cuts: int) -> str | None:
     with planted(one) as folder:
         ended = subprocess.run(
             [sys.executable, "-m", "verification.power", "--cuts", str(cuts)],
-            cwd=folder,  # which comes first where modules are looked for
+            cwd=folder,  # Python looks for modules here first
+            env={"PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             check=False,

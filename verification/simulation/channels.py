@@ -10,8 +10,7 @@ from longshore.core.alerts import HealthNotice
 from longshore.core.health import HealthPolicy
 from longshore.core.undelivered import UndeliveredNotice
 from longshore.errors import AlertFailed
-from longshore.services.alerts import AlertSender
-from longshore.services.health import HealthCheck, HealthCheckPolicy
+from longshore.services.health import AlertSender, HealthCheck, HealthCheckPolicy
 from verification.simulation.alert_monitor import CHANNELS, DEAD_LETTERS
 from verification.simulation.faults import Fault
 

@@ -18,7 +18,7 @@ from longshore.core.events.event import Event
 from longshore.errors import BackendUnavailable
 from longshore.ports.events import Delivery
 from longshore.services.dispatcher import CONSUMER, ENDING_EVENTS
-from longshore.services.relay import Relay
+from longshore.services.event_delivery import Relay
 from verification.simulation.faults import Fault
 from verification.simulation.processes import Fleet, Machine, Process
 from verification.simulation.simulation import Simulation

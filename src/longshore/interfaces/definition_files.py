@@ -24,7 +24,7 @@ from longshore.core.definitions.reader import read_file_document
 from longshore.core.definitions.schema import DEFINITIONS
 from longshore.core.document_reader import Problem
 from longshore.interfaces.document_files import UnreadableDocument, parse_json, parse_yaml
-from longshore.services.definitions_sync import FileDefinition, FileProblem, FolderContents
+from longshore.services.definitions import FileDefinition, FileProblem, FolderContents
 
 LONGSHORE_YAML: Final = "longshore.yaml"
 FILE_LIMIT: Final = 1_000

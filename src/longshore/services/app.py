@@ -31,19 +31,15 @@ from longshore.ports.backend import Backend
 from longshore.ports.output import OutputPosition
 from longshore.services import documents as d
 from longshore.services import output_follow
-from longshore.services.add_tasks import TaskAdder
 from longshore.services.api_keys import KEYS_ENTITY_ID, ApiKeys
 from longshore.services.budgets import BudgetOperations
-from longshore.services.cancel import Canceller
 from longshore.services.dead_letters import DeadLetters, ReplayResult, read_post_mortem
 from longshore.services.explain import Explainer
 from longshore.services.health import ENTITY_ID, HealthCheck
-from longshore.services.pause import QueuePauser
+from longshore.services.operator_commands import Canceller, QueuePauser, Resumer, ReviewDecisions
 from longshore.services.queries import EventFeed, Queries
-from longshore.services.resume import Resumer
-from longshore.services.review import ReviewDecisions
 from longshore.services.spill import DocumentStore
-from longshore.services.submit import AcceptedJob, Producer
+from longshore.services.submit import AcceptedJob, Producer, TaskAdder
 from longshore.services.transitions import Transitions
 
 POLL_INTERVAL = timedelta(milliseconds=100)

@@ -41,8 +41,8 @@ from longshore.core.text.sanitise import safe_excerpt
 from longshore.errors import CommandRefused, NotFound, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.ports.output import OutputChunk, OutputPosition, Stream
-from longshore.services.errors_boundary import log_and_continue
-from longshore.services.resume import Resumer
+from longshore.services.operator_commands import Resumer
+from longshore.services.resilience import log_and_continue
 from longshore.services.transitions import Transitions
 
 logger = logging.getLogger(__name__)

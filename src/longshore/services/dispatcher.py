@@ -29,7 +29,7 @@ from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable, CommandRefused, NotFound, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.ports.worker_registry import WorkerRegistry
-from longshore.services.errors_boundary import log_and_continue
+from longshore.services.resilience import log_and_continue
 from longshore.services.spill import DocumentStore
 from longshore.services.transitions import Transitions
 

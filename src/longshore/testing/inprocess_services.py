@@ -30,8 +30,7 @@ from longshore.ports.output import OutputPosition
 from longshore.services.budgets import BudgetReservations
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.spill import DocumentStore
-from longshore.services.submit import Producer
-from longshore.services.task_creation import TaskCreation
+from longshore.services.submit import Producer, TaskCreation
 from longshore.services.transitions import Transitions
 from longshore.services.worker.context import WorkerContext
 from longshore.services.worker.output import OutputPolicy

@@ -25,8 +25,7 @@ from longshore.core.events.event import Event
 from longshore.core.undelivered import UndeliveredEvent
 from longshore.errors import ConfigurationError
 from longshore.execution.host.registry import FileWorkerRegistry
-from longshore.services.relay import Relay
-from longshore.services.undelivered import UndeliveredEvents
+from longshore.services.event_delivery import Relay, UndeliveredEvents
 from longshore.settings import Settings, load_settings
 from longshore.wiring.backends import (
     AwsInstallation,

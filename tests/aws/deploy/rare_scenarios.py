@@ -29,7 +29,7 @@ from longshore.core.tasks.states import Priority
 from longshore.errors import BackendUnavailable
 from longshore.services import spill
 from longshore.services.sweeper import SweeperPolicy
-from longshore.services.worker_group import WorkerGroup
+from longshore.services.worker.group import WorkerGroup
 from longshore.testing.fake_runner import FakeRunner, Script, fails, prints, succeeds
 from longshore.wiring import lambdas
 from longshore.wiring import services as wired_services

@@ -14,8 +14,11 @@ from longshore.errors import ConfigurationError
 from longshore.interfaces.cli.log_records import JsonRecords, TextRecords
 from longshore.settings import Settings
 
+_MAX_BYTES = 10 * 2**20
+_BACKUPS = 5  # full files that are kept beside the current one
 
-def log_to_file(settings: Settings, path: Path) -> None:
+
+def log_to_file(settings: Settings, path: Path, *, max_bytes: int = _MAX_BYTES) -> None:
     """Send the records of this process to a file instead of stderr.
 
     Raises:
@@ -24,8 +27,8 @@ def log_to_file(settings: Settings, path: Path) -> None:
     try:
         handler = RotatingFileHandler(
             path,
-            maxBytes=settings.log_file_bytes,
-            backupCount=settings.log_file_count,
+            maxBytes=max_bytes,
+            backupCount=_BACKUPS,
             encoding="utf-8",
             errors="backslashreplace",
         )

@@ -18,7 +18,7 @@ from longshore.errors import NotFound
 from longshore.ports.backend import Backend
 from longshore.ports.blobs import BlobStore
 from longshore.ports.runner import AttemptSpec, Conversation, ConversationReport
-from longshore.services.errors_boundary import log_and_continue
+from longshore.services.resilience import log_and_continue
 from longshore.services.spill import DocumentStore
 from longshore.services.transitions import Transitions
 

@@ -27,8 +27,7 @@ from longshore.errors import (
     ReceiptExpired,
 )
 from longshore.ports.task_queue import Message
-from longshore.services.errors_boundary import log_and_continue
-from longshore.services.race import race
+from longshore.services.resilience import log_and_continue, race
 from longshore.services.worker.attempt import Attempt
 from longshore.services.worker.context import AttemptStopReason, WorkerContext
 

@@ -166,7 +166,7 @@ async def audit_aws(settings: Settings, elapsed: Callable[[], timedelta]) -> Aud
         ConfigurationError: the settings do not say where that is.
     """
     from longshore.audit import dynamo_reader
-    from longshore.wiring.audit import open_installation
+    from longshore.wiring.backends import open_installation
 
     found, began = AuditSummary(), elapsed()
     try:

@@ -17,7 +17,7 @@ from longshore.interfaces.cli.interruption import termination_signals
 from longshore.interfaces.cli.log_files import WorkerLog
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.worker_process import LocalWorkerProcess
-from longshore.services.supervisor import Supervisor, WorkerProcess, WorkerStatus
+from longshore.services.worker.supervisor import Supervisor, WorkerProcess, WorkerStatus
 from longshore.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,6 @@ def _policy(settings: Settings, *, burst: bool) -> SupervisionPolicy:
         processes=given.processes,
         restart_delay=given.restart_delay,
         restart_limit=given.restart_limit,
-        short_life=given.short_life,
         memory_ceiling_bytes=given.memory_ceiling,
         recycle_at=given.recycle_at,
         kill_after=settings.stop_timeout + _STOP_MARGIN,
@@ -89,7 +88,7 @@ def _report_giving_up(
 ) -> None:
     extra = {"worker": given_up.slot, "restarts": given_up.restarts, "code": given_up.code}
     logger.error("supervisor.gave_up", extra=extra)
-    how = f"ended within {formats.duration_text(settings.supervisor.short_life)} of its start"
+    how = f"ended within {formats.duration_text(SupervisionPolicy().short_life)} of its start"
     if given_up.out_of_memory:
         ceiling = formats.size(settings.supervisor.memory_ceiling)
         how = f"outgrew {ceiling} (supervisor.memory_ceiling) soon after its start"

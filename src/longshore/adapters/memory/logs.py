@@ -1,16 +1,19 @@
-"""The event log and the event bus in memory; the log itself is what the bus brings."""
+"""The event log, the event bus and the output log in memory. The bus delivers the event log."""
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from longshore.adapters.memory.store import MemoryStore
+from longshore.adapters.memory.store import MemoryStore, Waiters
 from longshore.core.events.event import Event, EventContext, next_moment
 from longshore.core.events.types import EventBody
 from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.errors import AlreadyExists
+from longshore.ports.clock import Clock
 from longshore.ports.events import Delivery
+from longshore.ports.output import OUTPUT_START, OutputChunk, OutputPosition
 
 
 class MemoryEventLog:
@@ -69,18 +72,18 @@ class MemoryEventLog:
         cursor: str | None = None,
     ) -> Page[Event]:
         start = 0 if cursor is None else decode_cursor("events", cursor, (int,))[0]
-        found = [
-            (place, event)
-            for place, event in enumerate(self._store.events[start:], start=start + 1)
+        matches = [
+            (position, event)
+            for position, event in enumerate(self._store.events[start:], start=start + 1)
             if event.tenant == tenant
             and (app is None or event.app == app)
             and (event_type is None or event.type == event_type)
             and (entity is None or event.entity == entity)
             and (job_id is None or getattr(event.body, "job_id", None) == job_id)
         ]
-        items = tuple(event for _, event in found[:limit])
-        more = len(found) > limit
-        return Page(items, encode_cursor("events", found[limit - 1][0]) if more else None)
+        items = tuple(event for _, event in matches[:limit])
+        more = len(matches) > limit
+        return Page(items, encode_cursor("events", matches[limit - 1][0]) if more else None)
 
 
 class MemoryEventBus:
@@ -88,7 +91,7 @@ class MemoryEventBus:
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
-        self._positions: dict[str, int] = {}  # how many events of the log, by consumer
+        self._positions: dict[str, int] = {}  # acknowledged, by consumer
 
     async def publish(self, events: Sequence[Event]) -> list[Event]:
         refused = []
@@ -114,13 +117,48 @@ class MemoryEventBus:
     def _next(self, consumer: str, types: Collection[str], limit: int) -> Delivery | None:
         start = self._positions.get(consumer, 0)
         events: list[Event] = []
-        for place, event in enumerate(self._store.events[start:], start=start + 1):
+        for position, event in enumerate(self._store.events[start:], start=start + 1):
             if event.type in types:
                 events.append(event)
                 if len(events) == limit:
-                    return Delivery(events=tuple(events), receipt=str(place))
+                    return Delivery(events=tuple(events), receipt=str(position))
         end = str(len(self._store.events))
         return Delivery(events=tuple(events), receipt=end) if events else None
 
     async def acknowledge(self, consumer: str, receipt: str) -> None:
         self._positions[consumer] = max(int(receipt), self._positions.get(consumer, 0))
+
+
+class MemoryOutputLog:
+    """See ``ports.output.OutputLog``."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._waiters = Waiters(clock)
+        self._chunks: dict[str, dict[OutputPosition, OutputChunk]] = {}
+        self._positions: dict[str, list[OutputPosition]] = {}  # sorted
+
+    async def append(self, task_id: str, chunks: Sequence[OutputChunk]) -> None:
+        stored = self._chunks.setdefault(task_id, {})
+        positions = self._positions.setdefault(task_id, [])
+        for chunk in chunks:
+            position = OutputPosition(chunk.attempt, chunk.sequence)
+            if position not in stored:
+                stored[position] = chunk
+                insort(positions, position)
+        self._waiters.wake()
+
+    async def read(
+        self, task_id: str, *, after: OutputPosition = OUTPUT_START, limit: int = 1000
+    ) -> list[OutputChunk]:
+        positions = self._positions.get(task_id, [])
+        first = bisect_right(positions, after)
+        return [self._chunks[task_id][position] for position in positions[first : first + limit]]
+
+    async def wait_for_output(
+        self, task_id: str, *, after: OutputPosition, timeout: timedelta
+    ) -> bool:
+        def look() -> bool | None:
+            positions = self._positions.get(task_id, [])
+            return True if positions and positions[-1] > after else None
+
+        return await self._waiters.wait_until(look, wait=timeout) is not None

@@ -17,7 +17,7 @@ from longshore.core.tasks.states import TaskState
 from longshore.ports.backend import Backend
 from longshore.ports.worker_registry import WorkerRegistry
 from longshore.services.dispatcher import Dispatcher
-from longshore.services.race import race
+from longshore.services.resilience import race
 from longshore.services.sweeper import Sweeper
 from longshore.services.worker.worker import Worker
 

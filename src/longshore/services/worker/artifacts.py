@@ -15,14 +15,18 @@ import stat
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from longshore.core.documents import attempt_file_key, safe_name
+from longshore.core.tasks.rows import TaskRow
 from longshore.errors import BackendError
 from longshore.ports.blobs import BlobStore
+from longshore.ports.clock import Clock
+from longshore.services.resilience import log_and_continue, pauses_within, race, retry_unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -222,3 +226,48 @@ async def _in_thread(work: Callable[[], ResultT]) -> ResultT:
         return await asyncio.to_thread(work)
     except RuntimeError:
         return work()
+
+
+class AttemptFiles:
+    """The files of one attempt and its summaries; stored while there is time."""
+
+    def __init__(
+        self,
+        artifacts: Artifacts,
+        clock: Clock,
+        row: TaskRow,
+        summaries: Sequence[str],
+        *,
+        timeout: timedelta,
+    ) -> None:
+        self._artifacts = artifacts
+        self._clock = clock
+        self._row = row
+        self._summaries = summaries
+        self._timeout = timeout
+
+    async def store(self, folder: Path | None, deadline_near: asyncio.Event) -> str | None:
+        """Store the files until the deadline is near. Returns a note if some are missing."""
+        if not has_artifacts(folder) and not self._summaries:
+            return None
+        note: str | None = "files that are not kept: all, the worker had no time left"
+        if deadline_near.is_set():
+            return note
+        async with race(self._store(folder), deadline_near.wait()) as (storing, _):
+            if storing.done():
+                note = await storing
+        return note
+
+    async def _store(self, folder: Path | None) -> str | None:
+        task_id, clock = self._row.id, self._clock
+        with log_and_continue(logger, "artifacts.store_failed", task_id=task_id):
+            return await self._artifacts.store(
+                task_id,
+                self._row.attempt,
+                folder,
+                summaries=self._summaries,
+                retry=lambda put: retry_unavailable(
+                    clock, put, pauses_within(clock, self._timeout), task_id=task_id
+                ),
+            )
+        return "files that are not kept: some, or all, the worker could not store them"

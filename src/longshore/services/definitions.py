@@ -1,4 +1,4 @@
-"""Stores the definitions of a folder of files, and follows the folder while it changes.
+"""Stores the definitions of a folder, and follows the folder when it changes.
 
 Definitions are also stored through the API and the command line. A file's definition is therefore
 stored only if it differs from the version that this folder stored last. That version is recorded
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, NoReturn
 from longshore.core.definitions.definition import Definition
 from longshore.errors import BackendUnavailable, NotFound
 from longshore.ports.backend import Backend
-from longshore.services.errors_boundary import log_and_continue
+from longshore.services.resilience import log_and_continue
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from longshore.core.supervision import (
     SupervisionPolicy,
 )
 from longshore.ports.clock import Clock
-from longshore.services.race import race
+from longshore.services.resilience import race
 
 logger = logging.getLogger(__name__)
 

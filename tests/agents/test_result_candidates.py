@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from longshore.core.agents.result_candidates import result_candidates
+from longshore.execution.runners.agent.results import result_candidates
 
 
 @pytest.mark.parametrize(
