@@ -204,7 +204,7 @@ TASK_BUGS = (
     ),
     Bug(
         "a completed task is run again by its message",
-        at="core.messages:triage",
+        at="core.queues:triage",
         do=Drop("COMPLETED"),
     ),
     Bug(

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from longshore.core.events import types as e
 from longshore.core.events.event import Event
-from longshore.core.messages import parse_message
+from longshore.core.queues import parse_message
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.ports.events import Delivery

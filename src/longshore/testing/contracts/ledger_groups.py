@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.errors import UsageError, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.testing.contracts.samples import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from longshore.core.queues import MAX_HOLD, QueuePause
 from longshore.ports.backend import Backend
-from longshore.ports.configuration import MAX_HOLD, QueuePause
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.suite import (
     CALLERS,

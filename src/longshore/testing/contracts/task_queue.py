@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from longshore.ports.task_queue import QueueDepth
+from longshore.core.queues import QueueDepth
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.queue_deliveries import ReceiptClauses, SendClauses
 from longshore.testing.contracts.queue_order import DeadLetterClauses, KeyClauses, OrderClauses

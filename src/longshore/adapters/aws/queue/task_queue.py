@@ -46,11 +46,11 @@ from longshore.adapters.aws.queue.messages import Lane, new_entry
 from longshore.adapters.aws.queue.poller import Poller
 from longshore.adapters.aws.queue.receipts import Receipts
 from longshore.adapters.aws.queue.sqs import SqsClient
-from longshore.core.messages import LOW_EVERY, lane_order
+from longshore.core.queues import LOW_EVERY, QueueDepth, lane_order
 from longshore.core.tasks.states import Priority
 from longshore.errors import BackendRejected
 from longshore.ports.clock import Clock
-from longshore.ports.task_queue import Message, OutgoingMessage, QueueDepth
+from longshore.ports.task_queue import Message, OutgoingMessage
 
 logger = logging.getLogger(__name__)
 
