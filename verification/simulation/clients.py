@@ -13,7 +13,7 @@ from typing import assert_never
 from longshore.core.budgets import Budget
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.maximums import RECEIVE_LIMIT
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable, CommandRefused, Conflict, NotFound
