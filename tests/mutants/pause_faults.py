@@ -68,13 +68,13 @@ HOLD_FAULTS = (
     ),
     _fault(
         name="a hold lasts one tick longer than it says",
-        at="ports.configuration:QueuePause.is_active",
+        at="core.queues:QueuePause.is_active",
         do=Operator("< timedelta()", "<="),
         caught_by=f"{_MEMORY_HOLDS}::test_a_hold_is_over_at_its_moment_and_then_is_nothing",
     ),
     _fault(
         name="a hold lasts as long as anybody wants",
-        at="ports.configuration:capped_hold_end",
+        at="core.queues:capped_hold_end",
         do=Replace("min()", "$1"),
         caught_by=f"{_MEMORY_HOLDS}::test_no_hold_lasts_longer_than_the_longest",
     ),

@@ -25,6 +25,7 @@ from longshore.core.jobs import job as jobs
 from longshore.core.jobs.graph import Graph
 from longshore.core.jobs.numbers import NumberSet
 from longshore.core.maximums import REASON_LIMIT_CHARACTERS, comment_problem
+from longshore.core.queues import QueuePause
 from longshore.core.tasks import commands as c
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Refusal, RefusalReason
@@ -33,7 +34,6 @@ from longshore.core.tasks.rows import CancelRequest, Intent, IntentKind, JobRow,
 from longshore.core.tasks.states import TaskState
 from longshore.errors import CommandRefused, NotFound, OutcomeUnknown, UsageError, VersionConflict
 from longshore.ports.backend import Backend
-from longshore.ports.configuration import QueuePause
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.spill import DocumentStore
 from longshore.services.transitions import Transitions, refusal_error

@@ -18,8 +18,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from longshore.core.document_reader import MAX_DEPTH
 from longshore.core.documents import RESULT_REFERENCE
-from longshore.core.jobs.submission import MAX_INPUT_DEPTH
 from longshore.errors import InvalidInput, UsageError
 from longshore.interfaces.python.calls import Call
 
@@ -174,7 +174,7 @@ def calls_in(value: Any) -> Iterator[Call[Any]]:
         if isinstance(item, Call):
             yield item
         # Deeper than any input may be: it is refused later, also if it contains itself.
-        elif depth <= MAX_INPUT_DEPTH and isinstance(item, list | tuple | dict):
+        elif depth <= MAX_DEPTH and isinstance(item, list | tuple | dict):
             inner = item.values() if isinstance(item, dict) else item
             open_ += [(one, depth + 1) for one in reversed(list(inner))]
 

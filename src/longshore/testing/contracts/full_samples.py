@@ -1,13 +1,24 @@
-"""Rows in which every field has a value of its own, to see that a store keeps each."""
+"""Rows, events and budgets with every field set, to check that a store keeps each field."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import timedelta
+from dataclasses import fields, is_dataclass, replace
+from datetime import datetime, timedelta
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
-from longshore.core.budgets import Allowance, Budget, BudgetScope, BudgetUnit
+from longshore.core.budgets import (
+    Allowance,
+    Budget,
+    BudgetScope,
+    BudgetUnit,
+    Reservation,
+    SharedBudget,
+)
 from longshore.core.documents import Document
-from longshore.core.events.types import Usage
+from longshore.core.events.codec import EVENT_TYPES
+from longshore.core.events.event import Event, EventContext
+from longshore.core.events.types import EventBody, Usage
 from longshore.core.jobs.numbers import NumberSet
 from longshore.core.maximums import MAX_TASKS_PER_JOB
 from longshore.core.tasks.backoff import RetryPolicy
@@ -22,6 +33,18 @@ _CANCEL = CancelRequest(by="ann", reason="no longer needed ⚓", at=START + time
 _ALLOWANCE = Allowance(
     added=Budget(usd=0.1 + 0.2, tokens=2**53 + 1, minutes=0.7 + 0.1), requests=("r-1", "ß ⚓")
 )
+_BEYOND_64_BITS = 2**64 + 1
+# The wire has whole milliseconds, and so has what an event says.
+MOMENT = START.replace(microsecond=123_000)
+_VALUES: dict[Any, Any] = {
+    str: "Füße 🚢\n\u0000",
+    int: 2**40 + 1,
+    float: 0.1 + 0.2,
+    datetime: MOMENT + timedelta(days=1),
+    timedelta: timedelta(days=2, milliseconds=1),
+    Document: Document(text='{"a":[1,2.5,null,"ü"]}', size=23),
+    dict[str, str | None]: {"b": "pending", "a": None},
+}
 
 
 def full_task_row() -> TaskRow:
@@ -157,3 +180,81 @@ def _intents() -> tuple[Intent, ...]:
         body=Document(text='{"a":[1,2.5,null]}', size=18),
     )
     return (resume, replace(resume, id="i-2", kind=IntentKind.CREATE, body=None))
+
+
+def full_budget() -> SharedBudget:
+    """An account with everything, as its first commit writes it."""
+    return SharedBudget(
+        tenant="acme «Füße»",
+        name="job/job-full",
+        version=1,
+        change_id="change-⚓",
+        allowance=_numbered_allowance(),
+        closed_usage=_numbered_usage(1),
+        reservations=(
+            Reservation(
+                task_id="job-full_a",
+                attempt=7,
+                spent=_numbered_usage(2),
+                reserved=_numbered_usage(3),
+            ),
+            # One task may have two: the second has come before the first was closed.
+            Reservation(
+                task_id="job-full_a", attempt=8, spent=Usage(), reserved=_numbered_usage(4)
+            ),
+            Reservation(
+                task_id="job-full_«ü»", attempt=1, spent=_numbered_usage(5), reserved=Usage()
+            ),
+        ),
+    )
+
+
+def _numbered_allowance() -> Allowance:
+    added = Budget(usd=0.7 + 0.1, tokens=_BEYOND_64_BITS, minutes=1 / 3)
+    return Allowance(added=added, requests=("request-2", "request-1", ""))
+
+
+def _numbered_usage(number: int) -> Usage:
+    # 0.1 + 0.2 has digits that a store which rounds would lose.
+    return Usage(
+        input_tokens=2**53 + number,
+        output_tokens=10 + number,
+        cache_read_tokens=_BEYOND_64_BITS + number,
+        turns=20 + number,
+        cost_usd=number * (0.1 + 0.2),
+        seconds=number * (0.7 + 0.1),
+    )
+
+
+def full_events(tenant: str) -> list[Event]:
+    """One event of each type, each of an entity of its own."""
+    return [
+        Event(
+            entity_type=body.ENTITY,
+            entity_id=f"entity-{number}",
+            tenant=tenant,
+            app="shop",
+            sequence=1,
+            at=MOMENT,
+            body=filled(body),
+            context=EventContext(origin="worker", source="user", worker_id="host:1"),
+        )
+        for number, body in enumerate(EVENT_TYPES.values())
+    ]
+
+
+def filled(body: type[EventBody]) -> Any:
+    """An instance in which no field is left out."""
+    hints = get_type_hints(body)
+    return body(**{field.name: _value(hints[field.name]) for field in fields(body)})
+
+
+def _value(hint: Any) -> Any:
+    if get_origin(hint) is UnionType:
+        hint = next(choice for choice in get_args(hint) if choice is not NoneType)
+    if hint in _VALUES:
+        return _VALUES[hint]
+    if get_origin(hint) is tuple:
+        return (_value(get_args(hint)[0]),) * 2
+    assert is_dataclass(hint), hint
+    return filled(hint)  # type: ignore[arg-type]
