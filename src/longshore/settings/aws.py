@@ -47,8 +47,8 @@ class AwsSettings(Section):
     )
     functions: bool = Field(
         default=True,
-        description="Whether functions dispatch and sweep, as `longshore aws deploy` has it; if not, "
-        "workers do it themselves.",
+        description="Whether functions dispatch and sweep, as `longshore aws deploy` has it; if "
+        "not, workers do it themselves.",
     )
     event_indexes: Literal["few", "all"] = Field(
         default="few",
