@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.core.inspection import Check
 from longshore.errors import ConfigurationError
 from longshore.services.dispatcher import ENDING_EVENTS
