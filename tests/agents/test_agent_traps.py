@@ -10,7 +10,7 @@ import pytest
 
 from longshore.core.agents.prices import LIST_PRICES, BilledTokens
 from longshore.core.agents.transcripts import session_id
-from longshore.core.blob_keys import conversation_part_key
+from longshore.core.documents import conversation_part_key
 from longshore.core.tasks.states import TaskState
 from longshore.execution.runners.agent.tracing import StepTracer
 from tests.agents.harness import MODEL, AgentHarness, open_harness, scenario, survivors

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from longshore.core.agents.prices import NO_TOKENS, BilledTokens
-from longshore.execution.runners.agent import token_meter
-from longshore.execution.runners.agent.token_meter import (
+from longshore.execution.runners.agent import accounting
+from longshore.execution.runners.agent.accounting import (
     DocumentMeter,
     StreamMeter,
     parse_retry_after,
@@ -151,7 +151,7 @@ def test_what_makes_no_sense_is_passed_over(line: bytes) -> None:
 
 
 def test_a_line_that_is_too_long_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_meter, "LINE_LIMIT_BYTES", 200)
+    monkeypatch.setattr(accounting, "LINE_LIMIT_BYTES", 200)
     meter = StreamMeter()
 
     meter.feed(b'data: {"type": "message_stop", "text": "')
@@ -204,7 +204,7 @@ def test_a_document_of_another_kind_says_nothing(body: bytes) -> None:
 
 
 def test_a_document_that_is_too_large_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_meter, "DOCUMENT_LIMIT_BYTES", 10)
+    monkeypatch.setattr(accounting, "DOCUMENT_LIMIT_BYTES", 10)
     meter = DocumentMeter()
     for piece in (b'{"type": "message", ', b'"usage": {}', b"}"):
         meter.feed(piece)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "longshore"
 # Not shipped. Its modules are named with the prefix `verification`.
 VERIFICATION = ROOT / "verification"
-FACADES = {"", "aws", "durations", "retry"}
+FACADES = {"", "aws", "core.text.durations", "retry"}
 _PURE = {"core", "errors"}
 _INNER = _PURE | {"ports", "services", "settings", "facade"}
 _EXECUTION = {"execution", "execution.forkserver", "execution.host", "execution.runners"}

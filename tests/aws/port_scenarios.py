@@ -17,10 +17,10 @@ from longshore.core.budgets import NO_BUDGET, SharedBudget, close, job_budget_na
 from longshore.core.events.types import Usage
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.errors import VersionConflict
-from longshore.ports.budgets import Budgets
+from longshore.ports.configuration import Budgets
 from longshore.ports.output import OutputChunk, Stream
 from longshore.ports.task_queue import Message, OutgoingMessage
-from longshore.services.relay import Relay
+from longshore.services.event_delivery import Relay
 from tests.aws.scenario_harness import (
     CLIENT_ATTEMPTS,
     SHORT_STEP,
@@ -245,9 +245,7 @@ async def a_record_that_nobody_can_read(harness: AwsFaultHarness) -> None:
     made = await harness.reliable_aws.call("sqs", "create_queue", QueueName=queue)
     relay = Relay(
         bus=harness.services.backend.bus,
-        position_of=lambda_records.sequence_number_of,
-        events_in=lambda_records.events_in_stream_record,
-        dead_letter=lambda_records.UnreadableRecords(
+        stream=lambda_records.DynamoChangeStream(
             SqsClient(harness.aws, harness.services.clock), harness.names
         ),
     )

@@ -12,7 +12,7 @@ from longshore.errors import AlreadyExists
 from longshore.ports.backend import Backend
 from longshore.ports.output import OUTPUT_START
 from longshore.ports.task_queue import OutgoingMessage
-from longshore.services.review import ReviewDecisions
+from longshore.services.operator_commands import ReviewDecisions
 from longshore.testing.fake_runner import Script, fails, prints, succeeds
 from tests.aws.deploy_scenarios import DEPLOY_SCENARIOS
 from tests.aws.port_scenarios import PORT_SCENARIOS

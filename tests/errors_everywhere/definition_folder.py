@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 from longshore.core.definitions.definition import Definition, RunnerKind
-from longshore.services.definitions_sync import (
+from longshore.services.definitions import (
     SYNC_RECORDS_PREFIX,
     DefinitionSync,
     FileDefinition,

@@ -7,9 +7,8 @@ from typing import Any
 from longshore.core.dead_letters import DeadMessage
 from longshore.core.undelivered import UndeliveredEvent, UndeliveredNotice
 from longshore.errors import NotFound
-from longshore.services.alerts import AlertSender
-from longshore.services.relay import Relay
-from longshore.services.undelivered import UndeliveredEvents
+from longshore.services.event_delivery import Relay, UndeliveredEvents
+from longshore.services.health import AlertSender
 from tests.errors_everywhere.harness import ErrorHarness, Stuck
 from tests.errors_everywhere.injection import PortProxy
 from tests.unit.services.harness import TENANT, make_task, task_id
@@ -46,22 +45,27 @@ async def _deliver(harness: ErrorHarness, handle: Callable[[], Awaitable[object]
     raise Stuck(message)
 
 
+class _ReadableStream:
+    """A stream whose records can all be read."""
+
+    def position_of(self, record: Any) -> str:
+        return str(record["position"])
+
+    def events_in(self, record: Any) -> Any:
+        return record["relayed"]
+
+    async def dead_letter(self, record: Any, reason: str) -> None:
+        message = f"{record} can be read: {reason}"
+        raise AssertionError(message)
+
+
 async def _relay_records(harness: ErrorHarness) -> None:
     events = await harness.raw.events.history(TENANT, f"TASK#{task_id('relayed', 'relayed')}")
     records: list[dict[str, Any]] = [
         {"position": str(one.sequence), "relayed": [one]} for one in events
     ]
 
-    async def aside(record: Any, reason: str) -> None:
-        message = f"{record} can be read: {reason}"
-        raise AssertionError(message)
-
-    relay = Relay(
-        bus=harness.faulty.backend.bus,
-        position_of=lambda record: str(record["position"]),
-        events_in=lambda record: record["relayed"],
-        dead_letter=aside,
-    )
+    relay = Relay(bus=harness.faulty.backend.bus, stream=_ReadableStream())
     await _deliver(harness, lambda: relay.publish(records))
 
 

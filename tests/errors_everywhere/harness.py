@@ -16,7 +16,7 @@ from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import Conflict, NotFound
 from longshore.services.sweeper import SweeperPolicy
-from longshore.services.worker_group import WorkerGroup
+from longshore.services.worker.group import WorkerGroup
 from longshore.testing.fake_runner import FakeRunner
 from longshore.testing.worker_registry import FakeWorkerRegistry
 from tests.errors_everywhere.injection import FaultInjector, InjectedFault, PortProxy

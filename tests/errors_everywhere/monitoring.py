@@ -19,8 +19,7 @@ from longshore.ports.backend import Backend
 from longshore.ports.output import OutputChunk, Stream
 from longshore.ports.task_queue import OutgoingMessage
 from longshore.services import output_follow
-from longshore.services.alerts import AlertSender
-from longshore.services.health import HealthCheck, HealthCheckPolicy
+from longshore.services.health import AlertSender, HealthCheck, HealthCheckPolicy
 from longshore.services.queries import FeedCursor, Queries
 from longshore.services.spill import DocumentStore
 from longshore.testing.fake_runner import Script, fails, prints

@@ -27,8 +27,8 @@ from longshore.ports.runner import (
 from longshore.ports.task_queue import OutgoingMessage
 from longshore.services.dead_letters import read_post_mortem
 from longshore.services.dispatcher import CONSUMER, ENDING_EVENTS
-from longshore.services.pause import QueuePauser
-from longshore.services.worker_group import wait_until_idle
+from longshore.services.operator_commands import QueuePauser
+from longshore.services.worker.group import wait_until_idle
 from longshore.testing.fake_runner import Script, fails, prints, succeeds
 from longshore.testing.flaky_port import FlakyPort
 from tests.errors_everywhere.budgets import budgets, prepare_budgets

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core.events.overflow import EVENT_SIZE_LIMIT_BYTES
+from longshore.core.events.codec import EVENT_SIZE_LIMIT_BYTES
 from longshore.errors import UsageError
 from longshore.interfaces.cli.entity_refs import MAX_IDS, EntityRef, resolve
 from longshore.interfaces.cli.exit_codes import ExitCode

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from longshore.core.agents import events as h
+from longshore.core.agents import events
 from longshore.core.agents.events import TodoState, TokenCounts, ToolOutcome
 from longshore.core.agents.trace import TRACE_FILE, StepTrace, trace_document
-from longshore.core.blob_keys import attempt_file_key
 from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.documents import attempt_file_key
 from longshore.core.ids import job_id_of
 from longshore.core.tasks import commands as c
 from longshore.interfaces.cli.exit_codes import ExitCode
@@ -30,7 +30,7 @@ def at(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)
 
 
-def a_step(name: str, *events: h.AgentEvent, **how: Any) -> dict[str, Any]:
+def a_step(name: str, *events: events.AgentEvent, **how: Any) -> dict[str, Any]:
     trace = StepTrace(name, at=NOON, **how)
     for happening in events:
         trace.apply(happening)
@@ -39,50 +39,52 @@ def a_step(name: str, *events: h.AgentEvent, **how: Any) -> dict[str, Any]:
 
 LOOK = a_step(
     "look",
-    h.SessionStarted(at=at(0.5), session_id="49412a8d-274b", model="claude-opus-5-5"),
-    h.AnswerReceived(
+    events.SessionStarted(at=at(0.5), session_id="49412a8d-274b", model="claude-opus-5-5"),
+    events.AnswerReceived(
         at=at(1.6), turn_id="m1", text="First [bold]I look[/bold].", tokens=TokenCounts(input=1200)
     ),
-    h.UsageCounted(
+    events.UsageCounted(
         at=at(1.7), model=None, tokens=TokenCounts(input=1200, output=80), cost_usd=0.0123
     ),
-    h.ToolRequested(
+    events.ToolRequested(
         at=at(1.8), tool_id="t1", name="Bash", input={"command": "ls -la"}, turn_id="m1"
     ),
-    h.ToolStarted(at=at(1.8), tool_id="t1", name="Bash"),
-    h.ToolFinished(at=at(3.1), tool_id="t1", outcome=ToolOutcome.OK, duration_ms=1300),
-    h.ToolRequested(at=at(3.2), tool_id="t2", name="Agent", input={"description": "Count"}),
-    h.SubagentStarted(at=at(3.3), agent_id="a1", kind="Explore", tool_id="t2"),
-    h.AnswerReceived(at=at(3.4), turn_id="m2", parent="t2", text="I count."),
-    h.ToolRequested(
+    events.ToolStarted(at=at(1.8), tool_id="t1", name="Bash"),
+    events.ToolFinished(at=at(3.1), tool_id="t1", outcome=ToolOutcome.OK, duration_ms=1300),
+    events.ToolRequested(at=at(3.2), tool_id="t2", name="Agent", input={"description": "Count"}),
+    events.SubagentStarted(at=at(3.3), agent_id="a1", kind="Explore", tool_id="t2"),
+    events.AnswerReceived(at=at(3.4), turn_id="m2", parent="t2", text="I count."),
+    events.ToolRequested(
         at=at(3.5), tool_id="t3", name="Read", input={"file_path": "a.md"}, parent="t2"
     ),
-    h.ToolFinished(at=at(3.6), tool_id="t3", outcome=ToolOutcome.FAILED, output="No such file"),
-    h.ToolFinished(at=at(3.9), tool_id="t2", outcome=ToolOutcome.OK, duration_ms=700),
-    h.ToolDenied(at=at(4), tool_id="t4", name="Write"),
-    h.ApiRetried(at=at(4.5), attempt=1, limit=2, delay_ms=581, status=529, error="overloaded"),
-    h.ModelFallback(at=at(5), model="opus", to_model="sonnet", reason="overloaded"),
-    h.RateLimited(at=at(5.1), status="rejected", window="five_hour", resets_at=at(60)),
-    h.TodoSeen(at=at(2), todo_id="1", subject="Look around"),
-    h.TodoUpdated(at=at(3), todo_id="1", state=TodoState.IN_PROGRESS),
-    h.TodoUpdated(at=at(5.5), todo_id="1", state=TodoState.COMPLETED),
-    h.UsageCounted(
+    events.ToolFinished(
+        at=at(3.6), tool_id="t3", outcome=ToolOutcome.FAILED, output="No such file"
+    ),
+    events.ToolFinished(at=at(3.9), tool_id="t2", outcome=ToolOutcome.OK, duration_ms=700),
+    events.ToolDenied(at=at(4), tool_id="t4", name="Write"),
+    events.ApiRetried(at=at(4.5), attempt=1, limit=2, delay_ms=581, status=529, error="overloaded"),
+    events.ModelFallback(at=at(5), model="opus", to_model="sonnet", reason="overloaded"),
+    events.RateLimited(at=at(5.1), status="rejected", window="five_hour", resets_at=at(60)),
+    events.TodoSeen(at=at(2), todo_id="1", subject="Look around"),
+    events.TodoUpdated(at=at(3), todo_id="1", state=TodoState.IN_PROGRESS),
+    events.TodoUpdated(at=at(5.5), todo_id="1", state=TodoState.COMPLETED),
+    events.UsageCounted(
         at=at(6),
         model=None,
         tokens=TokenCounts(input=300, cache_read=13_500, output=20),
         cost_usd=0.01,
     ),
-    h.QueryFinished(at=at(7), completed=True, reason="completed"),
-    h.StepFinished(at=at(7)),
+    events.QueryFinished(at=at(7), completed=True, reason="completed"),
+    events.StepFinished(at=at(7)),
 )
 WRITE = {
     **a_step(
         "write",
-        h.AnswerReceived(at=at(1), turn_id="m1", text="API Error: 500", error="server_error"),
-        h.QueryFinished(
+        events.AnswerReceived(at=at(1), turn_id="m1", text="API Error: 500", error="server_error"),
+        events.QueryFinished(
             at=at(2), completed=False, reason="api_error", status=500, error="it broke"
         ),
-        h.StepFinished(at=at(62)),
+        events.StepFinished(at=at(62)),
         resumed=True,
         session_id="s2",
     ),

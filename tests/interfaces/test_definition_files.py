@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from longshore.core.definitions.reader import read_definition
 from longshore.interfaces.definition_files import (
     FILE_LIMIT,
     FILE_LIMIT_BYTES,
@@ -13,8 +14,7 @@ from longshore.interfaces.definition_files import (
     read_folder,
     read_paths,
 )
-from longshore.services.definition_reader import read_definition
-from longshore.services.definitions_sync import FolderContents
+from longshore.services.definitions import FolderContents
 from longshore.services.documents import definition_request
 
 ROOT = Path(__file__).parents[2]

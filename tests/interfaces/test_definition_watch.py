@@ -8,7 +8,7 @@ import pytest
 
 from longshore.interfaces import definition_files
 from longshore.interfaces.definition_files import FolderWatch
-from longshore.services.definitions_sync import FolderContents
+from longshore.services.definitions import FolderContents
 from tests.interfaces.test_definition_files import GOOD, names, problem_texts, put, write
 
 BAD = "name: bad\nrunner: steam\n"

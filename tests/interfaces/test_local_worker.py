@@ -15,7 +15,7 @@ import pytest
 
 from longshore.interfaces.cli.supervisor_channel import SupervisorChannel
 from longshore.interfaces.cli.worker_process import LocalWorkerProcess
-from longshore.services.supervisor import WorkerStatus
+from longshore.services.worker.supervisor import WorkerStatus
 from tests.interfaces.command_line import TIMEOUT_S, is_alive
 
 # What each begins with: the number of its line is its last argument.

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import longshore
-from longshore.core.definitions.definition import Definition, RunnerKind
-from longshore.core.definitions.resources import Isolation, ResourceLimits
+from longshore.core.definitions.definition import Definition, Isolation, ResourceLimits, RunnerKind
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.failures import ErrorCategory, category_of
 from longshore.core.tasks.states import Priority
@@ -116,7 +115,7 @@ def test_policies_may_be_given_as_they_are() -> None:
         ({"queue": ""}, "expected a name"),
         ({"priority": "urgent"}, "one of high, normal, low"),
         ({"timeout": "soon"}, "not a duration"),
-        ({"timeout": 0}, "longer than nothing"),
+        ({"timeout": 0}, "must be greater than zero"),
         ({"max_attempts": 0}, "max_attempts must be at least 1"),
         ({"max_attempts": "3"}, "a whole number"),
         ({"retry": {"tries": 3}}, "some of max_attempts, base, cap"),

@@ -206,7 +206,7 @@ AGENT_FAULTS = (
     ),
     _fault(
         name="any result is good enough",
-        at="execution.runners.agent.result_validation:ResultValidator.validate",
+        at="execution.runners.agent.results:ResultValidator.validate",
         do=Condition("is_valid()", True),
         caught_by=f"{_SHAPES}::test_a_result_that_came_dressed_up_is_taken_as_it_was_meant",
     ),

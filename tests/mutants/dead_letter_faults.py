@@ -276,7 +276,7 @@ DEAD_LETTER_FAULTS = (
     ),
     _fault(
         name="what was told of dead letters alone is not kept",
-        at="services.alerts:AlertRecords.save",
+        at="services.health:AlertRecords.save",
         do=Condition("EMPTY_CHANNEL_STATE", "$1.problems"),
         caught_by=f"{_FAILING}::test_the_next_process_knows_what_was_told",
     ),

@@ -15,58 +15,58 @@ _fault = partial(Fault, part=Part.OPERATOR_COMMANDS)
 OPERATOR_COMMAND_FAULTS = (
     _fault(
         name="a failure that the job has not heard of is not resumed",
-        at="services.resume:Resumer._resume",
+        at="services.operator_commands:Resumer._resume",
         do=Drop("settle()"),
         caught_by=f"{_RESUMING}::test_a_failure_that_the_job_has_not_heard_of_can_be_resumed",
     ),
     _fault(
         name="two who resume one task give it two rounds",
-        at="services.resume:Resumer._plan",
+        at="services.operator_commands:Resumer._plan",
         do=Condition("number", False),
         caught_by=f"{_RESUMING}::"
         "test_one_who_comes_between_the_job_and_its_tasks_leaves_them_to_the_first",
     ),
     _fault(
         name="what is behind another failure goes on",
-        at="services.resume:Resumer._job_change",
+        at="services.operator_commands:Resumer._job_change",
         do=Argument("ResumeJob()", "blocked", "NumberSet()"),
         caught_by=f"{_RESUMING}::test_what_is_behind_another_failure_stays_behind_it",
     ),
     _fault(
         name="a resume whose answer was lost is made again",
-        at="services.resume:Resumer._commit",
+        at="services.operator_commands:Resumer._commit",
         do=Value("return _is_ours()", "False"),
         caught_by=f"{_RESUMING}::"
         "test_a_resume_whose_answer_was_lost_and_whose_task_was_taken_is_told_as_done",
     ),
     _fault(
         name="one who was slower takes the resume of another for its own",
-        at="services.resume:Resumer._commit",
+        at="services.operator_commands:Resumer._commit",
         do=Drop("maybe_committed"),
         caught_by=f"{_RESUMING}::test_two_who_resume_one_task_at_once_give_it_one_new_round",
     ),
     _fault(
         name="a resume that is under way is left to the sweeper for ever",
-        at="services.resume:Resumer._resume",
+        at="services.operator_commands:Resumer._resume",
         do=Drop("finish_intent()"),
         caught_by=f"{_RESUMING}::test_a_failed_task_runs_again_and_what_waited_behind_it_goes_on",
     ),
     _fault(
         name="a resume takes back a newer failure",
-        at="services.resume:Resumer.finish_intent",
+        at="services.operator_commands:Resumer.finish_intent",
         do=Argument("Resume()", "round", "job.round + 1"),
         caught_by=f"{_RESUMING}::"
         "test_a_task_that_failed_again_before_the_resume_was_closed_is_not_taken_back",
     ),
     _fault(
         name="a resume is closed before its tasks are resumed",
-        at="services.resume:Resumer.finish_intent",
+        at="services.operator_commands:Resumer.finish_intent",
         do=Before("_graph()", "await self._transitions.close_intent(job.id, intent)"),
         caught_by=f"{_RESUMING}::test_a_resume_that_dies_at_any_call_is_finished_or_never_was",
     ),
     _fault(
         name="a resume is counted by everybody who met it",
-        at="services.resume:Resumer.finish_intent",
+        at="services.operator_commands:Resumer.finish_intent",
         do=Value("return close_intent()", "$1 is not job"),
         caught_by=f"{_RESUMING}::test_two_who_finish_one_resume_count_it_once",
     ),
@@ -78,102 +78,102 @@ OPERATOR_COMMAND_FAULTS = (
     ),
     _fault(
         name="what runs is not asked to end",
-        at="services.cancel:Canceller._task_changes",
+        at="services.operator_commands:Canceller._task_changes",
         do=Condition("isinstance()", "$0 and (not one.row.lease)"),
         caught_by=f"{_CANCELLING}::test_what_runs_is_asked_to_end_and_the_job_waits_for_it",
     ),
     _fault(
         name="a cancellation that was left half way stays so",
-        at="services.cancel:Canceller._finish_intents",
+        at="services.operator_commands:Canceller._finish_intents",
         do=Condition("CANCEL", False),
         caught_by=f"{_CANCELLING}::"
         "test_a_cancellation_that_was_left_half_way_is_finished_by_the_next",
     ),
     _fault(
         name="the job does not hear of what was cancelled",
-        at="services.cancel:Canceller.cancel_job",
+        at="services.operator_commands:Canceller.cancel_job",
         do=Drop("settle()"),
         caught_by=f"{_CANCELLING}::test_what_waits_is_cancelled_at_once",
     ),
     _fault(
         name="a cancellation that met a change is told as done",
-        at="services.cancel:Canceller._request_cancel",
+        at="services.operator_commands:Canceller._request_cancel",
         do=Value("return None", "change.row"),
         caught_by=f"{_CANCELLING}::test_a_job_that_changes_all_the_time_is_cancelled_task_by_task",
     ),
     _fault(
         name="cancelling twice is refused",
-        at="services.cancel:Canceller._request_cancel",
+        at="services.operator_commands:Canceller._request_cancel",
         do=Condition("reason", "False or $2"),
         caught_by=f"{_CANCELLING}::test_cancelling_twice_is_the_same_as_once",
     ),
     _fault(
         name="a job that has ended is cancelled without a word",
-        at="services.cancel:Canceller._request_cancel",
+        at="services.operator_commands:Canceller._request_cancel",
         do=Replace("refusal_error()", "return job"),
         caught_by=f"{_CANCELLING}::test_a_job_that_has_ended_cannot_be_cancelled",
     ),
     _fault(
         name="a cancellation is closed before its tasks are",
-        at="services.cancel:Canceller.finish_intent",
+        at="services.operator_commands:Canceller.finish_intent",
         do=Before("RequestCancel()", "await self._transitions.close_intent(job.id, intent)"),
         caught_by=f"{_INTENTS}::"
         "test_a_cancellation_that_dies_at_any_call_is_finished_by_the_sweeper_or_never_was",
     ),
     _fault(
         name="a cancellation is counted by everybody who met it",
-        at="services.cancel:Canceller.finish_intent",
+        at="services.operator_commands:Canceller.finish_intent",
         do=Value("return close_intent()", "$1 is not job"),
         caught_by=f"{_INTENTS}::test_two_sweepers_that_finish_one_cancellation_count_it_once",
     ),
     _fault(
         name="a request adds its tasks again",
-        at="services.add_tasks:TaskAdder.add_tasks",
+        at="services.submit:TaskAdder.add_tasks",
         do=Condition("find_addition()", "$0 and known is None"),
         caught_by=f"{_ADDING}::test_the_same_request_adds_the_same_tasks_once",
     ),
     _fault(
         name="what a request has added may be something else",
-        at="services.add_tasks:_previous_result",
+        at="services.submit:_previous_result",
         do=Value("= canonical_hash()", "bool($1)"),
         caught_by=f"{_ADDING}::test_the_same_request_with_other_tasks_is_refused",
     ),
     _fault(
         name="an addition that nobody finishes",
-        at="services.add_tasks:TaskAdder._commit",
+        at="services.submit:TaskAdder._commit",
         do=Argument("replace()", "intent", None),
         caught_by=f"{_ADDING}::"
         "test_an_addition_that_dies_at_any_call_is_finished_by_the_sweeper_or_never_was",
     ),
     _fault(
         name="a task behind a failure that is added counts as able to run",
-        at="services.add_tasks:TaskAdder._commit",
+        at="services.submit:TaskAdder._commit",
         do=Argument("AddTasks()", "blocked", None),
         caught_by=f"{_ADDING}::"
         "test_what_is_added_behind_a_failure_waits_and_goes_on_after_a_resume",
     ),
     _fault(
         name="nobody knows that a task got dependents later",
-        at="services.add_tasks:TaskAdder._commit",
+        at="services.submit:TaskAdder._commit",
         do=Argument("AddTasks()", "with_added_dependents", None),
         caught_by=f"{_ADDING}::test_a_task_behind_one_that_runs_starts_when_that_has_completed",
     ),
     _fault(
         name="an end during an addition is missed",
-        at="services.add_tasks:TaskAdder._close",
+        at="services.submit:TaskAdder._close",
         do=Drop("notify_waiting()"),
         caught_by=f"{_ADDING}::"
         "test_a_parent_that_ends_while_tasks_are_added_behind_it_is_not_missed",
     ),
     _fault(
         name="tasks are added to another tenant's job",
-        at="services.add_tasks:TaskAdder._job",
+        at="services.submit:TaskAdder._job",
         do=Drop("!= tenant"),
         caught_by=f"{_ADDING}::test_another_tenant_s_job_is_not_there",
     ),
     _fault(
         name="what has completed is awaited",
-        at="services.add_tasks:TaskAdder._plan",
+        at="services.submit:TaskAdder._plan",
         do=Argument("PlanTarget()", "completed", None),
         caught_by=f"{_ADDING}::test_a_task_behind_one_that_has_completed_gets_its_result",
     ),
@@ -185,28 +185,28 @@ OPERATOR_COMMAND_FAULTS = (
     ),
     _fault(
         name="a resume whose answer was lost is refused when others have gone on",
-        at="services.resume:Resumer._is_ours",
+        at="services.operator_commands:Resumer._is_ours",
         do=Value("return body", "False"),
         caught_by="unit/services/test_resume_lost_answers.py::"
         "test_a_resume_that_went_on_while_its_answer_was_lost_is_not_refused",
     ),
     _fault(
         name="somebody else's resume is taken for one's own",
-        at="services.resume:Resumer._is_ours",
+        at="services.operator_commands:Resumer._is_ours",
         do=Value("return body", "True"),
         caught_by="unit/services/test_resume_lost_answers.py::"
         "test_a_resume_for_which_somebody_else_was_faster_is_refused",
     ),
     _fault(
         name="a job is cancelled while tasks of it are resumed",
-        at="services.cancel:Canceller._finish_intents",
+        at="services.operator_commands:Canceller._finish_intents",
         do=Condition("get()", "intent.kind != 'resume' and $1"),
         caught_by=f"{_INTENTS}::"
         "test_a_job_that_is_cancelled_while_it_is_resumed_is_cancelled_whole",
     ),
     _fault(
         name="a job is cancelled without the tasks that are being added",
-        at="services.cancel:Canceller._finish_intents",
+        at="services.operator_commands:Canceller._finish_intents",
         do=Condition(
             "get()", "intent.kind == 'create' and (finish_intent := self._finishers[intent.kind])"
         ),

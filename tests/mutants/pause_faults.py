@@ -68,13 +68,13 @@ HOLD_FAULTS = (
     ),
     _fault(
         name="a hold lasts one tick longer than it says",
-        at="ports.queue_controls:QueuePause.is_active",
+        at="ports.configuration:QueuePause.is_active",
         do=Operator("< timedelta()", "<="),
         caught_by=f"{_MEMORY_HOLDS}::test_a_hold_is_over_at_its_moment_and_then_is_nothing",
     ),
     _fault(
         name="a hold lasts as long as anybody wants",
-        at="ports.queue_controls:capped_hold_end",
+        at="ports.configuration:capped_hold_end",
         do=Replace("min()", "$1"),
         caught_by=f"{_MEMORY_HOLDS}::test_no_hold_lasts_longer_than_the_longest",
     ),
@@ -98,7 +98,7 @@ HOLD_FAULTS = (
     ),
     _fault(
         name="a hold that ends soon is not waited for",
-        at="services.worker_group:_has_work",
+        at="services.worker.group:_has_work",
         do=Condition("is_active()", True),
         caught_by=f"{_HOLDS}::"
         "test_who_waits_for_the_end_of_all_work_waits_for_a_hold_that_ends_soon",
@@ -238,19 +238,19 @@ PAUSE_FAULTS = (
     ),
     _fault(
         name="a queue of any name is paused",
-        at="services.pause:_check_name",
+        at="services.operator_commands:_check_name",
         do=Condition("is_name()", False),
         caught_by=f"{_PAUSING}::test_what_no_queue_can_be_called_is_refused_and_changes_nothing",
     ),
     _fault(
         name="a reason of any length is kept",
-        at="services.pause:QueuePauser.pause_queue",
+        at="services.operator_commands:QueuePauser.pause_queue",
         do=Condition("comment_problem()", "(problem := '')"),
         caught_by=f"{_PAUSING}::test_a_reason_that_cannot_be_kept_is_refused_and_changes_nothing",
     ),
     _fault(
         name="who resumed nothing is told to have done it",
-        at="services.pause:QueuePauser.resume_queue",
+        at="services.operator_commands:QueuePauser.resume_queue",
         do=Condition(
             "is not",
             ("($1 := ($1 or QueuePause(name=name, by=by, reason=None, at=self._clock.now())))"),
@@ -259,13 +259,13 @@ PAUSE_FAULTS = (
     ),
     _fault(
         name="what runs is not waited for when its queue is paused",
-        at="services.worker_group:_has_work",
+        at="services.worker.group:_has_work",
         do=Value("for PROCESSING", "((TaskState.PROCESSING, served), $2)"),
         caught_by=f"{_WORKER}::test_what_lies_on_a_paused_queue_is_not_waited_for_and_what_runs_is",
     ),
     _fault(
         name="what lies on a paused queue is waited for",
-        at="services.worker_group:_has_work",
+        at="services.worker.group:_has_work",
         do=Value("for PROCESSING", "($1, (TaskState.PENDING, queue_controls))"),
         caught_by=f"{_WORKER}::test_what_lies_on_a_paused_queue_is_not_waited_for_and_what_runs_is",
     ),

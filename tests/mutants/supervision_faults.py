@@ -125,25 +125,25 @@ SUPERVISION_FAULTS = (
     ),
     _fault(
         name="a supervisor that breaks kills its workers",
-        at="services.supervisor:Supervisor.run",
+        at="services.worker.supervisor:Supervisor.run",
         do=Before("for _watchers", ("for one in self._running.values():\n    one.process.kill()")),
         caught_by=f"{_SERVICE}::test_a_supervisor_that_is_cancelled_kills_nobody",
     ),
     _fault(
         name="what cannot be started ends the supervisor",
-        at="services.supervisor:Supervisor._start_worker",
+        at="services.worker.supervisor:Supervisor._start_worker",
         do=Replace("worker_ended()", "raise"),
         caught_by=f"{_SERVICE}::test_what_cannot_be_started_is_tried_again_and_given_up_in_the_end",
     ),
     _fault(
         name="last words are heard after the end",
-        at="services.supervisor:Supervisor._on_status",
+        at="services.worker.supervisor:Supervisor._on_status",
         do=Condition("_running", False),
         caught_by=f"{_SERVICE}::test_last_words_that_come_after_the_end_are_not_heard",
     ),
     _fault(
         name="memory is not looked at",
-        at="services.supervisor:Supervisor._check",
+        at="services.worker.supervisor:Supervisor._check",
         do=Drop("memory_measured()"),
         caught_by=f"{_SERVICE}::"
         "test_a_worker_that_has_grown_too_large_is_recycled_at_the_next_look",

@@ -74,7 +74,7 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="an outage costs finished work",
-        at="services.retry:pauses_within",
+        at="services.resilience:pauses_within",
         do=Condition("elapsed()", False),
         caught_by=f"{_ATTEMPTS}::test_finished_work_survives_an_outage_of_the_store",
     ),
@@ -114,7 +114,7 @@ WORKER_FAULTS = (
     ),
     _fault(
         name="a released attempt counts for the pause that counted already",
-        at="services.worker.agent_slots:pause_before_release",
+        at="services.worker.context:pause_before_release",
         do=Replace("max()", "row.attempt - 1"),
         caught_by=f"{_STARTS}::test_what_counted_before_does_not_make_the_pause_longer",
     ),

@@ -11,22 +11,22 @@ _bug = partial(Bug, profile="aws")
 AWS_BUGS = (
     _bug(
         "the relay does not look which events the bus has refused",
-        at="services.relay:Relay.publish",
+        at="services.event_delivery:Relay.publish",
         do=Replace("|= _publish_events()", "await self._publish_events(events)"),
     ),
     _bug(
         "the relay has the last failed record come again and not the first",
-        at="services.relay:Relay.publish",
+        at="services.event_delivery:Relay.publish",
         do=Argument("map()", 1, "$0[::-1]"),
     ),
     _bug(
         "the relay takes events for told when the bus did not answer",
-        at="services.relay:Relay._publish_events",
+        at="services.event_delivery:Relay._publish_events",
         do=Value("return events", "()"),
     ),
     _bug(
         "the relay tells the first event of a change alone",
-        at="services.relay:Relay.publish",
+        at="services.event_delivery:Relay.publish",
         do=Value("+=", "$0[:1]"),
     ),
     _bug(
@@ -46,7 +46,7 @@ AWS_BUGS = (
     ),
     _bug(
         "a resume that is not in the history yet was never made",
-        at="services.resume:Resumer._event_at",
+        at="services.operator_commands:Resumer._event_at",
         do=Condition("_job()", False),
     ),
 )

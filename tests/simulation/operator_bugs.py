@@ -11,12 +11,12 @@ OPERATOR_BUGS = (
     ),
     Bug(
         "a cancelled job goes on where it was not yet begun",
-        at="services.cancel:Canceller._open_tasks",
+        at="services.operator_commands:Canceller._open_tasks",
         do=(Argument("below()", 0, "$0 - 1"), Value("= below()", "$1")),
     ),
     Bug(
         "a cancellation passes over a resume that is under way",
-        at="services.cancel:Canceller._finish_intents",
+        at="services.operator_commands:Canceller._finish_intents",
         do=Condition("get()", "$0 and intent.kind is not IntentKind.RESUME"),
     ),
     Bug(
@@ -26,7 +26,7 @@ OPERATOR_BUGS = (
     ),
     Bug(
         "whoever approves does not wait for what follows",
-        at="services.review:ReviewDecisions.approve",
+        at="services.operator_commands:ReviewDecisions.approve",
         do=Drop("settle()"),
     ),
     Bug(
@@ -51,12 +51,12 @@ OPERATOR_BUGS = (
     ),
     Bug(
         "an alert that was not taken counts as told",
-        at="services.alerts:AlertSender._notify_channel",
+        at="services.health:AlertSender._notify_channel",
         do=Condition("_send()", "$0 and not $1"),
     ),
     Bug(
         "what was told is not kept",
-        at="services.alerts:AlertRecords._write",
+        at="services.health:AlertRecords._write",
         do=Condition("", False),
     ),
     Bug(
@@ -66,7 +66,7 @@ OPERATOR_BUGS = (
     ),
     Bug(
         "a channel that hangs holds up the check",
-        at="services.alerts:AlertSender.send_findings",
+        at="services.health:AlertSender.send_findings",
         do=Argument("sleep()", 0, "1000 * $0"),
     ),
 )

@@ -174,17 +174,17 @@ TASK_BUGS = (
     ),
     Bug(
         "a half-done addition is forgotten",
-        at="services.add_tasks:TaskAdder._commit",
+        at="services.submit:TaskAdder._commit",
         do=Argument("replace()", "intent", None),
     ),
     Bug(
         "a request adds its tasks again",
-        at="services.add_tasks:TaskAdder.add_tasks",
+        at="services.submit:TaskAdder.add_tasks",
         do=Condition("find_addition()", "$0 and known is None"),
     ),
     Bug(
         "a task is added behind a failure and counted as able to run",
-        at="services.add_tasks:TaskAdder._commit",
+        at="services.submit:TaskAdder._commit",
         do=Argument("AddTasks()", "blocked", None),
     ),
     Bug(
@@ -204,7 +204,7 @@ TASK_BUGS = (
     ),
     Bug(
         "a completed task is run again by its message",
-        at="core.tasks.triage:triage",
+        at="core.messages:triage",
         do=Drop("COMPLETED"),
     ),
     Bug(

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from itertools import count
 
 from longshore.errors import UsageError
-from longshore.services.worker_group import WorkerGroup
+from longshore.services.worker.group import WorkerGroup
 from longshore.wiring.services import Services
-from verification.simulation.channels import make_health_check
+from verification.simulation.alerts import make_health_check
 from verification.simulation.children import SimulatedRunner
 from verification.simulation.faults import Fault
 from verification.simulation.faulty_port import StaleReads, faulty_backend

@@ -24,7 +24,7 @@ from typing import Any
 from longshore.core.budgets import TASK_SCOPES, BudgetScope
 from longshore.core.dead_letters import DeadLetter
 from longshore.core.events.types import HealthSummary
-from longshore.core.events.wire_values import (
+from longshore.core.events.wire import (
     expected_error,
     from_ms,
     nested_error,

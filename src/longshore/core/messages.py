@@ -1,16 +1,24 @@
-"""Messages of the queue, and the lanes in which they are received.
+"""Messages of the queue: their body, their lanes, and what a worker does with one.
 
 A message says "look at this task". Its body is JSON with the task's global id under its wire name.
 Other content is ignored; a body that cannot be read is a ``MalformedMessage`` with the reason.
+
+A message may arrive twice, late, or for a task that has ended, so ``triage`` decides from the
+task's row. A message that is dropped or delayed is not an attempt of the task.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import assert_never
 
 from longshore.core.ids import is_task_id
-from longshore.core.tasks.states import Priority
+from longshore.core.tasks.lease import is_over
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import Priority, TaskState
 
 _HIGH_FIRST = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
 _NORMAL_FIRST = (Priority.NORMAL, Priority.HIGH, Priority.LOW)
@@ -68,3 +76,60 @@ def parse_message(body: str) -> str | MalformedMessage:
 
 def _malformed_message(body: str, reason: str) -> MalformedMessage:
     return MalformedMessage(reason, body[:_EXCERPT_CHARACTERS])
+
+
+class MessageAction(Enum):
+    """What to do with the message."""
+
+    RUN = "claim the task and run it"
+    TAKE_OVER = "end the silent holder's lease, then look again"
+    DELAY = "delay the message until a time"
+    DROP = "nothing is left to do: delete the message"
+    REJECT = "there is no such task: log it and delete the message"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriageDecision:
+    """An action, and for ``DELAY`` the time."""
+
+    action: MessageAction
+    until: datetime | None = None
+
+
+def triage(
+    row: TaskRow | None, *, now: datetime, margin: timedelta, holder_dead: bool = False
+) -> TriageDecision:
+    """Decide from the row alone; the caller acts.
+
+    ``holder_dead`` means that the process of the lease holder has ended.
+    """
+    if row is None:
+        return TriageDecision(action=MessageAction.REJECT)
+    match row.state:
+        case TaskState.PENDING:
+            if row.due_at is not None and now < row.due_at:
+                return TriageDecision(action=MessageAction.DELAY, until=row.due_at)
+            return TriageDecision(action=MessageAction.RUN)
+        case TaskState.PROCESSING:
+            return _triage_leased(row, now, margin, holder_dead=holder_dead)
+        case (
+            TaskState.COMPLETED
+            | TaskState.FAILED
+            | TaskState.CANCELLED
+            | TaskState.WAITING
+            | TaskState.IN_REVIEW
+            | TaskState.PARKED
+        ):
+            # Waiting, in review, parked: the task is enqueued when it becomes pending.
+            return TriageDecision(action=MessageAction.DROP)
+        case _:
+            assert_never(row.state)
+
+
+def _triage_leased(
+    row: TaskRow, now: datetime, margin: timedelta, *, holder_dead: bool
+) -> TriageDecision:
+    lease = row.lease
+    if lease is None or (holder_dead and lease.local) or is_over(lease, now=now, margin=margin):
+        return TriageDecision(action=MessageAction.TAKE_OVER)
+    return TriageDecision(action=MessageAction.DELAY, until=lease.expires_at + margin)

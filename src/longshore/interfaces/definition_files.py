@@ -23,10 +23,10 @@ from typing import Any, Final
 import yaml
 
 from longshore.core.definitions.definition import Definition
+from longshore.core.definitions.reader import read_file_document
 from longshore.core.definitions.schema import DEFINITIONS
 from longshore.core.jobs.dag import Problem
-from longshore.services.definition_reader import read_file_document
-from longshore.services.definitions_sync import FileDefinition, FileProblem, FolderContents
+from longshore.services.definitions import FileDefinition, FileProblem, FolderContents
 
 LONGSHORE_YAML: Final = "longshore.yaml"
 FILE_LIMIT: Final = 1_000

@@ -43,7 +43,7 @@ from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import CommandRefused, NotFound, UsageError, VersionConflict
 from longshore.ports.backend import Backend
-from longshore.services.errors_boundary import log_and_continue
+from longshore.services.resilience import log_and_continue
 from longshore.services.transitions import Transitions
 
 logger = logging.getLogger(__name__)

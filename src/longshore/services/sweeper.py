@@ -30,7 +30,7 @@ from longshore.ports.worker_registry import WorkerRegistry
 from longshore.services.budgets import BudgetOperations
 from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
-from longshore.services.errors_boundary import log_and_continue
+from longshore.services.resilience import log_and_continue
 from longshore.services.transitions import Transitions
 
 logger = logging.getLogger(__name__)

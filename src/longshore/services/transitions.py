@@ -29,7 +29,7 @@ from longshore.errors import (
 from longshore.ports.clock import Clock
 from longshore.ports.ledger import AnyChange, Ledger
 from longshore.ports.task_queue import OutgoingMessage, TaskQueue
-from longshore.services.retry import retry_unavailable
+from longshore.services.resilience import retry_unavailable
 from longshore.services.spill import DocumentStore
 
 logger = logging.getLogger(__name__)

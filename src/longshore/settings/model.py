@@ -14,13 +14,13 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr
 
+from longshore.core.api_keys import Rate
 from longshore.core.budgets import Budget
 from longshore.core.ids import is_name
 from longshore.core.maximums import MAX_TASKS_PER_JOB
 from longshore.core.supervision import SupervisionPolicy
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.lease import LeasePolicy
-from longshore.core.token_bucket import Rate
 from longshore.settings.aws import AwsSettings, stage_problems
 from longshore.settings.fields import (
     GIB,

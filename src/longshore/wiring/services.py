@@ -35,32 +35,25 @@ from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 from longshore.ports.runner import Runner
 from longshore.ports.worker_registry import WorkerRegistry
-from longshore.services.add_tasks import TaskAdder
-from longshore.services.alerts import AlertSender
 from longshore.services.api_keys import ApiKeys
 from longshore.services.app import POLL_INTERVAL, Application, Caller
-from longshore.services.artifacts import ArtifactPolicy
 from longshore.services.budgets import BudgetOperations, BudgetReservations
-from longshore.services.cancel import Canceller
 from longshore.services.dead_letters import DeadLetters
-from longshore.services.definitions_sync import DefinitionSync
+from longshore.services.definitions import DefinitionSync
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.explain import Explainer
-from longshore.services.health import HealthCheck, HealthCheckPolicy
-from longshore.services.pause import QueuePauser
+from longshore.services.health import AlertSender, HealthCheck, HealthCheckPolicy
+from longshore.services.operator_commands import Canceller, QueuePauser, Resumer, ReviewDecisions
 from longshore.services.queries import Queries
-from longshore.services.resume import Resumer
-from longshore.services.review import ReviewDecisions
 from longshore.services.spill import DocumentStore
-from longshore.services.submit import Producer
+from longshore.services.submit import Producer, TaskAdder, TaskCreation
 from longshore.services.sweeper import Sweeper, SweeperPolicy
-from longshore.services.task_creation import TaskCreation
 from longshore.services.transitions import Transitions
-from longshore.services.worker.agent_slots import AgentSlots
-from longshore.services.worker.context import WorkerContext
+from longshore.services.worker.artifacts import ArtifactPolicy
+from longshore.services.worker.context import AgentSlots, WorkerContext
+from longshore.services.worker.group import WorkerGroup
 from longshore.services.worker.output import OutputPolicy
 from longshore.services.worker.worker import Worker, WorkerPolicy
-from longshore.services.worker_group import WorkerGroup
 from longshore.settings import Settings, child_environment
 from longshore.wiring.backends import open_backend
 

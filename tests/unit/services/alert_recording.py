@@ -8,8 +8,7 @@ from longshore.core.events.event import Event
 from longshore.core.health import HealthReport
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.tasks import commands as c
-from longshore.services.alerts import AlertSender
-from longshore.services.health import HealthCheck, HealthCheckPolicy
+from longshore.services.health import AlertSender, HealthCheck, HealthCheckPolicy
 from tests.unit.services.harness import APP, LEASE, REQUEST, TENANT, ServiceHarness
 
 MINUTE = timedelta(minutes=1)

@@ -5,8 +5,7 @@ from typing import Any
 from longshore.core.alerts import Backlog, HealthNotice
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.tasks.failures import ErrorCategory
-from longshore.services.alerts import AlertSender
-from longshore.services.health import HealthCheck, HealthCheckPolicy
+from longshore.services.health import AlertSender, HealthCheck, HealthCheckPolicy
 from tests.unit.services.harness import APP, SECOND, TENANT, ServiceHarness, make_task
 
 

@@ -26,16 +26,13 @@ from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.rows import IntentKind, JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.ports.backend import Backend
-from longshore.services.add_tasks import AddTasksResult, TaskAdder
 from longshore.services.budgets import BudgetOperations, BudgetReservations
-from longshore.services.cancel import Canceller
 from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
-from longshore.services.resume import Resumer
+from longshore.services.operator_commands import Canceller, Resumer
 from longshore.services.spill import DocumentStore
-from longshore.services.submit import AcceptedJob, Producer
+from longshore.services.submit import AcceptedJob, AddTasksResult, Producer, TaskAdder, TaskCreation
 from longshore.services.sweeper import Sweeper, SweeperPolicy
-from longshore.services.task_creation import TaskCreation
 from longshore.services.transitions import Transitions
 from longshore.services.worker.context import WorkerContext
 from longshore.services.worker.output import OutputPolicy

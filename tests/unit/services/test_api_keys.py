@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from longshore.core.api_keys import ApiScope, KeyRecord
+from longshore.core.api_keys import ApiScope, KeyRecord, Rate
 from longshore.core.events.event import Event
-from longshore.core.token_bucket import Rate
 from longshore.errors import AlreadyExists, BackendUnavailable, NotFound, UsageError
-from longshore.ports.api_keys import Keys
 from longshore.ports.backend import Backend
+from longshore.ports.configuration import Keys
 from longshore.services import api_keys as module
 from longshore.services.api_keys import ApiKeys
 from longshore.testing.flaky_port import FlakyPort

@@ -10,7 +10,7 @@ import pytest
 from longshore.adapters.memory.backend import memory_backend
 from longshore.errors import BackendRejected, BackendUnavailable
 from longshore.ports.blobs import BlobStore
-from longshore.services.artifacts import ArtifactPolicy, Artifacts, has_artifacts
+from longshore.services.worker.artifacts import ArtifactPolicy, Artifacts, has_artifacts
 from longshore.testing.clock import FakeClock
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.harness import BACKENDS, open_backend, scenario

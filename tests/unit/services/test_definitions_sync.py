@@ -13,7 +13,7 @@ import pytest
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.ports.backend import Backend
-from longshore.services.definitions_sync import (
+from longshore.services.definitions import (
     SYNC_RECORDS_PREFIX,
     ApplyResult,
     DefinitionSync,
@@ -300,7 +300,7 @@ async def watching(backend: Backend, folder: Folder, **given: Any) -> Any:
 
 
 def events(caplog: pytest.LogCaptureFixture) -> list[str]:
-    found = [one.msg for one in caplog.records if one.name.endswith("definitions_sync")]
+    found = [one.msg for one in caplog.records if one.name.endswith("services.definitions")]
     caplog.clear()
     return found
 

@@ -12,7 +12,7 @@ from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.states import TaskState
 from longshore.errors import NotFound
-from longshore.ports.queue_controls import QueuePause
+from longshore.ports.configuration import QueuePause
 from longshore.services.explain import Explainer
 from tests.unit.services.harness import (
     BACKENDS,

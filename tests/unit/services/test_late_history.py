@@ -10,7 +10,7 @@ from longshore.core.events.event import Event
 from longshore.core.tasks.states import TaskState
 from longshore.errors import CommandRefused, OutcomeUnknown, VersionConflict
 from longshore.ports.backend import Backend
-from longshore.services.review import ReviewDecisions
+from longshore.services.operator_commands import ReviewDecisions
 from longshore.testing.clock import FakeClock
 from tests.unit.services.harness import TENANT, ServiceHarness, job_id, make_task, scenario, task_id
 

@@ -7,8 +7,8 @@ import pytest
 
 from longshore.core.maximums import REASON_LIMIT_CHARACTERS
 from longshore.errors import UsageError
-from longshore.ports.queue_controls import QueuePause
-from longshore.services.pause import QueuePauser
+from longshore.ports.configuration import QueuePause
+from longshore.services.operator_commands import QueuePauser
 from tests.unit.services.harness import BACKENDS, SECOND, open_backend, scenario
 
 

@@ -11,7 +11,7 @@ from longshore.core.messages import message_body
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import CommandRefused, NotFound
 from longshore.ports.backend import Backend
-from longshore.services.review import ReviewDecisions
+from longshore.services.operator_commands import ReviewDecisions
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.harness import (
     BACKENDS,

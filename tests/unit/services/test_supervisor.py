@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from longshore.core.supervision import SupervisionPolicy
-from longshore.services.supervisor import CHECK_INTERVAL, START_FAILED, Supervisor, WorkerStatus
+from longshore.services.worker.supervisor import (
+    CHECK_INTERVAL,
+    START_FAILED,
+    Supervisor,
+    WorkerStatus,
+)
 from longshore.testing.clock import FakeClock
 from tests.unit.services.harness import SECOND, scenario
 

@@ -12,7 +12,7 @@ from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import BackendRejected, BackendUnavailable
 from longshore.ports.output import Stream
-from longshore.services.errors_boundary import log_and_continue
+from longshore.services.resilience import log_and_continue
 from longshore.services.sweeper import Repairs
 from longshore.testing.fake_runner import FakeRunner, Script, prints, succeeds
 from longshore.testing.flaky_port import FlakyPort

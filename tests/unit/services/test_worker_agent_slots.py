@@ -7,7 +7,7 @@ import pytest
 
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.ports.runner import AttemptSpec
-from longshore.services.worker.agent_slots import AgentSlots
+from longshore.services.worker.context import AgentSlots
 
 
 def make_spec(kind: RunnerKind = RunnerKind.AGENT) -> AttemptSpec:

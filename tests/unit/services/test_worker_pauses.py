@@ -11,9 +11,9 @@ import pytest
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable
 from longshore.ports.backend import Backend
-from longshore.ports.queue_controls import QueuePause
+from longshore.ports.configuration import QueuePause
 from longshore.ports.task_queue import Message
-from longshore.services.worker_group import wait_until_idle
+from longshore.services.worker.group import wait_until_idle
 from longshore.testing.fake_runner import Script, fails
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.harness import (

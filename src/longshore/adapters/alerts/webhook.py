@@ -61,7 +61,7 @@ from longshore.adapters.alerts.delivery import (
 )
 from longshore.core.alerts import BacklogNotice, HealthNotice, RecoveredTask
 from longshore.core.events.types import HealthSummary
-from longshore.core.events.wire_values import to_ms
+from longshore.core.events.wire import to_ms
 from longshore.core.health import CheckedTask
 from longshore.core.undelivered import UndeliveredEvent, UndeliveredNotice
 from longshore.ports.clock import Clock

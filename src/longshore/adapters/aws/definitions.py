@@ -50,7 +50,7 @@ DEFINITION_LIMIT_BYTES = 390_000
 
 
 class DynamoDefinitions:
-    """See ``ports.definitions.Definitions``."""
+    """See ``ports.configuration.Definitions``."""
 
     def __init__(self, aws: AwsClient, names: Names) -> None:
         self._config_table = ConfigTable(aws, names)

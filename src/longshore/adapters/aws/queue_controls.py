@@ -45,7 +45,7 @@ from longshore.adapters.aws.config_table import (
 from longshore.adapters.aws.names import Names
 from longshore.adapters.shared import codec
 from longshore.ports.clock import Clock
-from longshore.ports.queue_controls import MAX_HOLD, QueuePause, capped_hold_end
+from longshore.ports.configuration import MAX_HOLD, QueuePause, capped_hold_end
 
 _POLL_INTERVAL_S = 1.0
 _PAUSED_KIND = kind_of("paused")

@@ -10,9 +10,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from longshore.core.api_keys import KeyRecord
-from longshore.core.blob_keys import validate_key
 from longshore.core.budgets import SharedBudget
 from longshore.core.definitions.definition import Definition
+from longshore.core.documents import validate_key
 from longshore.errors import AlreadyExists, NotFound, VersionConflict
 
 _CHUNK_BYTES = 1024 * 1024

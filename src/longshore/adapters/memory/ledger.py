@@ -8,13 +8,12 @@ from typing import TypeVar
 
 from longshore.adapters.memory.store import MemoryStore, Waiters
 from longshore.core.ids import split_task_id, task_id_of
+from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.core.tasks.changes import Effect, Wake
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.core.text.cursors import decode_cursor, encode_cursor
 from longshore.errors import UsageError, VersionConflict
 from longshore.ports.ledger import AnyChange, FailedTask, LeasedTask, ParkedTask
-from longshore.ports.pages import Page
 
 RowT = TypeVar("RowT", TaskRow, JobRow)
 

@@ -9,12 +9,11 @@ from datetime import datetime, timedelta
 from longshore.adapters.memory.store import MemoryStore, Waiters
 from longshore.core.events.event import Event, EventContext, next_moment
 from longshore.core.events.types import EventBody
-from longshore.core.text.cursors import decode_cursor, encode_cursor
+from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.errors import AlreadyExists
 from longshore.ports.clock import Clock
 from longshore.ports.events import Delivery
 from longshore.ports.output import OUTPUT_START, OutputChunk, OutputPosition
-from longshore.ports.pages import Page
 
 
 class MemoryEventLog:

@@ -18,7 +18,7 @@ from longshore.core.messages import lane_order
 from longshore.core.tasks.states import Priority
 from longshore.errors import ReceiptExpired
 from longshore.ports.clock import Clock
-from longshore.ports.queue_controls import QueuePause, capped_hold_end
+from longshore.ports.configuration import QueuePause, capped_hold_end
 from longshore.ports.task_queue import Message, OutgoingMessage, QueueDepth
 
 Lane = tuple[str, Priority]

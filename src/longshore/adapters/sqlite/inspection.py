@@ -15,7 +15,7 @@ import apsw
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.statements import rows
-from longshore.core.events.wire_values import from_ms
+from longshore.core.events.wire import from_ms
 from longshore.core.inspection import StoreFacts
 from longshore.ports.task_queue import QueueDepth
 

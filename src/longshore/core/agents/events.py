@@ -81,19 +81,22 @@ def _count(value: Any) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionStarted:
+class _Event:
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStarted(_Event):
     """A session started or was resumed; once for each query."""
 
-    at: datetime
     session_id: str | None = None
     model: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerReceived:
+class AnswerReceived(_Event):
     """A part of an answer of the model, which may arrive in several parts."""
 
-    at: datetime
     turn_id: str
     model: str | None = None
     text: str = ""
@@ -103,10 +106,9 @@ class AnswerReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolRequested:
+class ToolRequested(_Event):
     """The model requested a tool call, which may wait for others."""
 
-    at: datetime
     tool_id: str
     name: str
     input: Any = None
@@ -115,10 +117,9 @@ class ToolRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolStarted:
+class ToolStarted(_Event):
     """A tool call is about to run or to be denied."""
 
-    at: datetime
     tool_id: str
     name: str
     input: Any = None
@@ -126,10 +127,9 @@ class ToolStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolFinished:
+class ToolFinished(_Event):
     """A tool call succeeded, failed or was denied."""
 
-    at: datetime
     tool_id: str
     outcome: ToolOutcome
     output: str = ""
@@ -137,21 +137,17 @@ class ToolFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsageCounted:
+class UsageCounted(_Event):
     """The usage and cost of one API response, as the gateway measured them."""
 
-    at: datetime
-    model: str | None
     tokens: TokenCounts
     cost_usd: float
-    turn_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApiRetried:
+class ApiRetried(_Event):
     """An API request failed and will be retried."""
 
-    at: datetime
     attempt: int
     limit: int
     delay_ms: int
@@ -160,30 +156,27 @@ class ApiRetried:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFallback:
+class ModelFallback(_Event):
     """The agent switched to another model."""
 
-    at: datetime
     model: str | None
     to_model: str | None
     reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RateLimited:
+class RateLimited(_Event):
     """The rate limit status of the account changed."""
 
-    at: datetime
     status: str
     window: str | None = None  # the limit's period
     resets_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubagentStarted:
+class SubagentStarted(_Event):
     """A subagent started."""
 
-    at: datetime
     agent_id: str
     kind: str | None = None
     tool_id: str | None = None
@@ -191,18 +184,16 @@ class SubagentStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubagentFinished:
+class SubagentFinished(_Event):
     """A subagent finished."""
 
-    at: datetime
     agent_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolDenied:
+class ToolDenied(_Event):
     """A tool call was denied."""
 
-    at: datetime
     tool_id: str
     name: str
     input: Any = None
@@ -210,38 +201,34 @@ class ToolDenied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TodoSeen:
+class TodoSeen(_Event):
     """An item is on the agent's todo list; for an existing item the state may be out of date."""
 
-    at: datetime
     todo_id: str
     subject: str = ""
     state: TodoState = TodoState.PENDING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TodoUpdated:
+class TodoUpdated(_Event):
     """An item changed its state or subject."""
 
-    at: datetime
     todo_id: str
     subject: str = ""
     state: TodoState | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TodosReplaced:
+class TodosReplaced(_Event):
     """The agent replaced its whole todo list; such items have no ids, only their text."""
 
-    at: datetime
     items: tuple[tuple[str, TodoState], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryFinished:
+class QueryFinished(_Event):
     """A query ended with a result message."""
 
-    at: datetime
     completed: bool
     reason: str | None = None
     status: int | None = None
@@ -251,14 +238,13 @@ class QueryFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepFinished:
+class StepFinished(_Event):
     """The step ended.
 
     Args:
         outcome: The outcome as the runner names it; None: as the last query reported.
     """
 
-    at: datetime
     outcome: str | None = None
     error: str = ""
 

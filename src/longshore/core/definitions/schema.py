@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from longshore.core.definitions.definition import RunnerKind
-from longshore.core.definitions.resources import Isolation, ResourceLimits
+from longshore.core.definitions.definition import Isolation, ResourceLimits, RunnerKind
 from longshore.core.health import HealthThresholds
 from longshore.core.ids import NAME_PATTERN, is_name
 from longshore.core.tasks.backoff import RetryPolicy
@@ -228,7 +227,7 @@ def _check_characters(text: str) -> None:
 def _read_duration(value: Any) -> timedelta:
     parsed = parse_duration(value)
     if parsed <= timedelta(0):
-        message = "expected a time longer than nothing"
+        message = "must be greater than zero"
         raise ValueError(message)
     return parsed
 

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from longshore.core.documents import Document
 from longshore.core.records import value
+from longshore.core.tasks.states import TaskState
 
 
 class EntityType(StrEnum):
@@ -514,3 +515,23 @@ EventBody = (
     | TaskHealthCheck
     | OperatorActed
 )
+
+EVENT_TO_STATE: dict[str, TaskState] = {
+    TaskPending.TYPE: TaskState.PENDING,
+    TaskWaiting.TYPE: TaskState.WAITING,
+    TaskProcessingStarted.TYPE: TaskState.PROCESSING,
+    TaskHeartbeat.TYPE: TaskState.PROCESSING,
+    TaskProcessingFailed.TYPE: TaskState.PENDING,
+    TaskReleased.TYPE: TaskState.PENDING,
+    TaskParked.TYPE: TaskState.PARKED,
+    TaskUnparked.TYPE: TaskState.PENDING,
+    TaskSubmittedForReview.TYPE: TaskState.IN_REVIEW,
+    TaskRevisionRequested.TYPE: TaskState.PENDING,
+    # Task Completed follows in the same commit, and that is what ends the task.
+    TaskApproved.TYPE: TaskState.IN_REVIEW,
+    TaskCompleted.TYPE: TaskState.COMPLETED,
+    TaskFailed.TYPE: TaskState.FAILED,
+    TaskTimeout.TYPE: TaskState.FAILED,
+    TaskCancelled.TYPE: TaskState.CANCELLED,
+}
+"""The state of a task after each event; an event that is not listed does not change it."""

@@ -20,10 +20,9 @@ from longshore.core.documents import Document
 from longshore.core.events import types as e
 from longshore.core.events.event import EventContext, to_tick
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
-from longshore.core.tasks.changes import Change, Refusal, RefusalReason
+from longshore.core.tasks.changes import Change, Refusal, RefusalReason, Transition
 from longshore.core.tasks.rows import CancelRequest, Intent, IntentKind, JobRow, JobSpec
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.core.tasks.transition import Transition
 
 JobChange = Change[JobRow]
 JobDecision = JobChange | Refusal

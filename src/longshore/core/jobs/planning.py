@@ -6,15 +6,13 @@ half-done submit arrives at the same rows.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from longshore.core.blob_keys import submitted_document_key
 from longshore.core.definitions.definition import Definition
-from longshore.core.documents import INLINE_LIMIT_BYTES, Document
+from longshore.core.documents import Document, make_document, submitted_document_key
 from longshore.core.events.types import TaskSummary
 from longshore.core.ids import task_id_of
 from longshore.core.jobs.graph import Graph
@@ -45,15 +43,6 @@ class SubmissionPlan:
     def roots(self) -> list[str]:
         """Keys of the tasks that may run at once."""
         return [task.spec.key for task in self.tasks if not task.awaits]
-
-
-def make_document(value: Any, key: str) -> tuple[Document, bytes | None]:
-    """A value as a document, and the bytes to store under ``key`` if it does not fit in a row."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    data = text.encode()
-    if len(data) <= INLINE_LIMIT_BYTES:
-        return Document(text=text, size=len(data)), None
-    return Document(key=key, size=len(data)), data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,17 +17,18 @@ from longshore.core.events.event import to_tick
 from longshore.core.records import value
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.backoff import delay_before
-from longshore.core.tasks.changes import Refusal, RefusalReason
-from longshore.core.tasks.failures import ErrorCategory, Failure, timeout_text
-from longshore.core.tasks.lease import Lease, is_over, next_fence
-from longshore.core.tasks.rows import TaskRow
-from longshore.core.tasks.states import TaskState
-from longshore.core.tasks.transition import (
+from longshore.core.tasks.changes import (
+    Refusal,
+    RefusalReason,
     TaskChange,
     TaskDecision,
     TaskTransition,
     cancel_task,
 )
+from longshore.core.tasks.failures import ErrorCategory, Failure, timeout_text
+from longshore.core.tasks.lease import Lease, is_over, next_fence
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import TaskState
 
 _UNCOUNTED = frozenset({ErrorCategory.RATE_LIMIT})
 """Failures that are not the task's fault and do not use up one of its attempts."""

@@ -23,16 +23,16 @@ from typing import Any
 
 from longshore.core.events.event import EventContext, to_tick
 from longshore.core.jobs.numbers import NumberSet
-from longshore.core.tasks import attempts, operator, parking
+from longshore.core.tasks import attempts, operator
 from longshore.core.tasks import commands as c
-from longshore.core.tasks.rows import TaskRow, TaskSpec
-from longshore.core.tasks.states import TaskState
-from longshore.core.tasks.transition import (
+from longshore.core.tasks.changes import (
     TaskChange,
     TaskDecision,
     TaskTransition,
     make_pending,
 )
+from longshore.core.tasks.rows import TaskRow, TaskSpec
+from longshore.core.tasks.states import TaskState
 
 __all__ = ["TaskChange", "TaskDecision", "apply", "create"]
 
@@ -72,7 +72,7 @@ _RULES: dict[type, _Rule] = {
     c.Renew: (attempts.renew, "worker", "system"),
     c.SaveCheckpoint: (attempts.save_checkpoint, "worker", "system"),
     c.Release: (attempts.release, "worker", "system"),
-    c.Park: (parking.park, "worker", "system"),
+    c.Park: (operator.park, "worker", "system"),
     c.AttemptFailed: (attempts.attempt_failed, "worker", "system"),
     c.Complete: (attempts.complete, "worker", "system"),
     c.TimeOut: (attempts.time_out, "worker", "system"),
@@ -83,7 +83,7 @@ _RULES: dict[type, _Rule] = {
     c.RequestRevision: (operator.request_revision, "operator", "user"),
     c.Approve: (operator.approve, "operator", "user"),
     c.Resume: (operator.resume, "operator", "user"),
-    c.Unpark: (parking.unpark, "operator", "user"),
-    c.AddBudget: (parking.add_budget, "operator", "user"),
+    c.Unpark: (operator.unpark, "operator", "user"),
+    c.AddBudget: (operator.add_budget, "operator", "user"),
     c.EnqueueAgain: (operator.enqueue_again, "sweeper", "system"),
 }

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from longshore.core.definitions.resources import Isolation
+from longshore.core.definitions.definition import Isolation
 from longshore.execution.child_environment import CHANNEL_FD, REPLIES_FD
 from longshore.execution.forkserver.linux import close_other_fds, die_with_parent, set_process_name
 from longshore.execution.forkserver.warmup import warm_up

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from longshore.core.definitions.resources import Isolation
+from longshore.core.definitions.definition import Isolation
 from longshore.execution.forkserver import pool
 from longshore.execution.forkserver.linux import become_subreaper, descendants
 from longshore.execution.forkserver.reaper import (

@@ -21,8 +21,7 @@ from typing import Any
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.agents.transcripts import entry_id, new_entries
-from longshore.core.definitions.definition import RunnerKind
-from longshore.core.definitions.resources import ResourceLimits
+from longshore.core.definitions.definition import ResourceLimits, RunnerKind
 from longshore.core.tasks.failures import ErrorCategory, Failure, failure_of_exit
 from longshore.execution.child_environment import AGENT_FOLDER
 from longshore.execution.forkserver_protocol import KillCause

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from longshore.adapters.shared.failpoints import reach
-from longshore.core.definitions.resources import Isolation
+from longshore.core.definitions.definition import Isolation
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.forkserver_protocol import (
     EXIT_CANNOT_LOAD,

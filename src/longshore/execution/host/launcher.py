@@ -14,8 +14,7 @@ from typing import Any
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.agents.plan import read_plan
-from longshore.core.definitions.definition import Definition, RunnerKind
-from longshore.core.definitions.resources import Isolation, ResourceLimits
+from longshore.core.definitions.definition import Definition, Isolation, ResourceLimits, RunnerKind
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.execution.child_environment import (
     ATTEMPT_VARIABLE,

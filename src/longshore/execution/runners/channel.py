@@ -10,11 +10,19 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Callable
 from threading import Lock
 from typing import Any, BinaryIO
 
 LINE_LIMIT_BYTES = 64 * 1024 * 1024
 """The worker neither reads nor answers a longer line."""
+
+BURST = 50
+PER_SECOND = 10.0
+
+Send = Callable[..., None]
+"""Sends a message to the worker: ``Channel.send``."""
 
 # Built once, before the fork: otherwise each child would pay for it.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
@@ -71,3 +79,27 @@ class Channel:
             self._replies = self._replies or os.fdopen(self._replies_fd, "rb", closefd=False)
             reply = self._replies.readline()
         return json.loads(reply or "null")
+
+
+class Throttle:
+    """Limits the rate of reports with a token bucket; reports over the limit are dropped.
+
+    A task that reports rarely loses nothing, and one that reports in a tight loop does not overload
+    the worker.
+    """
+
+    def __init__(self) -> None:
+        self._available = float(BURST)
+        self._updated_at_s = time.monotonic()
+
+    def try_acquire(self) -> bool:
+        """Take a token. Returns whether one was available."""
+        now = time.monotonic()
+        self._available = min(
+            self._available + (now - self._updated_at_s) * PER_SECOND, float(BURST)
+        )
+        self._updated_at_s = now
+        if self._available < 1:
+            return False
+        self._available -= 1
+        return True

@@ -16,8 +16,8 @@ from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
 from longshore.core.text.sanitise import safe_excerpt
+from longshore.execution.runners.channel import Throttle
 from longshore.execution.runners.sigterm import SigtermHandler
-from longshore.execution.runners.throttle import Throttle
 
 ResultT = TypeVar("ResultT")
 

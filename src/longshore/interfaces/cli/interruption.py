@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from longshore.core.tasks.commands import RequestCancel
 from longshore.errors import BackendUnavailable, CommandRefused, NotFound
 from longshore.interfaces.cli.exit_codes import print_stderr
-from longshore.services.worker_group import WorkerGroup
+from longshore.services.worker.group import WorkerGroup
 
 if TYPE_CHECKING:
     from longshore.wiring.services import Services

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
-from longshore.durations import parse_duration
+from longshore.core.text.durations import parse_duration
 from longshore.interfaces.cli.exit_codes import OutputClosed
 
 

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable
 
 from longshore.errors import UsageError
-from longshore.services.supervisor import WorkerStatus
+from longshore.services.worker.supervisor import WorkerStatus
 
 _CHUNK_BYTES = 1024
 

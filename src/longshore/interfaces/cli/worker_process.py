@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
-from longshore.services.supervisor import WorkerStatus
+from longshore.services.worker.supervisor import WorkerStatus
 
 # -P: a folder of the user's that is called like a library of ours must not be taken for it.
 PROGRAM = (sys.executable, "-P", "-m", "longshore", "worker")

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from longshore.core.documents import result_reference
 from longshore.core.jobs.dag import TASK_KEY_PATTERN
-from longshore.core.jobs.result_references import result_reference
 from longshore.core.tasks.states import Priority
-from longshore.durations import parse_duration
+from longshore.core.text.durations import parse_duration
 from longshore.errors import UsageError
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from longshore.interfaces.python.submission import (
     Submittable,
     prepare_job,
 )
-from longshore.services.worker_group import WorkerGroup
+from longshore.services.worker.group import WorkerGroup
 
 ResultT = TypeVar("ResultT")
 

@@ -17,7 +17,7 @@ from longshore.interfaces.python.status import JobOutputChunk, JobStatus, TaskOu
 from longshore.services import documents as d
 from longshore.services.app import POLL_INTERVAL, Application, Caller
 from longshore.services.queries import FeedCursor
-from longshore.services.worker_group import WorkerGroup
+from longshore.services.worker.group import WorkerGroup
 from longshore.settings import Settings, load
 
 if TYPE_CHECKING:

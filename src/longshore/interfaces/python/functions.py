@@ -18,8 +18,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from longshore.core.definitions.definition import Definition
-from longshore.core.definitions.resources import ResourceLimits
+from longshore.core.definitions.definition import Definition, ResourceLimits
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.errors import UsageError
 from longshore.interfaces.python.calls import Call

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from longshore.core.events.event import Event
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.durations import parse_duration
+from longshore.core.text.durations import parse_duration
 from longshore.errors import TaskCancelledError, TaskFailedError, UsageError
 from longshore.interfaces.python.calls import Call, CallGraph
 from longshore.interfaces.python.connection import Connection

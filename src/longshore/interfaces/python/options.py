@@ -11,12 +11,11 @@ from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from longshore.core.definitions.definition import Definition, RunnerKind
-from longshore.core.definitions.resources import Isolation, ResourceLimits
+from longshore.core.definitions.definition import Definition, Isolation, ResourceLimits, RunnerKind
 from longshore.core.ids import is_name
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.states import Priority
-from longshore.durations import parse_duration
+from longshore.core.text.durations import parse_duration
 from longshore.errors import UsageError
 
 PolicyT = TypeVar("PolicyT")
@@ -84,7 +83,7 @@ def _integer(value: Any) -> int:
 def _duration(value: Any) -> timedelta:
     parsed = parse_duration(value)
     if parsed <= timedelta(0):
-        message = "expected a time longer than nothing"
+        message = "must be greater than zero"
         raise ValueError(message)
     return parsed
 

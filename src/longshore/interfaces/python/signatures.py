@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from longshore.core.jobs.result_references import RESULT_REFERENCE
+from longshore.core.documents import RESULT_REFERENCE
 from longshore.core.jobs.submission import MAX_INPUT_DEPTH
 from longshore.errors import InvalidInput, UsageError
 from longshore.interfaces.python.calls import Call

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from datetime import timedelta
+from enum import Enum
+from types import TracebackType
 from typing import Any, TypeVar
 
-from longshore.core.blob_keys import task_document_key
 from longshore.core.definitions.definition import RunnerKind
+from longshore.core.documents import task_document_key
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.rows import TaskRow
@@ -27,6 +29,7 @@ from longshore.errors import (
     NotFound,
     UsageError,
 )
+from longshore.ports.clock import Clock
 from longshore.ports.output import Stream
 from longshore.ports.runner import (
     AttemptEnding,
@@ -37,10 +40,8 @@ from longshore.ports.runner import (
     StepReport,
     UsageReport,
 )
-from longshore.services.errors_boundary import log_and_continue
-from longshore.services.race import race
-from longshore.services.retry import pauses_within, retry_unavailable
-from longshore.services.worker.agent_slots import pause_before_release
+from longshore.services.resilience import log_and_continue, pauses_within, race, retry_unavailable
+from longshore.services.worker.artifacts import Artifacts, AttemptFiles
 from longshore.services.worker.attempt_specs import ConversationLog, build_attempt_spec
 from longshore.services.worker.budget_check import (
     BudgetCheck,
@@ -48,11 +49,9 @@ from longshore.services.worker.budget_check import (
     Waiting,
     open_budget_check,
 )
-from longshore.services.worker.context import AttemptStopReason, WorkerContext
+from longshore.services.worker.context import AttemptStopReason, WorkerContext, pause_before_release
 from longshore.services.worker.outcomes import Outcome, Outcomes, hold_queue
-from longshore.services.worker.output import OutputPump
-from longshore.services.worker.reports import AttemptFiles, AttemptReports
-from longshore.services.worker.supervision import StopCause, Supervision
+from longshore.services.worker.output import AttemptReports, OutputPump
 
 logger = logging.getLogger(__name__)
 
@@ -391,7 +390,15 @@ class Attempt:
         """Store the child's files if there is time, and log which are missing."""
         self._child = None  # its process id may be reused while renewals continue
         self._outcomes.record_child_end()
-        files = AttemptFiles(self._context, self.row, self._reports.summaries)
+        context = self._context
+        files = AttemptFiles(
+            Artifacts(context.backend.blobs, context.artifacts),
+            context.backend.clock,
+            self.row,
+            self._reports.summaries,
+            # The outcome matters more: storing files must not delay it beyond the lease.
+            timeout=context.lease.duration / 3,
+        )
         if (note := await files.store(child.folder, self._deadline_near)) is not None:
             await self._pump.add(Stream.LOG, f"longshore: {note}\n".encode())
 
@@ -426,3 +433,52 @@ class Attempt:
         except (ValueError, UsageError) as error:
             return self._outcomes.failed_with(ErrorCategory.PARSE, error)
         return self._outcomes.completed(result, ending.exit_code)
+
+
+class StopCause(Enum):
+    """Why supervision of a child ended."""
+
+    CHILD_ENDED = "the child has ended, or its reports cannot be read"
+    TIMED_OUT = "the attempt ran longer than it may"
+    LEASE_ENDED = "the lease can no longer be trusted"
+    REQUESTED = "the attempt was asked to stop"
+
+
+class Supervision:
+    """Reads a child's reports until the child ends or must be stopped.
+
+    On exit the child is dead and its reports are read, also if the caller is cancelled.
+    """
+
+    def __init__(self, child: RunningAttempt, reading: Coroutine[Any, Any, None]) -> None:
+        self._child = child
+        self.reading = asyncio.ensure_future(reading)
+
+    async def __aenter__(self) -> Supervision:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._child.stop(grace=timedelta(0))
+        await asyncio.gather(self.reading, return_exceptions=True)
+
+    async def wait(
+        self,
+        clock: Clock,
+        timeout: timedelta,
+        *,
+        lease_end: Coroutine[Any, Any, None],
+        requested: asyncio.Future[Any],
+    ) -> StopCause:
+        """Wait for the first cause; if several apply, the child's end counts, then the lease's."""
+        async with race(self.reading, clock.sleep(timeout), lease_end, requested) as futures:
+            reading, _, lease_ended, _ = futures
+            if reading.done():
+                return StopCause.CHILD_ENDED
+            if lease_ended.done():
+                return StopCause.LEASE_ENDED
+            return StopCause.REQUESTED if requested.done() else StopCause.TIMED_OUT

@@ -10,15 +10,15 @@ from typing import Any
 
 from longshore.core.agents.plan import read_plan
 from longshore.core.agents.transcripts import merge_entries
-from longshore.core.blob_keys import conversation_part_key
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition, RunnerKind
+from longshore.core.documents import conversation_part_key
 from longshore.core.ids import task_id_of
 from longshore.core.tasks.rows import TaskRow
 from longshore.errors import NotFound
 from longshore.ports.backend import Backend
 from longshore.ports.blobs import BlobStore
 from longshore.ports.runner import AttemptSpec, Conversation, ConversationReport
-from longshore.services.errors_boundary import log_and_continue
+from longshore.services.resilience import log_and_continue
 from longshore.services.spill import DocumentStore
 from longshore.services.transitions import Transitions
 

@@ -15,11 +15,10 @@ from longshore.core.tasks.rows import TaskRow
 from longshore.errors import BackendUnavailable
 from longshore.ports.clock import Clock
 from longshore.ports.runner import AttemptEnding
-from longshore.services.errors_boundary import log_and_continue
+from longshore.services.resilience import log_and_continue
 from longshore.services.worker.budget_check import BudgetStop
 from longshore.services.worker.context import AttemptStopReason, WorkerContext
-from longshore.services.worker.output import OutputPump
-from longshore.services.worker.reports import AttemptReports
+from longshore.services.worker.output import AttemptReports, OutputPump
 
 logger = logging.getLogger(__name__)
 

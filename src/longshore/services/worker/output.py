@@ -12,9 +12,17 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
+from longshore.core.events.types import Activity, Usage
 from longshore.errors import BackendError
 from longshore.ports.clock import Clock
 from longshore.ports.output import OutputChunk, OutputLog, Stream
+from longshore.ports.runner import (
+    ActivityReport,
+    OutputReport,
+    ProgressReport,
+    SummaryReport,
+    UsageReport,
+)
 from longshore.services.transitions import Transitions
 
 logger = logging.getLogger(__name__)
@@ -158,3 +166,41 @@ class OutputPump:
                 await self._log.append(self._task_id, self._waiting)
                 self._stored = self._waiting[-1].end
                 self._waiting = []
+
+
+_SUMMARY_LINES = 1_000
+_ACTIVITY_CHARACTERS = 200
+
+
+class AttemptReports:
+    """Takes reports; progress and summaries are lines of output and what heartbeats tell, too."""
+
+    def __init__(self, pump: OutputPump, clock: Clock) -> None:
+        self._pump = pump
+        self._clock = clock
+        self.activity = Activity()
+        self.usage = Usage()
+        self.summaries: list[str] = []
+
+    async def record(
+        self, report: OutputReport | ActivityReport | UsageReport | ProgressReport | SummaryReport
+    ) -> None:
+        """Remember one report, or bring it to the output."""
+        match report:
+            case OutputReport(stream, data):
+                await self._pump.add(stream, data)
+            case ActivityReport(activity):
+                self.activity = activity
+            case UsageReport(usage):
+                self.usage = usage
+            case ProgressReport():
+                await self._log_line("progress", str(report))
+            case SummaryReport(text):
+                if len(self.summaries) < _SUMMARY_LINES:
+                    self.summaries.append(text)
+                await self._log_line("summary", text)
+
+    async def _log_line(self, kind: str, text: str) -> None:
+        shown = text[:_ACTIVITY_CHARACTERS]
+        self.activity = Activity(type=kind, step_name=shown, timestamp=self._clock.now())
+        await self._pump.add(Stream.LOG, f"{kind}: {text}\n".encode(errors="replace"))

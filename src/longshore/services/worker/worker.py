@@ -16,10 +16,9 @@ from datetime import timedelta
 
 from longshore.core.events.event import EventContext
 from longshore.core.events.types import MessageRejected
-from longshore.core.messages import MalformedMessage, parse_message
+from longshore.core.messages import MalformedMessage, MessageAction, parse_message, triage
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.rows import TaskRow
-from longshore.core.tasks.triage import MessageAction, triage
 from longshore.errors import (
     BackendUnavailable,
     CommandRefused,
@@ -28,8 +27,7 @@ from longshore.errors import (
     ReceiptExpired,
 )
 from longshore.ports.task_queue import Message
-from longshore.services.errors_boundary import log_and_continue
-from longshore.services.race import race
+from longshore.services.resilience import log_and_continue, race
 from longshore.services.worker.attempt import Attempt
 from longshore.services.worker.context import AttemptStopReason, WorkerContext
 

@@ -21,11 +21,11 @@ from longshore.core.agents.events import (
 from longshore.core.agents.trace import (
     MAX_NOTES,
     MAX_TOOLS,
+    MAX_TURNS,
     TRACE_VERSION,
     StepTrace,
     trace_document,
 )
-from longshore.core.agents.trace_turns import MAX_TURNS
 from tests.unit.core.agents.trace_samples import (
     NOON,
     a_step,
@@ -136,10 +136,9 @@ def test_an_error_of_the_api_is_no_answer() -> None:
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["after the answer", "before the answer"])
-@pytest.mark.parametrize("turn_id", ["msg-1", None], ids=["by its id", "by what went in"])
-def test_what_was_counted_goes_to_its_turn(late: bool, turn_id: str | None) -> None:
+def test_what_was_counted_goes_to_its_turn(late: bool) -> None:
     first = text_event("hi", tokens=TokenCounts(input=10, output=1, cache_read=90))
-    figures = usage_event(turn_id, 0.25, input=10, output=40, cache_read=90)
+    figures = usage_event(0.25, input=10, output=40, cache_read=90)
     told = (first, figures) if late else (figures, first)
 
     document = a_step(*told).document(at(9))
@@ -175,14 +174,14 @@ def test_an_answer_that_nobody_heard_is_counted_all_the_same() -> None:
     trace = a_step(
         text_event("a", turn="m1", tokens=TokenCounts(input=5)),
         text_event("nothing is known of what this took", turn="m2"),
-        usage_event("elsewhere", 0.1, input=5, output=7),
+        usage_event(0.1, input=7, output=7),
         usage_event(cost=0.2, input=6, output=1),
     )
 
     document = trace.document(at(9))
 
     assert [turn["costUsd"] for turn in document["turns"]] == [None, None]
-    assert (document["tokens"]["input"], document["costUsd"]) == (11, 0.3)
+    assert (document["tokens"]["input"], document["costUsd"]) == (13, 0.3)
 
 
 def test_without_a_count_the_library_is_believed() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from longshore.core.agents.trace_format import (
+from longshore.core.agents.trace import (
     BoundedList,
     format_time,
     input_excerpt,

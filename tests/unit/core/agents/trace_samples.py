@@ -66,7 +66,5 @@ def tool_ended(
     )
 
 
-def usage_event(turn: str | None = None, cost: float = 0.01, **tokens: int) -> UsageCounted:
-    return UsageCounted(
-        at=at(1), model="opus", tokens=TokenCounts(**tokens), cost_usd=cost, turn_id=turn
-    )
+def usage_event(cost: float = 0.01, **tokens: int) -> UsageCounted:
+    return UsageCounted(at=at(1), tokens=TokenCounts(**tokens), cost_usd=cost)

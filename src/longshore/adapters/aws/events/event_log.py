@@ -34,12 +34,11 @@ from longshore.adapters.aws.table_reader import Item, TableReader
 from longshore.core.events.codec import from_wire, to_wire
 from longshore.core.events.event import Event, EventContext, next_moment
 from longshore.core.events.types import EntityType, EventBody
-from longshore.core.events.wire_values import from_ms, to_ms
-from longshore.core.text.cursors import decode_cursor, encode_cursor
+from longshore.core.events.wire import from_ms, to_ms
+from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.errors import AlreadyExists, BackendUnavailable, OutcomeUnknown
 from longshore.ports.clock import Clock
 from longshore.ports.events import EventBus
-from longshore.ports.pages import Page
 
 logger = logging.getLogger(__name__)
 

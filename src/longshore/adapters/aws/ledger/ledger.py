@@ -29,13 +29,13 @@ from longshore.adapters.aws.ledger.items import (
 )
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.table_reader import TableReader
+from longshore.core.pages import Page
 from longshore.core.tasks.changes import Effect, Wake
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import BackendUnavailable, UsageError, VersionConflict
 from longshore.ports.clock import Clock
 from longshore.ports.ledger import AnyChange, FailedTask, LeasedTask, ParkedTask
-from longshore.ports.pages import Page
 
 _CONDITION_FAILED = "ConditionalCheckFailedException"
 # How long a nudge may take to be heard; seconds of real time, as nobody else's clock counts here.

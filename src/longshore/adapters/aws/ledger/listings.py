@@ -31,10 +31,9 @@ from longshore.adapters.aws.table_reader import TableReader, merge_sorted
 from longshore.adapters.aws.table_schemas import LISTING_INDEX, NAME_INDEX, STATE_INDEX
 from longshore.adapters.shared import codec
 from longshore.core.ids import split_task_id
+from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.core.text.cursors import decode_cursor, encode_cursor
-from longshore.ports.pages import Page
 
 _MAX_KEY = "~"  # after every digit and letter
 _ROW_BATCH = 100

@@ -1,4 +1,4 @@
-"""Runs one query of the SDK and always ends its CLI process.
+"""Runs one query of the SDK, stores its conversation, and always ends its CLI process.
 
 Observed behaviour of the SDK: a query that is cancelled twice leaves its CLI alive; leaving its
 loop early keeps the CLI alive for seconds; a failed query yields a result and then raises. So a
@@ -12,20 +12,71 @@ import contextlib
 import os
 import signal
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from claude_agent_sdk import (
     AssistantMessage,
     ClaudeAgentOptions,
     ResultMessage,
+    SessionKey,
+    SessionStoreEntry,
     query,
 )
 
+from longshore.core.agents.transcripts import StoredAnswer, final_answer
+from longshore.execution.runners.channel import Send
+
 _STDERR_LINES = 50
 _EXIT_TIMEOUT_S = 4.0
+
+
+class ConversationStore:
+    """A minimal ``SessionStore`` for the SDK: the worker stores its entries, and a resume restores
+    them to the SDK."""
+
+    def __init__(self, session_id: str, stored: Mapping[str, Any] | None, send: Send) -> None:
+        self.id = session_id
+        self._earlier_entries: list[Any] = list(stored["earlier_entries"]) if stored else []
+        self._entries: list[Any] = list(stored["entries"]) if stored else []
+        self._send = send
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether there is a conversation to resume."""
+        return bool(self._earlier_entries or self._entries)
+
+    @property
+    def has_prompt(self) -> bool:
+        """Whether the prompt of this revision has been sent."""
+        return any(entry.get("type") == "user" for entry in self._entries)
+
+    @property
+    def stored_answer(self) -> StoredAnswer | None:
+        """The final answer that an earlier attempt received but did not report; or None."""
+        return final_answer(self._entries)
+
+    def reset(self) -> None:
+        """Forget all entries, to start the conversation again."""
+        self._earlier_entries, self._entries = [], []
+
+    async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
+        """Store new entries; those of subagents are ignored, as a resume does not need them."""
+        if "subpath" in key or key["session_id"] != self.id:
+            return
+        self._entries += entries
+        await asyncio.to_thread(
+            self._send, "conversation", conversation=self.id, entries=list(entries)
+        )
+
+    async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
+        """Returns all entries; None if there are none."""
+        if "subpath" in key or key["session_id"] != self.id:
+            return None
+        return [*self._earlier_entries, *self._entries] or None
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,13 @@ from typing import Any
 from longshore.core.agents.plan import AgentPlan, Repository
 from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised
 from longshore.execution.runners.agent.git import Git
-from longshore.execution.runners.agent.workspace import RepositoryRules, Workspace
+from longshore.execution.runners.agent.workspace import Workspace
+from longshore.execution.runners.channel import Send
 
 _MODE = 0o700
 _GIT_TIMEOUT_S = 600.0
 _PATCH_TIMEOUT_S = 60.0
 _FILES, _RECORD_FILE = "files", "repository.json"
-
-Send = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +96,7 @@ def _open_repository(
         repository.ref,
         files,
         git=git,
-        rules=RepositoryRules(allow_local=spec["agent"]["localRepositories"]),
+        allow_local=spec["agent"]["localRepositories"],
         on_progress=lambda text: send("log", text=f"longshore: {text}"),
     )
     # Last: without this file the workspace counts as incomplete.

@@ -11,21 +11,14 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from longshore.core.agents.repositories import (
-    DEFAULT_REF,
-    RepositoryAddress,
-    parse_address,
-    validate_ref,
-)
-from longshore.core.tasks.error_categories import ErrorCategory
-from longshore.execution.runners.agent.git import Git, GitAccess, GitOutputTooLarge
-from longshore.execution.runners.agent.git_errors import GitFailed, RepositoryDamaged
+from longshore.core.agents.repositories import DEFAULT_REF, parse_address, validate_ref
+from longshore.execution.runners.agent.git import Git, GitOutputTooLarge, RepositoryDamaged
 from longshore.execution.runners.agent.mirror import FetchedCommit, Mirror
 
 PATCH_NAME: Final = "changes.patch"
@@ -52,24 +45,6 @@ _AGENT_CONFIG = """\
 \turl = "{url}"
 \tfetch = +refs/heads/*:refs/remotes/origin/*
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepositoryRules:
-    """Which repositories an installation allows, and how it reaches them."""
-
-    allow_local: bool = False
-    hosts: Collection[str] | None = None
-    credential_helper: str | None = None  # git's ``credential.helper``
-
-    def access(self, address: RepositoryAddress) -> GitAccess:
-        """Returns how git may reach this address."""
-        return GitAccess(
-            transport=address.transport,
-            credential_helper=self.credential_helper,
-            # An allowed host may redirect to one that is not allowed.
-            follow_redirects=self.hosts is None,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +77,7 @@ class Workspace:
         target: Path,
         *,
         git: Git,
-        rules: RepositoryRules | None = None,
+        allow_local: bool = False,
         on_progress: Callable[[str], None] = lambda _: None,
     ) -> Workspace:
         """Check out a commit into a new folder. Returns the workspace.
@@ -113,6 +88,7 @@ class Workspace:
             cache: The folder of the mirrors, which all attempts of the machine share.
             ref: None: the repository's default branch.
             git: Its deadline covers the whole operation.
+            allow_local: Whether repositories of this machine are accepted.
             on_progress: Called with a line before each operation that may take long.
 
         Raises:
@@ -120,11 +96,10 @@ class Workspace:
             GitFailed: the repository or the commit cannot be fetched.
             TimeoutError: the deadline has passed.
         """
-        rules = rules or RepositoryRules()
-        address = parse_address(url, local=rules.allow_local, hosts=rules.hosts)
+        address = parse_address(url, local=allow_local)
         checked_ref = DEFAULT_REF if ref is None else validate_ref(ref)
         target = target.absolute()
-        mirror = Mirror(cache, address, git, rules.access(address), on_progress)
+        mirror = Mirror(cache, address, git, on_progress)
         try:
             return cls._create(mirror, checked_ref, target, git, url)
         except RepositoryDamaged:
@@ -176,25 +151,6 @@ class Workspace:
         with suppress(FileNotFoundError):
             (artifacts / PATCH_NAME).unlink()
         return WorkspaceChanges(patch=None, omitted=tuple(omitted)) if omitted else None
-
-    def apply(self, patch: bytes) -> None:
-        """Apply the changes of an earlier attempt completely or not at all.
-
-        Raises:
-            GitFailed: the patch does not fit this commit.
-        """
-        self._reset_config()
-        try:
-            self._run("apply", "--index", "--binary", "--whitespace=nowarn", stdin=patch)
-        except GitFailed as error:
-            unfit = isinstance(error, RepositoryDamaged) or not error.category.retryable
-            if not unfit:
-                raise
-            message = (
-                f"what an earlier attempt had changed does not fit commit {self.commit}: open the"
-                f" commit that the patch was made of, or begin without it ({error})"
-            )
-            raise GitFailed(message, ErrorCategory.VALIDATION) from error
 
     @property
     def _git_dir(self) -> Path:

@@ -20,7 +20,7 @@ from longshore.interfaces.cli import entity_refs
 from longshore.interfaces.cli.entity_refs import EntityRef
 from longshore.services import documents as d
 from longshore.services.output_follow import TaskOutputChunk
-from longshore.services.worker_group import WorkerGroup
+from longshore.services.worker.group import WorkerGroup
 
 if TYPE_CHECKING:
     from longshore.interfaces.client.http_client import HttpClient

@@ -11,8 +11,8 @@ from rich.text import Text
 from longshore.core.dead_letters import DeadLetterFilter, message_id_of
 from longshore.core.tasks.error_categories import ErrorCategory
 from longshore.core.tasks.states import TaskState
+from longshore.core.text.durations import parse_duration
 from longshore.core.text.sanitise import safe_excerpt
-from longshore.durations import parse_duration
 from longshore.errors import NotFound, UsageError
 from longshore.interfaces.cli.clients.api_client import ApiClient, Document
 from longshore.interfaces.cli.clients.selection import open_client

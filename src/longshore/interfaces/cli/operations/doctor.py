@@ -140,7 +140,7 @@ def _store_checks(
 def _aws_checks(
     settings: Settings, on_audit: Callable[[AuditSummary], None] | None
 ) -> Iterator[Check]:
-    from longshore.wiring.aws_doctor import diagnose_aws
+    from longshore.wiring.deploy import diagnose_aws
     from longshore.wiring.services import inspect_store, system_clock
 
     facts = inspect_store(settings)  # of the folder in which attempts work

@@ -17,7 +17,7 @@ from longshore.interfaces.cli.interruption import termination_signals
 from longshore.interfaces.cli.log_files import WorkerLog
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.worker_process import LocalWorkerProcess
-from longshore.services.supervisor import Supervisor, WorkerProcess, WorkerStatus
+from longshore.services.worker.supervisor import Supervisor, WorkerProcess, WorkerStatus
 from longshore.settings import Settings
 
 logger = logging.getLogger(__name__)

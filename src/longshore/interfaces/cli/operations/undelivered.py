@@ -12,7 +12,7 @@ from longshore.interfaces.cli.options import GlobalOptions
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.render.screen import Column, print_json, print_table
 from longshore.interfaces.cli.services import open_command_services, settings_for
-from longshore.services.undelivered import UndeliveredEvents
+from longshore.services.event_delivery import UndeliveredEvents
 
 _PAGE = 100
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from longshore.core.definitions.schema import DEFINITIONS
-from longshore.durations import format_duration
+from longshore.core.text.durations import format_duration
 from longshore.interfaces.cli.app_modules import check_app_modules
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
 from longshore.interfaces.cli.interruption import termination_signals
@@ -23,8 +23,8 @@ from longshore.interfaces.cli.services import open_command_services, settings_fo
 from longshore.interfaces.definition_files import LONGSHORE_YAML, FolderWatch
 from longshore.interfaces.rest.app import create_app
 from longshore.interfaces.rest.server import bind_socket, serve
-from longshore.services.definitions_sync import ApplyResult, DefinitionSync, FolderContents
-from longshore.services.worker_group import WorkerGroup
+from longshore.services.definitions import ApplyResult, DefinitionSync, FolderContents
+from longshore.services.worker.group import WorkerGroup
 from longshore.settings import Settings
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from longshore.interfaces.cli.operations.events import parse_event
 from longshore.interfaces.cli.operations.queues import warn_if_paused
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.render.screen import console
-from longshore.services.worker_group import WorkerGroup
+from longshore.services.worker.group import WorkerGroup
 
 _ENDS = (e.TaskCompleted, e.TaskFailed, e.TaskTimeout, e.TaskCancelled)
 _PRINTED = (

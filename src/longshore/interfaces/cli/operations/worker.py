@@ -21,8 +21,8 @@ from longshore.interfaces.cli.options import GlobalOptions
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.services import open_command_services, settings_for
 from longshore.interfaces.cli.supervisor_channel import SupervisorChannel
-from longshore.services.supervisor import WorkerStatus
-from longshore.services.worker_group import WorkerGroup, wait_until_idle
+from longshore.services.worker.group import WorkerGroup, wait_until_idle
+from longshore.services.worker.supervisor import WorkerStatus
 from longshore.settings import Settings
 
 if TYPE_CHECKING:

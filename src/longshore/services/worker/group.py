@@ -1,0 +1,157 @@
+"""A worker group: a worker with a dispatcher and a sweeper, in one process.
+
+A caller starts a group for one command or for ever, and does something else meanwhile. If a part of
+the group fails, the caller is not left waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import TypeVar
+
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import TaskState
+from longshore.ports.backend import Backend
+from longshore.ports.worker_registry import WorkerRegistry
+from longshore.services.dispatcher import Dispatcher
+from longshore.services.resilience import race
+from longshore.services.sweeper import Sweeper
+from longshore.services.worker.worker import Worker
+
+ResultT = TypeVar("ResultT")
+
+_POLL_INTERVAL = timedelta(milliseconds=100)
+_PAGE = 200
+
+
+class WorkerGroup:
+    """Works inside its context; on exit, running attempts may finish within the grace period.
+
+    Args:
+        dispatcher: None where events are dispatched elsewhere.
+    """
+
+    def __init__(
+        self,
+        *,
+        worker: Worker,
+        dispatcher: Dispatcher | None,
+        sweeper: Sweeper,
+        worker_registry: WorkerRegistry,
+    ) -> None:
+        self.worker = worker
+        self._dispatcher = dispatcher
+        self._sweeper = sweeper
+        self._worker_registry = worker_registry
+
+    async def __aenter__(self) -> WorkerGroup:
+        self._worker_task = asyncio.ensure_future(self.worker.run())
+        helpers = (self._dispatcher, self._sweeper)
+        self._helper_tasks = [
+            asyncio.ensure_future(helper.run()) for helper in helpers if helper is not None
+        ]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        try:
+            await self._worker_task
+        finally:
+            for helping in self._helper_tasks:
+                helping.cancel()
+            await asyncio.gather(*self._helper_tasks, return_exceptions=True)
+
+    def stop(self) -> None:
+        """Accept no more work; running attempts may finish within the grace period."""
+        self.worker.stop()
+
+    def stop_now(self) -> None:
+        """Accept no more work, and stop and release running attempts at once."""
+        self.worker.stop()
+        self.worker.release_all()
+        self._worker_registry.reap(self.worker.id)
+
+    def kill_children(self) -> None:
+        """Kill running attempts now, without reporting outcomes."""
+        self._worker_registry.reap(self.worker.id)
+
+    async def wait(self) -> None:
+        """Wait until the worker has stopped; raises the error of a part that failed."""
+        await asyncio.wait(
+            (self._worker_task, *self._helper_tasks), return_when=asyncio.FIRST_COMPLETED
+        )
+        for part in (*self._helper_tasks, self._worker_task):
+            if part.done():
+                await part
+
+    async def run_alongside(self, work: Awaitable[ResultT]) -> ResultT:
+        """Returns the result of ``work``; raises at once if a part of the group fails before."""
+        doing: asyncio.Future[ResultT] = asyncio.ensure_future(work)
+        try:
+            async with race(doing, self.wait()) as (_, ended):
+                if not doing.done():
+                    await ended
+                return await doing
+        finally:
+            doing.cancel()
+            await asyncio.gather(doing, return_exceptions=True)
+
+
+async def wait_until_idle(
+    backend: Backend,
+    dispatcher: Dispatcher,
+    *,
+    tenant: str,
+    queues: Sequence[str],
+    horizon: timedelta,
+) -> None:
+    """Wait until no task of these queues runs or will run within ``horizon``.
+
+    The dispatcher catches up first: if no task runs and it has no events left, a task that still
+    waits does not wait for anything of these queues.
+    """
+    while True:
+        if not await _has_work(backend, tenant, queues, horizon):
+            dispatched = await dispatcher.step(timedelta(0))
+            if not dispatched and not await _has_work(backend, tenant, queues, horizon):
+                return
+        await backend.clock.sleep(_POLL_INTERVAL)
+
+
+async def _has_work(
+    backend: Backend, tenant: str, queues: Sequence[str], horizon: timedelta
+) -> bool:
+    soon = backend.clock.now() + horizon
+    # A hold that ends within the horizon counts like a task that becomes due within it.
+    pauses = await backend.queue_controls.list_pauses()
+    paused = {pause.name for pause in pauses if pause.is_active(soon)}
+    served = [queue for queue in queues if queue not in paused]
+    for queue in served:
+        if (await backend.queue.depth(queue)).ready:
+            return True
+    # A pause does not stop running tasks.
+    for state, among in ((TaskState.PROCESSING, queues), (TaskState.PENDING, served)):
+        async for row in _iter_tasks(backend, tenant, state):
+            due = row.due_at is None or row.due_at <= soon
+            if row.spec.queue in among and due:
+                return True
+    return False
+
+
+async def _iter_tasks(backend: Backend, tenant: str, state: TaskState) -> AsyncIterator[TaskRow]:
+    cursor: str | None = None
+    while True:
+        page = await backend.ledger.list_tasks(tenant, state=state, limit=_PAGE, cursor=cursor)
+        for row in page.items:
+            yield row
+        cursor = page.cursor
+        if cursor is None:
+            return
