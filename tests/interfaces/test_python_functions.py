@@ -278,7 +278,7 @@ def test_a_result_that_was_not_promised_is_a_mistake_of_the_program() -> None:
 
     with pytest.raises(TypeError, match=r"'fetch' must return list\[str\]: result: ") as refused:
         fetch.run_with({"url": "a"}, replacement=wrong)
-    with pytest.raises(TypeError, match="'anything' cannot be kept as JSON"):
+    with pytest.raises(TypeError, match="'anything' cannot be written as JSON"):
         anything.run_with({"value": 1}, replacement=lambda value: object())
 
     assert category_of(refused.value) is ErrorCategory.PROGRAMMING
