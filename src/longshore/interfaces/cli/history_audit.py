@@ -1,8 +1,8 @@
-"""The body of ``longshore doctor --audit``: holds all that is stored against the invariants.
+"""The audit of ``longshore doctor --audit``: checks everything that is stored.
 
-A folder, or the tables on AWS, are read a few jobs at a time, so much of it takes time and little
-memory, and workers that are at it are not kept waiting. Nothing is changed, and nothing is mended:
-what is found here is either damage or a fault of Longshore, and both want a person's eye.
+The store is read a few jobs at a time, so that the audit needs little memory and workers can go on.
+Nothing is changed or repaired: a finding is either damage or a bug in Longshore, and a person has
+to look at both.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from longshore.core.inspection import Check, CheckStatus
 from longshore.errors import BackendError
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.render.screen import Column, console, print_pairs, print_table
@@ -27,57 +28,58 @@ _MAX_FINDINGS = 1_000
 _SHOWN = 20
 
 
-@dataclass(frozen=True, slots=True)
-class InvariantText:
-    """An invariant: its name, and what to do about what breaks it."""
+class InvariantText(NamedTuple):
+    """An invariant: its name, and what to do about a violation."""
 
     name: str
     advice: str
 
 
 INVARIANT_TEXTS = {
-    1: InvariantText("nothing accepted is lost", "it will not go on by itself: submit it again"),
+    1: InvariantText(
+        "accepted work is not lost", "submit it again: it does not continue by itself"
+    ),
     2: InvariantText(
-        "one live lease a task", "it may have run twice at once: look at what it did outside"
+        "one live lease per task", "it may have run twice at once: check its side effects"
     ),
     3: InvariantText(
         "a stale writer changes nothing", "do not trust this attempt's result: run it again"
     ),
-    4: InvariantText("terminal is terminal", "see `longshore events` for who moved it on"),
+    4: InvariantText("terminal states are final", "see `longshore events` for what changed it"),
     5: InvariantText("state and history agree", "restore a backup from before the damage"),
     6: InvariantText(
-        "order of dependencies", "it may have run without its parents' results: run it again"
+        "dependencies run first", "it may have run without its parents' results: run it again"
     ),
-    7: InvariantText("a job ends once a round", "see `longshore job` for what became of its tasks"),
-    8: InvariantText("output is complete", "some of what it printed is not there; its result is"),
+    7: InvariantText("a job ends once per round", "see `longshore job` for the state of its tasks"),
+    8: InvariantText("output is complete", "part of its output is missing; its result is not"),
     9: InvariantText(
-        "same request id, same job", "a request may have run twice: look at both jobs"
+        "same request id, same job", "a request may have run twice: compare both jobs"
     ),
     11: InvariantText("limits hold", "see `longshore events` for how often it ran, and when"),
-    13: InvariantText("tenants do not meet", "find out who has seen what was not theirs"),
+    13: InvariantText("tenants are isolated", "find out who has read data of another tenant"),
 }
 
 
 @dataclass(slots=True)
 class AuditSummary:
-    """What was looked at, and what was found."""
+    """What was audited, and the findings."""
 
     jobs: int = 0
     tasks: int = 0
     events: int = 0
     duration: timedelta = timedelta(0)
     counts: Counter[int] = field(default_factory=Counter)
-    findings: list[tuple[int, str, str]] = field(default_factory=list)  # the first of them
-    unstable_jobs: int = 0  # jobs that changed for as long as they were looked at
+    findings: list[tuple[int, str, str]] = field(default_factory=list)  # the first ones
+    unstable_jobs: int = 0  # not audited: they kept changing
     unreadable: str | None = None
 
-    @property
-    def passed(self) -> bool:
-        """Whether everything could be read, and nothing was found."""
-        return self.unreadable is None and not self.counts
+    def check(self) -> Check:
+        """The audit as one of the checks of ``doctor``."""
+        passed = self.unreadable is None and not self.counts
+        return Check("history", CheckStatus.OK if passed else CheckStatus.FAIL, self._summary())
 
     def add(self, snapshot: StoreSnapshot) -> None:
-        """Add what is found in the evidence of some jobs."""
+        """Audit some jobs and add the findings."""
         from longshore.audit.audit import audit
 
         self.jobs += len(snapshot.jobs)
@@ -88,28 +90,23 @@ class AuditSummary:
             if len(self.findings) < _MAX_FINDINGS:
                 self.findings.append((violation.invariant, violation.subject, violation.text))
 
-    def summary_line(self) -> str:
-        """The whole of it in a line."""
+    def _summary(self) -> str:
         if self.unreadable is not None:
             return f"it cannot be read: {self.unreadable}"
-        seen = ", ".join(
-            (
-                formats.plural(self.jobs, "job"),
-                formats.plural(self.tasks, "task"),
-                formats.plural(self.events, "event"),
-            )
+        audited = ", ".join(
+            formats.plural(count, noun)
+            for count, noun in ((self.jobs, "job"), (self.tasks, "task"), (self.events, "event"))
         )
         if self.unstable_jobs:
-            left = formats.plural(self.unstable_jobs, "job")
-            seen += f" ({left} more would not stand still and were left out)"
-        if self.passed:
+            skipped = formats.plural(self.unstable_jobs, "more job")
+            audited += f" ({skipped} kept changing and could not be audited)"
+        if not self.counts:
             duration = formats.duration_text(self.duration)
-            return f"{seen}: invariants 1 to 9, 11 and 13 hold ({duration})"
+            return f"{audited}: invariants 1 to 9, 11 and 13 hold ({duration})"
         total = formats.plural(self.counts.total(), "finding")
-        return f"{total} in {seen}; nothing was changed. Keep a copy of all of it, and report it"
+        return f"{total} in {audited}; nothing was changed. Keep a copy of the data and report it"
 
     def as_json(self) -> dict[str, Any]:
-        """For a program."""
         return {
             "jobs": self.jobs,
             "tasks": self.tasks,
@@ -130,7 +127,7 @@ class AuditSummary:
         }
 
     def print(self) -> None:
-        """The findings below each other, and what to do about them, for a person."""
+        """Print the first findings, and the advice for each violated invariant."""
         print_table(
             [Column("INVARIANT", right=True), Column("WHERE"), Column("FOUND", flexible=True)],
             [[str(number), subject, text] for number, subject, text in self.findings[:_SHOWN]],
@@ -138,56 +135,55 @@ class AuditSummary:
         if (more := self.counts.total() - _SHOWN) > 0:
             print(f"and {more:,} more: `longshore doctor --audit -o json`")
         print()
-        laws = [(number, INVARIANT_TEXTS[number]) for number in sorted(self.counts)]
-        print_pairs([(f"{number} {law.name}", law.advice) for number, law in laws])
+        texts = [(number, INVARIANT_TEXTS[number]) for number in sorted(self.counts)]
+        print_pairs([(f"{number} {text.name}", text.advice) for number, text in texts])
 
 
 def audit_folder(folder: Path, elapsed: Callable[[], timedelta]) -> AuditSummary:
-    """Look at everything in a data folder."""
+    """Audit a data folder."""
     from longshore.audit import sqlite_reader
 
-    found, began = AuditSummary(), elapsed()
+    summary, started = AuditSummary(), elapsed()
     try:
-        size = sqlite_reader.count_rows(folder)
-        with _progress(size.jobs) as advance:
-            for piece in sqlite_reader.read_chunks(folder):
-                found.add(piece.snapshot)
-                advance(piece.jobs)
+        with _progress(sqlite_reader.count_rows(folder).jobs) as advance:
+            for chunk in sqlite_reader.read_chunks(folder):
+                summary.add(chunk.snapshot)
+                advance(chunk.jobs)
     except sqlite_reader.UnreadableStore as error:
-        found.unreadable = f"{error}; restore the folder from a backup"
-    found.duration = elapsed() - began
-    return found
+        summary.unreadable = f"{error}; restore the folder from a backup"
+    summary.duration = elapsed() - started
+    return summary
 
 
 async def audit_aws(settings: Settings, elapsed: Callable[[], timedelta]) -> AuditSummary:
-    """Look at everything in the tables of an installation on AWS.
+    """Audit the tables of an AWS deployment.
 
     Raises:
-        ConfigurationError: the settings do not say where that is.
+        ConfigurationError: the settings do not name the deployment.
     """
     from longshore.audit import dynamo_reader
     from longshore.wiring.backends import open_installation
 
-    found, began = AuditSummary(), elapsed()
+    summary, started = AuditSummary(), elapsed()
     try:
         async with open_installation(settings) as (call, names):
-            place = dynamo_reader.InstallationNames(
+            tables = dynamo_reader.InstallationNames(
                 names.ledger, names.events, names.output, names.bucket
             )
-            with _progress(await dynamo_reader.count_jobs(call, place)) as advance:
-                async for piece in dynamo_reader.read_chunks(call, place):
-                    found.add(piece.snapshot)
-                    found.unstable_jobs += piece.skipped
-                    advance(piece.jobs + piece.skipped)
+            with _progress(await dynamo_reader.count_jobs(call, tables)) as advance:
+                async for chunk in dynamo_reader.read_chunks(call, tables):
+                    summary.add(chunk.snapshot)
+                    summary.unstable_jobs += chunk.skipped
+                    advance(chunk.jobs + chunk.skipped)
     except BackendError as error:
-        found.unreadable = str(error)
-    found.duration = elapsed() - began
-    return found
+        summary.unreadable = str(error)
+    summary.duration = elapsed() - started
+    return summary
 
 
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on the terminal that is gone at the end; nothing where there is none."""
+    """A progress bar on a terminal, which disappears at the end; nothing elsewhere."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     screen = console(stderr=True)
