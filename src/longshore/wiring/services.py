@@ -16,9 +16,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from longshore.adapters.system import key_file
-from longshore.adapters.system.clock import SystemClock
-from longshore.adapters.system.memory import machine_memory
+from longshore.adapters.system import (
+    KEY_FILE_NAME,
+    SystemClock,
+    ensure_key,
+    machine_memory,
+    read_key,
+)
 from longshore.core.api_keys import SECRET_BYTES, make_key
 from longshore.core.inspection import StoreFacts
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
@@ -404,10 +408,10 @@ class Services:
     async def ensure_machine_key(self) -> Path:
         """The file with the key that this machine created for itself; it allows everything."""
         folder = self.settings.data_dir.absolute()
-        text = key_file.ensure_key(folder, lambda: make_key(secrets.token_bytes(SECRET_BYTES)))
+        text = ensure_key(folder, lambda: make_key(secrets.token_bytes(SECRET_BYTES)))
         # The file first: a registered key that no file has could never be used or revoked.
         await self.api_keys.ensure(text, self.settings.tenant, name=socket.gethostname())
-        return folder / key_file.FILE_NAME
+        return folder / KEY_FILE_NAME
 
 
 def current_user() -> str:
@@ -494,7 +498,7 @@ def _alert_channels(settings: Settings, clock: Clock) -> Iterator[Alerts]:
 
 def read_machine_key(settings: Settings) -> str | None:
     """The key that a server on this data folder created for itself, if there is one."""
-    return key_file.read_key(settings.data_dir.absolute())
+    return read_key(settings.data_dir.absolute())
 
 
 def store_exists(settings: Settings) -> bool:
