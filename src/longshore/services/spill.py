@@ -10,6 +10,7 @@ from longshore.core.documents import Document
 from longshore.core.events.codec import properties_of
 from longshore.core.events.event import Event
 from longshore.core.events.overflow import join_overflow, payload_key, split_overflow
+from longshore.core.jobs.graph import Graph
 from longshore.core.jobs.planning import make_document
 from longshore.core.tasks.changes import Change
 from longshore.core.tasks.rows import JobRow
@@ -49,6 +50,10 @@ class DocumentStore:
         if document.key is None:
             return json.loads(document.text or "null")
         return json.loads(await self._blobs.get(document.key))
+
+    async def load_graph(self, job: JobRow) -> Graph:
+        """Returns the dependencies of a job's tasks."""
+        return Graph.from_json(await self.load(job.graph))
 
     async def load_key(self, key: str) -> Any:
         """Returns the value that was stored under a key."""

@@ -8,7 +8,7 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -43,7 +43,7 @@ from longshore.services.health import AlertSender, HealthCheck, HealthCheckPolic
 from longshore.services.operator_commands import Canceller, QueuePauser, Resumer, ReviewDecisions
 from longshore.services.queries import Queries
 from longshore.services.spill import DocumentStore
-from longshore.services.submit import Producer, TaskAdder, TaskCreation
+from longshore.services.submit import Producer
 from longshore.services.sweeper import Sweeper, SweeperPolicy
 from longshore.services.transitions import Transitions
 from longshore.services.worker.artifacts import ArtifactPolicy
@@ -200,23 +200,16 @@ class Services:
         )
 
     @cached_property
-    def task_creation(self) -> TaskCreation:
-        retry = self.settings.retry
-        return TaskCreation(
-            backend=self.backend,
-            transitions=self.transitions,
-            retry=RetryPolicy(max_attempts=retry.max_attempts, base=retry.base, cap=retry.cap),
-            task_limit=self.settings.sizes.max_tasks_per_job,
-            input_limit_bytes=self.settings.sizes.input_bytes,
-        )
-
-    @cached_property
     def producer(self) -> Producer:
+        retry = self.settings.retry
         return Producer(
             backend=self.backend,
             transitions=self.transitions,
             documents=self.documents,
-            task_creation=self.task_creation,
+            dispatcher=self.dispatcher,
+            retry=RetryPolicy(max_attempts=retry.max_attempts, base=retry.base, cap=retry.cap),
+            task_limit=self.settings.sizes.max_tasks_per_job,
+            input_limit_bytes=self.settings.sizes.input_bytes,
             app=self.settings.app,
         )
 
@@ -229,16 +222,6 @@ class Services:
             worker_registry=self.worker_registry,
             wait=self.settings.worker.poll_wait,
             poll_interval=self.settings.worker.dead_worker_check_every,
-        )
-
-    @cached_property
-    def task_adder(self) -> TaskAdder:
-        return TaskAdder(
-            backend=self.backend,
-            transitions=self.transitions,
-            documents=self.documents,
-            creation=self.task_creation,
-            dispatcher=self.dispatcher,
         )
 
     @cached_property
@@ -264,15 +247,16 @@ class Services:
             app=self.settings.app,
         )
 
-    @property
-    def _finishers(self) -> dict[IntentKind, Callable[[JobRow, Intent], Awaitable[bool]]]:
-        """What completes an intent of each kind, except a cancel."""
-        return {
-            IntentKind.UNPARK: self.budget_operations.finish_intent,
-            IntentKind.CREATE: self.producer.finish_intent,
-            IntentKind.ADD: self.task_adder.finish_intent,
-            IntentKind.RESUME: self.resumer.finish_intent,
+    async def finish_intent(self, job: JobRow, intent: Intent) -> bool:
+        """Carry out the rest of an intent. Returns False if another process was faster."""
+        finishers = {
+            IntentKind.CREATE: self.producer.finish_submit,
+            IntentKind.ADD: self.producer.finish_addition,
+            IntentKind.CANCEL: self.canceller.finish_cancel,
+            IntentKind.RESUME: self.resumer.finish_resume,
+            IntentKind.UNPARK: self.budget_operations.finish_unpark,
         }
+        return await finishers[intent.kind](job, intent)
 
     @cached_property
     def canceller(self) -> Canceller:
@@ -281,7 +265,7 @@ class Services:
             transitions=self.transitions,
             documents=self.documents,
             dispatcher=self.dispatcher,
-            finishers=self._finishers,
+            finish_intent=self.finish_intent,
         )
 
     @cached_property
@@ -303,7 +287,7 @@ class Services:
             dispatcher=self.dispatcher,
             dead_letters=self.dead_letters,
             budget_operations=self.budget_operations,
-            finishers={**self._finishers, IntentKind.CANCEL: self.canceller.finish_intent},
+            finish_intent=self.finish_intent,
             worker_registry=self.worker_registry,
             policy=SweeperPolicy(
                 every=worker.sweep_every,

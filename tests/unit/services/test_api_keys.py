@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from longshore.core.api_keys import ApiScope, KeyRecord
-from longshore.core.events.event import Event
 from longshore.core.token_bucket import Rate
 from longshore.errors import AlreadyExists, BackendUnavailable, NotFound, UsageError
 from longshore.ports.api_keys import Keys
 from longshore.ports.backend import Backend
 from longshore.services import api_keys as module
+from longshore.services import reads
 from longshore.services.api_keys import ApiKeys
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services import virtual_time
@@ -127,7 +127,7 @@ async def test_a_revocation_is_looked_for_in_the_whole_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        access, whole = make_api_keys(backend), backend.events.history
+        access = make_api_keys(backend)
         records = [
             (await access.create(TENANT, name=str(one), scopes=[ApiScope.READ], by="ann"))[0]
             for one in range(3)
@@ -135,10 +135,7 @@ async def test_a_revocation_is_looked_for_in_the_whole_history(
         for record in records:
             await access.revoke(TENANT, record.id, by="bob")
 
-        async def short(tenant: str, entity: str, *, after: int = 0) -> list[Event]:
-            return await whole(tenant, entity, after=after, limit=2)
-
-        monkeypatch.setattr(backend.events, "history", short)
+        monkeypatch.setattr(reads, "AT_ONCE", 2)
         for record in records:
             await access.revoke(TENANT, record.id, by="eve")
 
