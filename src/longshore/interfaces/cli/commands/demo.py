@@ -276,7 +276,7 @@ class _Scenario:
         if self._killed is not None:
             after = formats.duration_text(event.at - self._killed[1])
             worker = self._workers[self._holder].name
-            self._note(f"{worker} took over after {after}, after the last stored step", "green")
+            self._note(f"{worker} took over {after} later, after the last stored step", "green")
 
     def _note(self, text: str, colour: str) -> None:
         self._notes.append(Text(text, style=f"bold {colour}"))
