@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from longshore.adapters.aws import lambda_records
-from longshore.adapters.aws.budgets import DynamoBudgets
+from longshore.adapters.aws.config_stores import DynamoBudgets
 from longshore.adapters.aws.output.output_log import DynamoOutputLog
 from longshore.adapters.aws.queue.sqs import SqsClient
 from longshore.adapters.aws.queue.task_queue import SqsTaskQueue

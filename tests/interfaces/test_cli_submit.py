@@ -154,7 +154,7 @@ def test_a_definition_that_nobody_knows_is_found_before_anything_is_stored(
     ("text", "said"),
     [
         ("tasks: [", "line 1"),
-        ("tasks:\n  - {taskId: a, taskId: b}\n", "line 2: 'taskId' is there twice"),
+        ("tasks:\n  - {taskId: a, taskId: b}\n", "line 2: 'taskId' occurs twice"),
         ("a: !!python/object:os.system {}", "line 1"),
         ("", "expected an object"),
         ("[1, 2]", "expected an object"),

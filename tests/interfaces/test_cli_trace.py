@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from longshore.core.agents import events
-from longshore.core.agents.events import TodoState, TokenCounts, ToolOutcome
+from longshore.core.agents.events import TodoState, ToolOutcome
+from longshore.core.agents.prices import TokenCounts
 from longshore.core.agents.trace import TRACE_FILE, StepTrace, trace_document
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.documents import attempt_file_key

@@ -18,8 +18,7 @@ from longshore.adapters.aws.deploy.stacks.containers import DRAIN_GRACE_S, STOP_
 from longshore.adapters.aws.deploy.stacks.functions import FUNCTIONS
 from longshore.adapters.aws.deploy.stacks.privileges import EVENT_SOURCE_REASON, GRANTS, RESOURCES
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig, read_stage_config
-from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.table_schemas import table_schemas
+from longshore.adapters.aws.names import Names, table_schemas
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.tasks.states import Priority
 from longshore.errors import ConfigurationError

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from longshore.adapters.alerts.slack_message import BLOCKS_LIMIT, message_of
+from longshore.adapters.alerts.slack import BLOCKS_LIMIT, message_of
 from longshore.core.undelivered import UndeliveredEvent, UndeliveredNotice
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.interfaces.cli.main import main

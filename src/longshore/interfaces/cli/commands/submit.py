@@ -29,7 +29,7 @@ from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.render.event_text import parse_event
 from longshore.interfaces.cli.render.screen import console, print_json, print_pairs
 from longshore.interfaces.cli.signals import StopSignals, handle_signals
-from longshore.interfaces.definition_files import UnreadableDocument, parse_json, parse_yaml
+from longshore.interfaces.document_files import UnreadableDocument, parse_json, parse_yaml
 from longshore.services.documents import AcceptedJobDocument, JobDetailDocument
 from longshore.services.resilience import race
 from longshore.services.worker.group import WorkerGroup
@@ -126,10 +126,10 @@ def read_document(file: Path) -> Any:
 
 def _parse(text: str) -> Any:
     try:
-        return parse_json(text)[0]
+        return parse_json(text)
     except UnreadableDocument:
         # JSON is a subset of YAML, so the YAML parser describes the errors of both.
-        return parse_yaml(text, max_values=_MAX_VALUES)[0]
+        return parse_yaml(text, value_limit=_MAX_VALUES)[0]
 
 
 def _print_accepted(client: ApiClient, job: AcceptedJobDocument, *, wait: bool) -> None:
