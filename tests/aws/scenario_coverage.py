@@ -94,10 +94,8 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
         "task_queue:SqsTaskQueue.delay#2",
     ),
     "output_that_is_out_of_order_and_large": (
-        "segments:SegmentTable._query_backwards",
+        "segments:SegmentTable._last_in",
         "segments:SegmentTable._page",
-        "segments:SegmentTable._write",
-        "segments:SegmentTable._write#2",
         "segments:SegmentTable.join_parts",
         "segments:SegmentTable.put",
         "segments:SegmentTable.build",
