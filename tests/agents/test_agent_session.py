@@ -15,7 +15,7 @@ from longshore.core.agents.plan import AgentPlan
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.execution.runners.agent.accounting import ModelRequest
 from longshore.execution.runners.agent.session import AgentSession
-from longshore.execution.runners.agent.working_directory import (
+from longshore.execution.runners.agent.workspace import (
     WorkingDirectory,
     open_working_directory,
 )

@@ -126,7 +126,7 @@ def _event(sequence: int, **fields: Any) -> Callable[[Backend], None]:
 
 
 def _output(backend: Backend) -> None:
-    entries = backend.output._entries[TASK]
+    entries = backend.output._chunks[TASK]
     del entries[next(place for place in entries if place.attempt == 1)]
 
 

@@ -13,8 +13,11 @@ from longshore.adapters.aws.events.event_log import (
 from longshore.adapters.aws.ledger.ledger import DynamoLedger
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
-from longshore.testing.contracts.event_log import EventLogContract, EventLogSharedContract
-from longshore.testing.contracts.event_queries import QueryClauses
+from longshore.testing.contracts.event_log import (
+    EventLogContract,
+    EventLogSharedContract,
+    QueryClauses,
+)
 from tests.aws.backends import AwsContract, on_aws
 
 

@@ -88,7 +88,7 @@ DEAD_LETTER_FAULTS = (
     ),
     _fault(
         name="only the first failed tasks are listed",
-        at="services.dead_letters:DeadLetters._iter_failed",
+        at="services.reads:iter_tasks",
         do=Replace("cursor page", "None"),
         caught_by=f"{_LETTERS}::test_more_than_are_read_at_once_are_all_listed",
     ),
@@ -131,8 +131,8 @@ DEAD_LETTER_FAULTS = (
     ),
     _fault(
         name="of a long history only the beginning is read",
-        at="services.dead_letters:_history",
-        do=Replace("= sequence", "return"),
+        at="services.reads:iter_history",
+        do=Replace("= sequence", "return", nth=2),
         caught_by=f"{_POST_MORTEM}::test_a_long_history_is_read_to_its_end",
     ),
     _fault(
@@ -282,7 +282,7 @@ DEAD_LETTER_FAULTS = (
     ),
     _fault(
         name="dead letters have room that is not there",
-        at="adapters.alerts.slack_message:_health_message",
+        at="adapters.alerts.slack:_health_message",
         do=Drop("sum()"),
         caught_by=f"{_SLACK}::test_piles_leave_a_message_within_what_slack_takes",
     ),

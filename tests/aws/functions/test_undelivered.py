@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from longshore.adapters.alerts.slack_message import BLOCKS_LIMIT, message_of
+from longshore.adapters.alerts.slack import BLOCKS_LIMIT, message_of
 from longshore.core.undelivered import UndeliveredEvent, UndeliveredNotice
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.interfaces.cli.main import main
@@ -88,21 +88,21 @@ def test_an_event_that_nobody_got_is_kept_and_told_and_can_be_told_again(
     assert "event.undelivered" in logged
     assert not [word for word in (SECRET, alert_server.url, *handles) if word in logged]
 
-    assert main(["undelivered", "list", "-o", "json", "--limit", "1"]) == 0
+    assert main(["aws", "undelivered", "list", "-o", "json", "--limit", "1"]) == 0
     (first,), cursor = json.loads(capsys.readouterr().out).values()
-    assert main(["undelivered", "list", "-o", "json", "--cursor", cursor]) == 0
+    assert main(["aws", "undelivered", "list", "-o", "json", "--cursor", cursor]) == 0
     others = json.loads(capsys.readouterr().out)["undelivered"]
     assert [one["id"] for one in (first, *others)] == sorted(one["id"] for one in told.values())
-    assert main(["undelivered", "replay", first["id"]]) == 0
+    assert main(["aws", "undelivered", "replay", first["id"]]) == 0
     assert len(house.blobs("undelivered/")) == number - 1
-    assert main(["undelivered", "replay", "--all"]) == 0
+    assert main(["aws", "undelivered", "replay", "--all"]) == 0
     assert house.blobs("undelivered/") == {}
-    assert main(["undelivered", "list"]) == 0
+    assert main(["aws", "undelivered", "list"]) == 0
     assert capsys.readouterr().out.endswith("every event was delivered\n")
     house.mappings.feed_queue(house.names.consumer("history"), house.handler("save-event"))
     assert [event.type for event in house.history(f"JOB#{job_id}")][:1] == ["Job Created"]
-    assert main(["undelivered", "replay", first["id"]]) == 3
-    assert main(["undelivered", "replay"]) == 2
+    assert main(["aws", "undelivered", "replay", first["id"]]) == 3
+    assert main(["aws", "undelivered", "replay"]) == 2
 
 
 def test_people_who_are_out_of_reach_are_told_later_and_nothing_is_lost_meanwhile(

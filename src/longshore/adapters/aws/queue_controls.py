@@ -37,8 +37,8 @@ from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.tables import NOT_EXISTS, ConfigTable, config_key, kind_of, new_token
 from longshore.adapters.shared import codec
+from longshore.core.queues import MAX_HOLD, QueuePause, capped_hold_end
 from longshore.ports.clock import Clock
-from longshore.ports.configuration import MAX_HOLD, QueuePause, capped_hold_end
 
 _POLL_INTERVAL_S = 1.0
 _PAUSED_KIND = kind_of("paused")

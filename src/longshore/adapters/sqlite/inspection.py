@@ -17,7 +17,7 @@ from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.statements import rows
 from longshore.core.events.wire import from_ms
 from longshore.core.inspection import StoreFacts
-from longshore.ports.task_queue import QueueDepth
+from longshore.core.queues import QueueDepth
 
 # Older ones, also the one in many a Python, can damage a WAL with two writers.
 MIN_SQLITE_VERSION = (3, 51, 3)

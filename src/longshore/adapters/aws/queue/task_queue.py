@@ -50,7 +50,7 @@ from longshore.adapters.aws.queue.messages import (
 )
 from longshore.adapters.aws.queue.sqs import BATCH_SIZE, UNANSWERED, SqsClient
 from longshore.adapters.shared.codec import from_us, to_us
-from longshore.core.messages import LOW_EVERY, lane_order
+from longshore.core.queues import LOW_EVERY, QueueDepth, lane_order
 from longshore.core.tasks.states import Priority
 from longshore.errors import (
     BackendError,
@@ -60,7 +60,7 @@ from longshore.errors import (
     ReceiptExpired,
 )
 from longshore.ports.clock import Clock
-from longshore.ports.task_queue import Message, OutgoingMessage, QueueDepth
+from longshore.ports.task_queue import Message, OutgoingMessage
 
 logger = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from longshore.execution.runners.agent.query import ConversationStore, run_query
 from longshore.execution.runners.agent.results import ResultValidator, ValidatedResult
 from longshore.execution.runners.agent.session import AgentSession, check_prerequisites
 from longshore.execution.runners.agent.tracing import StepTracer
-from longshore.execution.runners.agent.working_directory import open_working_directory
+from longshore.execution.runners.agent.workspace import open_working_directory
 from longshore.execution.runners.channel import Channel
 
 _MAX_REPAIRS = 1

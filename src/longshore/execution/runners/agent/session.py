@@ -22,13 +22,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
-from claude_agent_sdk import ClaudeAgentOptions, SandboxSettings, SessionStore
+from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, SandboxSettings, SessionStore
 
-from longshore.core.agents.events import TokenCounts
 from longshore.core.agents.failures import CREDENTIALS
 from longshore.core.agents.plan import BYPASS_PERMISSIONS, AgentPlan, AgentStep
 from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised, error_text
-from longshore.execution.child_environment import AGENT_FOLDER
+from longshore.execution.protocol import AGENT_FOLDER
 from longshore.execution.runners.agent.accounting import (
     ModelRequest,
     ModelResponse,
@@ -44,7 +43,7 @@ from longshore.execution.runners.agent.credentials import (
 from longshore.execution.runners.agent.gateway import Gateway
 from longshore.execution.runners.agent.query import ConversationStore
 from longshore.execution.runners.agent.tracing import AttemptTrace, StepTracer
-from longshore.execution.runners.agent.working_directory import WorkingDirectory
+from longshore.execution.runners.agent.workspace import WorkingDirectory
 from longshore.execution.runners.channel import Channel
 from longshore.execution.runners.context import Context
 
@@ -87,6 +86,7 @@ class AgentSession:
         self._access: Mapping[str, Any] = spec["agent"]
         self._plan = plan
         self._channel = channel
+        self.send = channel.send
         self._folder = Path(spec["folder"])
         self._home = self._folder / AGENT_FOLDER
         self._temporary = (
@@ -139,10 +139,6 @@ class AgentSession:
     ) -> None:
         await self._resources.aclose()
 
-    def send(self, kind: str, /, **content: Any) -> None:
-        """Send a message to the worker."""
-        self._channel.send(kind, **content)
-
     def trace_step(
         self, step: AgentStep, session_id: str, *, resumed: bool
     ) -> contextlib.AbstractContextManager[StepTracer]:
@@ -155,6 +151,8 @@ class AgentSession:
     ) -> ClaudeAgentOptions:
         """Returns the SDK's options for a conversation of this step."""
         plan = self._plan
+        hooks = tracer.hooks()
+        hooks["PreToolUse"] = [*hooks["PreToolUse"], HookMatcher(hooks=[session.before_tool])]
         options = ClaudeAgentOptions(
             cwd=self._directory.folder,
             model=self.model,
@@ -169,7 +167,7 @@ class AgentSession:
             permission_mode=plan.permission_mode,  # type: ignore[arg-type]
             max_turns=step.max_turns,
             max_buffer_size=_FRAME_BYTES,
-            hooks=tracer.hooks(),
+            hooks=hooks,
             env=self._environment(step),
             cli_path=self._access["cliPath"],
             session_store=cast("SessionStore", session),
@@ -257,13 +255,7 @@ class AgentSession:
         self._usage["turns"] += response.complete and response.request.agent_id is None
         self._usage["costUsd"] += response.cost_usd
         self.send("usage", settles=self._granted.pop(id(response.request), None), **self._spent())
-        counts = TokenCounts(
-            input=tokens.input,
-            output=tokens.output,
-            cache_read=tokens.cache_read,
-            cache_creation=tokens.cache_creation,
-        )
-        self._trace.record_response(counts, response.cost_usd)
+        self._trace.record_response(tokens, response.cost_usd)
 
     def api_failure(self) -> dict[str, Any]:
         """Returns the details of the last API failure that the CLI does not report."""
