@@ -21,10 +21,10 @@ from benchmarks import worker_process
 from benchmarks.agent_question import KEY, MODEL, PROMPT
 from benchmarks.system import TENANT, open_system, submit
 from longshore.core.agents.trace import TRACE_FILE
+from longshore.core.definitions.reader import read_definition
 from longshore.core.ids import task_id_of
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
-from longshore.services.definitions import read_definition
 from longshore.wiring.services import Services
 
 _DEFINITION = "ask"

@@ -1,7 +1,8 @@
 """How many functions of the package a ``longshore submit`` goes through until its commit.
 
-``python -m benchmarks.call_path`` counts the distinct code objects that are entered between
-``main()`` and the commit of the job, on all threads; ``--list`` names them by module.
+``python -m benchmarks.call_path`` counts the distinct functions that are entered between ``main()``
+and the commit of the job, on all threads, and beside them lambdas and comprehensions; ``--list``
+names them by module.
 """
 
 from __future__ import annotations
@@ -73,11 +74,15 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="name the functions by module")
     options = parser.parse_args()
     entered = functions_of_a_submit()
-    by_module = Counter(code.co_filename.removeprefix(_PACKAGE) for code in entered)
+    named = {code for code in entered if not code.co_name.startswith("<")}
+    by_module = Counter(code.co_filename.removeprefix(_PACKAGE) for code in named)
     for module in sorted(by_module) if options.list else ():
-        names = sorted(code.co_qualname for code in entered if code.co_filename.endswith(module))
+        names = sorted(code.co_qualname for code in named if code.co_filename.endswith(module))
         print(f"{by_module[module]:4} {module}: {', '.join(names)}")
-    print(f"{len(entered)} distinct functions in {len(by_module)} modules")
+    print(
+        f"{len(named)} distinct functions in {len(by_module)} modules, "
+        f"and {len(entered) - len(named)} lambdas and comprehensions"
+    )
 
 
 if __name__ == "__main__":

@@ -26,8 +26,7 @@ from benchmarks.harness import scratch
 from benchmarks.processes import children_of_all, pss_kib, rss_kib, tree
 from benchmarks.scale import Scale
 from benchmarks.system import TENANT, open_system, submit, wait_until_ended
-from longshore.core.definitions.definition import Definition, RunnerKind
-from longshore.core.definitions.resources import Isolation
+from longshore.core.definitions.definition import Definition, Isolation, RunnerKind
 from longshore.wiring.services import Services
 
 FLAT_KIB = 128.0  # for every thousand tasks

@@ -9,25 +9,31 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pydantic import ByteSize
 
 from longshore import errors
 from longshore.adapters.aws.deploy.stacks.privileges import GRANTS, RESOURCES
 from longshore.core.definitions.schema import definition_schema, longshore_yaml_schema
-from longshore.core.events.codec import EVENT_TYPES, EventDoc, to_wire
-from longshore.core.events.codec import event_docs as describe_events
+from longshore.core.events.codec import EVENT_TYPES, WIRE_OBJECTS, to_wire
 from longshore.core.events.event import Event, EventContext
-from longshore.core.events.folding import EVENT_TO_STATE
-from longshore.core.events.types import Activity, TaskHeartbeat
+from longshore.core.events.types import (
+    EVENT_TO_STATE,
+    Activity,
+    EntityType,
+    EventBody,
+    JobCancelled,
+    JobCompleted,
+    TaskHeartbeat,
+)
+from longshore.core.events.wire import WireObject
 from longshore.interfaces.cli.exit_codes import ExitCode, exit_code_of
-from longshore.interfaces.cli.main import COMMANDS
-from longshore.interfaces.cli.options import command_line
+from longshore.interfaces.cli.main import COMMANDS, load_command
 from longshore.services.dispatcher import ENDING_EVENTS
 from longshore.settings import ENVIRONMENT_ALIASES, FIELDS, Settings, variable_of
 from longshore.settings.model import format_value
@@ -143,9 +149,56 @@ def _allowed(name: str) -> str:
     return " to ".join(f"`{format_value(bound)}`" for bound in bounds)
 
 
+class PropertyDoc(NamedTuple):
+    """A property of an event; a nested property has a path as its name."""
+
+    name: str  # such as "requestId", "usage.turns" or "tasks[].taskId"
+    kind: str
+    optional: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventDoc:
+    """An event type."""
+
+    name: str
+    entity: EntityType
+    when: str
+    properties: tuple[PropertyDoc, ...]
+    terminal: bool  # ends its task or job
+
+
+def event_docs() -> list[EventDoc]:
+    """Returns every event type."""
+    return [
+        EventDoc(
+            name=name,
+            entity=body.ENTITY,
+            when=(body.__doc__ or "").partition("\n")[0],
+            properties=tuple(_property_docs(WIRE_OBJECTS[body], "")),
+            terminal=_is_terminal(body),
+        )
+        for name, body in EVENT_TYPES.items()
+    ]
+
+
+def _property_docs(fields: WireObject, prefix: str) -> Iterator[PropertyDoc]:
+    for item in fields.properties:
+        name = f"{prefix}{item.name}"
+        yield PropertyDoc(name, item.kind.name, item.nullable)
+        if item.kind.inner is not None:
+            is_list = item.kind.name.startswith("list")
+            yield from _property_docs(item.kind.inner, f"{name}{'[]' if is_list else ''}.")
+
+
+def _is_terminal(body: type[EventBody]) -> bool:
+    state = EVENT_TO_STATE.get(body.TYPE)
+    return body in (JobCompleted, JobCancelled) if state is None else state.terminal
+
+
 def events_page() -> str:
     """Every event type, and one event in its wire format."""
-    documents = describe_events()
+    documents = event_docs()
     return _page(
         "# Events",
         "Each event is about one entity: a task, a job, a queue or the system. All events have the"
@@ -276,10 +329,7 @@ def _arguments(error: type[Exception]) -> list[str]:
 
 def commands() -> list[tuple[str, Any]]:
     """Every command by its name, as the object that parses its arguments."""
-    return [
-        (name, command_line(getattr(import_module(entry.module), entry.function), name))
-        for name, entry in COMMANDS.items()
-    ]
+    return [(name, load_command(name).build(name.rpartition(" ")[2])) for name in COMMANDS]
 
 
 def cli_page() -> str:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from longshore.core.events.event import Event
-from longshore.core.events.folding import fold
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.ports.backend import Backend
+from tests.event_folding import fold
 
 STARTED = "Task Processing Started"
 COMPLETED = "Task Completed"

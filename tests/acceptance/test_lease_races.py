@@ -18,11 +18,11 @@ import pytest
 
 from longshore.adapters.memory.backend import memory_backend
 from longshore.adapters.sqlite.backend import sqlite_backend
+from longshore.core.queues import MessageAction, triage
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
-from longshore.core.tasks.triage import MessageAction, triage
 from longshore.errors import BackendUnavailable, CommandRefused, LeaseLost, OutcomeUnknown
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock

@@ -18,7 +18,7 @@ from benchmarks.system import TENANT, open_system, run_worker, wait_until_ended
 from benchmarks.wide_jobs import dispatched, wide
 from longshore.adapters.memory.backend import memory_backend
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.core.ids import task_id_of
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure

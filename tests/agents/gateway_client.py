@@ -13,13 +13,8 @@ from typing import Any
 
 import aiohttp
 
-from longshore.execution.runners.agent.accounting import (
-    ALLOW,
-    ModelRequest,
-    ModelResponse,
-    RequestDecision,
-)
-from longshore.execution.runners.agent.credentials import Credential, ModelApiKey
+from longshore.execution.runners.agent.accounting import ModelRequest, ModelResponse
+from longshore.execution.runners.agent.credentials import Credential
 from longshore.execution.runners.agent.gateway import Gateway
 from verification.messages_api import MessagesApi
 from verification.messages_api.script import ScriptSource
@@ -48,13 +43,13 @@ def scenario(test_body: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
 class RecordingBudget:
     """A keeper of the budget that writes everything down."""
 
-    decisions: list[RequestDecision | Exception] = field(default_factory=list)
+    decisions: list[str | Exception | None] = field(default_factory=list)
     requests: list[ModelRequest] = field(default_factory=list)
     responses: list[ModelResponse] = field(default_factory=list)
 
-    async def before(self, request: ModelRequest) -> RequestDecision:
+    async def before(self, request: ModelRequest) -> str | None:
         self.requests.append(request)
-        verdict = self.decisions.pop(0) if self.decisions else ALLOW
+        verdict = self.decisions.pop(0) if self.decisions else None
         if isinstance(verdict, Exception):
             raise verdict
         return verdict
@@ -97,7 +92,7 @@ async def open_gateway(
     budget = budget or RecordingBudget()
     given = {"before": budget.before, "after": budget.after, **more}
     async with (
-        Gateway(credential or ModelApiKey(SECRET), upstream, **given) as gateway,
+        Gateway(credential or Credential(SECRET), upstream, **given) as gateway,
         aiohttp.ClientSession() as session,
     ):
         yield GatewayClient(gateway, session)

@@ -14,9 +14,8 @@ from pathlib import Path
 from threading import Event, Thread
 
 from longshore.execution.runners.agent.git import Git
-from longshore.execution.runners.agent.workspace import RepositoryRules, Workspace
+from longshore.execution.runners.agent.workspace import Workspace
 
-LOCAL_RULES = RepositoryRules(allow_local=True)
 _CLEAN = {
     "PATH": os.defpath,
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -81,6 +80,13 @@ def install_program(folder: Path, name: str, script: str) -> str:
     return f"{folder}:{os.defpath}"
 
 
+def apply_patch(workspace: Workspace, patch: Path) -> None:
+    """Apply the changes of one workspace to another."""
+    # By Longshore's own repository, which converts no bytes.
+    options = ("--index", "--binary", "--whitespace=nowarn")
+    workspace._run("apply", *options, stdin=patch.read_bytes())
+
+
 class WorkspaceMachine:
     """A folder with a cache, where attempts open workspaces."""
 
@@ -95,7 +101,7 @@ class WorkspaceMachine:
         url: str,
         ref: str | None = None,
         *,
-        rules: RepositoryRules = LOCAL_RULES,
+        allow_local: bool = True,
         git: Git | None = None,
     ) -> Workspace:
         """A workspace of a new attempt."""
@@ -105,7 +111,7 @@ class WorkspaceMachine:
             ref,
             self.new_attempt_folder() / "workspace",
             git=git or fresh_git(),
-            rules=rules,
+            allow_local=allow_local,
             on_progress=self.progress.append,
         )
 

@@ -15,13 +15,13 @@ from typing import Any
 
 from longshore.core.agents.plan import DEFAULT_STEP
 from longshore.core.agents.transcripts import session_id
+from longshore.core.definitions.reader import read_definition
 from longshore.core.events.event import Event
 from longshore.core.ids import task_id_of
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.execution.forkserver.linux import descendants
 from longshore.execution.host.process_table import is_alive
-from longshore.services.definitions import read_definition
 from longshore.services.worker.worker import Worker
 from longshore.settings import load_settings
 from longshore.wiring.services import Services, open_services

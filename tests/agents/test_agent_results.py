@@ -43,7 +43,7 @@ async def test_who_hands_in_nothing_is_asked_once_to_put_it_right(harness: Agent
     assert row.state is TaskState.COMPLETED, row.failure
     assert await harness.result() == GOOD
     *_, repair = harness.requests()
-    assert "does not have the required shape" in repair.prompt
+    assert "does not have the required format" in repair.prompt
     assert "Seven." in json.dumps(repair.messages)
     assert harness.repeated_requests() == []
     assert row.usage.turns == len(harness.requests()) == 3
@@ -65,7 +65,8 @@ async def test_a_schema_that_is_never_met_fails_the_attempt_after_one_repair(
     assert first[0] == second[0] == "parse"
     assert "/score: must be integer" in first[1]
     *_, last = harness.requests()
-    said = [text for role, text in last.conversation if role == "user" and "required shape" in text]
+    prompts = [text for role, text in last.conversation if role == "user"]
+    said = [text for text in prompts if "required format" in text]
     assert len(said) == row.attempts_used == 2
     assert all("/score: must be integer" in text for text in said)
     assert harness.repeated_requests() == []

@@ -15,7 +15,7 @@ from longshore.core.agents.plan import AgentPlan
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.execution.runners.agent.accounting import ModelRequest
 from longshore.execution.runners.agent.session import AgentSession
-from longshore.execution.runners.agent.working_directory import (
+from longshore.execution.runners.agent.workspace import (
     WorkingDirectory,
     open_working_directory,
 )
@@ -50,7 +50,7 @@ class GrantingChannel:
         return None
 
 
-def session_in(folder: Path, channel: Any = None) -> AgentSession:
+def session_in(folder: Path, channel: Any) -> AgentSession:
     access = {
         "credential": {"kind": "api_key", "secret": "sk"},
         "baseUrl": None,
@@ -80,7 +80,7 @@ def test_the_child_hides_its_memory_before_the_credential_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prctl: Any
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", None)  # the house sets it
-    house = session_in(tmp_path)
+    house = session_in(tmp_path, GrantingChannel())
 
     async def open_it() -> int:
         async with house:
@@ -94,7 +94,7 @@ def test_what_is_granted_to_one_who_has_left_is_given_back(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", None)
     worker = GrantingChannel()
-    question = ModelRequest(model="m", max_tokens=10, size_bytes=40, streamed=True)
+    question = ModelRequest(model="m", max_tokens=10, size_bytes=40)
 
     async def leaves() -> None:
         house = session_in(tmp_path, worker)
@@ -121,7 +121,7 @@ def test_what_is_granted_to_one_who_has_left_is_given_back(
 def test_a_budget_that_nobody_could_be_asked_for_is_not_one_that_is_used_up(
     tmp_path: Path, broke: OSError | None, category: ErrorCategory
 ) -> None:
-    house = session_in(tmp_path)
+    house = session_in(tmp_path, GrantingChannel())
     assert house.stop_failure is None
 
     house._gateway.stop_reason, house._gateway.failure = "nothing is left", broke

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from longshore.errors import ConfigurationError
-from longshore.execution.runners.agent.credentials import BearerToken, ModelApiKey
+from longshore.execution.runners.agent.credentials import AUTH_TOKEN, OAUTH_TOKEN, Credential
 from longshore.execution.runners.agent.gateway import Gateway
 from tests.agents.gateway_client import (
     BROKEN,
@@ -42,10 +42,10 @@ async def test_a_question_goes_up_with_the_real_key_and_all_that_was_said_with_i
         assert client.gateway.token not in str(request.headers)
 
 
-@pytest.mark.parametrize("subscription", [False, True])
+@pytest.mark.parametrize("variable", [AUTH_TOKEN, OAUTH_TOKEN])
 @scenario
-async def test_a_bearer_token_goes_up_as_one(subscription: bool) -> None:
-    credential = BearerToken("a-real-token", subscription=subscription)
+async def test_a_bearer_token_goes_up_as_one(variable: str) -> None:
+    credential = Credential("a-real-token", variable)
     async with scripted_model([text("hello")], credential=credential) as (api, client):
         shown = {"authorization": f"Bearer {client.gateway.token}", "x-api-key": ""}
         status, _ = await client.response(headers=shown)
@@ -264,15 +264,12 @@ async def test_a_redirection_is_neither_followed_nor_told() -> None:
 
 @scenario
 async def test_the_environment_has_the_token_where_the_credential_would_be() -> None:
-    cases = {
-        "ANTHROPIC_API_KEY": ModelApiKey(SECRET),
-        "ANTHROPIC_AUTH_TOKEN": BearerToken(SECRET),
-        "CLAUDE_CODE_OAUTH_TOKEN": BearerToken(SECRET, subscription=True),
-    }
-    for variable, credential in cases.items():
+    variables = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
+    for variable in variables:
+        credential = Credential(SECRET, variable)
         async with open_gateway("http://127.0.0.1:9", credential=credential) as client:
             gateway = client.gateway
-            expected = {**dict.fromkeys(cases, ""), "ANTHROPIC_BASE_URL": gateway.url}
+            expected = {**dict.fromkeys(variables, ""), "ANTHROPIC_BASE_URL": gateway.url}
 
             assert gateway.environment() == {**expected, variable: gateway.token}
 
@@ -303,6 +300,6 @@ async def test_the_command_line_does_not_ask_a_proxy_for_the_gateway() -> None:
 def test_what_is_no_address_is_refused_and_not_repeated(upstream: str) -> None:
     books = RecordingBudget()
     with pytest.raises(ConfigurationError) as refused:
-        Gateway(ModelApiKey(SECRET), upstream, before=books.before, after=books.after)
+        Gateway(Credential(SECRET), upstream, before=books.before, after=books.after)
 
     assert "pass" not in str(refused.value)

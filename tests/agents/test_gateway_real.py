@@ -15,7 +15,6 @@ from claude_agent_sdk import (
     query,
 )
 
-from longshore.execution.runners.agent.accounting import ALLOW, RequestDecision
 from longshore.execution.runners.agent.gateway import Gateway
 from tests.agents.gateway_client import SECRET, RecordingBudget, scenario, scripted_model
 from verification.messages_api import Request, Script, Usage, text, tool_use
@@ -64,7 +63,7 @@ async def test_a_tool_that_looks_everywhere_finds_only_the_token(
 
 @scenario
 async def test_a_question_that_is_stopped_ends_the_run_at_once(tmp_path: Path) -> None:
-    books = RecordingBudget(decisions=[ALLOW, RequestDecision("the budget of 1 USD is used up")])
+    books = RecordingBudget(decisions=[None, "the budget of 1 USD is used up"])
     says = [tool_use("Bash", {"command": "echo 1"}), text("never said")]
     heard: set[str] = set()
     async with scripted_model(says, books) as (api, client):
@@ -112,7 +111,7 @@ async def test_what_is_counted_is_what_the_command_line_counts(tmp_path: Path) -
             assert result.total_cost_usd == sum(answered.cost_usd for answered in books.responses)
 
     for model in MODELS:
-        ours = [one for one in books.responses if one.model == model and one.cost_usd]
+        ours = [one for one in books.responses if one.request.model == model and one.cost_usd]
         assert len(ours) == 2
         theirs = result.model_usage[model]
         assert theirs["inputTokens"] == sum(one.tokens.input for one in ours)

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, cast
 
 import pytest
@@ -20,8 +21,9 @@ from claude_agent_sdk import (
 )
 from claude_agent_sdk.types import ServerToolResultBlock, ServerToolUseBlock
 
+from longshore.core.agents.prices import TokenCounts
 from longshore.execution.runners.agent.tracing import StepTracer
-from longshore.execution.runners.throttle import BURST
+from longshore.execution.runners.channel import BURST, Send
 from tests.agents.tracing_samples import (
     USAGE,
     RecordingReports,
@@ -31,6 +33,12 @@ from tests.agents.tracing_samples import (
 )
 
 
+def _step_tracer(step: str, send: Send, now: Callable[[], datetime]) -> StepTracer:
+    return StepTracer(
+        step, send, now, on_change=lambda: None, on_summary=lambda line: send("log", text=line)
+    )
+
+
 @pytest.fixture
 def reports() -> RecordingReports:
     return RecordingReports()
@@ -38,7 +46,7 @@ def reports() -> RecordingReports:
 
 @pytest.fixture
 def tracer(reports: RecordingReports) -> StepTracer:
-    return StepTracer("review", reports.send, reports.now)
+    return _step_tracer("review", reports.send, reports.now)
 
 
 def hook(observer: StepTracer, event: str, **payload: Any) -> dict[str, Any]:
@@ -60,7 +68,7 @@ def tool(observer: StepTracer, name: str, tool_input: Any, response: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    "event", StepTracer("s", RecordingReports().send, RecordingReports().now).hooks()
+    "event", _step_tracer("s", RecordingReports().send, RecordingReports().now).hooks()
 )
 @pytest.mark.parametrize(
     "told",
@@ -83,11 +91,11 @@ def test_hooks_cannot_fail_or_be_late_although_nobody_listens(reports: Recording
     def broken(kind: str, /, **content: Any) -> None:
         raise BrokenPipeError
 
-    observer = StepTracer("review", broken, reports.now)
+    observer = _step_tracer("review", broken, reports.now)
 
     assert hook(observer, "PreToolUse", tool_name="Bash", tool_use_id="t1", tool_input={}) == {}
     observer.on_message(assistant_message(TextBlock("hi")))
-    observer.on_response("opus", USAGE, 0.1)
+    observer.on_response(TokenCounts(input=10), 0.1)
     observer.finish()
     document = observer.document()
     assert document["leftOut"] == {"faults": 4}
@@ -300,10 +308,10 @@ def test_an_error_of_the_api_has_no_model_and_no_tokens(tracer: StepTracer) -> N
 
 def test_figures_of_the_gateway_are_those_of_the_step(tracer: StepTracer) -> None:
     tracer.on_message(assistant_message(TextBlock("hi")))
-    tracer.on_response("opus", {**USAGE, "output_tokens": 40}, 0.25)
+    tracer.on_response(TokenCounts(input=10, output=40, cache_read=90), 0.25)
     tracer.on_message(assistant_message(TextBlock("ho"), message_id="m2"))
-    tracer.on_response("opus", {"input_tokens": 5, "output_tokens": 2}, 0.5, message_id="m2")
-    tracer.on_response(None, None, 0)
+    tracer.on_response(TokenCounts(input=10, output=2, cache_read=90), 0.5)
+    tracer.on_response(TokenCounts(), 0)
     tracer.on_message(result_message(usage=USAGE, total_cost_usd=99.0))
 
     document = tracer.document()

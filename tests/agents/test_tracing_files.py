@@ -20,6 +20,10 @@ def reports() -> RecordingReports:
     return RecordingReports()
 
 
+def attempt_trace(folder: Path, reports: RecordingReports, summaries: list[str]) -> AttemptTrace:
+    return AttemptTrace(str(folder), reports.send, reports.now, on_summary=summaries.append)
+
+
 def read(folder: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", json.loads((folder / TRACE_FILE).read_text()))
 
@@ -28,13 +32,13 @@ def test_a_trace_is_there_while_the_step_runs_and_whole_when_it_is_over(
     tmp_path: Path, reports: RecordingReports
 ) -> None:
     summaries: list[str] = []
-    traces = AttemptTrace(str(tmp_path), summaries.append)
+    traces = attempt_trace(tmp_path, reports, summaries)
 
-    with traces.trace_step("look", reports.send, reports.now, session_id="s1") as observer:
+    with traces.trace_step("look", session_id="s1") as observer:
         observer.on_message(assistant_message(TextBlock("hi")))
         half = read(tmp_path)
         observer.on_message(result_message(terminal_reason="completed"))
-    with traces.trace_step("write", reports.send, reports.now, resumed=True) as observer:
+    with traces.trace_step("write", resumed=True) as observer:
         observer.finish("timeout", "no result within 60 s")
 
     assert [(step["step"], step["end"]) for step in half["steps"]] == [("look", None)]
@@ -49,8 +53,10 @@ def test_a_trace_is_there_while_the_step_runs_and_whole_when_it_is_over(
 def test_a_step_that_is_broken_off_leaves_its_trace(
     tmp_path: Path, reports: RecordingReports
 ) -> None:
+    summaries: list[str] = []
+
     def broken_off() -> None:
-        with AttemptTrace(str(tmp_path)).trace_step("look", reports.send, reports.now) as observer:
+        with attempt_trace(tmp_path, reports, summaries).trace_step("look") as observer:
             observer.on_message(assistant_message(ToolUseBlock("t1", "Bash", {"command": "make"})))
             raise asyncio.CancelledError
 
@@ -59,13 +65,14 @@ def test_a_step_that_is_broken_off_leaves_its_trace(
 
     (step,) = read(tmp_path)["steps"]
     assert (step["end"]["how"], step["tools"][0]["outcome"]) == ("interrupted", "interrupted")
-    assert reports.lines[-1].startswith("look: interrupted after ")
+    assert summaries[0].startswith("look: interrupted after ")
 
 
 def test_a_disk_that_takes_nothing_ends_no_step(tmp_path: Path, reports: RecordingReports) -> None:
+    summaries: list[str] = []
     (tmp_path / "traces").write_text("in the way")
 
-    with AttemptTrace(str(tmp_path)).trace_step("look", reports.send, reports.now) as observer:
+    with attempt_trace(tmp_path, reports, summaries).trace_step("look") as observer:
         observer.on_message(assistant_message(TextBlock("hi")))
 
     assert reports.lines[0] == "look: hi"

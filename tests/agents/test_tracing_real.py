@@ -9,6 +9,7 @@ from typing import Any
 
 from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, query
 
+from longshore.core.agents.prices import TokenCounts
 from longshore.core.agents.trace import TRACE_FILE
 from longshore.execution.runners.agent.tracing import AttemptTrace, StepTracer
 from verification.messages_api import (
@@ -54,17 +55,16 @@ class TracedAgent:
     def with_usage(self, step: Answer) -> Callable[[Request], Step]:
         """The step, told as the gateway would: what it took, and a cent."""
 
-        def give(request: Request) -> Step:
+        def give(_request: Request) -> Step:
             usage = step.usage
             assert self._tracer is not None
             self._tracer.on_response(
-                request.model,
-                {
-                    "input_tokens": usage.input_tokens,
-                    "output_tokens": usage.output_tokens,
-                    "cache_read_input_tokens": usage.cache_read_tokens,
-                    "cache_creation_input_tokens": usage.cache_write_tokens,
-                },
+                TokenCounts(
+                    input=usage.input_tokens,
+                    output=usage.output_tokens,
+                    cache_read=usage.cache_read_tokens,
+                    cache_write=usage.cache_write_tokens,
+                ),
                 0.01,
             )
             return step
@@ -94,9 +94,11 @@ class TracedAgent:
     ) -> None:
         played = [self.with_usage(one) if isinstance(one, Answer) else one for one in steps]
         below = [self.with_usage(one) for one in agents]
-        traces = AttemptTrace(str(self.folder), self.summaries.append)
+        traces = AttemptTrace(
+            str(self.folder), self.send, self.now, on_summary=self.summaries.append
+        )
         async with MessagesApi(played, agents=below) as api:
-            with traces.trace_step("review", self.send, self.now) as observer:
+            with traces.trace_step("review") as observer:
                 self._tracer = observer
                 hooks = {**observer.hooks()}
                 for event, more in options.pop("hooks", {}).items():

@@ -9,8 +9,7 @@ import pytest
 
 from longshore.core.agents.repositories import cache_name, validate_ref
 from longshore.core.tasks.failures import ErrorCategory, failure_of
-from longshore.execution.runners.agent.git_errors import GitFailed, UnknownRef
-from longshore.execution.runners.agent.workspace import RepositoryRules
+from longshore.execution.runners.agent.git import GitFailed, UnknownRef
 from tests.agents.git_repositories import Origin, WorkspaceMachine, fresh_git, git
 
 FILES = {"a.txt": b"one\n", "folder/b.bin": bytes(range(256)), "run.sh": b"#!/bin/sh\n"}
@@ -206,7 +205,7 @@ def test_without_permission_nothing_of_this_machine_is_cloned(
 ) -> None:
     for url in (origin.url, f"file://{origin.url}", "ext::sh -c id", "--upload-pack=id"):
         with pytest.raises(ValueError, match=r"expected|write such"):
-            machine.open(url, rules=RepositoryRules())
+            machine.open(url, allow_local=False)
     with pytest.raises(ValueError, match="branch"):
         machine.open(origin.url, "--upload-pack=id")
     assert not machine.cache.exists()

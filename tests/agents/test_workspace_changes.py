@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core.tasks.failures import ErrorCategory, failure_of
-from longshore.execution.runners.agent.git_errors import GitFailed
 from longshore.execution.runners.agent.workspace import PATCH_NAME, Workspace
-from tests.agents.git_repositories import Origin, WorkspaceMachine, git
+from tests.agents.git_repositories import Origin, WorkspaceMachine, apply_patch, git
 
 FILES = {"a.txt": b"one\n", "folder/b.bin": bytes(range(256)), "run.sh": b"#!/bin/sh\n"}
 
@@ -85,7 +83,7 @@ def test_what_was_changed_comes_back_in_another_workspace_byte_by_byte(
     assert changes.patch is not None
     assert changes.complete
     other = machine.open(origin.url, space.commit)
-    other.apply(changes.patch.read_bytes())
+    apply_patch(other, changes.patch)
     ignored = {"note.log", "made/x.o", "made/deep/x.o"}
     assert _contents(other.folder) == {
         name: content for name, content in _contents(folder).items() if name not in ignored
@@ -157,7 +155,7 @@ def test_a_patch_has_a_largest_size_and_says_what_is_not_in_it(
     assert not changes.complete
     assert changes.patch.stat().st_size <= 4_000
     other = machine.open(origin.url)
-    other.apply(changes.patch.read_bytes())
+    apply_patch(other, changes.patch)
     assert (other.folder / "a.txt").read_bytes() == b"small\n"
 
     nothing = space.changes(tmp_path, limit=10)
@@ -165,22 +163,3 @@ def test_a_patch_has_a_largest_size_and_says_what_is_not_in_it(
     assert nothing is not None
     assert nothing.patch is None
     assert set(nothing.omitted) == {"a.txt", "big.bin", "old.txt"}
-
-
-def test_a_patch_of_another_commit_changes_nothing_and_says_so(
-    origin: Origin, machine: WorkspaceMachine, tmp_path: Path
-) -> None:
-    space = machine.open(origin.url)
-    (space.folder / "a.txt").write_bytes(b"changed\n")
-    (space.folder / "new").write_bytes(b"new\n")
-    assert space.changes(tmp_path) is not None
-    origin.commit({"a.txt": b"something else\n"})
-    other = machine.open(origin.url)
-
-    for patch in ((tmp_path / PATCH_NAME).read_bytes(), b"no patch at all"):
-        with pytest.raises(GitFailed, match="does not fit commit") as caught:
-            other.apply(patch)
-        assert failure_of(caught.value).category is ErrorCategory.VALIDATION
-
-    assert not (other.folder / "new").exists()
-    assert other.changes(tmp_path / "other") is None

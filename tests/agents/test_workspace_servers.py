@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from longshore.core.tasks.failures import ErrorCategory, failure_of
-from longshore.execution.runners.agent.git_errors import GitFailed
-from longshore.execution.runners.agent.workspace import RepositoryRules
+from longshore.execution.runners.agent.git import GitFailed, failure_of_git
 from tests.agents.git_repositories import (
     Origin,
     WorkspaceMachine,
@@ -41,8 +40,8 @@ def test_a_server_is_asked_over_http(origin: Origin, machine: WorkspaceMachine) 
 @pytest.mark.parametrize(
     ("status", "category", "said"),
     [
-        (401, ErrorCategory.AUTH, "credential helper"),
-        (403, ErrorCategory.AUTH, "credential helper"),
+        (401, ErrorCategory.AUTH, "use an ssh:// address"),
+        (403, ErrorCategory.AUTH, "use an ssh:// address"),
         (404, ErrorCategory.NOT_FOUND, "no repository at this address"),
         (429, ErrorCategory.RATE_LIMIT, "later"),
         (500, ErrorCategory.SERVER_ERROR, "server failed"),
@@ -61,35 +60,28 @@ def test_what_a_server_says_becomes_a_category_and_a_remedy(
     assert not list(machine.cache.glob("*.partial"))
 
 
-def test_a_credential_helper_of_the_installation_opens_a_closed_repository(
-    origin: Origin, machine: WorkspaceMachine
-) -> None:
-    helper = "!printf 'username=me\\npassword=hunter22\\n' #"
-    with serve_repository(origin.path, credentials="me:hunter22") as url:
-        with pytest.raises(GitFailed) as caught:
-            machine.open(url)
-        space = machine.open(url, rules=RepositoryRules(allow_local=True, credential_helper=helper))
-        with pytest.raises(GitFailed) as wrong:
-            machine.open(
-                url,
-                rules=RepositoryRules(allow_local=True, credential_helper=helper.replace("22", "")),
-            )
+def test_a_closed_repository_is_refused(origin: Origin, machine: WorkspaceMachine) -> None:
+    with (
+        serve_repository(origin.path, credentials="me:hunter22") as url,
+        pytest.raises(GitFailed) as caught,
+    ):
+        machine.open(url)
 
     assert failure_of(caught.value).category is ErrorCategory.AUTH
-    assert failure_of(wrong.value).category is ErrorCategory.AUTH
-    kept = [file for file in machine.root.rglob("*") if file.is_file()]
-    assert not [file for file in kept if b"hunter22" in file.read_bytes()]
-    assert (space.folder / "a.txt").exists()
 
 
-def test_with_a_list_of_hosts_nobody_leads_elsewhere(
-    origin: Origin, machine: WorkspaceMachine
-) -> None:
+def test_a_repository_that_has_moved_is_a_mistake_in_the_definition() -> None:
+    stderr = "fatal: unable to access 'https://x/': The requested URL returned error: 301"
+
+    failed = failure_of_git("fetching x", stderr, 128)
+
+    assert failed.category is ErrorCategory.VALIDATION
+    assert "has moved" in failed.message
+
+
+def test_a_redirect_of_the_server_is_followed(origin: Origin, machine: WorkspaceMachine) -> None:
     with serve_repository(origin.path, 301) as url:
-        with pytest.raises(GitFailed, match="has moved") as caught:
-            machine.open(url, rules=RepositoryRules(allow_local=True, hosts=["example.com"]))
         assert machine.open(url).commit
-    assert failure_of(caught.value).category is ErrorCategory.VALIDATION
 
 
 def test_nobody_who_listens_and_no_repository_there(
@@ -122,7 +114,7 @@ def test_what_ssh_says_becomes_a_category(
     path = install_program(tmp_path / "bin", "ssh", f"echo '{said}' >&2; exit 255")
 
     with pytest.raises(GitFailed) as caught:
-        machine.open("git@example.com:a/b.git", rules=RepositoryRules(), git=fresh_git(PATH=path))
+        machine.open("git@example.com:a/b.git", allow_local=False, git=fresh_git(PATH=path))
 
     assert failure_of(caught.value).category is category
 
@@ -135,9 +127,7 @@ def test_ssh_asks_nobody_and_gets_the_address_in_pieces(
     path = install_program(tmp_path / "bin", "ssh", script)
     url = f"ssh://git@example.com:2222{origin.url}"
 
-    space = machine.open(
-        url, rules=RepositoryRules(hosts=["example.com"]), git=fresh_git(PATH=path)
-    )
+    space = machine.open(url, allow_local=False, git=fresh_git(PATH=path))
 
     assert (space.folder / "a.txt").read_bytes() == b"one\n"
     asked = (tmp_path / "asked").read_text()

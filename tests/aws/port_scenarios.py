@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from longshore.adapters.aws import lambda_records
-from longshore.adapters.aws.budgets import DynamoBudgets
+from longshore.adapters.aws.config_stores import DynamoBudgets
 from longshore.adapters.aws.output.output_log import DynamoOutputLog
 from longshore.adapters.aws.queue.sqs import SqsClient
 from longshore.adapters.aws.queue.task_queue import SqsTaskQueue
@@ -17,7 +17,7 @@ from longshore.core.budgets import NO_BUDGET, SharedBudget, close, job_budget_na
 from longshore.core.events.types import Usage
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.errors import VersionConflict
-from longshore.ports.budgets import Budgets
+from longshore.ports.configuration import Budgets
 from longshore.ports.output import OutputChunk, Stream
 from longshore.ports.task_queue import Message, OutgoingMessage
 from longshore.services.event_delivery import Relay
@@ -245,9 +245,7 @@ async def a_record_that_nobody_can_read(harness: AwsFaultHarness) -> None:
     made = await harness.reliable_aws.call("sqs", "create_queue", QueueName=queue)
     relay = Relay(
         bus=harness.services.backend.bus,
-        position_of=lambda_records.sequence_number_of,
-        events_in=lambda_records.events_in_stream_record,
-        dead_letter=lambda_records.UnreadableRecords(
+        stream=lambda_records.DynamoChangeStream(
             SqsClient(harness.aws, harness.services.clock), harness.names
         ),
     )

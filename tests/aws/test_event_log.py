@@ -4,13 +4,20 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 
-from longshore.adapters.aws.events.event_log import DynamoEventLog
-from longshore.adapters.aws.events.index_ranges import ALL_INDEXES, DEFAULT_INDEXES, index_range_for
+from longshore.adapters.aws.events.event_log import (
+    ALL_INDEXES,
+    DEFAULT_INDEXES,
+    DynamoEventLog,
+    index_range_for,
+)
 from longshore.adapters.aws.ledger.ledger import DynamoLedger
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
-from longshore.testing.contracts.event_log import EventLogContract, EventLogSharedContract
-from longshore.testing.contracts.event_queries import QueryClauses
+from longshore.testing.contracts.event_log import (
+    EventLogContract,
+    EventLogSharedContract,
+    QueryClauses,
+)
 from tests.aws.backends import AwsContract, on_aws
 
 

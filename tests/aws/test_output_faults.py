@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.adapters.aws.client import CallRefused
-from longshore.adapters.memory.output import MemoryOutputLog
+from longshore.adapters.memory.logs import MemoryOutputLog
 from longshore.adapters.shared.output_codec import last_sequence_of, runs_of
 from longshore.errors import BackendRejected, BackendUnavailable, OutcomeUnknown
 from longshore.ports.output import OutputChunk, OutputPosition, Stream

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from longshore.core.supervision import SupervisionPolicy
-from longshore.durations import parse_duration
+from longshore.core.text.durations import parse_duration
 from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.main import COMMANDS, main
 from longshore.settings import FIELDS, Settings, variable_of

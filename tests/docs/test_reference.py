@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from docs.generate import FOLDER, commands, error_classes, pages
-from longshore.core.events.codec import event_docs as describe_events
+from docs.generate import FOLDER, commands, error_classes, event_docs, pages
+from longshore.core.definitions.reader import split_job_file
 from longshore.core.jobs.submission import read_job
 from longshore.errors import Fail, InvalidJob, LongshoreError, Retry
-from longshore.services.definitions import split_job_file
 from longshore.settings import ENVIRONMENT_ALIASES, FIELDS, variable_of
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +69,7 @@ def test_every_variable_of_another_system_has_its_row() -> None:
     assert [name for name in ENVIRONMENT_ALIASES if f"| `{name}` |" not in page] == []
 
 
-@pytest.mark.parametrize("event", describe_events(), ids=lambda event: event.name)
+@pytest.mark.parametrize("event", event_docs(), ids=lambda event: event.name)
 def test_every_event_has_its_section_with_every_property(event: Any) -> None:
     _, _, after = written("events.md").partition(f"\n## {event.name}\n")
     section = after.partition("\n## ")[0]

@@ -6,11 +6,10 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from longshore.core.api_keys import ApiScope
+from longshore.core.api_keys import ApiScope, Rate
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.states import TaskState
-from longshore.core.token_bucket import Rate
 from longshore.errors import NotFound, OutcomeUnknown
 from longshore.services.api_keys import ApiKeys
 from longshore.services.explain import Explainer

@@ -10,7 +10,7 @@ from typing import Any
 from longshore.core.events.types import Usage
 from longshore.core.jobs import job as jobs
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.core.tasks.changes import Change
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.rows import JobRow

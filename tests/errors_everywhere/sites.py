@@ -17,15 +17,12 @@ from typing import Any
 
 import longshore.services
 from longshore.ports.alerts import Alerts
-from longshore.ports.api_keys import Keys
 from longshore.ports.backend import Backend
 from longshore.ports.blobs import BlobStore
-from longshore.ports.budgets import Budgets
-from longshore.ports.definitions import Definitions
+from longshore.ports.configuration import Budgets, Definitions, Keys, QueueControls
 from longshore.ports.events import EventBus, EventLog
 from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputLog
-from longshore.ports.queue_controls import QueueControls
 from longshore.ports.runner import Runner, RunningAttempt
 from longshore.ports.task_queue import TaskQueue
 from longshore.ports.worker_registry import WorkerRegistry

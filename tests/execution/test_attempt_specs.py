@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from longshore.adapters.system.clock import SystemClock
-from longshore.core.definitions.resources import Isolation, ResourceLimits
+from longshore.adapters.system import SystemClock
+from longshore.core.definitions.definition import Isolation, ResourceLimits
 from longshore.errors import BackendUnavailable
 from longshore.execution.host.launcher import ProcessRunner
 from longshore.execution.host.process_table import is_alive

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from longshore.core.definitions.resources import Isolation
+from longshore.core.definitions.definition import Isolation
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.execution.host.launcher import ProcessRunner
 from longshore.ports.output import Stream

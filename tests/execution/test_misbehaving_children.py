@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from longshore.core.definitions.resources import Isolation, ResourceLimits
+from longshore.core.definitions.definition import Isolation, ResourceLimits
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.execution.forkserver.linux import descendants
 from longshore.execution.host.attempt import ProcessAttempt

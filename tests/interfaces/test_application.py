@@ -20,16 +20,16 @@ import httpx
 import pytest
 
 from longshore.adapters.memory.backend import memory_backend
-from longshore.core.api_keys import ApiScope
-from longshore.core.blob_keys import attempt_file_key
+from longshore.core.api_keys import ApiScope, Rate
 from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetterFilter
+from longshore.core.definitions.reader import read_definition
+from longshore.core.documents import attempt_file_key
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.core.token_bucket import Rate
 from longshore.errors import AlreadyExists, CommandRefused, InvalidJob, NotFound, UsageError
 from longshore.interfaces.client.http_client import HttpClient
 from longshore.interfaces.client.transport import HttpTransport
@@ -38,7 +38,6 @@ from longshore.ports.output import OutputChunk, Stream
 from longshore.ports.task_queue import OutgoingMessage
 from longshore.services.api_keys import ApiKeys
 from longshore.services.app import Application, ArtifactContent, Caller
-from longshore.services.definitions import read_definition
 from longshore.services.documents import ApiDocument, to_dict
 from longshore.settings import Settings
 from longshore.testing.clock import FakeClock

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import longshore
-from longshore.core.definitions.definition import Definition, RunnerKind
-from longshore.core.definitions.resources import Isolation, ResourceLimits
+from longshore.core.definitions.definition import Definition, Isolation, ResourceLimits, RunnerKind
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.failures import ErrorCategory, category_of
 from longshore.core.tasks.states import Priority
@@ -116,7 +115,7 @@ def test_policies_may_be_given_as_they_are() -> None:
         ({"queue": ""}, "expected a name"),
         ({"priority": "urgent"}, "one of high, normal, low"),
         ({"timeout": "soon"}, "not a duration"),
-        ({"timeout": 0}, "longer than nothing"),
+        ({"timeout": 0}, "must be greater than zero"),
         ({"max_attempts": 0}, "max_attempts must be at least 1"),
         ({"max_attempts": "3"}, "a whole number"),
         ({"retry": {"tries": 3}}, "some of max_attempts, base, cap"),
@@ -277,16 +276,16 @@ def test_a_result_that_was_not_promised_is_a_mistake_of_the_program() -> None:
     def wrong(url: str, depth: int = 1) -> Any:
         return "no list"
 
-    with pytest.raises(TypeError, match=r"'fetch' promises list\[str\]: result: ") as refused:
+    with pytest.raises(TypeError, match=r"'fetch' must return list\[str\]: result: ") as refused:
         fetch.run_with({"url": "a"}, replacement=wrong)
-    with pytest.raises(TypeError, match="'anything' cannot be kept as JSON"):
+    with pytest.raises(TypeError, match="'anything' cannot be written as JSON"):
         anything.run_with({"value": 1}, replacement=lambda value: object())
 
     assert category_of(refused.value) is ErrorCategory.PROGRAMMING
 
 
 def test_a_result_that_no_longer_fits_the_function_is_told() -> None:
-    with pytest.raises(UsageError, match="what is kept is not what 'fetch' promises now"):
+    with pytest.raises(UsageError, match="the stored result does not match what 'fetch' returns"):
         fetch.load_result(5)
 
 
@@ -306,7 +305,7 @@ def test_a_type_without_a_form_in_json_is_told() -> None:
     def send(value: Socket) -> None:
         return None
 
-    with pytest.raises(UsageError, match="'value' of 'send' cannot be carried to a worker: Socket"):
+    with pytest.raises(UsageError, match="'value' of 'send' cannot be passed to a worker: Socket"):
         longshore.task(send).of(Socket())
 
 

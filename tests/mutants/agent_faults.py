@@ -144,6 +144,13 @@ AGENT_FAULTS = (
         "test_the_child_hides_its_memory_before_the_credential_is_used",
     ),
     _fault(
+        name="a tool starts before its request is stored",
+        at="execution.runners.agent.query:ConversationStore.before_tool",
+        do=Drop("wait()"),
+        caught_by="agents/test_conversation_store.py::"
+        "test_a_tool_waits_until_the_worker_has_its_request",
+    ),
+    _fault(
         name="an answer that is there is asked for again",
         at="execution.runners.agent.runner:_StepRun.result",
         do=Replace("stored_answer _conversation", "None"),
@@ -206,7 +213,7 @@ AGENT_FAULTS = (
     ),
     _fault(
         name="any result is good enough",
-        at="execution.runners.agent.result_validation:ResultValidator.validate",
+        at="execution.runners.agent.results:ResultValidator.validate",
         do=Condition("is_valid()", True),
         caught_by=f"{_SHAPES}::test_a_result_that_came_dressed_up_is_taken_as_it_was_meant",
     ),
@@ -237,7 +244,7 @@ AGENT_FAULTS = (
     ),
     _fault(
         name="an agent's files stay when its work is done",
-        at="execution.runners.agent.working_directory:WorkingDirectory.remove",
+        at="execution.runners.agent.workspace:WorkingDirectory.remove",
         do=Drop("rmtree()"),
         caught_by=f"{_TASKS}::test_a_plain_answer_is_the_result",
     ),

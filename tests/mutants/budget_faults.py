@@ -71,14 +71,14 @@ BUDGET_FAULTS = (
     ),
     _fault(
         name="what was allowed more before it was parked rests for ever",
-        at="core.tasks.parking:park",
+        at="core.tasks.operator:park",
         do=Condition("scope", False),
         caught_by=f"{_WORKER}::"
         "test_more_that_is_allowed_in_the_moment_in_which_a_task_is_parked_is_not_lost",
     ),
     _fault(
         name="a day goes on before it is over",
-        at="core.tasks.parking:unpark",
+        at="core.tasks.operator:unpark",
         do=Drop("< to_tick()"),
         caught_by=f"{_PARKING}::TestUnpark::"
         "test_what_goes_on_by_itself_does_so_when_its_time_has_come_and_not_before",

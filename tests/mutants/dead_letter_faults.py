@@ -283,7 +283,7 @@ DEAD_LETTER_FAULTS = (
     ),
     _fault(
         name="dead letters have room that is not there",
-        at="adapters.alerts.slack_message:_health_message",
+        at="adapters.alerts.slack:_health_message",
         do=Drop("sum()"),
         caught_by=f"{_SLACK}::test_piles_leave_a_message_within_what_slack_takes",
     ),

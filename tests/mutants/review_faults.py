@@ -82,13 +82,13 @@ REVIEW_FAULTS = (
     ),
     _fault(
         name="blank feedback is taken",
-        at="core.text.comments:comment_problem",
+        at="core.maximums:comment_problem",
         do=Replace("strip()", "text"),
         caught_by=f"{_RULES}::test_feedback_that_says_nothing_or_too_much_is_refused",
     ),
     _fault(
         name="feedback that no store can keep is taken",
-        at="core.text.comments:comment_problem",
+        at="core.maximums:comment_problem",
         do=Replace("encode", "$1.strip"),
         caught_by=f"{_REVIEWING}::test_feedback_that_cannot_be_taken_changes_nothing",
     ),
@@ -203,27 +203,27 @@ REVIEW_FAULTS = (
     ),
     _untold(
         name="the chain does not lead to the failure",
-        at="core.jobs.dependency_chain:_rank",
+        at="core.explain:_rank",
         do=Drop("if failed"),
         caught_by=f"{_CHAINS}::"
         "test_a_cancelled_task_is_the_end_of_the_chain_though_it_waited_itself",
     ),
     _untold(
         name="the chain does not lead to what is behind the failure",
-        at="core.jobs.dependency_chain:_rank",
+        at="core.explain:_rank",
         do=Drop("if blocked"),
         caught_by=f"{_CHAINS}::test_what_failed_is_followed_before_what_can_still_run",
     ),
     _untold(
         name="the chain goes on behind its root",
-        at="core.jobs.dependency_chain:_awaited",
+        at="core.explain:_awaited",
         do=Drop("if ended"),
         caught_by=f"{_CHAINS}::"
         "test_a_cancelled_task_is_the_end_of_the_chain_though_it_waited_itself",
     ),
     _untold(
         name="a long chain is told whole",
-        at="core.jobs.dependency_chain:dependency_chain",
+        at="core.explain:dependency_chain",
         do=Replace("max()", "0"),
         caught_by=f"{_WHY}::test_a_long_chain_is_told_short_and_read_little",
     ),

@@ -34,23 +34,23 @@ class Bug:
 TASK_BUGS = (
     Bug(
         "fence not checked on complete",
-        at="core.tasks.attempts:complete",
-        do=Drop("if isinstance()"),
+        at="core.tasks.task:apply",
+        do=Condition("check_fence()", "not isinstance(command, c.Complete) and $0"),
     ),
     Bug(
         "fence not checked on failure",
-        at="core.tasks.attempts:attempt_failed",
-        do=Drop("if isinstance()"),
+        at="core.tasks.task:apply",
+        do=Condition("check_fence()", "not isinstance(command, c.AttemptFailed) and $0"),
     ),
     Bug(
         "fence not checked on release",
-        at="core.tasks.attempts:release",
-        do=Drop("if isinstance()"),
+        at="core.tasks.task:apply",
+        do=Condition("check_fence()", "not isinstance(command, c.Release) and $0"),
     ),
     Bug(
         "fence not checked on a checkpoint",
-        at="core.tasks.attempts:save_checkpoint",
-        do=Drop("if isinstance()"),
+        at="core.tasks.task:apply",
+        do=Condition("check_fence()", "not isinstance(command, c.SaveCheckpoint) and $0"),
     ),
     Bug(
         "event not committed with its row",
@@ -204,7 +204,7 @@ TASK_BUGS = (
     ),
     Bug(
         "a completed task is run again by its message",
-        at="core.tasks.triage:triage",
+        at="core.queues:triage",
         do=Drop("COMPLETED"),
     ),
     Bug(

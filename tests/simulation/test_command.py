@@ -31,13 +31,13 @@ def test_a_run_that_fails_is_made_smaller_and_can_be_repeated(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Taken over while its holder may still be at work.
-    monkeypatch.setattr("longshore.core.tasks.triage.is_over", lambda *_, **__: True)
+    monkeypatch.setattr("longshore.core.queues.is_over", lambda *_, **__: True)
     monkeypatch.setattr("longshore.core.tasks.attempts.is_over", lambda *_, **__: True)
 
     assert main(["--seeds", "1", "--jobs", "1"]) == 1
     shown = capsys.readouterr().out
-    (command, *_) = [line for line in shown.splitlines() if line.startswith("repeat it: ")]
-    words = command.removeprefix("repeat it: python -m verification.simulation ").split()
+    (command, *_) = [line for line in shown.splitlines() if line.startswith("repeat: ")]
+    words = command.removeprefix("repeat: python -m verification.simulation ").split()
     assert "--actions" in words
 
     assert main(words) == 1

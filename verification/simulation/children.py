@@ -30,8 +30,8 @@ from longshore.ports.runner import (
     StepReport,
     UsageReport,
 )
-from verification.simulation.attempt_records import AttemptRecord
 from verification.simulation.faults import Fault
+from verification.simulation.history import AttemptRecord
 from verification.simulation.spending import HIGH_COST_USD, LOW_COST_USD
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ class SimulatedChild:
         if self._finished.is_set():
             return
         self.record.ended_at = now = self._simulation.time()
-        lease = self._simulation.settings.worker.lease_duration.total_seconds()
+        lease = self._simulation.settings.worker.lease.duration.total_seconds()
         self.record.machine_paused = self._process.machine.was_paused(
             self.record.started_at - lease, now
         )

@@ -10,7 +10,7 @@ from itertools import count
 from longshore.errors import UsageError
 from longshore.services.worker.group import WorkerGroup
 from longshore.wiring.services import Services
-from verification.simulation.channels import make_health_check
+from verification.simulation.alerts import make_health_check
 from verification.simulation.children import SimulatedRunner
 from verification.simulation.faults import Fault
 from verification.simulation.faulty_port import StaleReads, faulty_backend
@@ -159,6 +159,7 @@ class Process:
             backend=faulty_backend(self, simulation, clock, stale_reads),
             worker_registry=MachineWorkerRegistry(self),
             new_id=lambda: f"{name}.{next(ids)}",
+            intervals=simulation.intervals,
         )
         self._forever: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._worker_group: WorkerGroup | None = None

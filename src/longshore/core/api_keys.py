@@ -1,7 +1,7 @@
-"""API keys: what one looks like, and what is kept of it.
+"""API keys: their form, what is stored of them, and the rate at which a key may call.
 
-A key is 32 random bytes, so a plain hash at rest is enough: there is nothing to guess. Only the
-hash is ever stored; the key itself is shown once.
+A key is 32 random bytes that cannot be guessed, so an unsalted hash is enough. Only the hash is
+stored; the key itself is shown once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import base64
 import hashlib
 import hmac
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 KEY_PREFIX = "lsk_"
@@ -28,7 +28,7 @@ class ApiScope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRecord:
-    """A key as it is kept."""
+    """A key as it is stored."""
 
     id: str
     tenant: str
@@ -39,12 +39,12 @@ class KeyRecord:
     revoked_at: datetime | None = None
 
     def allows(self, scope: ApiScope) -> bool:
-        """Whether the key may do this now; ``admin`` may do everything."""
+        """Whether the key has this scope and is not revoked; ``admin`` includes every scope."""
         return self.revoked_at is None and (scope in self.scopes or ApiScope.ADMIN in self.scopes)
 
 
 def make_key(secret: bytes) -> str:
-    """The key's text, made from fresh random bytes."""
+    """Returns the text of a key made from random bytes."""
     if len(secret) < SECRET_BYTES:
         message = f"a key needs at least {SECRET_BYTES} random bytes, not {len(secret)}"
         raise ValueError(message)
@@ -52,10 +52,58 @@ def make_key(secret: bytes) -> str:
 
 
 def hash_key(key: str) -> str:
-    """What is kept of a key."""
+    """Returns the hash of a key, which is stored in its place."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def key_matches(key: str, record: KeyRecord) -> bool:
-    """Whether this is the key, compared in constant time."""
+    """Whether the record is of this key; the comparison takes constant time."""
     return hmac.compare_digest(hash_key(key), record.hash)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """Calls per second on average, and how many may come at once."""
+
+    per_second: float
+    burst: int
+
+    def __post_init__(self) -> None:
+        if self.per_second <= 0 or self.burst < 1:
+            message = (
+                "a rate must be above 0 per second, with a burst of at least 1, not "
+                f"{self.per_second} and {self.burst}"
+            )
+            raise ValueError(message)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBucket:
+    """The calls that a caller has left, and when, on a clock that is never set back."""
+
+    tokens: float
+    at: timedelta
+
+
+def full_bucket(rate: Rate, *, now: timedelta) -> TokenBucket:
+    """Returns the bucket of a caller that has not called yet."""
+    return TokenBucket(float(rate.burst), now)
+
+
+def take_token(
+    bucket: TokenBucket, rate: Rate, *, now: timedelta
+) -> tuple[TokenBucket, timedelta | None]:
+    """Returns the bucket after a call, and the time to wait if the call is not allowed yet."""
+    left = min(_tokens(bucket, rate, now), float(rate.burst))
+    if left >= 1:
+        return TokenBucket(left - 1, now), None
+    return TokenBucket(left, now), timedelta(seconds=(1 - left) / rate.per_second)
+
+
+def is_full(bucket: TokenBucket, rate: Rate, *, now: timedelta) -> bool:
+    """Whether the bucket is full again, so that it need not be stored."""
+    return _tokens(bucket, rate, now) >= rate.burst
+
+
+def _tokens(bucket: TokenBucket, rate: Rate, now: timedelta) -> float:
+    return bucket.tokens + (now - bucket.at).total_seconds() * rate.per_second

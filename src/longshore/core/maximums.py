@@ -1,4 +1,4 @@
-"""Numbers that hold everywhere and are not for users to set."""
+"""Limits that hold everywhere and are not settings, and the check of reasons and feedback."""
 
 from __future__ import annotations
 
@@ -8,4 +8,17 @@ REASON_LIMIT_CHARACTERS = 1_000
 MAX_TASKS_PER_JOB = 10_000
 """The default; a setting may lower or raise it."""
 RECEIVE_LIMIT = 20
-"""Deliveries of one message before it becomes a dead letter: the last net, well above attempts."""
+"""Deliveries of a message before it becomes a dead letter; more than any limit of attempts."""
+
+
+def comment_problem(text: str, *, limit: int) -> str | None:
+    """Returns what is wrong with a reason or a feedback, as the end of a sentence, or None."""
+    if len(text) > limit:
+        return f"must have at most {limit} characters, and this has {len(text)}"
+    if not text.strip():
+        return "must not be empty"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "must be valid Unicode, and this contains a lone surrogate"
+    return None

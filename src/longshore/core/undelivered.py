@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from longshore.core.blob_keys import safe_name
-from longshore.core.events.wire_values import (
+from longshore.core.documents import safe_name
+from longshore.core.events.wire import (
     expected_error,
     from_ms,
     nested_error,

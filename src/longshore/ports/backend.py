@@ -6,15 +6,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from longshore.ports.api_keys import Keys
 from longshore.ports.blobs import BlobStore
-from longshore.ports.budgets import Budgets
 from longshore.ports.clock import Clock
-from longshore.ports.definitions import Definitions
+from longshore.ports.configuration import Budgets, Definitions, Keys, QueueControls
 from longshore.ports.events import EventBus, EventLog
 from longshore.ports.ledger import Ledger
 from longshore.ports.output import OutputLog
-from longshore.ports.queue_controls import QueueControls
 from longshore.ports.task_queue import TaskQueue
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from longshore.core.events.event import Event, EventContext
 from longshore.core.events.types import EventBody
-from longshore.ports.pages import Page
+from longshore.core.pages import Page
 
 
 class EventLog(Protocol):

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from longshore.core.pages import Page
 from longshore.core.tasks.changes import Change, Effect
 from longshore.core.tasks.error_categories import ErrorCategory
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.ports.pages import Page
 
 AnyChange = Change[TaskRow] | Change[JobRow]
 

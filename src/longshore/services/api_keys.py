@@ -18,13 +18,17 @@ from longshore.core.api_keys import (
     SECRET_BYTES,
     ApiScope,
     KeyRecord,
+    Rate,
+    TokenBucket,
+    full_bucket,
     hash_key,
+    is_full,
     key_matches,
     make_key,
+    take_token,
 )
 from longshore.core.events.event import EventContext
 from longshore.core.events.types import OperatorActed
-from longshore.core.token_bucket import Rate, TokenBucket, full_bucket, is_full, take_token
 from longshore.errors import AlreadyExists, NotFound, UsageError
 from longshore.ports.backend import Backend
 from longshore.services.reads import iter_history

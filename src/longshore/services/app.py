@@ -14,26 +14,26 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from longshore.core.api_keys import ApiScope
-from longshore.core.blob_keys import attempt_file_key, validate_key
 from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetter, DeadLetterFilter
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
+from longshore.core.definitions.reader import read_definition, split_job_file
+from longshore.core.documents import attempt_file_key, validate_key
 from longshore.core.events.codec import properties_of, properties_of_body
 from longshore.core.events.event import Event
 from longshore.core.events.types import TaskHealthCheck
 from longshore.core.ids import split_task_id, task_id_of
+from longshore.core.pages import Page
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import CommandRefused, NotFound
 from longshore.ports.backend import Backend
 from longshore.ports.output import OutputPosition
-from longshore.ports.pages import Page
 from longshore.services import documents as d
 from longshore.services import output_follow
 from longshore.services.api_keys import KEYS_ENTITY_ID, ApiKeys
 from longshore.services.budgets import BudgetOperations
 from longshore.services.dead_letters import DeadLetters, ReplayResult, read_post_mortem
-from longshore.services.definitions import read_definition, split_job_file
 from longshore.services.explain import Explainer
 from longshore.services.health import ENTITY_ID, HealthCheck
 from longshore.services.operator_commands import Canceller, QueuePauser, Resumer, ReviewDecisions
@@ -753,7 +753,9 @@ class Application:
     async def list_paused_queues(self) -> d.PausedQueueList:
         """The queues that are paused or held."""
         pauses = await self._services.queue_pauser.list_paused()
-        return d.PausedQueueList(paused=[d.paused_queue_document(pause) for pause in pauses])
+        return d.PausedQueueList(
+            paused=[d.from_record(d.PausedQueueDocument, pause) for pause in pauses]
+        )
 
     async def pause_queue(self, name: str, *, reason: str | None = None) -> d.PausedQueueDocument:
         """Pause a queue; the pause that is in effect, which may be an earlier one.
@@ -761,8 +763,11 @@ class Application:
         Raises:
             UsageError: the name or the reason is not valid.
         """
-        return d.paused_queue_document(
-            await self._services.queue_pauser.pause_queue(name, by=self._caller.name, reason=reason)
+        return d.from_record(
+            d.PausedQueueDocument,
+            await self._services.queue_pauser.pause_queue(
+                name, by=self._caller.name, reason=reason
+            ),
         )
 
     async def resume_queue(self, name: str) -> d.PausedQueueDocument:
@@ -775,7 +780,7 @@ class Application:
         ended = await self._services.queue_pauser.resume_queue(name, by=self._caller.name)
         if ended is None:
             raise CommandRefused(name, "the queue is not paused")
-        return d.paused_queue_document(ended)
+        return d.from_record(d.PausedQueueDocument, ended)
 
     async def get_budget(self, entity_id: str | None = None) -> d.BudgetStatusDocument:
         """The budget of a job or task, named by its id; None: the tenant's budget of today."""
@@ -815,7 +820,7 @@ class Application:
     async def list_keys(self) -> d.KeyList:
         """The tenant's API keys, oldest first, revoked ones too, without their secrets."""
         records = await self._services.api_keys.list(self._tenant)
-        return d.KeyList(keys=[d.KeyDocument(**d.key_fields(record)) for record in records])
+        return d.KeyList(keys=[d.key_document(record) for record in records])
 
     async def create_key(self, name: str, scopes: Sequence[str]) -> d.NewKeyDocument:
         """Create an API key. Its secret is in this answer only.
@@ -829,7 +834,7 @@ class Application:
             scopes={ApiScope(scope) for scope in scopes},
             by=self._caller.name,
         )
-        return d.NewKeyDocument(**d.key_fields(record), key=secret)
+        return d.from_record(d.NewKeyDocument, record, scopes=sorted(record.scopes), key=secret)
 
     async def revoke_key(self, key_id: str) -> d.KeyDocument:
         """Revoke an API key at once.
@@ -838,7 +843,7 @@ class Application:
             NotFound: the tenant has no such key.
         """
         record = await self._services.api_keys.revoke(self._tenant, key_id, by=self._caller.name)
-        return d.KeyDocument(**d.key_fields(record))
+        return d.key_document(record)
 
 
 def accepted_document(accepted: AcceptedJob) -> d.AcceptedJobDocument:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from heapq import nlargest
 
-from longshore.core.blob_keys import safe_name
 from longshore.core.dead_letters import (
     DLQ_SOURCE,
     DeadLetter,
@@ -30,13 +29,14 @@ from longshore.core.dead_letters import (
     disposition_of,
     message_id_of,
 )
+from longshore.core.documents import safe_name
 from longshore.core.events.event import Event, EventContext
 from longshore.core.events.types import MessageRejected, TaskFailed, TaskTimeout
+from longshore.core.pages import decode_cursor, encode_cursor
 from longshore.core.tasks.attempt_history import PastAttempt, attempts_from_events
 from longshore.core.tasks.changes import Change
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
-from longshore.core.text.cursors import decode_cursor, encode_cursor
 from longshore.core.text.sanitise import safe_excerpt
 from longshore.errors import CommandRefused, NotFound, VersionConflict
 from longshore.ports.backend import Backend

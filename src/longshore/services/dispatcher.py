@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from longshore.core.events.codec import EVENT_TYPES
 from longshore.core.events.event import Event
-from longshore.core.events.folding import EVENT_TO_STATE
+from longshore.core.events.types import EVENT_TO_STATE
 from longshore.core.ids import split_task_id, task_id_of
 from longshore.core.jobs import job as jobs
 from longshore.core.jobs.graph import Graph

@@ -21,23 +21,20 @@ import msgspec
 from msgspec import Meta
 
 from longshore.core.api_keys import ApiScope, KeyRecord
-from longshore.core.budgets import Budget, BudgetUnit, total_tokens
+from longshore.core.budgets import BudgetUnit, total_tokens
 from longshore.core.dead_letters import DeadLetter
-from longshore.core.definitions.definition import Definition, RunnerKind
-from longshore.core.definitions.resources import UNLIMITED, ResourceLimits
+from longshore.core.definitions.definition import UNLIMITED, Definition, RunnerKind
 from longshore.core.events.codec import to_wire
 from longshore.core.events.event import Event
 from longshore.core.events.types import Usage
 from longshore.core.explain import Remedy, RemedyAction, WhyReason
-from longshore.core.health import CheckedTask, Health, HealthThresholds
-from longshore.core.tasks.attempt_history import PastAttempt
+from longshore.core.health import CheckedTask, Health
 from longshore.core.tasks.failures import ErrorCategory, Failure
-from longshore.core.tasks.rows import JobRow, ParkRecord, TaskRow
+from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.core.text.durations import format_duration
 from longshore.core.text.sanitise import safe_excerpt
 from longshore.ports import output
-from longshore.ports.queue_controls import QueuePause
 from longshore.services.budgets import BudgetStatus
 from longshore.services.dead_letters import PostMortem
 
@@ -101,6 +98,21 @@ def to_dict(document: ApiDocument) -> dict[str, Any]:
     """The document as JSON values, with the names that it has in JSON."""
     builtins: dict[str, Any] = msgspec.to_builtins(document)
     return builtins
+
+
+def from_record(kind: type[AnyDocument], record: object, **fields: Any) -> AnyDocument:
+    """A document with the attributes of a record; ``fields`` are those that differ from it."""
+    same = (name for name in kind.__struct_fields__ if name not in fields)
+    return kind(**{name: _json_value(getattr(record, name)) for name in same}, **fields)
+
+
+def _json_value(value: Any) -> Any:
+    match value:
+        case datetime():
+            return format_timestamp(value)
+        case timedelta():
+            return format_duration(value)
+    return value
 
 
 # Jobs and tasks ---------------------------------------------------------------------------------
@@ -323,6 +335,11 @@ class OutputChunkDocument(ApiDocument, kw_only=True, omit_defaults=True):
     def data(self) -> bytes:
         """The bytes that were printed."""
         return base64.b64decode(self.base64) if self.base64 else self.text.encode()
+
+    @property
+    def end(self) -> int:
+        """Its sequence, or the last sequence that is missing."""
+        return self.sequence if self.last_sequence is None else self.last_sequence
 
 
 class OutputPage(ApiDocument, kw_only=True):
@@ -768,7 +785,9 @@ def task_fields(task: TaskRow, last_event: Event | None) -> dict[str, Any]:
         "max_attempts": task.spec.retry.max_attempts,
         "worker_id": task.lease.worker_id if task.lease else None,
         "error": _error_document(task.failure),
-        "parked": _parked_document(task.parked),
+        "parked": from_record(ParkedDocument, task.parked, budget=task.parked.scope.value)
+        if task.parked
+        else None,
         "created_at": format_timestamp(task.spec.created_at),
         "due_at": format_optional_timestamp(task.due_at),
         "started_at": format_optional_timestamp(task.started_at),
@@ -779,14 +798,6 @@ def task_fields(task: TaskRow, last_event: Event | None) -> dict[str, Any]:
         if last_event
         else None,
     }
-
-
-def _parked_document(parked: ParkRecord | None) -> ParkedDocument | None:
-    if parked is None:
-        return None
-    return ParkedDocument(
-        budget=parked.scope.value, reason=parked.reason, at=format_timestamp(parked.at)
-    )
 
 
 def _usage_document(usage: Usage) -> UsageDocument:
@@ -806,11 +817,10 @@ def _error_document(failure: Failure | None) -> ErrorDocument | None:
 
 def reason_document(reason: WhyReason) -> WhyReasonDocument:
     """A reason, with the command that would resolve it."""
-    return WhyReasonDocument(
+    return from_record(
+        WhyReasonDocument,
+        reason,
         code=reason.code.value,
-        text=reason.text,
-        since=format_optional_timestamp(reason.since),
-        until=format_optional_timestamp(reason.until),
         request_id=reason.task_id,
         remedy=command_of(reason.remedy) if reason.remedy else None,
     )
@@ -839,18 +849,6 @@ def output_chunk_document(job_id: str, key: str, chunk: OutputChunk) -> OutputCh
         text=text,
         base64=None if is_text else base64.b64encode(chunk.data).decode(),
         last_sequence=chunk.last,
-    )
-
-
-def output_chunk(document: OutputChunkDocument) -> OutputChunk:
-    """The chunk that a document was made of, with its time in milliseconds."""
-    return OutputChunk(
-        attempt=document.attempt,
-        sequence=document.sequence,
-        at=datetime.fromisoformat(document.at),
-        stream=document.stream,
-        data=document.data,
-        last=document.last_sequence,
     )
 
 
@@ -886,73 +884,38 @@ def task_health_document(task: TaskRow, check: CheckedTask | None) -> TaskHealth
     )
 
 
-def paused_queue_document(pause: QueuePause) -> PausedQueueDocument:
-    """A pause or a hold."""
-    return PausedQueueDocument(
-        name=pause.name,
-        by=pause.by,
-        reason=pause.reason,
-        at=format_timestamp(pause.at),
-        until=format_optional_timestamp(pause.until),
-    )
-
-
 def budget_status_document(status: BudgetStatus) -> BudgetStatusDocument:
     """A budget and what is spent of it."""
     return BudgetStatusDocument(
-        limit=budget_document(status.limit),
-        added=budget_document(status.added),
+        limit=from_record(BudgetDocument, status.limit),
+        added=from_record(BudgetDocument, status.added),
         spent=_spend_document(status.spent),
         reserved=_spend_document(status.reserved),
     )
-
-
-def budget_document(budget: Budget) -> BudgetDocument:
-    """The amounts of a budget."""
-    return BudgetDocument(usd=budget.usd, tokens=budget.tokens, minutes=budget.minutes)
 
 
 def _spend_document(usage: Usage) -> SpendDocument:
     return SpendDocument(usd=usage.cost_usd, tokens=total_tokens(usage), minutes=usage.seconds / 60)
 
 
-def key_fields(record: KeyRecord) -> dict[str, Any]:
-    """The fields of ``KeyDocument``."""
-    return {
-        "id": record.id,
-        "name": record.name,
-        "scopes": sorted(record.scopes),
-        "created_at": format_timestamp(record.created_at),
-        "revoked_at": format_optional_timestamp(record.revoked_at),
-    }
+def key_document(record: KeyRecord) -> KeyDocument:
+    """An API key, without its secret."""
+    return from_record(KeyDocument, record, scopes=sorted(record.scopes))
 
 
 def definition_document(definition: Definition) -> DefinitionDocument:
     """A definition, which can be sent again."""
-    retry = definition.retry
-    return DefinitionDocument(
-        name=definition.name,
-        version=definition.version,
-        runner=definition.runner,
+    retry, resources, health = definition.retry, definition.resources, definition.health
+    return from_record(
+        DefinitionDocument,
+        definition,
         options=dict(definition.options),
-        description=definition.description,
-        queue=definition.queue,
-        priority=definition.priority.name.lower(),  # type: ignore[arg-type]
-        timeout=_duration_text(definition.timeout),
-        retry=RetryDocument(
-            max_attempts=retry.max_attempts,
-            base=_duration_text(retry.base),
-            cap=_duration_text(retry.cap),
-        )
-        if retry
-        else None,
-        retry_on_timeout=definition.retry_on_timeout,
+        priority=definition.priority.name.lower(),
+        retry=from_record(RetryDocument, retry) if retry else None,
         retryable_exit_codes=list(definition.retryable_exit_codes),
-        requires_review=definition.requires_review,
         isolation=definition.isolation.value,
-        resources=_resources_document(definition.resources),
-        pty=definition.pty,
-        health=_health_limits_document(definition.health),
+        resources=from_record(ResourcesDocument, resources) if resources != UNLIMITED else None,
+        health=from_record(HealthLimitsDocument, health) if health else None,
     )
 
 
@@ -961,31 +924,6 @@ def definition_request(definition: Definition) -> dict[str, Any]:
     fields = to_dict(definition_document(definition))
     del fields["version"]
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _duration_text(duration: timedelta | None) -> str | None:
-    return None if duration is None else format_duration(duration)
-
-
-def _resources_document(resources: ResourceLimits) -> ResourcesDocument | None:
-    if resources == UNLIMITED:
-        return None
-    return ResourcesDocument(
-        cpu=_duration_text(resources.cpu),
-        memory_bytes=resources.memory_bytes,
-        open_files=resources.open_files,
-        file_bytes=resources.file_bytes,
-    )
-
-
-def _health_limits_document(health: HealthThresholds | None) -> HealthLimitsDocument | None:
-    if health is None:
-        return None
-    return HealthLimitsDocument(
-        longest_run=_duration_text(health.longest_run),
-        healthy_within=_duration_text(health.healthy_within),
-        warning_within=_duration_text(health.warning_within),
-    )
 
 
 def _dead_letter_fields(letter: DeadLetter) -> dict[str, Any]:
@@ -1024,26 +962,19 @@ def post_mortem_document(post_mortem: PostMortem, task: TaskDocument | None) -> 
         sent_at=format_timestamp(message.sent_at) if message else None,
         input_bytes=row.spec.input.size if row and row.spec.input else 0,
         task=task,
-        attempts=[_attempt_document(attempt) for attempt in post_mortem.attempts],
+        attempts=[
+            from_record(
+                PastAttemptDocument,
+                attempt,
+                attempt=attempt.number,
+                duration_ms=_milliseconds(attempt.duration),
+            )
+            for attempt in post_mortem.attempts
+        ],
         last_lines=[
             OutputLineDocument(stream=line.stream.value, text=line.text)  # type: ignore[arg-type]
             for line in post_mortem.last_lines
         ],
-    )
-
-
-def _attempt_document(attempt: PastAttempt) -> PastAttemptDocument:
-    return PastAttemptDocument(
-        attempt=attempt.number,
-        round=attempt.round,
-        worker_id=attempt.worker_id,
-        started_at=format_optional_timestamp(attempt.started_at),
-        ended_at=format_optional_timestamp(attempt.ended_at),
-        duration_ms=_milliseconds(attempt.duration),
-        outcome=attempt.outcome,
-        error=attempt.error,
-        category=attempt.category,
-        exit_code=attempt.exit_code,
     )
 
 

@@ -15,9 +15,8 @@ channel.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from longshore.core.events.event import Event
 from longshore.core.undelivered import (
@@ -32,28 +31,19 @@ from longshore.core.undelivered import (
 )
 from longshore.errors import BackendError, BackendUnavailable, NotFound, UsageError
 from longshore.ports.backend import Backend
+from longshore.ports.change_stream import ChangeStream, Record
 from longshore.ports.events import EventBus
 from longshore.services.health import AlertSender
 
 logger = logging.getLogger(__name__)
 
-Record = Mapping[str, Any]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Relay:
-    """Publishes the events in a stream's records.
-
-    Args:
-        position_of: Returns the position of a record in its stream.
-        events_in: Returns the events of a record; raises UsageError if it cannot be read.
-        dead_letter: Stores a record that cannot be read, with the reason, for an operator.
-    """
+    """Publishes the events in a stream's records."""
 
     bus: EventBus
-    position_of: Callable[[Record], str]
-    events_in: Callable[[Record], Sequence[Event]]
-    dead_letter: Callable[[Record, str], Awaitable[None]]
+    stream: ChangeStream
 
     async def publish(self, records: Sequence[Record]) -> str | None:
         """Publish all events. Returns the first record's position to read again, or None."""
@@ -61,19 +51,18 @@ class Relay:
         events: list[Event] = []
         failed: set[str] = set()
         for record in records:
-            position = self.position_of(record)
+            position = self.stream.position_of(record)
             try:
-                record_events = self.events_in(record)
+                changes = self.stream.events_in(record)
             except UsageError as error:
                 if not await self._try_dead_letter(record, position, str(error)):
                     failed.add(position)
                 continue
-            events += record_events
-            positions |= {event.id: position for event in record_events}
+            events += changes
+            positions |= {event.id: position for event in changes}
         failed |= {positions[event.id] for event in await self._publish_events(events)}
-        return next(
-            (position for position in map(self.position_of, records) if position in failed), None
-        )
+        in_order = map(self.stream.position_of, records)
+        return next((position for position in in_order if position in failed), None)
 
     async def _publish_events(self, events: Sequence[Event]) -> Sequence[Event]:
         """Returns the events that were not accepted, as far as is known."""
@@ -93,7 +82,7 @@ class Relay:
     async def _try_dead_letter(self, record: Record, position: str, reason: str) -> bool:
         about = {"position": position, "reason": reason}
         try:
-            await self.dead_letter(record, reason)
+            await self.stream.dead_letter(record, reason)
         except BackendError as error:
             logger.warning("relay.dead_letter_failed", extra={**about, "error": str(error)})
             return False

@@ -9,11 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from longshore.core.explain import PauseLike, WhyReason, WhySnapshot, explain_job, explain_task
+from longshore.core.explain import (
+    DependencyChain,
+    WhyReason,
+    WhySnapshot,
+    dependency_chain,
+    explain_job,
+    explain_task,
+)
 from longshore.core.ids import split_task_id, task_id_of
-from longshore.core.jobs.dependency_chain import DependencyChain, dependency_chain
 from longshore.core.jobs.graph import Graph
 from longshore.core.jobs.numbers import NO_NUMBERS
+from longshore.core.queues import QueuePause
 from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
@@ -37,7 +44,7 @@ class Explainer:
     lease: LeasePolicy
 
     async def why(
-        self, tenant: str, id_: str, *, paused: Sequence[PauseLike] = ()
+        self, tenant: str, id_: str, *, paused: Sequence[QueuePause] = ()
     ) -> list[WhyReason]:
         """Returns why a task or a job is in its state, from itself to the root cause.
 
@@ -55,7 +62,7 @@ class Explainer:
         return await self._explain_job(job, paused)
 
     async def _explain_task(
-        self, tenant: str, task_id: str, paused: Sequence[PauseLike]
+        self, tenant: str, task_id: str, paused: Sequence[QueuePause]
     ) -> list[WhyReason]:
         # The task first: a job that was read before its task might not contain it yet.
         row = await self.backend.ledger.get_task(task_id)
@@ -81,7 +88,7 @@ class Explainer:
         graph: Graph,
         chain: DependencyChain,
         row: TaskRow | None,
-        paused: Sequence[PauseLike],
+        paused: Sequence[QueuePause],
     ) -> WhySnapshot:
         keys = {number: graph.keys[number] for number in chain.numbers}
         rows = await self._rows(job, keys)
@@ -90,7 +97,7 @@ class Explainer:
             rows[row.spec.number] = row
         return self._snapshot(job, rows, keys, paused)
 
-    async def _explain_job(self, job: JobRow, paused: Sequence[PauseLike]) -> list[WhyReason]:
+    async def _explain_job(self, job: JobRow, paused: Sequence[QueuePause]) -> list[WhyReason]:
         rows: dict[int, TaskRow] = {}
         more = False
         unfinished = job.failed | job.cancelled
@@ -120,7 +127,7 @@ class Explainer:
         job: JobRow,
         rows: Mapping[int, TaskRow],
         keys: Mapping[int, str],
-        paused: Sequence[PauseLike],
+        paused: Sequence[QueuePause],
     ) -> WhySnapshot:
         return WhySnapshot(
             now=self.backend.clock.now(),

@@ -24,17 +24,16 @@ from longshore.core.events.types import (
 from longshore.core.ids import NAME_PATTERN, is_name, split_task_id, task_id_of
 from longshore.core.jobs import job as jobs
 from longshore.core.jobs.numbers import NumberSet
-from longshore.core.maximums import REASON_LIMIT_CHARACTERS
+from longshore.core.maximums import REASON_LIMIT_CHARACTERS, comment_problem
+from longshore.core.queues import QueuePause
 from longshore.core.tasks import commands as c
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Refusal, RefusalReason
 from longshore.core.tasks.commands import Approve, RequestCancel, RequestRevision
 from longshore.core.tasks.rows import CancelRequest, Intent, IntentKind, JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
-from longshore.core.text.comments import comment_problem
 from longshore.errors import CommandRefused, OutcomeUnknown, UsageError, VersionConflict
 from longshore.ports.backend import Backend
-from longshore.ports.queue_controls import QueuePause
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.reads import iter_history
 from longshore.services.spill import DocumentStore

@@ -16,10 +16,10 @@ from longshore.core.events.codec import properties_of
 from longshore.core.events.event import Event
 from longshore.core.ids import task_id_of
 from longshore.core.jobs.graph import Graph
+from longshore.core.pages import Page
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.errors import UsageError
 from longshore.ports.backend import Backend
-from longshore.ports.pages import Page
 from longshore.services import documents as d
 from longshore.services.reads import get_job_of, get_task_of
 from longshore.services.spill import DocumentStore

@@ -6,12 +6,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from longshore.core.documents import Document
-from longshore.core.events.codec import properties_of
+from longshore.core.documents import Document, make_document
+from longshore.core.events.codec import join_overflow, overflow_key, overflow_of, properties_of
 from longshore.core.events.event import Event
-from longshore.core.events.overflow import join_overflow, payload_key, split_overflow
 from longshore.core.jobs.graph import Graph
-from longshore.core.jobs.planning import make_document
 from longshore.core.tasks.changes import Change
 from longshore.core.tasks.rows import JobRow
 from longshore.errors import UsageError
@@ -74,8 +72,8 @@ class DocumentStore:
         data = json.dumps(properties, separators=(",", ":"), ensure_ascii=False).encode()
         # Two processes that emit the same entity's next event use the same id. Only one commits,
         # and the other must not overwrite its payload.
-        place = f"{event.entity_id}/{change_id}"
-        _, overflow = split_overflow(properties, entity_id=place, event_id=event.id, size=len(data))
+        folder = f"{event.entity_id}/{change_id}"
+        overflow = overflow_of(properties, entity_id=folder, event_id=event.id, size=len(data))
         if overflow is None:
             return event
         await self.store_key(overflow.key, overflow.fields)
@@ -83,7 +81,7 @@ class DocumentStore:
 
     async def restore(self, properties: dict[str, Any]) -> dict[str, Any]:
         """Returns an event's properties with everything that was moved out."""
-        if (key := payload_key(properties)) is not None:
+        if (key := overflow_key(properties)) is not None:
             properties = join_overflow(properties, await self.load_key(key))
         whole = {
             name: await self._resolve_reference(value) if name in _DOCUMENTS else value

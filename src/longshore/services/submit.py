@@ -21,11 +21,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from longshore.core.blob_keys import submitted_document_key
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
+from longshore.core.document_reader import Problem
+from longshore.core.documents import submitted_document_key
 from longshore.core.ids import check_request_id, job_id_of, task_id_of
 from longshore.core.jobs import job as jobs
-from longshore.core.jobs.dag import PROBLEM_LIMIT, Problem
+from longshore.core.jobs.dag import PROBLEM_LIMIT
 from longshore.core.jobs.graph import Addition, Graph, request_hash
 from longshore.core.jobs.numbers import NumberSet
 from longshore.core.jobs.planning import (

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from longshore.core.jobs import job as jobs
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Effect, Enqueue, Refusal, RefusalReason
 from longshore.core.tasks.commands import Command

@@ -30,7 +30,7 @@ class AwsSettings(Section):
         default=None, description="Bucket of the blobs, as `longshore deploy` has named it."
     )
     endpoint_url: Annotated[str | None, BeforeValidator(optional_value)] = Field(
-        default=None, description="Address of something that stands in for AWS."
+        default=None, description="URL of a stand-in for AWS, for tests."
     )
     tries: int = bounded("How often a call is made before it counts as failed.", 3, 1, 20)
     shards: int = bounded(

@@ -26,7 +26,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from longshore.core.definitions.definition import RunnerKind
-from longshore.core.jobs.result_references import resolve_references
+from longshore.core.documents import resolve_references
 from longshore.core.tasks.failures import failure_of
 from longshore.errors import UsageError
 from longshore.execution.host.report_decoder import decode_report

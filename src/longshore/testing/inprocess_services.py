@@ -16,6 +16,7 @@ from typing import Any
 
 from longshore.adapters.memory.backend import memory_backend
 from longshore.core.definitions.definition import Definition
+from longshore.core.definitions.reader import split_job_file
 from longshore.core.events.event import Event
 from longshore.core.ids import task_id_of
 from longshore.core.jobs.graph import Graph
@@ -27,7 +28,6 @@ from longshore.core.tasks.states import TaskState
 from longshore.errors import NotFound
 from longshore.ports.output import OutputPosition
 from longshore.services.budgets import BudgetReservations
-from longshore.services.definitions import split_job_file
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import Producer

@@ -22,7 +22,7 @@ from longshore.adapters.aws.client import AwsResponse, CallRefused
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.output import output_log
 from longshore.core.definitions.definition import Definition, RunnerKind
-from longshore.core.events.overflow import split_overflow
+from longshore.core.events.codec import overflow_of
 from longshore.core.tasks.commands import Complete, FailTask
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.states import Priority
@@ -109,7 +109,7 @@ class RareScenarios:
     def large_events(self) -> Iterator[None]:
         """As those of jobs of thousands of tasks are."""
         with self.patch.context() as here:
-            here.setattr(spill, "split_overflow", partial(split_overflow, limit=0))
+            here.setattr(spill, "overflow_of", partial(overflow_of, limit=0))
             yield
 
     def send(self, queue: str, body: str) -> None:
@@ -241,10 +241,10 @@ def _run_health_check(scenarios: RareScenarios) -> None:
     )
     dead = house.names.dead_letter_queue(QUEUE, Priority.NORMAL)
     scenarios.send_dead_letter(json.dumps({"requestId": f"{job}_a"}))
-    house.invoke("health_check", {})
+    house.invoke("health-check", {})
     assert house.blobs("health/")
     house.mappings.call("sqs", "purge_queue", QueueUrl=house.mappings.url(dead))
-    house.invoke("health_check", {})
+    house.invoke("health-check", {})
     assert not house.blobs("health/")
     house.mappings.call("dynamodb", "delete_item", TableName=house.names.ledger, Key=place)
 

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from longshore.core.text.secrets import MASK
+from longshore.core.text.sanitise import MASK
 
 # Put together here, so that no scanner takes this file for a leak.
 ANTHROPIC = "sk-" + "ant-api03-" + "AbC1" * 8

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.blob_keys import (
+from longshore.core.documents import (
     KEY_LIMIT_BYTES,
     attempt_file_key,
     conversation_part_key,

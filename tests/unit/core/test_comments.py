@@ -2,7 +2,7 @@
 
 import pytest
 
-from longshore.core.text.comments import comment_problem
+from longshore.core.maximums import comment_problem
 
 
 @pytest.mark.parametrize("text", ["x", "x" * 10, " x ", "\U0001f600" * 10, "two\nlines"])
@@ -14,9 +14,9 @@ def test_text_up_to_the_limit_is_taken(text: str) -> None:
     ("text", "problem"),
     [
         ("x" * 11, "must have at most 10 characters, and this has 11"),
-        ("", "must say something, and this is empty"),
-        (" \n\t", "must say something, and this is empty"),
-        ("half a \ud83d", "must be valid Unicode, and this has a lone surrogate in it"),
+        ("", "must not be empty"),
+        (" \n\t", "must not be empty"),
+        ("half a \ud83d", "must be valid Unicode, and this contains a lone surrogate"),
     ],
 )
 def test_what_is_wrong_with_a_text_is_told(text: str, problem: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.text.cursors import decode_cursor, encode_cursor
+from longshore.core.pages import decode_cursor, encode_cursor
 from longshore.errors import UsageError
 
 LARGEST = 2**63 - 1

@@ -5,8 +5,12 @@ from typing import Any
 
 import pytest
 
-from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition, RunnerKind
-from longshore.core.definitions.resources import Isolation
+from longshore.core.definitions.definition import (
+    BUILTIN_DEFINITIONS,
+    Definition,
+    Isolation,
+    RunnerKind,
+)
 
 
 def a_definition(**fields: Any) -> Definition:
@@ -34,7 +38,7 @@ def test_a_queue_that_could_not_be_called_so_is_refused(queue: str) -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1])
 def test_a_timeout_that_no_task_could_meet_is_refused(seconds: int) -> None:
-    with pytest.raises(ValueError, match="timeout must be longer than nothing"):
+    with pytest.raises(ValueError, match="timeout must be greater than zero"):
         a_definition(timeout=timedelta(seconds=seconds))
 
 

@@ -14,11 +14,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from docs.generate import FOLDER
-from longshore.core.definitions.definition import Definition
-from longshore.core.definitions.resources import ResourceLimits
+from longshore.core.definitions.definition import Definition, ResourceLimits
+from longshore.core.definitions.reader import read_definition, read_file_document
 from longshore.core.definitions.schema import FIELDS, definition_schema, longshore_yaml_schema
-from longshore.durations import format_duration, parse_duration
-from longshore.services.definitions import read_definition, read_file_document
+from longshore.core.text.durations import format_duration, parse_duration
 from longshore.services.documents import definition_document, to_dict
 
 ROOT = Path(__file__).parents[3]
@@ -29,8 +28,8 @@ DURATION = definition_schema()["$defs"]["timeout"]["anyOf"][0]["pattern"]
 # 1.0 is no whole number here.
 BEYOND_A_SCHEMA = re.compile(
     r"cap must be no shorter|isolation 'pool' is for|warning_within must be no shorter"
-    r"|is not a duration|expected a time longer than nothing|cpu must be at least"
-    r"|is defined twice|expected a number that JSON knows|expected text of whole characters"
+    r"|is not a duration|must be greater than zero|cpu must be at least"
+    r"|is defined twice|expected a finite number|expected valid Unicode"
 )
 A = {"name": "a", "runner": "command"}
 
@@ -136,7 +135,7 @@ ONLY_HERE = [
     ({**A, "health": {"healthyWithin": 2, "warningWithin": 1}}, "warning_within must be"),
     ({**A, "resources": {"cpu": "1ms"}}, "cpu must be at least one second"),
     ({**A, "timeout": "9999999999d"}, "is not a duration"),
-    ({**A, "timeout": "0.0000001s"}, "longer than nothing"),
+    ({**A, "timeout": "0.0000001s"}, "must be greater than zero"),
     ({"definitions": [A, A]}, "is defined twice"),
     ({**A, "retry": {"maxAttempts": 2.0}}, "expected a whole number"),
 ]
@@ -272,12 +271,12 @@ def _nested(levels: int) -> Any:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"deep": _nested(200)}, "expected no more than"),
-        ({"number": float("nan")}, "expected a number that JSON knows, not nan"),
-        ({"value": {1, 2}}, "expected JSON, not {1, 2}"),
-        ({1: "one"}, "expected text before a colon, not 1: put it in quotes"),
-        ({"nested": {2: "two"}}, "expected text before a colon, not 2: put it in quotes"),
-        ({"text": "\ud800"}, "expected text of whole characters"),
+        ({"deep": _nested(200)}, "expected at most 100 levels"),
+        ({"number": float("nan")}, "expected a finite number, not nan"),
+        ({"value": {1, 2}}, "expected a JSON value, not {1, 2}"),
+        ({1: "one"}, "expected text as a key (put it in quotes), not 1"),
+        ({"nested": {2: "two"}}, "expected text as a key (put it in quotes), not 2"),
+        ({"text": "\ud800"}, "expected valid Unicode"),
     ],
     ids=["too deep", "not a number", "not JSON", "key is no text", "inner key", "half a character"],
 )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.durations import format_duration, parse_duration
+from longshore.core.text.durations import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

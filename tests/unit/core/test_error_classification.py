@@ -17,8 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.tasks.error_categories import CLASS_NAMES, CODES, ErrorCategory
-from longshore.core.tasks.error_classification import category_of, message_of
+from longshore.core.tasks.error_categories import (
+    CLASS_NAMES,
+    CODES,
+    ErrorCategory,
+    category_of,
+    message_of,
+)
 from longshore.errors import BackendUnavailable, Fail, InvalidTaskToken, NotFound
 
 FINAL = {"auth", "validation", "parse", "not-found", "programming", "exit-code", "unknown"}

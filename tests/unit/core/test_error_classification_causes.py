@@ -4,8 +4,7 @@ import urllib.error
 
 import pytest
 
-from longshore.core.tasks.error_categories import ErrorCategory
-from longshore.core.tasks.error_classification import category_of
+from longshore.core.tasks.error_categories import ErrorCategory, category_of
 
 
 def chained(outer: BaseException, inner: BaseException) -> BaseException:

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.core.documents import Document
-from longshore.core.events import codec, overflow
+from longshore.core.events import codec
 from longshore.core.events import types as e
 from longshore.core.events.event import Event, EventContext
-from longshore.core.events.wire_objects import WireObject
+from longshore.core.events.wire import WireObject
 from tests.unit.core.event_samples import AT, COMPLETED, IDS, JOB, STARTED, an_event, inline
 
 # Strategies by type hint, so that an event type or a field that is added is covered by itself.
@@ -106,16 +106,17 @@ def test_large_fields_that_were_moved_out_are_empty_until_they_are_joined_again(
 ) -> None:
     event = data.draw(events_of(body))
     whole = codec.properties_of(event)
-    kept, moved = overflow.split_overflow(whole, entity_id="t", event_id="x", size=1, limit=0)
+    moved = codec.overflow_of(whole, entity_id="t", event_id="x", size=1, limit=0)
     key = moved.key if moved else "some/other"
+    payload = moved.fields if moved else {}
+    carried = {name: value for name, value in whole.items() if name not in payload}
 
     wire = codec.to_wire(replace(event, overflow=key), environment="prod")
     back = codec.from_wire(json.loads(json.dumps(wire)))
 
-    assert wire["properties"] == kept | {"_s3Overflow": {"key": key}}
+    assert wire["properties"] == carried | {"_s3Overflow": {"key": key}}
     assert back == replace(event, body=emptied(event.body), overflow=key)
-    payload = moved.fields if moved else {}
-    joined = overflow.join_overflow(wire["properties"], payload)
+    joined = codec.join_overflow(wire["properties"], payload)
     assert codec.body_from_properties(event.type, joined) == (event.body, None)
 
 

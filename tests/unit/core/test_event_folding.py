@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from longshore.core.events import types as e
 from longshore.core.events.codec import EVENT_TYPES
 from longshore.core.events.event import Event
-from longshore.core.events.folding import EVENT_TO_STATE, TaskView, fold
+from longshore.core.events.types import EVENT_TO_STATE
 from longshore.core.tasks.states import TaskState
+from tests.event_folding import TaskView, fold
 
 NOON = datetime(2026, 1, 3, 12, 0, tzinfo=UTC)
 LASTS = timedelta(seconds=45)

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.core.budgets import Budget, BudgetScope
-from longshore.core.events.folding import TaskView, fold
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.changes import Change
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.rows import TaskRow, TaskSpec
 from longshore.core.tasks.task import apply, create
+from tests.event_folding import TaskView, fold
 
 NOON = datetime(2026, 1, 3, 12, 0, tzinfo=UTC)
 LASTS = timedelta(seconds=45)

@@ -18,7 +18,7 @@ from longshore.core.tasks.failures import (
     failure_of_exit,
     timeout_text,
 )
-from longshore.core.text.secrets import MASK
+from longshore.core.text.sanitise import MASK
 from longshore.errors import Fail, Retry
 
 MINUTE = timedelta(minutes=1)

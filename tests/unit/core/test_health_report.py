@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from longshore.core.events.event import Event
-from longshore.core.events.folding import EVENT_TO_STATE
 from longshore.core.events.types import (
+    EVENT_TO_STATE,
     HealthSummary,
     TaskHealth,
     TaskHeartbeat,

@@ -1,15 +1,16 @@
-"""Overflow: what leaves a big event, and that it comes back whole."""
+"""Large fields of events: which fields are moved out, and that they can be joined again."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.events.overflow import (
+from longshore.core.events.codec import (
     EVENT_SIZE_LIMIT_BYTES,
     LARGE_FIELDS,
+    REFERENCE_FIELD,
     Overflow,
     join_overflow,
-    payload_key,
-    split_overflow,
+    overflow_key,
+    overflow_of,
 )
 
 KEY = "events/job-a/e-1-payload.json"
@@ -23,90 +24,65 @@ json_values = st.recursive(
 property_names = st.sampled_from([*LARGE_FIELDS, "requestId", "state"]) | st.text(max_size=6)
 
 
-def split_big(properties: dict[str, object], *, bucket: str | None = None):
-    return split_overflow(
-        properties, entity_id="job-a", event_id="e-1", size=TOO_BIG, bucket=bucket
+def overflow_of_big(properties: dict[str, object]) -> Overflow | None:
+    return overflow_of(properties, entity_id="job-a", event_id="e-1", size=TOO_BIG)
+
+
+def test_an_event_of_exactly_the_limit_stays_whole() -> None:
+    overflow = overflow_of(
+        {"output": "x"}, entity_id="job-a", event_id="e-1", size=EVENT_SIZE_LIMIT_BYTES
     )
 
-
-def test_an_event_of_exactly_the_limit_is_left_whole() -> None:
-    properties = {"output": "x", "state": "done"}
-
-    kept, overflow = split_overflow(
-        properties, entity_id="job-a", event_id="e-1", size=EVENT_SIZE_LIMIT_BYTES
-    )
-
-    assert (kept, overflow) == (properties, None)
+    assert overflow is None
 
 
-def test_a_bigger_event_carries_a_reference_in_place_of_its_large_fields() -> None:
-    kept, overflow = split_big({"output": "x", "tasks": [1], "state": "done"}, bucket="b")
+def test_the_large_fields_of_a_bigger_event_are_moved_out() -> None:
+    overflow = overflow_of_big({"output": "x", "tasks": [1], "state": "done"})
 
-    assert kept == {"state": "done", "_s3Overflow": {"bucket": "b", "key": KEY}}
     assert overflow == Overflow(key=KEY, fields={"output": "x", "tasks": [1]})
 
 
-def test_every_large_field_moves() -> None:
-    kept, overflow = split_big(dict.fromkeys(LARGE_FIELDS, "x"))
+def test_every_large_field_is_moved_out() -> None:
+    overflow = overflow_of_big(dict.fromkeys(LARGE_FIELDS, "x"))
 
     assert overflow is not None
-    assert (set(kept), set(overflow.fields)) == ({"_s3Overflow"}, set(LARGE_FIELDS))
+    assert set(overflow.fields) == set(LARGE_FIELDS)
 
 
-def test_the_bucket_is_left_out_where_there_is_none() -> None:
-    kept, _ = split_big({"output": "x"})
-
-    assert kept == {"_s3Overflow": {"key": KEY}}
+def test_an_event_without_large_fields_stays_whole() -> None:
+    assert overflow_of_big({"error": "x" * 10, "state": "failed"}) is None
 
 
-def test_an_event_with_nothing_large_to_move_is_left_whole() -> None:
-    properties = {"error": "x" * 10, "state": "failed"}
-
-    assert split_big(properties) == (properties, None)
+def test_an_event_whose_fields_were_moved_out_already_stays_as_it_is() -> None:
+    assert overflow_of_big({"state": "done", REFERENCE_FIELD: {"key": KEY}}) is None
 
 
-def test_an_event_that_was_split_before_is_left_as_it_is() -> None:
-    once, _ = split_big({"output": "x"})
-
-    assert split_big({**once, "input": "y"}) == ({**once, "input": "y"}, None)
-
-
-def test_a_lower_limit_moves_sooner() -> None:
-    _, overflow = split_overflow(
-        {"output": "x"}, entity_id="job-a", event_id="e-1", size=11, limit=10
-    )
+def test_a_lower_limit_moves_fields_of_smaller_events() -> None:
+    overflow = overflow_of({"output": "x"}, entity_id="job-a", event_id="e-1", size=11, limit=10)
 
     assert overflow is not None
 
 
-def test_the_callers_properties_are_never_changed() -> None:
-    properties = {"output": "x", "state": "done"}
+def test_joining_does_not_change_the_properties_of_the_caller() -> None:
+    properties = {"state": "done", REFERENCE_FIELD: {"key": KEY}}
 
-    kept, _ = split_big(properties)
-    kept["state"] = "other"
-    whole, _ = split_overflow(properties, entity_id="job-a", event_id="e-1", size=1)
-    whole["state"] = "other"
-    joined = join_overflow(kept, {"output": "x"})
-    joined["output"] = "other"
+    join_overflow(properties, {"output": "x"})
 
-    assert properties == {"output": "x", "state": "done"}
+    assert properties == {"state": "done", REFERENCE_FIELD: {"key": KEY}}
 
 
-def test_the_key_of_the_payload_is_found_again() -> None:
-    kept, overflow = split_big({"output": "x"}, bucket="b")
-
-    assert overflow is not None
-    assert payload_key(kept) == overflow.key
+def test_the_key_of_the_moved_fields_is_read_from_the_properties() -> None:
+    assert overflow_key({REFERENCE_FIELD: {"bucket": "b", "key": KEY}}) == KEY
 
 
-def test_whole_properties_need_no_payload() -> None:
-    assert payload_key({"output": "x"}) is None
+def test_whole_properties_have_no_key_of_moved_fields() -> None:
+    assert overflow_key({"output": "x"}) is None
 
 
-@given(st.dictionaries(property_names, json_values), st.none() | st.text())
-def test_what_was_split_joins_to_what_it_was(properties, bucket) -> None:
-    kept, overflow = split_big(properties, bucket=bucket)
+@given(st.dictionaries(property_names, json_values))
+def test_moved_fields_join_to_the_original_properties(properties) -> None:
+    overflow = overflow_of_big(properties)
+    fields = {} if overflow is None else overflow.fields
+    carried = {name: value for name, value in properties.items() if name not in fields}
 
-    restored = kept if overflow is None else join_overflow(kept, overflow.fields)
-
-    assert restored == properties
+    assert join_overflow(carried | {REFERENCE_FIELD: {"key": KEY}}, fields) == properties

@@ -10,14 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition, RunnerKind
-from longshore.core.documents import INLINE_LIMIT_BYTES, Document
+from longshore.core.documents import INLINE_LIMIT_BYTES, Document, make_document
 from longshore.core.ids import task_id_of
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
 from longshore.core.jobs.planning import (
     PlanTarget,
     SubmissionPlan,
     initial_target,
-    make_document,
     plan_tasks,
 )
 from longshore.core.jobs.submission import TaskRequest
@@ -49,7 +48,7 @@ def planned(*requests: TaskRequest) -> SubmissionPlan:
 
 def value_in(document: Document | None, blobs: tuple[tuple[str, bytes], ...]) -> Any:
     assert document is not None
-    return json.loads(document.text if document.inline else dict(blobs)[document.key])
+    return json.loads(document.text if document.text is not None else dict(blobs)[document.key])
 
 
 def test_numbers_follow_the_request_and_each_task_awaits_its_parents() -> None:
@@ -133,7 +132,7 @@ def test_a_large_input_goes_to_a_blob_and_the_row_refers_to_it() -> None:
     big, small = (task.spec.input for task in made.tasks)
 
     assert big is not None
-    assert not big.inline
+    assert big.text is None
     assert [key for key, _ in made.blobs] == [big.key]
     assert value_in(big, made.blobs) == large
     assert big.size == len(made.blobs[0][1])
@@ -157,7 +156,7 @@ def test_a_task_with_very_many_dependents_lists_them_in_a_blob() -> None:
 
     made = planned(a_request("root"), *(a_request(key, "root") for key in keys))
 
-    assert not made.tasks[0].spec.dependents.inline
+    assert made.tasks[0].spec.dependents.text is None
     assert value_in(made.tasks[0].spec.dependents, made.blobs) == keys
 
 

@@ -4,8 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from longshore.core.definitions.definition import Definition, RunnerKind
-from longshore.core.definitions.resources import Isolation, ResourceLimits
+from longshore.core.definitions.definition import Definition, Isolation, ResourceLimits, RunnerKind
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from longshore.core.jobs.result_references import (
+from longshore.core.documents import (
     RESULT_REFERENCE,
     resolve_references,
     result_reference,

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.core.ids import job_id_of, task_id_of
-from longshore.core.text.sanitise import mask_secrets
-from longshore.core.text.secrets import MASK, RULES
+from longshore.core.text.sanitise import MASK, RULES, mask_secrets
 from tests.unit.core.secret_samples import (
     ANTHROPIC,
     AWS_ID,

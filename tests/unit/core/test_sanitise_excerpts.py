@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from longshore.core.text.sanitise import (
     CUT_SUFFIX,
+    MASK,
     PROMPT_LIMIT_CHARACTERS,
     SCAN_LIMIT_CHARACTERS,
     safe_excerpt,
     sanitise_prompt_input,
 )
-from longshore.core.text.secrets import MASK
 from tests.unit.core.secret_samples import GENERATED, GITHUB, OPENAI
 
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.text.sanitise import MASK_DEPTH_LIMIT, mask_mapping
-from longshore.core.text.secrets import MASK
+from longshore.core.text.sanitise import MASK, MASK_DEPTH_LIMIT, mask_mapping
 from tests.unit.core.secret_samples import GITHUB, OPENAI, fragments
 
 

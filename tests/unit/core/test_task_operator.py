@@ -262,24 +262,24 @@ class TestReview:
         assert change.row.feedback == "x" * length
 
     @pytest.mark.parametrize(
-        ("feedback", "said"),
+        ("feedback", "detail"),
         [
-            ("", "this is empty"),
-            (" \n\t", "this is empty"),
+            ("", "must not be empty"),
+            (" \n\t", "must not be empty"),
             ("x" * (FEEDBACK_LIMIT_CHARACTERS + 1), "at most 5000 characters, and this has 5001"),
             ("half a \ud83d face", "lone surrogate"),
         ],
         ids=["nothing", "blank", "too long", "not text"],
     )
     def test_feedback_that_says_nothing_or_too_much_is_refused(
-        self, feedback: str, said: str
+        self, feedback: str, detail: str
     ) -> None:
         row = a_task(state=TaskState.IN_REVIEW)
 
         refusal = refusal_of(row, c.RequestRevision(feedback=feedback, by="rita"))
 
         assert refusal.reason is RefusalReason.LIMIT_REACHED
-        assert said in refusal.detail
+        assert detail in refusal.detail
 
     @pytest.mark.parametrize("command", [c.Approve(by="rita"), REVISION], ids=["approve", "revise"])
     def test_a_reviewer_decides_on_the_result_that_was_seen(

@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from longshore.core.budgets import Budget, BudgetScope
 from longshore.core.events.event import Event
-from longshore.core.events.folding import fold
 from longshore.core.events.types import Usage
 from longshore.core.jobs.numbers import NumberSet
 from longshore.core.maximums import MAX_REVISIONS
+from longshore.core.queues import MessageAction, triage
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.changes import Change, Enqueue, Refusal
@@ -23,7 +23,7 @@ from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.core.tasks.task import TaskChange, apply, create
-from longshore.core.tasks.triage import MessageAction, triage
+from tests.event_folding import fold
 from tests.factories import LASTS, MARGIN, NOON, SECOND, a_document, a_failure, a_spec
 
 ROLLS = st.floats(0, 1, exclude_max=True)

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
+from longshore.core.queues import MessageAction, TriageDecision, triage
 from longshore.core.tasks.states import TaskState
-from longshore.core.tasks.triage import MessageAction, TriageDecision, triage
 from tests.factories import LASTS, MARGIN, NOON, SECOND, a_lease, a_task
 
 MICROSECOND = timedelta(microseconds=1)

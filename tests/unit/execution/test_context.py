@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from longshore.execution.runners import throttle
+from longshore.execution.runners import channel
 from longshore.execution.runners.context import LINE_LIMIT_CHARACTERS, Context, current, set_current
 
 SPEC = {
@@ -215,7 +215,7 @@ def test_progress_that_is_no_number_does_no_harm(
 def test_progress_in_a_tight_loop_is_thinned_out_but_for_its_end(
     context: Context, sink: RecordingSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(throttle.time, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(channel.time, "monotonic", lambda: 0.0)
     context = Context({**SPEC, "folder": context.folder}, sink)
 
     for done in range(10_001):
@@ -224,14 +224,14 @@ def test_progress_in_a_tight_loop_is_thinned_out_but_for_its_end(
         context.progress(10_000, 10_000)
 
     told = [one["done"] for one in sink.sent_of_kind("progress")]
-    assert told == [*range(throttle.BURST), 10_000]
+    assert told == [*range(channel.BURST), 10_000]
 
 
 def test_progress_after_a_pause_is_heard_again(
     sink: RecordingSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(throttle.time, "monotonic", lambda: now)
+    monkeypatch.setattr(channel.time, "monotonic", lambda: now)
     context = Context({**SPEC, "folder": str(tmp_path)}, sink)
 
     for done in range(1000):
@@ -241,7 +241,7 @@ def test_progress_after_a_pause_is_heard_again(
         context.progress(done)
 
     told = [one["done"] for one in sink.sent_of_kind("progress")]
-    assert told == [*range(throttle.BURST), *range(1000, 1000 + int(throttle.PER_SECOND))]
+    assert told == [*range(channel.BURST), *range(1000, 1000 + int(channel.PER_SECOND))]
 
 
 def test_summaries_are_said_and_written_down(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from longshore.core.jobs.dag import Problem
+from longshore.core.document_reader import Problem
 from longshore.core.tasks.rows import IntentKind
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import AlreadyExists, CommandRefused, InvalidJob, NotFound, UsageError

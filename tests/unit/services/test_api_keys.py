@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from longshore.core.api_keys import ApiScope, KeyRecord
-from longshore.core.token_bucket import Rate
+from longshore.core.api_keys import ApiScope, KeyRecord, Rate
 from longshore.errors import AlreadyExists, BackendUnavailable, NotFound, UsageError
-from longshore.ports.api_keys import Keys
 from longshore.ports.backend import Backend
+from longshore.ports.configuration import Keys
 from longshore.services import api_keys as module
 from longshore.services import reads
 from longshore.services.api_keys import ApiKeys

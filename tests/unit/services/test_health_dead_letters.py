@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from longshore.core.alerts import BacklogGroup
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.services import health, reads
 from tests.unit.services.alert_recording import (

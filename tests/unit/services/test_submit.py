@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from longshore.core.definitions.definition import Definition, RunnerKind
-from longshore.core.events.codec import properties_of
-from longshore.core.events.overflow import EVENT_SIZE_LIMIT_BYTES
+from longshore.core.events.codec import EVENT_SIZE_LIMIT_BYTES, properties_of
 from longshore.core.tasks.states import JobState, Priority, TaskState
 from longshore.errors import AlreadyExists, InvalidJob
 from tests.unit.services.harness import (
@@ -169,7 +168,7 @@ async def test_a_large_input_comes_back_as_it_was(kind: str, tmp_path: Path) -> 
         row = await stage.task("a")
 
         assert row.spec.input is not None
-        assert not row.spec.input.inline
+        assert row.spec.input.text is None
         assert await stage.documents.load(row.spec.input) == {"text": LARGE}
 
 

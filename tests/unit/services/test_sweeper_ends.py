@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from longshore.core.jobs.numbers import NumberSet
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.changes import Change
 from longshore.core.tasks.rows import JobRow

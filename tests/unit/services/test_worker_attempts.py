@@ -75,7 +75,7 @@ async def test_a_large_result_is_stored_before_the_outcome_and_comes_back_whole(
 
         row = await stage.task("a")
         assert row.result is not None
-        assert not row.result.inline
+        assert row.result.text is None
         assert await stage.documents.load(row.result) == large
 
 

@@ -21,7 +21,7 @@ import apsw
 from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.statements import rows
-from longshore.core.blob_keys import validate_key
+from longshore.core.documents import validate_key
 from longshore.errors import BackendUnavailable, NotFound
 
 INLINE_LIMIT_BYTES = 64 * 1024

@@ -19,7 +19,7 @@ _NEWEST = (
 
 
 class SqliteDefinitions:
-    """See ``ports.definitions.Definitions``."""
+    """See ``ports.configuration.Definitions``."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -20,11 +20,10 @@ from longshore.adapters.sqlite.statements import Row, rows
 from longshore.core.events.codec import body_from_properties, properties_of
 from longshore.core.events.event import Event, EventContext, next_moment
 from longshore.core.events.types import EntityType, EventBody
-from longshore.core.events.wire_values import from_ms, to_ms
-from longshore.core.text.cursors import decode_cursor, encode_cursor
+from longshore.core.events.wire import from_ms, to_ms
+from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.errors import AlreadyExists
 from longshore.ports.events import Delivery
-from longshore.ports.pages import Page
 
 INSERT_EVENT = (
     "INSERT INTO events (entity, sequence, tenant, app, type, at_ms, origin, source, worker_id,"

@@ -15,9 +15,9 @@ import apsw
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.statements import rows
-from longshore.core.events.wire_values import from_ms
+from longshore.core.events.wire import from_ms
 from longshore.core.inspection import StoreFacts
-from longshore.ports.task_queue import QueueDepth
+from longshore.core.queues import QueueDepth
 
 # Older ones, also the one in many a Python, can damage a WAL with two writers.
 MIN_SQLITE_VERSION = (3, 51, 3)

@@ -14,13 +14,12 @@ from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.notifier import Topic
 from longshore.adapters.sqlite.row_cache import TaskRowCache
 from longshore.adapters.sqlite.statements import Row
+from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.core.tasks.changes import Effect
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.core.text.cursors import decode_cursor, encode_cursor
 from longshore.errors import UsageError
 from longshore.ports.ledger import AnyChange, FailedTask, LeasedTask, ParkedTask
-from longshore.ports.pages import Page
 
 _FOREVER = timedelta(days=36500)
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)

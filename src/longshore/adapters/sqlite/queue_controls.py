@@ -11,7 +11,7 @@ from longshore.adapters.shared import codec
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.notifier import Topic
 from longshore.adapters.sqlite.statements import Row, rows
-from longshore.ports.queue_controls import MAX_HOLD, QueuePause, capped_hold_end
+from longshore.core.queues import MAX_HOLD, QueuePause, capped_hold_end
 
 _FOREVER = timedelta(days=36500)
 _PAUSE_COLUMNS = "name, paused_by, reason, at_us"

@@ -9,11 +9,12 @@ A hook and a message may report the same event twice: ids identify the duplicate
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
+
+from longshore.core.agents.prices import TokenCounts
 
 
 class ToolOutcome(StrEnum):
@@ -36,64 +37,22 @@ class TodoState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenCounts:
-    """The tokens of one or more answers; the three input counts do not overlap."""
-
-    input: int = 0
-    output: int = 0
-    cache_read: int = 0
-    cache_creation: int = 0
-
-    def __add__(self, other: TokenCounts) -> TokenCounts:
-        return TokenCounts(
-            input=self.input + other.input,
-            output=self.output + other.output,
-            cache_read=self.cache_read + other.cache_read,
-            cache_creation=self.cache_creation + other.cache_creation,
-        )
-
-    @property
-    def input_counts(self) -> tuple[int, int, int]:
-        """The input counts, which are available as soon as an answer starts."""
-        return (self.input, self.cache_read, self.cache_creation)
-
-    @property
-    def cache_efficiency(self) -> float | None:
-        """The percentage of input tokens that came from the cache; None without input."""
-        total_input = sum(self.input_counts)
-        return round(100 * self.cache_read / total_input, 1) if total_input else None
-
-
-def token_counts_of(usage: Mapping[str, Any] | None) -> TokenCounts | None:
-    """Returns the counts of a Messages API ``usage``; None without one."""
-    if not usage:
-        return None
-    return TokenCounts(
-        input=_count(usage.get("input_tokens")),
-        output=_count(usage.get("output_tokens")),
-        cache_read=_count(usage.get("cache_read_input_tokens")),
-        cache_creation=_count(usage.get("cache_creation_input_tokens")),
-    )
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and value > 0 else 0
+class _Event:
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionStarted:
+class SessionStarted(_Event):
     """A session started or was resumed; once for each query."""
 
-    at: datetime
     session_id: str | None = None
     model: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerReceived:
+class AnswerReceived(_Event):
     """A part of an answer of the model, which may arrive in several parts."""
 
-    at: datetime
     turn_id: str
     model: str | None = None
     text: str = ""
@@ -103,10 +62,9 @@ class AnswerReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolRequested:
+class ToolRequested(_Event):
     """The model requested a tool call, which may wait for others."""
 
-    at: datetime
     tool_id: str
     name: str
     input: Any = None
@@ -115,10 +73,9 @@ class ToolRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolStarted:
+class ToolStarted(_Event):
     """A tool call is about to run or to be denied."""
 
-    at: datetime
     tool_id: str
     name: str
     input: Any = None
@@ -126,10 +83,9 @@ class ToolStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolFinished:
+class ToolFinished(_Event):
     """A tool call succeeded, failed or was denied."""
 
-    at: datetime
     tool_id: str
     outcome: ToolOutcome
     output: str = ""
@@ -137,21 +93,17 @@ class ToolFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsageCounted:
+class UsageCounted(_Event):
     """The usage and cost of one API response, as the gateway measured them."""
 
-    at: datetime
-    model: str | None
     tokens: TokenCounts
     cost_usd: float
-    turn_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApiRetried:
+class ApiRetried(_Event):
     """An API request failed and will be retried."""
 
-    at: datetime
     attempt: int
     limit: int
     delay_ms: int
@@ -160,30 +112,27 @@ class ApiRetried:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFallback:
+class ModelFallback(_Event):
     """The agent switched to another model."""
 
-    at: datetime
     model: str | None
     to_model: str | None
     reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RateLimited:
+class RateLimited(_Event):
     """The rate limit status of the account changed."""
 
-    at: datetime
     status: str
     window: str | None = None  # the limit's period
     resets_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubagentStarted:
+class SubagentStarted(_Event):
     """A subagent started."""
 
-    at: datetime
     agent_id: str
     kind: str | None = None
     tool_id: str | None = None
@@ -191,18 +140,16 @@ class SubagentStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubagentFinished:
+class SubagentFinished(_Event):
     """A subagent finished."""
 
-    at: datetime
     agent_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolDenied:
+class ToolDenied(_Event):
     """A tool call was denied."""
 
-    at: datetime
     tool_id: str
     name: str
     input: Any = None
@@ -210,38 +157,34 @@ class ToolDenied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TodoSeen:
+class TodoSeen(_Event):
     """An item is on the agent's todo list; for an existing item the state may be out of date."""
 
-    at: datetime
     todo_id: str
     subject: str = ""
     state: TodoState = TodoState.PENDING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TodoUpdated:
+class TodoUpdated(_Event):
     """An item changed its state or subject."""
 
-    at: datetime
     todo_id: str
     subject: str = ""
     state: TodoState | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TodosReplaced:
+class TodosReplaced(_Event):
     """The agent replaced its whole todo list; such items have no ids, only their text."""
 
-    at: datetime
     items: tuple[tuple[str, TodoState], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryFinished:
+class QueryFinished(_Event):
     """A query ended with a result message."""
 
-    at: datetime
     completed: bool
     reason: str | None = None
     status: int | None = None
@@ -251,14 +194,13 @@ class QueryFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepFinished:
+class StepFinished(_Event):
     """The step ended.
 
     Args:
         outcome: The outcome as the runner names it; None: as the last query reported.
     """
 
-    at: datetime
     outcome: str | None = None
     error: str = ""
 

@@ -1,10 +1,10 @@
-"""Endings: from how a query to an agent ended to what the attempt says of it.
+"""Classifies how a query to an agent ended: the reason of a failure, its category and its message.
 
-The SDK and its CLI tell of a failure in many places, and none of them alone can be believed: a
-refused request has the subtype "success", a missing result is no error at all, a status says less
-than the name beside it. So all that was seen is put into one ``Ending``, and the rows below are
-asked in turn; the first that fits is the reason. Nothing of the SDK is imported: its errors are
-known by the names of their classes.
+The SDK and its CLI report a failure in many places, and none of them is reliable alone: a refused
+request has the subtype "success", a missing result is not an error, a status is less specific than
+the name beside it. So one ``QueryEnding`` collects everything, and the first row of a table that
+matches it is the reason. This module does not import the SDK: it recognises its errors by the names
+of their classes.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from enum import Enum, unique
+from typing import Any, NamedTuple
 
-from longshore.core.agents.failure_reasons import (
-    MEANINGS,
-    FailureMeaning,
-    QueryFailureReason,
-    meaning_of_status,
+from longshore.core.tasks.error_categories import (
+    ErrorCategory,
+    category_of,
+    message_of,
+    safe_getattr,
 )
-from longshore.core.tasks.error_categories import ErrorCategory
-from longshore.core.tasks.error_classification import category_of, message_of, safe_getattr
 from longshore.core.tasks.failures import (
     Failure,
     error_text,
@@ -31,170 +30,274 @@ from longshore.core.tasks.failures import (
     timeout_text,
 )
 
-__all__ = [
-    "QueryEnding",
-    "QueryFailure",
-    "QueryFailureReason",
-    "query_failure_for",
-    "query_failure_of",
-    "schema_failure",
-]
-
-# Exit codes above this are a shell's way to name a signal.
-_SIGNALLED = 128
-_SHOWN_CHARACTERS = 300
+CREDENTIALS = "ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN"
+# A shell reports a signal as an exit code above this.
+_SIGNAL_BASE = 128
+_QUOTED_CHARACTERS = 300
 _COMPLETED_REASONS = ("", "completed")
-# What the CLI puts around the API's words: it would send the reader to the wrong place, because
-# the address that it knows is ours.
+# The CLI's advice around the API's message: it names the gateway's address, which does not help.
 _ADVICE = re.compile(
     r"^API Error: (?:\d{3} )?|\s*(?:This is (?:a server-side issue|usually temporary)"
     r"|Check the gateway|Learn more: |Request ID: ).*",
     re.DOTALL,
 )
-# What the API asks to wait says something about the API only in these.
+# Only in these categories the delay that the API asks for is a delay for the whole queue.
 _RETRY_AFTER_CATEGORIES = (ErrorCategory.RATE_LIMIT, ErrorCategory.SERVER_ERROR)
+_NO_CREDIT = (
+    "the account has no credit left: add some, or give the worker another "
+    f"{CREDENTIALS} and resume the task"
+)
+
+
+class FailureMeaning(NamedTuple):
+    """What a reason means; ``text`` may contain ``{model}``, ``{status}`` and ``{terminal}``."""
+
+    category: ErrorCategory
+    text: str
+    retry: bool | None = None  # None: the category decides
+
+
+@unique
+class QueryFailureReason(Enum):
+    """Why a query did not return a result: the category and the message of the failure."""
+
+    DEADLINE = FailureMeaning(ErrorCategory.TIMEOUT, "the step timed out")
+    TURNS = FailureMeaning(
+        ErrorCategory.VALIDATION,
+        "the agent reached its limit of turns: raise maxTurns, or give the step less to do",
+    )
+    BUDGET = FailureMeaning(
+        ErrorCategory.VALIDATION,
+        "the agent has used up its budget: raise the budget, or give the step less to do",
+    )
+    SCHEMA_MISMATCH = FailureMeaning(
+        ErrorCategory.PARSE, "the agent returned no result that matches outputSchema", retry=True
+    )
+    NO_RESULT = FailureMeaning(ErrorCategory.CRASH, "the agent's CLI ended without a result")
+    STOPPED = FailureMeaning(
+        ErrorCategory.VALIDATION, "the agent was stopped before it finished ({terminal})"
+    )
+    SESSION_MISSING = FailureMeaning(
+        ErrorCategory.NOT_FOUND, "the agent's session no longer exists: it must start again"
+    )
+    SESSION_EXISTS = FailureMeaning(
+        ErrorCategory.VALIDATION, "the agent's session already exists: it must be resumed"
+    )
+    BILLING = FailureMeaning(ErrorCategory.AUTH, _NO_CREDIT)
+    TOO_LONG = FailureMeaning(
+        ErrorCategory.VALIDATION,
+        "the conversation is too long for model {model}: give the step a shorter input, or split "
+        "it into two steps",
+    )
+    API_UNREACHABLE = FailureMeaning(ErrorCategory.NETWORK, "the API could not be reached")
+    STATUS = FailureMeaning(ErrorCategory.UNKNOWN, "the API answered {status}")
+    INTERRUPTED = FailureMeaning(ErrorCategory.TIMEOUT, "the agent was interrupted")
+    MALFORMED_CALLS = FailureMeaning(
+        ErrorCategory.PARSE,
+        "the model repeatedly called tools in an invalid form",
+        retry=True,
+    )
+    REFUSAL = FailureMeaning(
+        ErrorCategory.VALIDATION, "model {model} refused to do this: change the prompt or its input"
+    )
+    USAGE_LIMIT = FailureMeaning(
+        ErrorCategory.RATE_LIMIT, "the usage limit of the credentials is reached for now"
+    )
+    NETWORK = FailureMeaning(ErrorCategory.NETWORK, "the connection to the API failed")
+    NO_ANSWER = FailureMeaning(ErrorCategory.TIMEOUT, "the API did not answer in time")
+    NO_CREDENTIALS = FailureMeaning(
+        ErrorCategory.AUTH,
+        f"there are no credentials for the model: set {CREDENTIALS} in the environment of the "
+        "worker (a task's own environment never reaches the API) and start it again",
+    )
+    OUTPUT_LIMIT = FailureMeaning(
+        ErrorCategory.VALIDATION,
+        "an answer of model {model} exceeded its limit: ask for less at once, or for files",
+    )
+    BAD_ANSWER = FailureMeaning(
+        ErrorCategory.PARSE, "the API's response is not a message", retry=True
+    )
+    SERVER = FailureMeaning(ErrorCategory.SERVER_ERROR, "the API failed")
+    EXECUTION = FailureMeaning(ErrorCategory.VALIDATION, "the agent's CLI could not continue")
+    CLI_MISSING = FailureMeaning(
+        ErrorCategory.NOT_FOUND,
+        "the Claude CLI is not installed where the worker runs: install longshore[agent] there "
+        "(its wheel brings the CLI; there is none for Alpine)",
+    )
+    CLI_START = FailureMeaning(ErrorCategory.PROGRAMMING, "the agent's CLI could not be started")
+    CLI_SILENT = FailureMeaning(
+        ErrorCategory.TIMEOUT, "the agent's CLI started but did not respond"
+    )
+    CLI_ENDED = FailureMeaning(ErrorCategory.CRASH, "the agent's CLI ended while it was needed")
+    CLI_KILLED = FailureMeaning(ErrorCategory.CRASH, "the agent's CLI was killed")
+    CLI_OUTPUT = FailureMeaning(
+        ErrorCategory.PARSE, "the output of the agent's CLI cannot be parsed", retry=True
+    )
+    FOLDER_MISSING = FailureMeaning(
+        ErrorCategory.NOT_FOUND, "the step's working directory does not exist"
+    )
+    OPTIONS = FailureMeaning(
+        ErrorCategory.VALIDATION, "the agent's CLI rejected the definition's options"
+    )
+    RAISED = FailureMeaning(ErrorCategory.UNKNOWN, "the query failed")
+    UNKNOWN = FailureMeaning(ErrorCategory.UNKNOWN, "the agent failed for an unknown reason")
+
+
+_INVALID_REQUEST = FailureMeaning(
+    ErrorCategory.VALIDATION, "the API rejected the request as invalid ({status})"
+)
+_SERVER_FAILURE = FailureMeaning(
+    ErrorCategory.SERVER_ERROR, "the API had an internal error ({status})"
+)
+_TIMED_OUT = FailureMeaning(ErrorCategory.TIMEOUT, "the API did not answer in time ({status})")
+
+_STATUSES: Mapping[int, FailureMeaning] = {
+    401: FailureMeaning(
+        ErrorCategory.AUTH,
+        f"the API does not accept the credentials (401): check {CREDENTIALS} of the worker",
+    ),
+    402: FailureMeaning(ErrorCategory.AUTH, f"{_NO_CREDIT} (402)"),
+    403: FailureMeaning(
+        ErrorCategory.AUTH,
+        "the credentials have no access to model {model} (403): give the worker an "
+        f"{CREDENTIALS} that has",
+    ),
+    404: FailureMeaning(
+        ErrorCategory.NOT_FOUND,
+        "the API has no model {model} (404): name another in the definition",
+    ),
+    408: _TIMED_OUT,
+    413: FailureMeaning(
+        ErrorCategory.VALIDATION,
+        "the request is too large for the API (413): give the step a smaller input",
+    ),
+    429: FailureMeaning(ErrorCategory.RATE_LIMIT, "the API's rate limit is reached (429)"),
+    504: _TIMED_OUT,
+    529: FailureMeaning(ErrorCategory.SERVER_ERROR, "the API is overloaded (529)"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryEnding:
-    """All that was seen of how a query ended."""
+    """Everything that is known about the end of a query."""
 
-    result: Mapping[str, Any] | None = None  # the last result frame; None: none came
+    result: Mapping[str, Any] | None = None  # the last result frame; None: there was none
     error: BaseException | None = None
-    assistant_error: str | None = None  # of the agent's last message; None if that was a good one
-    api_status: int | None = None  # of the API's last answer, if it was an error
-    api_failure_category: ErrorCategory | None = None  # why the last request got no answer at all
-    retry_after: timedelta | None = None  # what the API asked to wait, by a header or a limit
+    assistant_error: str | None = None  # of the agent's last message, if that was an error
+    api_status: int | None = None  # of the API's last response, if that was an error
+    api_failure_category: ErrorCategory | None = None  # why the last request got no response
+    retry_after: timedelta | None = None  # the delay that the API asked for
     stderr: str = ""  # the last lines
-    late: timedelta | None = None  # the time that the step had, if our own deadline ended it
+    late: timedelta | None = None  # the step's timeout, if it ended the query
     model: str | None = None
-    wants_structure: bool = False  # only what was handed in for the schema is a result
+    wants_structure: bool = False  # only structured output is a result
 
     @classmethod
     def from_query(
-        cls, error: BaseException | None, result: object | None, **seen: Any
+        cls, error: BaseException | None, result: object | None, **fields: Any
     ) -> QueryEnding:
-        """The ending of a query that raised ``error``, or nothing, after the message ``result``.
+        """Returns the ending of a query that raised ``error``, or nothing, after ``result``.
 
-        The SDK's ``ResultError`` brings the CLI's own frame, which has fields that the message
-        lacks; it is believed over the message. ``seen`` is the rest of the fields.
+        The SDK's ``ResultError`` carries the CLI's own frame, which has fields that the message
+        lacks; it is preferred to the message.
         """
         frame = safe_getattr(error, "data") if _is_instance(error, "ResultError") else None
         if not isinstance(frame, Mapping) or not frame:
             frame = result if result is None or isinstance(result, Mapping) else vars(result)
-        return cls(error=error, result=frame, **seen)
+        return cls(error=error, result=frame, **fields)
+
+    def text(self, name: str) -> str:
+        """Returns a text field of the result; empty if there is none."""
+        value = (self.result or {}).get(name)
+        return value if isinstance(value, str) else ""
+
+    @property
+    def errors(self) -> list[str]:
+        """The errors that the result lists."""
+        values = (self.result or {}).get("errors")
+        return (
+            [text for text in values if isinstance(text, str)] if isinstance(values, list) else []
+        )
+
+    @property
+    def message(self) -> str:
+        """The result's text and errors."""
+        return " ".join(text for text in (self.text("result"), *self.errors) if text)
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the result is an error."""
+        return bool((self.result or {}).get("is_error"))
+
+    @property
+    def terminal(self) -> str:
+        """The CLI's name for the end of the query."""
+        return self.text("terminal_reason")
+
+    @property
+    def failed_at_api(self) -> bool:
+        """Whether a request to the API failed and ended the query."""
+        return self.terminal == "api_error"
+
+    @property
+    def status(self) -> int | None:
+        """The status of the failed request: as the CLI reports it, or else the gateway."""
+        reported = (self.result or {}).get("api_error_status")
+        if isinstance(reported, int):
+            return reported
+        return self.api_status if self.failed_at_api else None
+
+    def contains(self, *texts: str) -> bool:
+        """Whether the message contains one of the texts."""
+        return any(text in self.message for text in texts)
+
+    def has(self, name: str, *values: str) -> bool:
+        """Whether a text field has one of the values."""
+        return self.text(name) in values
+
+    def assistant(self, *names: str) -> bool:
+        """Whether the agent's last message was one of these errors."""
+        return self.assistant_error in names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryFailure:
-    """Why a query failed, and what the attempt says of it."""
+    """Why a query failed, and the failure of the attempt."""
 
     reason: QueryFailureReason
     failure: Failure
 
     @property
-    def is_limit(self) -> bool:
-        """Whether a limit of ours ended it; with a higher one the session can go on."""
-        return self.reason in (QueryFailureReason.TURNS, QueryFailureReason.BUDGET)
-
-    @property
     def is_schema_mismatch(self) -> bool:
-        """Whether there was an answer and only its form was wrong: it can be repaired."""
+        """Whether there was an answer and only its form was wrong: the agent can repair it."""
         return self.reason is QueryFailureReason.SCHEMA_MISMATCH
 
     @property
     def is_session_missing(self) -> bool:
-        """Whether the session to be resumed is not there: it has to begin anew."""
+        """Whether the session to be resumed does not exist: it has to start again."""
         return self.reason is QueryFailureReason.SESSION_MISSING
-
-    @property
-    def is_session_existing(self) -> bool:
-        """Whether the session to be begun is there already: it has to be resumed."""
-        return self.reason is QueryFailureReason.SESSION_EXISTS
 
 
 def query_failure_of(ending: QueryEnding) -> QueryFailure | None:
-    """Why the query failed; None if it did what was asked."""
+    """Returns why the query failed; None if it succeeded."""
     reason = _reason_of(ending)
     if reason is None:
         return None
     return QueryFailure(reason=reason, failure=_failure_of(reason, ending))
 
 
-def query_failure_for(
-    reason: QueryFailureReason, problem: str = "", *, model: str | None = None
-) -> QueryFailure:
-    """What is said when somebody else has found the reason, before a query or after it.
-
-    Args:
-        problem: What else is known of it.
-    """
-    meaning = MEANINGS[reason]
-    words = _fill_text(meaning, QueryEnding(model=model))
-    text = error_text(f"{words}: {problem}" if problem else words)
-    failure = Failure(category=meaning.category, message=text, retry=meaning.retry)
+def schema_failure(problem: str) -> QueryFailure:
+    """Returns the failure for a result that does not match the schema; ``problem`` says where."""
+    reason = QueryFailureReason.SCHEMA_MISMATCH
+    category, text, retry = reason.value
+    failure = Failure(category=category, message=error_text(f"{text}: {problem}"), retry=retry)
     return QueryFailure(reason=reason, failure=failure)
 
 
-def schema_failure(problem: str) -> QueryFailure:
-    """Of a result that came and does not fit; ``problem`` says where."""
-    return query_failure_for(QueryFailureReason.SCHEMA_MISMATCH, problem)
-
-
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """What the rows ask of an ending whose result is there."""
-
-    ending: QueryEnding
-    fields: Mapping[str, Any]
-
-    def text(self, name: str) -> str:
-        value = self.fields.get(name)
-        return value if isinstance(value, str) else ""
-
-    @property
-    def errors(self) -> list[str]:
-        given = self.fields.get("errors")
-        return [text for text in given if isinstance(text, str)] if isinstance(given, list) else []
-
-    @property
-    def message(self) -> str:
-        return " ".join(text for text in (self.text("result"), *self.errors) if text)
-
-    @property
-    def is_error(self) -> bool:
-        return bool(self.fields.get("is_error"))
-
-    @property
-    def terminal(self) -> str:
-        return self.text("terminal_reason")
-
-    @property
-    def failed_at_api(self) -> bool:
-        return self.terminal == "api_error"
-
-    @property
-    def status(self) -> int | None:
-        """Of the request that failed: by the CLI, or else by who stands between it and the API."""
-        own = self.fields.get("api_error_status")
-        if isinstance(own, int):
-            return own
-        return self.ending.api_status if self.failed_at_api else None
-
-    def contains(self, *words: str) -> bool:
-        return any(word in self.message for word in words)
-
-    def has(self, name: str, *values: str) -> bool:
-        return self.text(name) in values
-
-    def assistant(self, *names: str) -> bool:
-        return self.ending.assistant_error in names
-
-
-# The first row that fits wins. Names that mean one thing stand above the status (a lack of credit
-# has 400, and so has a prompt that is too long), and the status above those that mean several:
-# what is called a server error may be the network.
-_ROWS: tuple[tuple[QueryFailureReason, Callable[[_Frame], bool]], ...] = (
+# The first row that matches wins. Names with one meaning come before the status (a lack of credit
+# has 400, and so has a prompt that is too long), and the status comes before names with several
+# meanings: an error named "server error" may be one of the network.
+_ROWS: tuple[tuple[QueryFailureReason, Callable[[QueryEnding], bool]], ...] = (
     (
         QueryFailureReason.TURNS,
         lambda it: it.has("subtype", "error_max_turns") or it.terminal == "max_turns",
@@ -216,7 +319,7 @@ _ROWS: tuple[tuple[QueryFailureReason, Callable[[_Frame], bool]], ...] = (
     (QueryFailureReason.USAGE_LIMIT, lambda it: it.has("api_error", "usage_limit_reached")),
     (
         QueryFailureReason.API_UNREACHABLE,
-        lambda it: it.failed_at_api and it.ending.api_failure_category is not None,
+        lambda it: it.failed_at_api and it.api_failure_category is not None,
     ),
     (QueryFailureReason.STATUS, lambda it: it.status is not None),
     (
@@ -254,33 +357,32 @@ _ROWS: tuple[tuple[QueryFailureReason, Callable[[_Frame], bool]], ...] = (
 
 
 def _reason_of(ending: QueryEnding) -> QueryFailureReason | None:
-    frame = None if ending.result is None else _Frame(ending, ending.result)
-    ours = (
+    closing_error = (
         ending.error is None
         or ending.late is not None
         or _is_instance(ending.error, "ClaudeSDKError")
     )
-    if frame is not None and not frame.is_error and ours:
-        # A result that came is one, whatever went wrong while the CLI was closed.
-        return _reason_of_success(ending, frame)
+    if ending.result is not None and not ending.is_error and closing_error:
+        # The result is valid even if the CLI failed afterwards, while it was closed.
+        return _reason_of_success(ending)
     if ending.late is not None:
         return _reason_of_timeout(ending)
     if ending.error is not None and not _is_instance(ending.error, "ResultError"):
         return _reason_of_error(ending, ending.error)
-    if frame is None:
+    if ending.result is None:
         return QueryFailureReason.NO_RESULT
-    return next(reason for reason, fits in _ROWS if fits(frame))
+    return next(reason for reason, matches in _ROWS if matches(ending))
 
 
-def _reason_of_success(ending: QueryEnding, frame: _Frame) -> QueryFailureReason | None:
-    if frame.terminal not in _COMPLETED_REASONS:
+def _reason_of_success(ending: QueryEnding) -> QueryFailureReason | None:
+    if ending.terminal not in _COMPLETED_REASONS:
         return QueryFailureReason.STOPPED
-    missing = ending.wants_structure and frame.fields.get("structured_output") is None
+    missing = ending.wants_structure and (ending.result or {}).get("structured_output") is None
     return QueryFailureReason.SCHEMA_MISMATCH if missing else None
 
 
 def _reason_of_timeout(ending: QueryEnding) -> QueryFailureReason:
-    """The CLI asks again by itself: what the API said last is why it took so long."""
+    """Returns the API's last failure, if any: the CLI retried until the timeout."""
     if ending.api_failure_category is not None:
         return QueryFailureReason.API_UNREACHABLE
     return QueryFailureReason.DEADLINE if ending.api_status is None else QueryFailureReason.STATUS
@@ -290,33 +392,25 @@ def _reason_of_error(ending: QueryEnding, error: BaseException) -> QueryFailureR
     if _is_instance(error, "CLINotFoundError"):
         return QueryFailureReason.CLI_MISSING
     if _is_instance(error, "CLIConnectionError"):
-        return _reason_of_start(message_of(error))
+        return _reason_of_connection_error(message_of(error))
     if _is_instance(error, "CLIJSONDecodeError", "MessageParseError"):
         return QueryFailureReason.CLI_OUTPUT
     if _is_instance(error, "ProcessError"):
         if _signal_of(error) is not None:
             return QueryFailureReason.CLI_KILLED
-        return (
-            QueryFailureReason.SESSION_EXISTS
-            if "already in use" in ending.stderr
-            else QueryFailureReason.OPTIONS
-        )
-    return (
-        QueryFailureReason.CLI_SILENT
-        if "Control request timeout" in message_of(error)
-        else QueryFailureReason.RAISED
-    )
+        in_use = "already in use" in ending.stderr
+        return QueryFailureReason.SESSION_EXISTS if in_use else QueryFailureReason.OPTIONS
+    silent = "Control request timeout" in message_of(error)
+    return QueryFailureReason.CLI_SILENT if silent else QueryFailureReason.RAISED
 
 
-def _reason_of_start(message: str) -> QueryFailureReason:
+def _reason_of_connection_error(message: str) -> QueryFailureReason:
     if "Working directory does not exist" in message:
         return QueryFailureReason.FOLDER_MISSING
-    gone = ("terminated process", "exited with error", "process stdin", "not ready for writing")
-    return (
-        QueryFailureReason.CLI_ENDED
-        if any(words in message for words in gone)
-        else QueryFailureReason.CLI_START
-    )
+    ended = ("terminated process", "exited with error", "process stdin", "not ready for writing")
+    if any(text in message for text in ended):
+        return QueryFailureReason.CLI_ENDED
+    return QueryFailureReason.CLI_START
 
 
 def _failure_of(reason: QueryFailureReason, ending: QueryEnding) -> Failure:
@@ -326,7 +420,7 @@ def _failure_of(reason: QueryFailureReason, ending: QueryEnding) -> Failure:
     meaning = _meaning_of(reason, ending)
     failure = Failure(
         category=meaning.category,
-        message=error_text(_message(reason, meaning, ending)),
+        message=error_text(_message(reason, meaning.text, ending)),
         error_type=None if error is None else failure_of(error).error_type,
         retry_after=ending.retry_after if meaning.category in _RETRY_AFTER_CATEGORIES else None,
         retry=meaning.retry,
@@ -338,47 +432,41 @@ def _failure_of(reason: QueryFailureReason, ending: QueryEnding) -> Failure:
 
 
 def _meaning_of(reason: QueryFailureReason, ending: QueryEnding) -> FailureMeaning:
-    meaning = MEANINGS[reason]
+    meaning: FailureMeaning = reason.value
     if reason is QueryFailureReason.STATUS:
         return meaning_of_status(_status_of(ending))
     if reason is QueryFailureReason.API_UNREACHABLE:
-        return replace(meaning, category=ending.api_failure_category or meaning.category)
-    if (
-        reason is QueryFailureReason.CLI_START
-        and ending.error is not None
-        and ending.error.__cause__
-    ):
-        # A machine that is full for a moment, and not what somebody wrote.
-        of_cause = category_of(ending.error.__cause__)
-        return replace(meaning, category=of_cause) if of_cause.retryable else meaning
+        return meaning._replace(category=ending.api_failure_category or meaning.category)
+    if reason is QueryFailureReason.CLI_START and ending.error and ending.error.__cause__:
+        # The machine may be out of memory or processes for a moment.
+        category = category_of(ending.error.__cause__)
+        return meaning._replace(category=category) if category.retryable else meaning
     return meaning
 
 
-def _message(reason: QueryFailureReason, meaning: FailureMeaning, ending: QueryEnding) -> str:
+def meaning_of_status(status: int) -> FailureMeaning:
+    """Returns what a response of the API with this status means."""
+    return _STATUSES.get(status, _SERVER_FAILURE if status >= 500 else _INVALID_REQUEST)
+
+
+def _message(reason: QueryFailureReason, text: str, ending: QueryEnding) -> str:
     late = "" if ending.late is None else timeout_text(ending.late)
     if reason is QueryFailureReason.DEADLINE:
         return late
-    words = ": ".join(part for part in (late, _fill_text(meaning, ending)) if part)
-    said = _ADVICE.sub("", _detail(reason, ending))[:_SHOWN_CHARACTERS]
-    return f"{words}; it said: {said}" if said else words
-
-
-def _fill_text(meaning: FailureMeaning, ending: QueryEnding) -> str:
-    frame = _Frame(ending, ending.result or {})
-    return meaning.text.format(
-        model=repr(ending.model) if ending.model else "of this task",
-        status=_status_of(ending),
-        terminal=frame.terminal,
-    )
+    model = repr(ending.model) if ending.model else "of this task"
+    filled = text.format(model=model, status=_status_of(ending), terminal=ending.terminal)
+    message = ": ".join(part for part in (late, filled) if part)
+    detail = _ADVICE.sub("", _detail(reason, ending))[:_QUOTED_CHARACTERS]
+    return f"{message}; it said: {detail}" if detail else message
 
 
 def _detail(reason: QueryFailureReason, ending: QueryEnding) -> str:
-    """What the CLI or the SDK said itself, where that is more than we say."""
+    """Returns the message of the CLI or the SDK, where it adds something."""
     if reason is QueryFailureReason.OPTIONS:
-        return ending.stderr.strip()[-_SHOWN_CHARACTERS:]
+        return ending.stderr.strip()[-_QUOTED_CHARACTERS:]
     if reason in _DETAIL_FROM_ERROR and ending.error is not None:
         return message_of(ending.error)
-    return "" if reason in _WITHOUT_DETAIL else _Frame(ending, ending.result or {}).message
+    return "" if reason in _WITHOUT_DETAIL else ending.message
 
 
 _DETAIL_FROM_ERROR = (
@@ -388,21 +476,19 @@ _DETAIL_FROM_ERROR = (
     QueryFailureReason.CLI_OUTPUT,
     QueryFailureReason.FOLDER_MISSING,
 )
-# The CLI's own words are for somebody who sits in front of it ("Please run /login"), or are what
-# the model said.
+# The CLI's message addresses an interactive user ("Please run /login"), or is the model's.
 _WITHOUT_DETAIL = (QueryFailureReason.NO_CREDENTIALS, QueryFailureReason.STOPPED)
 
 
 def _status_of(ending: QueryEnding) -> int:
-    frame = _Frame(ending, ending.result or {})
-    return frame.status or ending.api_status or 0
+    return ending.status or ending.api_status or 0
 
 
 def _signal_of(error: BaseException | None) -> int | None:
     code = safe_getattr(error, "exit_code")
-    if not isinstance(code, int) or 0 <= code <= _SIGNALLED:
+    if not isinstance(code, int) or 0 <= code <= _SIGNAL_BASE:
         return None
-    return -code if code < 0 else code - _SIGNALLED
+    return -code if code < 0 else code - _SIGNAL_BASE
 
 
 def _is_instance(error: BaseException | None, *names: str) -> bool:

@@ -1,8 +1,8 @@
-"""The plan of an agent task: what its definition's options say, read and checked.
+"""The plan of an agent task, read from its definition's options and validated.
 
-Read where a definition comes in, so that nobody finds out from a failed attempt what is wrong with
-it, and again in the child, which trusts nobody. A plan is steps in order; what stands beside them
-holds for every step that does not say otherwise.
+A plan is validated when its definition is submitted, so that a mistake does not show only in a
+failed attempt, and again in the child. A plan is a sequence of steps; options beside the steps are
+the defaults of every step.
 """
 
 from __future__ import annotations
@@ -13,11 +13,19 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from longshore.core.agents.prompts import PromptSources, template_problems
+from longshore.core.agents.prompts import template_problems
 from longshore.core.agents.repositories import parse_address, validate_ref
 from longshore.core.budgets import NO_BUDGET, Budget, read_budget
+from longshore.core.document_reader import (
+    DocumentReader,
+    Problem,
+    expected,
+    integer_reader,
+    join_path,
+    read_flag,
+    read_name,
+)
 from longshore.core.ids import is_name
-from longshore.core.jobs.dag import Problem
 from longshore.core.text.durations import format_duration, parse_duration
 
 DEFAULT_TURNS: Final = 30
@@ -34,7 +42,7 @@ _MAX_TURNS = 1_000
 _MAX_TOOLS = 200
 _MAX_TEXT_CHARACTERS = 100_000
 _MAX_NAME_CHARACTERS = 200
-# A name, and what of it is allowed: Bash(git diff *).
+# A name, and the calls of it that are allowed: Bash(git diff *).
 _TOOL = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,127}(\([^()\n]{1,500}\))?")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _START_TIME = timedelta(seconds=60)
@@ -42,7 +50,7 @@ _START_TIME = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStep:
-    """One part of the work: one conversation, one result."""
+    """A part of the work: one conversation, one result."""
 
     name: str
     prompt: str
@@ -55,13 +63,13 @@ class AgentStep:
 
     @property
     def tool_names(self) -> tuple[str, ...]:
-        """The tools that exist for the model, without what of them is allowed."""
+        """The names of the tools that the model sees, without the allowed calls."""
         return tuple(dict.fromkeys(tool.partition("(")[0] for tool in self.tools))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repository:
-    """Where the work is done: a commit of a git repository."""
+    """The git repository in which the agent works."""
 
     url: str
     ref: str | None = None
@@ -69,7 +77,7 @@ class Repository:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPlan:
-    """All that an agent task is told, but for its input."""
+    """An agent task without its input."""
 
     steps: tuple[AgentStep, ...]
     role: str = ""
@@ -85,25 +93,25 @@ class AgentPlan:
 
     @property
     def max_duration(self) -> timedelta:
-        """What an attempt needs at most: its steps, and starting."""
+        """The longest time of an attempt: of its steps and its start."""
         return sum((step.timeout for step in self.steps), _START_TIME)
 
 
 def read_plan(options: Mapping[str, Any]) -> tuple[AgentPlan | None, list[Problem]]:
-    """The plan that the options of a definition describe, and everything that is wrong with it."""
+    """Returns the plan in a definition's options, or None and all problems of the options."""
     reader = _PlanReader()
     plan = reader.plan(options)
     return (None if reader.problems else plan), reader.problems
 
 
 def timeout_problems(plan: AgentPlan, timeout: timedelta | None) -> list[Problem]:
-    """Whether an attempt's time is enough for all of its steps."""
+    """Returns a problem if an attempt's timeout is shorter than its steps together."""
     needed = sum((step.timeout for step in plan.steps), timedelta())
     if timeout is None or timeout >= needed:
         return []
     message = (
         f"{format_duration(timeout)} is less than its steps may take together,"
-        f" {format_duration(needed)}: allow more here, or give the steps less"
+        f" {format_duration(needed)}: raise this timeout, or lower those of the steps"
     )
     return [Problem(path="timeout", message=message)]
 
@@ -116,133 +124,98 @@ _PLAN_FIELDS = (
 )
 
 
-class _PlanReader:
-    """Reads options and remembers what is wrong with them."""
-
-    def __init__(self) -> None:
-        self.problems: list[Problem] = []
-
+class _PlanReader(DocumentReader):
     def plan(self, options: Mapping[str, Any]) -> AgentPlan:
-        self._check_fields(options, _PLAN_FIELDS, "")
+        def get(name: str, read: Callable[[Any], Any], default: Any = None) -> Any:
+            return self.field(options, name, "", read, default)
+
+        self.reject_unknown(options, _PLAN_FIELDS, "")
         return AgentPlan(
             steps=self._steps(options),
-            role=self._get(options, "role", "", _text, ""),
-            checks=self._get(options, "checks", "", _texts, ()),
-            model=self._get(options, "model", "", _label, None),
-            fallback_model=self._get(options, "fallbackModel", "", _label, None),
-            permission_mode=self._get(
-                options, "permissionMode", "", _permission_mode, PERMISSION_MODES[0]
-            ),
-            mcp_servers=self._get(options, "mcpServers", "", _servers, {}),
-            folder=self._get(options, "folder", "", _folder, None),
+            role=get("role", _text, ""),
+            checks=get("checks", _texts, ()),
+            model=get("model", _label),
+            fallback_model=get("fallbackModel", _label),
+            permission_mode=get("permissionMode", _permission_mode, PERMISSION_MODES[0]),
+            mcp_servers=get("mcpServers", _servers, {}),
+            folder=get("folder", _folder),
             repository=self._repository(options),
-            sandbox=self._get(options, "sandbox", "", _flag, False),
-            budget=self._get(options, "budget", "", read_budget, NO_BUDGET),
+            sandbox=get("sandbox", read_flag, False),
+            budget=get("budget", read_budget, NO_BUDGET),
         )
 
     def _steps(self, options: Mapping[str, Any]) -> tuple[AgentStep, ...]:
-        given = options.get("steps")
-        if given is None:
-            known = {name: options[name] for name in ("prompt", *_SHARED_FIELDS) if name in options}
-            return (self._step({"name": DEFAULT_STEP, **known}, "", earlier=()),)
-        if not isinstance(given, list) or not 1 <= len(given) <= _MAX_STEPS:
-            self._add("steps", f"expected a list of 1 to {_MAX_STEPS} steps")
+        documents = options.get("steps")
+        shared = {name: options[name] for name in _SHARED_FIELDS if name in options}
+        if documents is None:
+            prompt = {"prompt": options["prompt"]} if "prompt" in options else {}
+            return (self._step({"name": DEFAULT_STEP, **prompt, **shared}, "", earlier=()),)
+        if not isinstance(documents, list) or not 1 <= len(documents) <= _MAX_STEPS:
+            self.add("steps", f"expected a list of 1 to {_MAX_STEPS} steps")
             return ()
         if "prompt" in options:
-            self._add("prompt", "expected either 'prompt' or 'steps', each of which has its own")
-        shared = {name: options[name] for name in _SHARED_FIELDS if name in options}
+            self.add("prompt", "expected either 'prompt' or 'steps', each of which has its own")
         steps: list[AgentStep] = []
-        for index, one in enumerate(given):
+        for index, document in enumerate(documents):
             path = f"steps[{index}]"
-            if not isinstance(one, Mapping):
-                self._add(path, "expected an object with 'name' and 'prompt'")
+            if not isinstance(document, Mapping):
+                self.add(path, "expected an object with 'name' and 'prompt'")
                 continue
             earlier = tuple(step.name for step in steps)
-            step = self._step({**shared, **one}, path, earlier=earlier)
+            step = self._step({**shared, **document}, path, earlier=earlier)
             if step.name in earlier:
-                self._add(_at(path, "name"), f"{step.name!r} is there twice")
+                self.add(f"{path}.name", f"{step.name!r} is there twice")
             elif any(step.output_file == other.output_file for other in steps):
-                step = self._assign_file(step, one, path)
+                if "outputFile" in document:
+                    self.add(f"{path}.outputFile", f"{step.output_file!r} is another step's too")
+                step = replace(step, output_file=f"{step.name}.json")
             steps.append(step)
         return tuple(steps)
-
-    def _assign_file(self, step: AgentStep, document: Mapping[str, Any], path: str) -> AgentStep:
-        if "outputFile" in document:
-            self._add(_at(path, "outputFile"), f"{step.output_file!r} is another step's too")
-        return replace(step, output_file=f"{step.name}.json")
 
     def _step(
         self, document: Mapping[str, Any], path: str, *, earlier: tuple[str, ...]
     ) -> AgentStep:
-        self._check_fields(document, _STEP_FIELDS, path)
-        name = document.get("name")
-        if not is_name(name):
-            self._add(_at(path, "name"), "expected a name of 1 to 64 letters, digits, '-' and '_'")
-        prompt = self._get(document, "prompt", path, _text, None)
-        if prompt is None:
-            if "prompt" not in document:
-                self._add(_at(path, "prompt"), "missing: say what the agent has to do")
-        else:
-            for problem in template_problems(prompt, PromptSources(steps=earlier)):
-                self._add(_at(path, "prompt"), problem)
+        def get(name: str, read: Callable[[Any], Any], default: Any = None) -> Any:
+            return self.field(document, name, path, read, default)
+
+        self.reject_unknown(document, _STEP_FIELDS, path)
+        name = self.read(document.get("name"), join_path(path, "name"), read_name, "")
+        if "prompt" not in document:
+            self.add(join_path(path, "prompt"), "missing: say what the agent has to do")
+        prompt = get("prompt", _text, "")
+        for problem in template_problems(prompt, earlier):
+            self.add(join_path(path, "prompt"), problem)
         return AgentStep(
-            name=str(name),
-            prompt=prompt or "",
-            output_schema=self._get(document, "outputSchema", path, _schema, None),
-            output_file=self._get(document, "outputFile", path, _file, RESULT_FILE),
-            max_turns=self._get(document, "maxTurns", path, _turns, DEFAULT_TURNS),
-            tools=self._get(document, "tools", path, _tools, ()),
-            timeout=self._get(document, "timeout", path, _timeout, DEFAULT_TIMEOUT),
-            budget=self._get(document, "budget", path, read_budget, NO_BUDGET),
+            name=name,
+            prompt=prompt,
+            output_schema=get("outputSchema", _schema),
+            output_file=get("outputFile", _file, RESULT_FILE),
+            max_turns=get("maxTurns", integer_reader(1, _MAX_TURNS), DEFAULT_TURNS),
+            tools=get("tools", _tools, ()),
+            timeout=get("timeout", _timeout, DEFAULT_TIMEOUT),
+            budget=get("budget", read_budget, NO_BUDGET),
         )
 
     def _repository(self, options: Mapping[str, Any]) -> Repository | None:
-        given = options.get("repository")
-        if given is None:
+        document = options.get("repository")
+        if document is None:
             return None
-        if isinstance(given, str):
-            given = {"url": given}
-        if not isinstance(given, Mapping) or not isinstance(given.get("url"), str):
-            self._add("repository", "expected an address, or an object with 'url' and 'ref'")
+        if isinstance(document, str):
+            document = {"url": document}
+        if not isinstance(document, Mapping) or not isinstance(document.get("url"), str):
+            self.add("repository", "expected an address, or an object with 'url' and 'ref'")
             return None
-        self._check_fields(given, ("url", "ref"), "repository")
+        self.reject_unknown(document, ("url", "ref"), "repository")
         if options.get("folder") is not None:
-            self._add("folder", "expected either 'folder' or 'repository'")
-        ref = self._get(given, "ref", "repository", _ref, None)
-        url = self._get(given, "url", "repository", _address, "")
+            self.add("folder", "expected either 'folder' or 'repository'")
+        ref = self.field(document, "ref", "repository", _ref)
+        url = self.field(document, "url", "repository", _address, "")
         return Repository(url=url, ref=ref)
 
-    def _get(
-        self,
-        document: Mapping[str, Any],
-        name: str,
-        path: str,
-        read: Callable[[Any], Any],
-        default: Any,
-    ) -> Any:
-        value = document.get(name)
-        if value is None:
-            return default
-        try:
-            return read(value)
-        except (TypeError, ValueError) as error:
-            self._add(_at(path, name), str(error))
-            return default
 
-    def _check_fields(
-        self, document: Mapping[str, Any], allowed: tuple[str, ...], path: str
-    ) -> None:
-        for name in document:
-            if name not in allowed:
-                expected = ", ".join(allowed)
-                self._add(_at(path, str(name)[:64]), f"unknown; expected some of {expected}")
-
-    def _add(self, path: str, message: str) -> None:
-        self.problems.append(Problem(path=path, message=message))
-
-
-def _at(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+def _expect(condition: bool, what: str) -> None:  # noqa: FBT001
+    if not condition:
+        raise expected(what)
 
 
 def _ref(value: Any) -> str:
@@ -250,105 +223,78 @@ def _ref(value: Any) -> str:
 
 
 def _address(value: str) -> str:
-    # Whether one of this machine is allowed, the worker knows.
+    # The worker decides whether a repository of its own machine is allowed.
     parse_address(value, local=True)
     return value
 
 
+def _is_text(value: Any, limit: int) -> bool:
+    return isinstance(value, str) and bool(value.strip()) and len(value) <= limit
+
+
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or len(value) > _MAX_TEXT_CHARACTERS:
-        message = f"expected text of 1 to {_MAX_TEXT_CHARACTERS:,} characters"
-        raise ValueError(message)
-    return value
+    limit = _MAX_TEXT_CHARACTERS
+    _expect(_is_text(value, limit), f"text of 1 to {limit:,} characters")
+    return str(value)
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return (_text(value),)
-    if not isinstance(value, list):
-        message = "expected a list of texts"
-        raise TypeError(message)
-    return tuple(_text(one) for one in value)
+    texts = [value] if isinstance(value, str) else value
+    _expect(isinstance(texts, list), "a list of texts")
+    return tuple(_text(text) for text in texts)
 
 
 def _label(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or len(value) > _MAX_NAME_CHARACTERS:
-        message = f"expected a name of 1 to {_MAX_NAME_CHARACTERS} characters"
-        raise ValueError(message)
-    return value
+    limit = _MAX_NAME_CHARACTERS
+    _expect(_is_text(value, limit), f"a name of 1 to {limit} characters")
+    return str(value)
 
 
 def _permission_mode(value: Any) -> str:
-    if value not in PERMISSION_MODES:
-        message = f"expected one of {', '.join(PERMISSION_MODES)}"
-        raise ValueError(message)
+    _expect(value in PERMISSION_MODES, f"one of {', '.join(PERMISSION_MODES)}")
     return str(value)
 
 
 def _servers(value: Any) -> dict[str, Mapping[str, Any]]:
-    if not isinstance(value, Mapping) or not all(
-        is_name(name) and isinstance(one, Mapping) and ("command" in one) != ("url" in one)
-        for name, one in value.items()
-    ):
-        message = "expected servers by their names, each with 'command' or 'url'"
-        raise ValueError(message)
+    valid = isinstance(value, Mapping) and all(
+        is_name(name) and isinstance(server, Mapping) and ("command" in server) != ("url" in server)
+        for name, server in value.items()
+    )
+    _expect(valid, "servers by their names, each with 'command' or 'url'")
     return dict(value)
 
 
 def _folder(value: Any) -> str:
-    if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
-        message = "expected the full path of a folder on the worker's machine"
-        raise ValueError(message)
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        message = "expected true or false"
-        raise TypeError(message)
-    return value
+    valid = isinstance(value, str) and value.startswith("/") and "\0" not in value
+    _expect(valid, "the full path of a folder on the worker's machine")
+    return str(value)
 
 
 def _schema(value: Any) -> dict[str, Any]:
-    # The API takes no other root; a list goes inside one.
-    if not isinstance(value, Mapping) or value.get("type") != "object":
-        message = 'expected a JSON Schema with "type": "object" at its root'
-        raise ValueError(message)
+    # The API accepts no other root; a list has to be a property of an object.
+    valid = isinstance(value, Mapping) and value.get("type") == "object"
+    _expect(valid, 'a JSON Schema with "type": "object" at its root')
     return dict(value)
 
 
 def _file(value: Any) -> str:
-    if not isinstance(value, str) or not _FILE.fullmatch(value):
-        message = "expected a file name like task-result.json, without folders"
-        raise ValueError(message)
-    return value
-
-
-def _turns(value: Any) -> int:
-    if type(value) is not int or not 1 <= value <= _MAX_TURNS:
-        message = f"expected a whole number from 1 to {_MAX_TURNS}"
-        raise ValueError(message)
-    return value
+    valid = isinstance(value, str) and _FILE.fullmatch(value) is not None
+    _expect(valid, "a file name like task-result.json, without folders")
+    return str(value)
 
 
 def _tools(value: Any) -> tuple[str, ...]:
-    if (
-        not isinstance(value, list)
-        or len(value) > _MAX_TOOLS
-        or not all(isinstance(tool, str) and _TOOL.fullmatch(tool) for tool in value)
-    ):
-        message = (
-            "expected a list of tools like Read or Bash(git diff *); an empty one means no tool"
-        )
-        raise ValueError(message)
+    valid = (
+        isinstance(value, list)
+        and len(value) <= _MAX_TOOLS
+        and all(isinstance(tool, str) and _TOOL.fullmatch(tool) for tool in value)
+    )
+    _expect(valid, "a list of tools like Read or Bash(git diff *); an empty one means no tool")
     return tuple(value)
 
 
 def _timeout(value: Any) -> timedelta:
     timeout = parse_duration(value)
-    if not MIN_TIMEOUT <= timeout <= MAX_TIMEOUT:
-        message = (
-            f"expected a time from {format_duration(MIN_TIMEOUT)} to {format_duration(MAX_TIMEOUT)}"
-        )
-        raise ValueError(message)
+    bounds = f"{format_duration(MIN_TIMEOUT)} to {format_duration(MAX_TIMEOUT)}"
+    _expect(MIN_TIMEOUT <= timeout <= MAX_TIMEOUT, f"a time from {bounds}")
     return timeout

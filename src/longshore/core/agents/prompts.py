@@ -1,12 +1,12 @@
-"""What an agent is told: templates with places for values, and the sections around them.
+"""Builds the prompts of an agent: templates with placeholders, and the sections around them.
 
-A place is written ``{{ input.topic }}``. It may name ``input``, the result of a task that this one
-depends on (``tasks.scrape.title``), or of an earlier step (``steps.outline.chapters``); a
-backslash before the braces leaves them as they are. A template is gone through once: what stands
-in a value is text, however much it looks like a place. What a template does not name comes in a
-section of its own, so that no input is silently left out.
+A placeholder is written ``{{ input.topic }}``. It may name ``input``, the result of a task on which
+this one depends (``tasks.scrape.title``), or of an earlier step (``steps.outline.chapters``); a
+backslash before the braces leaves them as they are. A template is expanded once: a value that
+contains braces stays text. Values that a template does not name get a section of their own, so that
+no input is silently omitted.
 
-Values come from outside. Nothing unseen stays in them, and none can end its section early.
+Values come from outside: invisible characters are removed, and no value can end its section early.
 """
 
 from __future__ import annotations
@@ -29,47 +29,40 @@ _SECTION_TAG = re.compile(rf"<(?=/?(?:{_SECTIONS})\b)", re.IGNORECASE)
 
 
 class UnknownPlaceholder(ValueError):
-    """A place of a template for which there is no value."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptSources:
-    """What a template may name, as far as it is known when it is written."""
-
-    steps: Sequence[str] = ()  # the earlier ones
+    """A placeholder of a template has no value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptValues:
-    """What the places of a template stand for."""
+    """The values for the placeholders of a template."""
 
     input: Any = None
     tasks: Mapping[str, Any] = field(default_factory=dict)
     steps: Mapping[str, Any] = field(default_factory=dict)
 
 
-def template_problems(template: str, sources: PromptSources) -> list[str]:
-    """What is wrong with a template, as far as it can be known without values."""
+def template_problems(template: str, earlier_steps: Sequence[str]) -> list[str]:
+    """Returns the problems of a template that show without values."""
     return [
         problem
-        for place in _placeholders(template)
-        if (problem := _placeholder_problem(place, sources)) is not None
+        for placeholder in _placeholders(template)
+        if (problem := _placeholder_problem(placeholder, earlier_steps)) is not None
     ]
 
 
-def _placeholder_problem(placeholder: str, sources: PromptSources) -> str | None:
+def _placeholder_problem(placeholder: str, earlier_steps: Sequence[str]) -> str | None:
     if not _PATH.fullmatch(placeholder):
         return (
-            f"{{{{{placeholder}}}}} is no place: write it like {{{{ input.topic }}}},"
-            " or \\{{ for braces that stay"
+            f"{{{{{placeholder}}}}} is not a placeholder: write it like {{{{ input.topic }}}},"
+            " or \\{{ for literal braces"
         )
     root, *rest = placeholder.split(".")
     if root not in ROOTS:
         return (
-            f"{{{{ {placeholder} }}}} names nothing: begin with {', '.join(ROOTS[:-1])} or {STEPS}"
+            f"{{{{ {placeholder} }}}} names nothing: start with {', '.join(ROOTS[:-1])} or {STEPS}"
         )
-    if root == STEPS and (not rest or rest[0] not in sources.steps):
-        earlier = ", ".join(sources.steps) or "there is none"
+    if root == STEPS and (not rest or rest[0] not in earlier_steps):
+        earlier = ", ".join(earlier_steps) or "there is none"
         return f"{{{{ {placeholder} }}}} names no earlier step: {earlier}"
     if root == TASKS and not rest:
         return f"{{{{ {placeholder} }}}} names no task: write it like {{{{ tasks.scrape.title }}}}"
@@ -77,37 +70,37 @@ def _placeholder_problem(placeholder: str, sources: PromptSources) -> str | None
 
 
 def fill_template(template: str, values: PromptValues) -> str:
-    """The template with a value in each place.
+    """Returns the template with the values of its placeholders.
 
     Raises:
-        UnknownPlace: there is none for one of them.
+        UnknownPlaceholder: a placeholder has no value.
     """
 
-    def value(found: re.Match[str]) -> str:
-        if found["plain"]:
-            return found[0][1:]
-        return _escape_value(_value_at(found["inside"].strip(), values))
+    def value(match: re.Match[str]) -> str:
+        if match["plain"]:
+            return match[0][1:]
+        return _escape_value(_value_at(match["inside"].strip(), values))
 
     return _PLACEHOLDER.sub(value, template)
 
 
 def _value_at(placeholder: str, values: PromptValues) -> Any:
     root, *rest = placeholder.split(".")
-    known = {INPUT: values.input, TASKS: values.tasks, STEPS: values.steps}
-    if root not in known:
+    roots = {INPUT: values.input, TASKS: values.tasks, STEPS: values.steps}
+    if root not in roots:
         message = (
-            f"{{{{ {placeholder} }}}} in the prompt names nothing: begin with {', '.join(ROOTS)}"
+            f"{{{{ {placeholder} }}}} in the prompt names nothing: start with {', '.join(ROOTS)}"
         )
         raise UnknownPlaceholder(message)
-    found, path = known[root], root
+    value, path = roots[root], root
     for part in rest:
-        inner = _child_value(found, part)
-        if inner is _MISSING:
-            there = ", ".join(sorted(map(str, found))[:20]) if isinstance(found, Mapping) else ""
-            message = f"the prompt needs {path}.{part}, and {path} has {there or 'no such thing'}"
+        child = _child_value(value, part)
+        if child is _MISSING:
+            names = ", ".join(sorted(map(str, value))[:20]) if isinstance(value, Mapping) else ""
+            message = f"the prompt needs {path}.{part}, and {path} has {names or 'no such field'}"
             raise UnknownPlaceholder(message)
-        found, path = inner, f"{path}.{part}"
-    return found
+        value, path = child, f"{path}.{part}"
+    return value
 
 
 _MISSING = object()
@@ -122,42 +115,42 @@ def _child_value(value: Any, part: str) -> Any:
 
 
 def _placeholders(template: str) -> Iterator[str]:
-    for found in _PLACEHOLDER.finditer(template):
-        if not found["plain"]:
-            yield found["inside"].strip()
+    for match in _PLACEHOLDER.finditer(template):
+        if not match["plain"]:
+            yield match["inside"].strip()
 
 
 def _escape_value(value: Any) -> str:
-    """A value from outside as it may stand in a prompt."""
+    """Returns an external value as text that is safe in a prompt."""
     text = value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
     return _SECTION_TAG.sub("&lt;", sanitise_prompt_input(text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptRequest:
-    """What one step is asked for."""
+    """The parts of a step's prompt."""
 
     template: str
     values: PromptValues
     role: str = ""
     checks: Sequence[str] = ()
-    has_schema: bool = False  # whether the answer has a given shape
+    has_schema: bool = False  # whether the result must match a schema
     feedback: str | None = None
     previous_output: Any = None
 
 
 def prompt_for(request: PromptRequest) -> str:
-    """The whole prompt of a step.
+    """Returns the whole prompt of a step.
 
     Raises:
-        UnknownPlace: its template names something that is not there.
+        UnknownPlaceholder: a placeholder of its template has no value.
     """
     return "\n\n".join(_sections(request))
 
 
 def _sections(request: PromptRequest) -> Iterator[str]:
     values = request.values
-    named = {place.split(".")[0] for place in _placeholders(request.template)}
+    named = {placeholder.split(".")[0] for placeholder in _placeholders(request.template)}
     if request.role:
         yield _section("role", request.role.strip())
     yield _section("task", fill_template(request.template, values).strip())
@@ -175,7 +168,7 @@ def _sections(request: PromptRequest) -> Iterator[str]:
 
 
 def revision_prompt(request: PromptRequest) -> str:
-    """What goes on in a conversation whose result a reviewer sent back."""
+    """Returns the prompt that continues a conversation whose result a reviewer sent back."""
     revision = "\n\n".join(_revision(request))
     answer = _section("answer", _ANSWER_WITH_SCHEMA if request.has_schema else _ANSWER)
     return f"{_REVISION_INTRO}\n\n{revision}\n\n{answer}"
@@ -196,22 +189,21 @@ def _section(name: str, text: str) -> str:
 
 
 _ANSWER = "Your last message is the result: only that, no remarks on how you got there."
-_ANSWER_WITH_SCHEMA = "Hand in the result by the StructuredOutput tool, once, in its shape."
-_REVISION_INTRO = "A reviewer looked at your result and wants it changed as the feedback says."
+_ANSWER_WITH_SCHEMA = "Return the result with the StructuredOutput tool, once, in its format."
+_REVISION_INTRO = "A reviewer has read your result and wants it changed as the feedback says."
 
 CONTINUE_PROMPT: Final = (
-    "The process that you worked in was interrupted. What is above has happened; go on from there,"
-    " and do not repeat what is done. If it is not known how a tool call ended, find out what it"
-    " has changed before you do anything again."
+    "The process that you worked in was interrupted. Everything above has happened; continue from"
+    " there, and do not repeat what is done. If the outcome of a tool call is unknown, find out"
+    " what it has changed before you do anything again."
 )
-"""What a conversation goes on with after a crash."""
+"""Continues a conversation after a crash."""
 
 
 def repair_prompt(problems: Sequence[str]) -> str:
-    """What is said when a result has not the shape that it must have."""
-    told = "\n".join(f"- {_escape_value(problem)}" for problem in problems)
+    """Returns the prompt for a result that does not match its schema."""
+    listed = "\n".join(f"- {_escape_value(problem)}" for problem in problems)
     return (
-        "Your result does not have the required shape:\n"
-        f"{told}\n"
-        "Hand it in again by the StructuredOutput tool, with all fields as they must be."
+        f"Your result does not have the required format:\n{listed}\n"
+        "Return it again with the StructuredOutput tool, with all fields as the schema requires."
     )

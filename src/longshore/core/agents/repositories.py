@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,9 +18,7 @@ REF_LIMIT_BYTES: Final = 240
 DEFAULT_REF: Final = "HEAD"
 """The default branch of a repository, used when no ref is given."""
 
-CREDENTIALS_REMEDY: Final = (
-    "a key or an ssh agent of the worker's user for ssh://, a git credential helper for https://"
-)
+CREDENTIALS_REMEDY: Final = "use an ssh:// address and a key or an ssh agent of the worker's user"
 _FORMS = "https://host/path, ssh://user@host/path or git@host:path"
 
 _HOST = r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])"
@@ -50,18 +47,14 @@ class RepositoryAddress:
 
     url: str
     transport: str  # git's name of the only transport that it may use
-    host: str | None  # None: this machine
 
 
-def parse_address(
-    url: str, *, local: bool = False, hosts: Collection[str] | None = None
-) -> RepositoryAddress:
+def parse_address(url: str, *, local: bool = False) -> RepositoryAddress:
     """Returns the parsed address.
 
     Args:
         local: Whether repositories of this machine are accepted too: a full path, ``file:///path``
             and ``http://`` to a loopback address.
-        hosts: The only hosts to accept, such as ``github.com`` or ``*.example.com``; None: any.
 
     Raises:
         ValueError: it is not accepted; the message names the accepted forms.
@@ -75,9 +68,6 @@ def parse_address(
         address = _remote_address(url, local=local)
     if address is None:
         raise ValueError(_rejection_text(url))
-    if hosts is not None and address.host is not None and not _is_allowed_host(address.host, hosts):
-        message = f"repositories of {address.host} are not allowed here: the list of hosts has none"
-        raise ValueError(message)
     return address
 
 
@@ -127,24 +117,19 @@ def _reject_secrets(url: str) -> None:
 
 def _remote_address(url: str, *, local: bool) -> RepositoryAddress | None:
     if match := _WEB.fullmatch(url) or _SSH.fullmatch(url):
-        transport, host, port = match["transport"], match["host"].lower(), match["port"]
+        transport, port = match["transport"], match["port"]
         if port is not None and not 1 <= int(port) <= _LAST_PORT:
             return None
-        if transport == "http":
-            is_loopback = local and host in _LOOPBACK
-            return (
-                RepositoryAddress(url=url, transport=transport, host=None) if is_loopback else None
-            )
-        return RepositoryAddress(url=url, transport=transport, host=host)
-    if match := _SCP.fullmatch(url):
-        return RepositoryAddress(url=url, transport="ssh", host=match["host"].lower())
-    return None
+        if transport == "http" and not (local and match["host"].lower() in _LOOPBACK):
+            return None
+        return RepositoryAddress(url=url, transport=transport)
+    return RepositoryAddress(url=url, transport="ssh") if _SCP.fullmatch(url) else None
 
 
 def _local_address(url: str) -> RepositoryAddress | None:
     if not url.isprintable() or not _LOCAL.fullmatch(url):
         return None
-    return RepositoryAddress(url=url, transport="file", host=None)
+    return RepositoryAddress(url=url, transport="file")
 
 
 def _rejection_text(url: str) -> str:
@@ -159,10 +144,3 @@ def _rejection_text(url: str) -> str:
     if scheme is not None and scheme["scheme"] not in ("https", "ssh"):
         return f"{scheme['scheme']}: is no transport that is allowed: expected {_FORMS}"
     return f"this is no address of a git repository: expected {_FORMS}"
-
-
-def _is_allowed_host(host: str, hosts: Collection[str]) -> bool:
-    for pattern in (entry.lower() for entry in hosts):
-        if host == pattern or (pattern.startswith("*.") and host.endswith(pattern[1:])):
-            return True
-    return False

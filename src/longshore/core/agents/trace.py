@@ -1,51 +1,495 @@
 """The trace of an agent's steps: folds events into the document that is stored.
 
 A step's document can be written after any event, so that a killed attempt leaves a trace too.
-Nothing here reads a clock or a file. Thinking is never stored; texts are masked excerpts; lists are
-bounded, and omitted entries are counted.
+Nothing here reads a clock or a file. Thinking is never stored; texts are masked excerpts, because
+an agent's input and output can be of any kind and length; lists keep their start and end, and
+omitted entries are counted.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from datetime import datetime
-from typing import Any, Final, assert_never
+import json
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any, Final, Generic, TypeVar, assert_never
 
-from longshore.core.agents import events as h
-from longshore.core.agents.events import AgentEvent, ToolOutcome
-from longshore.core.agents.todos import Todos
-from longshore.core.agents.trace_entries import (
-    NAME_CHARACTERS,
-    StepEnd,
-    TracedSubagent,
-    TracedTool,
-    round_usd,
-    short_name,
-    tokens_document,
-)
-from longshore.core.agents.trace_format import (
-    BoundedList,
-    format_time,
-    input_excerpt,
-    input_summary,
-    one_line,
-    to_milliseconds,
-)
-from longshore.core.agents.trace_turns import TEXT_CHARACTERS, TurnHistory
-from longshore.core.text.sanitise import safe_excerpt
+from longshore.core.agents import events
+from longshore.core.agents.events import AgentEvent, TodoState, ToolOutcome
+from longshore.core.agents.prices import TokenCounts
+from longshore.core.text.sanitise import mask_mapping, safe_excerpt
 
 TRACE_VERSION: Final = 1
 TRACE_FILE: Final = "traces/session_trace.json"
 """The path of the trace, relative to the attempt's folder."""
 
-OUTPUT_CHARACTERS: Final = 200
+MAX_TURNS: Final = 200
 MAX_TOOLS: Final = 400
+MAX_TODOS: Final = 100
 MAX_NOTES: Final = 50
 """The limit for retries, denials, subagents and similar lists."""
 
+NAME_CHARACTERS: Final = 200
+SUBJECT_CHARACTERS: Final = 200
+INPUT_CHARACTERS: Final = 200
+OUTPUT_CHARACTERS: Final = 200
+SUMMARY_CHARACTERS: Final = 100
+TEXT_CHARACTERS: Final = 500
+
+# The limit of a value within an input: more than is ever shown of the whole input.
+_VALUE_CHARACTERS = 400
+_VALUE_ENTRIES = 50
+_VALUE_DEPTH = 6
+# The most informative fields of an input, by priority: the file before its content.
+_SUMMARY_FIELDS = (
+    *("command", "file_path", "notebook_path", "path", "pattern"),
+    *("url", "query", "subject", "description", "prompt"),
+)
+# Usage events without a turn yet: they arrive shortly before or after their turn.
+_MAX_UNMATCHED_USAGE = 50
+_MONEY_DIGITS = 6
 _NOTES = ("retries", "fallbacks", "rateLimits", "denials")
-_COUNTS = ("tools", "ok", "failed", "denied", "interrupted", "subagents", "retries")
+_ENDED = ("ok", "failed", "denied", "interrupted")
+_COUNTS = ("tools", *_ENDED, "subagents", "retries")
+_MILLISECOND = timedelta(milliseconds=1)
+
+ItemT = TypeVar("ItemT")
+
+
+def format_time(moment: datetime | None) -> str | None:
+    """Returns a UTC time in ISO format with milliseconds."""
+    if moment is None:
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def to_milliseconds(duration: timedelta) -> int:
+    """Returns the duration in milliseconds; 0 if the clock was set back."""
+    return max(duration // _MILLISECOND, 0)
+
+
+def one_line(text: str, *, limit: int) -> str:
+    """Returns a masked excerpt of a text on one line."""
+    return safe_excerpt(" ".join(text.split()), limit=limit)
+
+
+def input_excerpt(value: Any, *, limit: int = INPUT_CHARACTERS) -> str:
+    """Returns a tool's input as JSON, masked and truncated."""
+    masked = mask_mapping(_shorten(value, 0))
+    text = json.dumps(masked, ensure_ascii=False, default=str)
+    return safe_excerpt(text, limit=limit)
+
+
+def input_summary(value: Any) -> str:
+    """Returns the most informative part of a tool's input: the command, the file, the URL."""
+    if not isinstance(value, Mapping):
+        return "" if value is None else one_line(str(value), limit=SUMMARY_CHARACTERS)
+    # Masked by field name first, so that the summary cannot be a secret.
+    masked = mask_mapping(_shorten(value, 0))
+    for name in _SUMMARY_FIELDS:
+        if isinstance(value := masked.get(name), str) and value:
+            return one_line(value, limit=SUMMARY_CHARACTERS)
+    words = [str(value) for value in masked.values() if isinstance(value, str | int | float)]
+    return one_line(" ".join(words), limit=SUMMARY_CHARACTERS)
+
+
+def _shorten(value: Any, depth: int) -> Any:
+    """Returns a value of limited size and depth."""
+    if isinstance(value, str):
+        return safe_excerpt(value, limit=_VALUE_CHARACTERS)
+    if depth >= _VALUE_DEPTH and isinstance(value, Mapping | list | tuple):
+        return "…"
+    if isinstance(value, Mapping):
+        entries = list(value.items())[:_VALUE_ENTRIES]
+        return {str(name): _shorten(item, depth + 1) for name, item in entries}
+    if isinstance(value, list | tuple):
+        return [_shorten(item, depth + 1) for item in value[:_VALUE_ENTRIES]]
+    return value
+
+
+class BoundedList(Generic[ItemT]):
+    """A list with a limit: keeps its start and end, and counts the omitted items between."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._items: dict[str | int, ItemT] = {}
+        self.omitted = 0
+
+    def add(self, item: ItemT, item_id: str | None = None) -> None:
+        """Add an item, with an id by which ``get`` finds it."""
+        self._items[len(self._items) + self.omitted if item_id is None else item_id] = item
+        if len(self._items) > self._limit:
+            del self._items[next(islice(self._items, self._limit // 2, None))]
+            self.omitted += 1
+
+    def get(self, item_id: str | None) -> ItemT | None:
+        """Returns the item; None if it is unknown or was omitted."""
+        return None if item_id is None else self._items.get(item_id)
+
+    def __iter__(self) -> Iterator[ItemT]:
+        return iter(self._items.values())
+
+
+@dataclass(slots=True, kw_only=True)
+class TracedTurn:
+    """One answer of the model."""
+
+    number: int
+    at: datetime
+    model: str | None
+    parent: str | None  # the tool call of the subagent that answered
+    error: str | None  # the API's error, in place of an answer
+    text: str = ""
+    tokens: TokenCounts | None = None
+    cost_usd: float | None = None  # None: not measured
+
+    def matches_usage(self, event: events.UsageCounted) -> bool:
+        """Whether the usage belongs to this turn: the turn has none yet, and the same input."""
+        if self.cost_usd is not None or self.error is not None:
+            return False
+        return self.tokens is not None and self.tokens.input_counts == event.tokens.input_counts
+
+    def set_usage(self, event: events.UsageCounted) -> None:
+        """Set the measured usage."""
+        self.tokens, self.cost_usd = event.tokens, event.cost_usd
+
+    def document(self) -> dict[str, Any]:
+        """Returns the entry of the stored document."""
+        return {
+            "number": self.number,
+            "at": format_time(self.at),
+            "model": short_name(self.model),
+            "text": self.text,
+            "error": short_name(self.error),
+            "parent": self.parent,
+            "tokens": tokens_document(self.tokens) if self.tokens else None,
+            "costUsd": round_usd(self.cost_usd),
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class TracedTool:
+    """One tool call."""
+
+    id: str
+    name: str
+    input: str
+    summary: str
+    at: datetime
+    turn: int  # the number of the turn that requested it; 0: unknown
+    parent: str | None
+    started: bool = False
+    outcome: ToolOutcome = ToolOutcome.RUNNING
+    output: str = ""
+    duration_ms: int | None = None
+
+    def end(self, outcome: ToolOutcome, at: datetime, duration_ms: int | None) -> None:
+        """Set the outcome; without a duration it is the time since the reported start."""
+        self.outcome = outcome
+        if outcome is ToolOutcome.DENIED:
+            self.duration_ms = None
+        elif duration_ms is not None:
+            self.duration_ms = duration_ms
+        elif self.started:
+            self.duration_ms = to_milliseconds(at - self.at)
+
+    def document(self) -> dict[str, Any]:
+        """Returns the entry of the stored document."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "input": self.input,
+            "summary": self.summary,
+            "startedAt": format_time(self.at),
+            "turn": self.turn,
+            "parent": self.parent,
+            "outcome": self.outcome.value,
+            "output": self.output,
+            "durationMs": self.duration_ms,
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class TracedSubagent:
+    """One subagent."""
+
+    id: str
+    at: datetime
+    kind: str = ""
+    tool_id: str | None = None
+    description: str = ""
+    ended_at: datetime | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Returns the entry of the stored document."""
+        duration_ms = to_milliseconds(self.ended_at - self.at) if self.ended_at else None
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "tool": self.tool_id,
+            "description": self.description,
+            "startedAt": format_time(self.at),
+            "endedAt": format_time(self.ended_at),
+            "durationMs": duration_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnd:
+    """How a step ended."""
+
+    outcome: str
+    reason: str | None = None
+    error: str = ""
+    status: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Returns the entry of the stored document."""
+        return {
+            "how": self.outcome,
+            "reason": self.reason,
+            "error": self.error or None,
+            "apiStatus": self.status,
+        }
+
+
+def tokens_document(tokens: TokenCounts) -> dict[str, Any]:
+    """Returns the token counts for the document."""
+    return {
+        "input": tokens.input,
+        "output": tokens.output,
+        "cacheRead": tokens.cache_read,
+        "cacheCreation": tokens.cache_creation,
+        "cacheEfficiency": tokens.cache_efficiency,
+    }
+
+
+def round_usd(amount: float | None) -> float | None:
+    """Returns the amount rounded, without floating-point noise."""
+    return None if amount is None else round(amount, _MONEY_DIGITS)
+
+
+def short_name(text: str | None) -> str | None:
+    """Returns an external text as one short line."""
+    return None if text is None else one_line(text, limit=NAME_CHARACTERS)
+
+
+@dataclass(slots=True)
+class Todo:
+    """One item in its current state."""
+
+    id: str
+    subject: str
+    state: TodoState
+    created_at: datetime
+    since: datetime
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    time_by_state: dict[TodoState, timedelta] = field(default_factory=dict)
+
+    def move(self, state: TodoState, at: datetime) -> bool:
+        """Change the state. Returns whether it was a different one."""
+        if state is self.state:
+            return False
+        self.time_by_state[self.state] = self.time_in(self.state, at)
+        self.state, self.since = state, at
+        self.record_state(at)
+        return True
+
+    def record_state(self, at: datetime) -> None:
+        """Record when the current state was reached."""
+        if self.state is TodoState.IN_PROGRESS:
+            self.started_at = self.started_at or at
+        self.completed_at = at if self.state is TodoState.COMPLETED else None
+
+    def time_in(self, state: TodoState, now: datetime) -> timedelta:
+        """Returns the total time in a state."""
+        before = self.time_by_state.get(state, timedelta())
+        return before + max(now - self.since, timedelta()) if state is self.state else before
+
+
+class Todos:
+    """The agent's todo list: the state of each item, and the time spent in each state.
+
+    Agents maintain the list in one of two ways: item by item, each with an id, or as a whole list
+    that is replaced each time. An item can also return to an earlier state or be deleted; the time
+    in a state is the sum over all visits.
+    """
+
+    def __init__(self) -> None:
+        self._items: dict[str, Todo] = {}
+        self.omitted = 0
+
+    def __iter__(self) -> Iterator[Todo]:
+        return iter(self._items.values())
+
+    def get(self, todo_id: str) -> Todo | None:
+        """Returns an item by its id; None if there is none."""
+        return self._items.get(todo_id)
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """The number of completed items, and of all that were not deleted."""
+        states = Counter(item.state for item in self)
+        return states[TodoState.COMPLETED], states.total() - states[TodoState.DELETED]
+
+    def add_seen(self, event: events.TodoSeen) -> bool:
+        """Add an item. Returns whether it is new."""
+        if (item := self._items.get(event.todo_id)) is None:
+            return self._add(event.todo_id, event.subject, event.state, event.at)
+        item.subject = item.subject or _subject(event.subject)
+        return False
+
+    def update(self, event: events.TodoUpdated) -> bool:
+        """Update an item. Returns whether its state changed."""
+        state = event.state
+        if (item := self._items.get(event.todo_id)) is None:
+            return self._add(event.todo_id, event.subject, state or TodoState.PENDING, event.at)
+        item.subject = _subject(event.subject) or item.subject
+        return state is not None and item.move(state, event.at)
+
+    def replace_all(self, event: events.TodosReplaced) -> bool:
+        """Replace the whole list. Returns whether any item is new or changed its state."""
+        changed = False
+        occurrences: Counter[str] = Counter()
+        listed_ids: set[str] = set()
+        for content, state in event.items:
+            # Two items may have the same text.
+            occurrences[content] += 1
+            todo_id = f"{content}#{occurrences[content]}"
+            listed_ids.add(todo_id)
+            item = self._items.get(todo_id)
+            moved = (
+                item.move(state, event.at) if item else self._add(todo_id, content, state, event.at)
+            )
+            changed = changed or moved
+        for item in self:
+            if item.id not in listed_ids:
+                changed = item.move(TodoState.DELETED, event.at) or changed
+        return changed
+
+    def _add(self, todo_id: str, subject: str, state: TodoState, at: datetime) -> bool:
+        if len(self._items) >= MAX_TODOS:
+            self.omitted += 1
+            return False
+        item = Todo(todo_id, _subject(subject), state, at, at)
+        item.record_state(at)
+        self._items[todo_id] = item
+        return True
+
+    def document(self, now: datetime) -> list[dict[str, Any]]:
+        """Returns all items in the order of their creation."""
+        return [
+            {
+                "number": number,
+                "subject": item.subject,
+                "state": item.state.value,
+                "createdAt": format_time(item.created_at),
+                "startedAt": format_time(item.started_at),
+                "completedAt": format_time(item.completed_at),
+                "pendingMs": to_milliseconds(item.time_in(TodoState.PENDING, now)),
+                "inProgressMs": to_milliseconds(item.time_in(TodoState.IN_PROGRESS, now)),
+            }
+            for number, item in enumerate(self, 1)
+        ]
+
+
+def _subject(text: str) -> str:
+    return one_line(text, limit=SUBJECT_CHARACTERS)
+
+
+class TurnHistory:
+    """The model's answers in a step, with their tokens and cost.
+
+    The gateway's measurements are preferred: the SDK reports a resumed session's usage for the
+    whole session, and a streaming answer's usage only in part.
+    """
+
+    def __init__(self) -> None:
+        self.items: BoundedList[TracedTurn] = BoundedList(MAX_TURNS)
+        self.total = 0  # without API errors
+        self.last_number = 0
+        self._unmatched: deque[events.UsageCounted] = deque(maxlen=_MAX_UNMATCHED_USAGE)
+        self._counted: TokenCounts | None = None
+        self._counted_usd = 0.0
+        self._reported: TokenCounts | None = None
+        self._reported_usd: float | None = None
+
+    def number_of(self, turn_id: str | None, *, by: datetime) -> int:
+        """Returns the number of a turn that existed at ``by``; the last number if it is unknown."""
+        if (turn := self.items.get(turn_id)) is None:
+            return self.last_number
+        # A subagent's tool call may be reported before the answer that requested it.
+        turn.at = min(turn.at, by)
+        return turn.number
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether the gateway has measured any usage."""
+        return self._counted is not None
+
+    @property
+    def tokens(self) -> TokenCounts:
+        """The tokens of the step, from the best source available."""
+        if (total := self._counted or self._reported) is not None:
+            return total
+        return sum((turn.tokens or TokenCounts() for turn in self.items), TokenCounts())
+
+    @property
+    def cost_usd(self) -> float | None:
+        """The measured cost; else the SDK's cost of the whole session."""
+        return self._counted_usd if self.has_counts else self._reported_usd
+
+    def add_text(self, event: events.AnswerReceived) -> bool:
+        """Add a part of an answer. Returns whether it contains text."""
+        turn = self.items.get(event.turn_id) or self._add_turn(event)
+        if event.tokens is not None and turn.cost_usd is None:
+            turn.tokens = event.tokens
+            self._match_usage(turn)
+        if not event.text:
+            return False
+        joined = f"{turn.text}\n{event.text}" if turn.text else event.text
+        turn.text = safe_excerpt(joined, limit=TEXT_CHARACTERS)
+        return True
+
+    def _add_turn(self, event: events.AnswerReceived) -> TracedTurn:
+        self.last_number += 1
+        self.total += event.error is None
+        turn = TracedTurn(
+            number=self.last_number,
+            at=event.at,
+            model=event.model,
+            parent=event.parent,
+            error=event.error,
+        )
+        self.items.add(turn, event.turn_id)
+        return turn
+
+    def _match_usage(self, turn: TracedTurn) -> None:
+        event = next((event for event in self._unmatched if turn.matches_usage(event)), None)
+        if event is not None:
+            self._unmatched.remove(event)
+            turn.set_usage(event)
+
+    def add_usage(self, event: events.UsageCounted) -> bool:
+        """Add the usage of an answer, which may arrive before or after the answer itself."""
+        self._counted = (self._counted or TokenCounts()) + event.tokens
+        self._counted_usd += event.cost_usd
+        turn = next((turn for turn in self.items if turn.matches_usage(event)), None)
+        if turn is None:
+            self._unmatched.append(event)
+        else:
+            turn.set_usage(event)
+        return True
+
+    def add_query_result(self, event: events.QueryFinished) -> None:
+        """Add the usage that the SDK reports for a query."""
+        if event.tokens is not None:
+            self._reported = (self._reported or TokenCounts()) + event.tokens
+        if event.cost_usd is not None:
+            self._reported_usd = event.cost_usd
 
 
 def trace_document(steps: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -79,41 +523,39 @@ class StepTrace:
         self._notes: dict[str, BoundedList[dict[str, Any]]] = {
             name: BoundedList(MAX_NOTES) for name in _NOTES
         }
-        self._tool_by_id: dict[str, TracedTool] = {}
-        self._subagent_by_id: dict[str, TracedSubagent] = {}
 
     def apply(self, event: AgentEvent) -> bool:
         """Apply an event. Returns whether it is new, and not a duplicate."""
         match event:
-            case h.SessionStarted():
+            case events.SessionStarted():
                 return self._session_started(event)
-            case h.AnswerReceived():
+            case events.AnswerReceived():
                 return self.turns.add_text(event)
-            case h.ToolRequested():
+            case events.ToolRequested():
                 return self._tool_requested(event)
-            case h.ToolStarted():
+            case events.ToolStarted():
                 return self._tool_started(event)
-            case h.ToolFinished():
+            case events.ToolFinished():
                 return self._tool_finished(event)
-            case h.UsageCounted():
+            case events.UsageCounted():
                 return self.turns.add_usage(event)
-            case h.ApiRetried() | h.ModelFallback() | h.RateLimited():
+            case events.ApiRetried() | events.ModelFallback() | events.RateLimited():
                 return self._add_note(event)
-            case h.ToolDenied():
+            case events.ToolDenied():
                 return self._tool_denied(event)
-            case h.SubagentStarted():
+            case events.SubagentStarted():
                 return self._subagent_started(event)
-            case h.SubagentFinished():
+            case events.SubagentFinished():
                 return self._subagent_finished(event)
-            case h.TodoSeen():
+            case events.TodoSeen():
                 return self.todos.add_seen(event)
-            case h.TodoUpdated():
+            case events.TodoUpdated():
                 return self.todos.update(event)
-            case h.TodosReplaced():
+            case events.TodosReplaced():
                 return self.todos.replace_all(event)
-            case h.QueryFinished():
+            case events.QueryFinished():
                 return self._query_finished(event)
-            case h.StepFinished():
+            case events.StepFinished():
                 return self._step_finished(event)
             case _:
                 assert_never(event)
@@ -127,7 +569,7 @@ class StepTrace:
 
     def tool(self, tool_id: str) -> TracedTool | None:
         """Returns a tool call; None if it is unknown or was omitted."""
-        return self._tool_by_id.get(tool_id)
+        return self._tools.get(tool_id)
 
     def has_duplicate(self, tool: TracedTool) -> bool:
         """Whether the same answer requested the same tool more than once."""
@@ -137,12 +579,11 @@ class StepTrace:
     @property
     def tools_running(self) -> bool:
         """Whether any tool call is running."""
-        ended = ("ok", "failed", "denied", "interrupted")
-        return self.counts["tools"] > sum(self.counts[name] for name in ended)
+        return self.counts["tools"] > sum(self.counts[name] for name in _ENDED)
 
     def subagent(self, agent_id: str) -> TracedSubagent | None:
         """Returns a subagent; None if it is unknown or was omitted."""
-        return self._subagent_by_id.get(agent_id)
+        return self._subagents.get(agent_id)
 
     def subagent_of(self, tool_id: str | None) -> TracedSubagent | None:
         """Returns the subagent that a tool call started, if any."""
@@ -158,14 +599,14 @@ class StepTrace:
 
     # Folding ------------------------------------------------------------------------------------
 
-    def _session_started(self, event: h.SessionStarted) -> bool:
+    def _session_started(self, event: events.SessionStarted) -> bool:
         is_new, self._started = not self._started, True
         self.session_id = self.session_id or event.session_id
         self.model = self.model or event.model
         return is_new
 
-    def _tool_requested(self, event: h.ToolRequested) -> bool:
-        tool = self._tool_by_id.get(event.tool_id)
+    def _tool_requested(self, event: events.ToolRequested) -> bool:
+        tool = self._tools.get(event.tool_id)
         number = self.turns.number_of(event.turn_id, by=tool.at if tool else event.at)
         if tool is None:
             self._add_tool(event, turn=number, parent=event.parent)
@@ -173,11 +614,11 @@ class StepTrace:
         tool.turn, tool.parent = number, tool.parent or event.parent
         return False
 
-    def _tool_started(self, event: h.ToolStarted) -> bool:
-        tool = self._tool_by_id.get(event.tool_id)
+    def _tool_started(self, event: events.ToolStarted) -> bool:
+        tool = self._tools.get(event.tool_id)
         is_new = tool is None
         if tool is None:
-            agent = self._subagent_by_id.get(event.agent_id or "")
+            agent = self._subagents.get(event.agent_id)
             parent = agent.tool_id if agent else None
             tool = self._add_tool(event, turn=self.turns.last_number, parent=parent)
         if not tool.started:
@@ -185,7 +626,7 @@ class StepTrace:
         return is_new
 
     def _add_tool(
-        self, event: h.ToolRequested | h.ToolStarted, *, turn: int, parent: str | None
+        self, event: events.ToolRequested | events.ToolStarted, *, turn: int, parent: str | None
     ) -> TracedTool:
         tool = TracedTool(
             id=event.tool_id,
@@ -197,13 +638,11 @@ class StepTrace:
             parent=parent,
         )
         self.counts["tools"] += 1
-        self._tool_by_id[tool.id] = tool
-        if (dropped := self._tools.add(tool)) is not None:
-            del self._tool_by_id[dropped.id]
+        self._tools.add(tool, tool.id)
         return tool
 
-    def _tool_finished(self, event: h.ToolFinished) -> bool:
-        tool = self._tool_by_id.get(event.tool_id)
+    def _tool_finished(self, event: events.ToolFinished) -> bool:
+        tool = self._tools.get(event.tool_id)
         if tool is None:
             return False
         is_new = tool.outcome is ToolOutcome.RUNNING
@@ -222,9 +661,9 @@ class StepTrace:
         self.counts[outcome.value] += 1
         tool.end(outcome, at, duration_ms)
 
-    def _tool_denied(self, event: h.ToolDenied) -> bool:
+    def _tool_denied(self, event: events.ToolDenied) -> bool:
         reason = safe_excerpt(event.reason, limit=OUTPUT_CHARACTERS)
-        tool = self._tool_by_id.get(event.tool_id)
+        tool = self._tools.get(event.tool_id)
         if tool is not None:
             if tool.outcome is ToolOutcome.DENIED:
                 return False
@@ -235,12 +674,14 @@ class StepTrace:
         self._note("denials", event.at, tool=name, input=input_excerpt(event.input), reason=reason)
         return True
 
-    def _add_note(self, event: h.ApiRetried | h.ModelFallback | h.RateLimited) -> bool:
-        if isinstance(event, h.ApiRetried):
+    def _add_note(
+        self, event: events.ApiRetried | events.ModelFallback | events.RateLimited
+    ) -> bool:
+        if isinstance(event, events.ApiRetried):
             fields = {"attempt": event.attempt, "limit": event.limit, "delayMs": event.delay_ms}
             error = short_name(event.error)
             self._note("retries", event.at, **fields, status=event.status, error=error)
-        elif isinstance(event, h.ModelFallback):
+        elif isinstance(event, events.ModelFallback):
             models = {"from": short_name(event.model), "to": short_name(event.to_model)}
             self._note("fallbacks", event.at, **models, why=short_name(event.reason))
             self.model = event.to_model or self.model
@@ -253,16 +694,13 @@ class StepTrace:
         self.counts[kind] += 1
         self._notes[kind].add({"at": format_time(at), **fields})
 
-    def _subagent_started(self, event: h.SubagentStarted) -> bool:
-        agent = self._subagent_by_id.get(event.agent_id)
+    def _subagent_started(self, event: events.SubagentStarted) -> bool:
+        agent = self._subagents.get(event.agent_id)
         is_new = agent is None
         if agent is None:
-            agent = self._subagent_by_id[event.agent_id] = TracedSubagent(
-                id=event.agent_id, at=event.at
-            )
+            agent = TracedSubagent(id=event.agent_id, at=event.at)
+            self._subagents.add(agent, agent.id)
             self.counts["subagents"] += 1
-            if (dropped := self._subagents.add(agent)) is not None:
-                del self._subagent_by_id[dropped.id]
         agent.kind = agent.kind or one_line(event.kind or "", limit=NAME_CHARACTERS)
         agent.tool_id = agent.tool_id or event.tool_id
         agent.description = agent.description or one_line(
@@ -270,14 +708,14 @@ class StepTrace:
         )
         return is_new
 
-    def _subagent_finished(self, event: h.SubagentFinished) -> bool:
-        agent = self._subagent_by_id.get(event.agent_id)
+    def _subagent_finished(self, event: events.SubagentFinished) -> bool:
+        agent = self._subagents.get(event.agent_id)
         if agent is None or agent.ended_at is not None:
             return False
         agent.ended_at = event.at
         return True
 
-    def _query_finished(self, event: h.QueryFinished) -> bool:
+    def _query_finished(self, event: events.QueryFinished) -> bool:
         self.turns.add_query_result(event)
         self._end = StepEnd(
             outcome="completed" if event.completed else "failed",
@@ -287,7 +725,7 @@ class StepTrace:
         )
         return True
 
-    def _step_finished(self, event: h.StepFinished) -> bool:
+    def _step_finished(self, event: events.StepFinished) -> bool:
         if self.ended_at is not None:
             return False
         for tool in self._tools:

@@ -6,11 +6,15 @@ without terminal control sequences, also if the agent wrote some.
 
 from __future__ import annotations
 
-from longshore.core.agents import events as h
+from longshore.core.agents import events
 from longshore.core.agents.events import AgentEvent, TodoState, ToolOutcome
-from longshore.core.agents.trace import StepTrace
-from longshore.core.agents.trace_entries import TracedTool
-from longshore.core.agents.trace_format import input_excerpt, one_line, to_milliseconds
+from longshore.core.agents.trace import (
+    StepTrace,
+    TracedTool,
+    input_excerpt,
+    one_line,
+    to_milliseconds,
+)
 from longshore.core.agents.transcripts import RESULT_TOOL
 from longshore.core.text.sanitise import safe_excerpt
 
@@ -80,9 +84,14 @@ def summary_of(trace: StepTrace) -> str:
 def _prefix(event: AgentEvent, trace: StepTrace) -> str:
     parent: str | None = None
     match event:
-        case h.AnswerReceived(parent=parent):
+        case events.AnswerReceived(parent=parent):
             pass
-        case h.ToolRequested() | h.ToolStarted() | h.ToolFinished() | h.ToolDenied():
+        case (
+            events.ToolRequested()
+            | events.ToolStarted()
+            | events.ToolFinished()
+            | events.ToolDenied()
+        ):
             tool = trace.tool(event.tool_id)
             parent = tool.parent if tool else None
     agent = trace.subagent_of(parent)
@@ -91,17 +100,22 @@ def _prefix(event: AgentEvent, trace: StepTrace) -> str:
 
 def _event_text(event: AgentEvent, trace: StepTrace) -> str | None:
     match event:
-        case h.SessionStarted():
+        case events.SessionStarted():
             return _started_text(trace)
-        case h.AnswerReceived():
+        case events.AnswerReceived():
             return _answer_text(event)
-        case h.ToolRequested() | h.ToolStarted() | h.ToolFinished() | h.ToolDenied():
+        case (
+            events.ToolRequested()
+            | events.ToolStarted()
+            | events.ToolFinished()
+            | events.ToolDenied()
+        ):
             return _tool_text(event, trace)
-        case h.SubagentStarted() | h.SubagentFinished():
+        case events.SubagentStarted() | events.SubagentFinished():
             return _subagent_text(event, trace)
-        case h.TodoSeen() | h.TodoUpdated() | h.TodosReplaced():
+        case events.TodoSeen() | events.TodoUpdated() | events.TodosReplaced():
             return _todo_text(event, trace)
-        case h.ApiRetried() | h.ModelFallback() | h.RateLimited():
+        case events.ApiRetried() | events.ModelFallback() | events.RateLimited():
             return _api_text(event)
     return None
 
@@ -113,18 +127,21 @@ def _started_text(trace: StepTrace) -> str:
     return f"{verb}{model}{session}"
 
 
-def _answer_text(event: h.AnswerReceived) -> str:
+def _answer_text(event: events.AnswerReceived) -> str:
     text = safe_excerpt(event.text.strip(), limit=ANSWER_CHARACTERS).replace("\n", "\n  ")
     return f"the API failed ({event.error}): {text}" if event.error else text
 
 
 def _tool_text(
-    event: h.ToolRequested | h.ToolStarted | h.ToolFinished | h.ToolDenied, trace: StepTrace
+    event: events.ToolRequested | events.ToolStarted | events.ToolFinished | events.ToolDenied,
+    trace: StepTrace,
 ) -> str | None:
     tool = trace.tool(event.tool_id)
     if tool is None:
         name = (
-            one_line(event.name, limit=_WHY_CHARACTERS) if isinstance(event, h.ToolDenied) else ""
+            one_line(event.name, limit=_WHY_CHARACTERS)
+            if isinstance(event, events.ToolDenied)
+            else ""
         )
         return f"{name} was denied" if name else None
     failed = tool.outcome not in (ToolOutcome.RUNNING, ToolOutcome.OK)
@@ -132,7 +149,7 @@ def _tool_text(
         return None
     if tool.outcome is not ToolOutcome.RUNNING:
         return _tool_end_text(tool, trace)
-    if tool.name == RESULT_TOOL and isinstance(event, h.ToolRequested | h.ToolStarted):
+    if tool.name == RESULT_TOOL and isinstance(event, events.ToolRequested | events.ToolStarted):
         # A reviewer looks here first.
         return f"hands in its result: {input_excerpt(event.input, limit=ANSWER_CHARACTERS)}"
     return f"{tool.name}: {tool.summary}" if tool.summary else tool.name
@@ -159,7 +176,9 @@ def _tool_end_text(tool: TracedTool, trace: StepTrace) -> str | None:
             return f"{name} failed" + (f" after {elapsed}" if elapsed else "") + reason
 
 
-def _subagent_text(event: h.SubagentStarted | h.SubagentFinished, trace: StepTrace) -> str | None:
+def _subagent_text(
+    event: events.SubagentStarted | events.SubagentFinished, trace: StepTrace
+) -> str | None:
     agent = trace.subagent(event.agent_id)
     if agent is None:
         return None
@@ -169,9 +188,11 @@ def _subagent_text(event: h.SubagentStarted | h.SubagentFinished, trace: StepTra
     return f"{name} begins" + (f": {agent.description}" if agent.description else "")
 
 
-def _todo_text(event: h.TodoSeen | h.TodoUpdated | h.TodosReplaced, trace: StepTrace) -> str | None:
+def _todo_text(
+    event: events.TodoSeen | events.TodoUpdated | events.TodosReplaced, trace: StepTrace
+) -> str | None:
     done, total = trace.todos.progress
-    if isinstance(event, h.TodosReplaced):
+    if isinstance(event, events.TodosReplaced):
         now = [item.subject for item in trace.todos if item.state is TodoState.IN_PROGRESS]
         return f"todo {done}/{total} done" + (f", now: {', '.join(now[:3])}" if now else "")
     item = trace.todos.get(event.todo_id)
@@ -189,13 +210,13 @@ def _todo_text(event: h.TodoSeen | h.TodoUpdated | h.TodosReplaced, trace: StepT
             return f"todo begun: {item.subject}"
 
 
-def _api_text(event: h.ApiRetried | h.ModelFallback | h.RateLimited) -> str | None:
-    if isinstance(event, h.ApiRetried):
+def _api_text(event: events.ApiRetried | events.ModelFallback | events.RateLimited) -> str | None:
+    if isinstance(event, events.ApiRetried):
         facts = ", ".join(str(fact) for fact in (event.status, event.error) if fact)
         why = f" ({one_line(facts, limit=_WHY_CHARACTERS)})" if facts else ""
         again = f"retry {event.attempt} of {event.limit} in {format_elapsed(event.delay_ms)}"
         return f"the API failed{why}: {again}"
-    if isinstance(event, h.ModelFallback):
+    if isinstance(event, events.ModelFallback):
         why = f": {one_line(event.reason, limit=_WHY_CHARACTERS)}" if event.reason else ""
         return f"goes on with {event.to_model} instead of {event.model}{why}"
     if event.status == "allowed":

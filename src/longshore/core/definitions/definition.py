@@ -1,8 +1,7 @@
-"""Definitions: named, versioned recipes for kinds of tasks.
+"""Definitions: named, versioned descriptions of kinds of tasks.
 
-A definition is written once per version and never changed, so a job keeps what it was started with.
-``builtin`` ones exist without being written: ``command`` and ``python`` take everything from the
-task's input.
+A version of a definition never changes, so a job keeps what it was started with. The built-in
+definitions ``command`` and ``python`` are not stored: they take everything from the task's input.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from longshore.core.definitions.resources import UNLIMITED, Isolation, ResourceLimits
 from longshore.core.health import HealthThresholds
 from longshore.core.ids import is_name
 from longshore.core.tasks.backoff import RetryPolicy
@@ -27,6 +25,43 @@ class RunnerKind(StrEnum):
     AGENT = "agent"
 
 
+class Isolation(StrEnum):
+    """How an attempt gets its process."""
+
+    FORK = "fork"  # one child per attempt, forked from a process that has everything loaded
+    POOL = "pool"  # one child for many attempts of small trusted functions
+    SPAWN = "spawn"  # one child per attempt, started cold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceLimits:
+    """What an attempt may use; None: no limit.
+
+    The kernel enforces most limits per process. The reaper of the attempt enforces the memory
+    limit on all its processes together.
+    """
+
+    cpu: timedelta | None = None  # of each process, in whole seconds
+    memory_bytes: int | None = None  # of all processes of the attempt together
+    open_files: int | None = None  # of each process
+    file_bytes: int | None = None  # of each file that is written
+
+    def __post_init__(self) -> None:
+        if self.cpu is not None and self.cpu < timedelta(seconds=1):
+            message = "cpu must be at least one second"
+            raise ValueError(message)
+        for name, minimum in _MINIMUMS.items():
+            value = getattr(self, name)
+            if value is not None and value < minimum:
+                message = f"{name} must be at least {minimum}"
+                raise ValueError(message)
+
+
+# No child can start below these; a smaller number has a wrong unit.
+_MINIMUMS = {"memory_bytes": 16 * 1024 * 1024, "open_files": 16, "file_bytes": 1}
+UNLIMITED = ResourceLimits()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
     """How one kind of task is run."""
@@ -34,7 +69,7 @@ class Definition:
     name: str
     runner: RunnerKind
     version: int = 0  # 0: not stored, built in
-    options: dict[str, Any] = field(default_factory=dict)  # what the runner needs
+    options: dict[str, Any] = field(default_factory=dict)  # of the runner
     description: str = ""
     queue: str = "default"
     priority: Priority = Priority.NORMAL
@@ -45,7 +80,7 @@ class Definition:
     requires_review: bool = False
     isolation: Isolation = Isolation.FORK
     resources: ResourceLimits = UNLIMITED
-    pty: bool = False  # output goes through a terminal, as some programs want it
+    pty: bool = False  # output goes through a terminal, which some programs require
     health: HealthThresholds | None = None  # None: the installation's thresholds
 
     def __post_init__(self) -> None:
@@ -56,7 +91,7 @@ class Definition:
             message = f"queue must match [A-Za-z0-9_-]{{1,64}}, not {self.queue!r}"
             raise ValueError(message)
         if self.timeout is not None and self.timeout <= timedelta(0):
-            message = "timeout must be longer than nothing"
+            message = "timeout must be greater than zero"
             raise ValueError(message)
         if self.isolation is Isolation.POOL and (
             self.runner is not RunnerKind.PYTHON or self.pty or self.resources != UNLIMITED
@@ -64,7 +99,7 @@ class Definition:
             message = "isolation 'pool' is for python tasks without limits and without a terminal"
             raise ValueError(message)
         if self.runner is RunnerKind.AGENT and (self.isolation is not Isolation.FORK or self.pty):
-            # Its credential comes with the order, and must not come to lie in a file.
+            # Its credential is sent with the attempt, and must not be stored in a file.
             message = "an agent is run with isolation 'fork' and without a terminal"
             raise ValueError(message)
 

@@ -1,11 +1,14 @@
-"""Events as they travel and are stored, both ways.
+"""Events in their wire and stored format, in both directions.
 
-Inside, an event is a dataclass with our names, moments and durations; outside, it is the JSON that
-every reader of the log agrees on: camel case, milliseconds, and the index keys beside it. ``kinds``
-and ``shapes`` say how values and objects look; here is the event as a whole.
+In Python, an event is a dataclass with Python names, times and durations. On the wire it is JSON
+with camel case, milliseconds and the keys of the indexes, which ``wire`` describes; this module
+has the event as a whole. Derived values (the index keys, the event's id) are written for other
+readers and ignored when they are read; so are unknown properties.
 
-What is derived (the index keys, the event's id) is written for readers elsewhere and ignored when
-read back; so is anything that is not known here.
+Stores and buses refuse events of more than a few hundred kilobytes. The fields of a larger event
+that can grow (inputs, results, lists of tasks) are moved to the blob store, and the event carries
+a reference in their place. Only these fields are moved, so that everything that routes an event is
+in the event. The caller stores the overflow *before* the event that refers to it.
 """
 
 from __future__ import annotations
@@ -16,12 +19,9 @@ from datetime import datetime
 from typing import Any, TypeVar, get_args
 
 from longshore.core.events.event import Event, EventContext
-from longshore.core.events.folding import EVENT_TO_STATE
-from longshore.core.events.overflow import LARGE_FIELDS, REFERENCE_FIELD
-from longshore.core.events.types import EntityType, EventBody, JobCancelled, JobCompleted
-from longshore.core.events.wire_objects import WireObject
-from longshore.core.events.wire_values import (
-    PropertyDoc,
+from longshore.core.events.types import EntityType, EventBody
+from longshore.core.events.wire import (
+    WireObject,
     expected_error,
     from_ms,
     nested_error,
@@ -32,9 +32,29 @@ from longshore.core.events.wire_values import (
 )
 from longshore.errors import UsageError
 
+T = TypeVar("T")
+
+EVENT_SIZE_LIMIT_BYTES = 200_000
+LARGE_FIELDS = ("output", "outputs", "input", "claudeOutput", "tasks", "newTasks", "taskStatuses")
+REFERENCE_FIELD = "_s3Overflow"
+
+EVENT_TYPES: dict[str, type[EventBody]] = {body.TYPE: body for body in get_args(EventBody)}
+"""The class of each event by its name on the wire."""
+
+WIRE_OBJECTS = {body: WireObject(body) for body in EVENT_TYPES.values()}
+_CONTEXT = WireObject(EventContext)
+_PLACEHOLDERS = {
+    body: {
+        item.name: item.kind.placeholder
+        for item in wire_object.properties
+        if item.name in LARGE_FIELDS and not item.nullable
+    }
+    for body, wire_object in WIRE_OBJECTS.items()
+}
+
 
 def index_keys(event: Event) -> dict[str, str]:
-    """The primary key and the keys of the seven indexes."""
+    """Returns the primary key and the keys of the seven indexes."""
     at = f"TIMESTAMP#{to_ms(event.at)}"
     tenant = f"TENANT#{event.tenant}"
     app = f"APP#{event.app}"
@@ -60,25 +80,8 @@ def index_keys(event: Event) -> dict[str, str]:
     }
 
 
-T = TypeVar("T")
-
-EVENT_TYPES: dict[str, type[EventBody]] = {body.TYPE: body for body in get_args(EventBody)}
-"""Every event's class by its name on the wire."""
-
-_WIRE_OBJECTS = {body: WireObject(body) for body in EVENT_TYPES.values()}
-_CONTEXT = WireObject(EventContext)
-_PLACEHOLDERS = {
-    body: {
-        each.name: each.kind.placeholder
-        for each in shape.properties
-        if each.name in LARGE_FIELDS and not each.nullable
-    }
-    for body, shape in _WIRE_OBJECTS.items()
-}
-
-
 def properties_of(event: Event) -> dict[str, Any]:
-    """What the event says beside its envelope; without the large fields if they were moved out."""
+    """Returns the event's properties; without the large fields if they were moved out."""
     properties = properties_of_body(event.body)
     if event.overflow is not None:
         for name in LARGE_FIELDS:
@@ -88,38 +91,38 @@ def properties_of(event: Event) -> dict[str, Any]:
 
 
 def properties_of_body(body: EventBody) -> dict[str, Any]:
-    """Everything that an event of this body says, as it travels."""
-    return _WIRE_OBJECTS[type(body)].write(body)
+    """Returns all properties of an event with this body."""
+    return WIRE_OBJECTS[type(body)].write(body)
 
 
 def body_from_properties(
     event_type: str, properties: Mapping[str, Any]
 ) -> tuple[EventBody, str | None]:
-    """The body, and the key under which its large fields are kept if they were moved out.
+    """Returns the body, and the blob key of its large fields if they were moved out.
 
-    Large fields that are not here are empty in the body.
+    Large fields that were moved out are empty in the body.
 
     Raises:
-        UsageError: The type is not known, or a property is missing or of the wrong kind.
+        UsageError: the type is unknown, or a property is missing or of the wrong kind.
     """
     body = EVENT_TYPES.get(event_type)
     if body is None:
-        message = f"eventType: no event is called {event_type!r}"
+        message = f"eventType: there is no event {event_type!r}"
         raise UsageError(message)
     try:
         overflow = _read_overflow(read_object(properties).get(REFERENCE_FIELD))
         if overflow is not None:
             properties = {**_PLACEHOLDERS[body], **properties}
-        return _WIRE_OBJECTS[body].read(properties), overflow
-    except UsageError as wrong:
-        raise nested_error("properties", wrong) from None
+        return WIRE_OBJECTS[body].read(properties), overflow
+    except UsageError as error:
+        raise nested_error("properties", error) from None
 
 
 def to_wire(event: Event, *, environment: str, ttl_at: datetime | None = None) -> dict[str, Any]:
-    """The whole event, with all keys.
+    """Returns the whole event with all keys.
 
     Args:
-        ttl_at: When a store may drop it; None keeps it.
+        ttl_at: When a store may delete the event; None: never.
     """
     wire: dict[str, Any] = {
         **index_keys(event),
@@ -135,16 +138,16 @@ def to_wire(event: Event, *, environment: str, ttl_at: datetime | None = None) -
         "properties": properties_of(event),
     }
     if ttl_at is not None:
-        # The one time on the wire that is in seconds: stores that expire items read it so.
+        # The only time in seconds on the wire: stores that expire items require it.
         wire["ttl"] = to_ms(ttl_at) // 1000
     return wire
 
 
 def from_wire(wire: Mapping[str, Any]) -> Event:
-    """The inverse of ``to_wire``.
+    """Returns the event that ``to_wire`` wrote.
 
     Raises:
-        UsageError: A field is missing or of the wrong kind; the message names it.
+        UsageError: a field is missing or of the wrong kind; the message names it.
     """
     if not isinstance(wire, Mapping):
         raise nested_error("event", expected_error("an object"))
@@ -170,8 +173,8 @@ def _read_field(wire: Mapping[str, Any], name: str, read: Callable[[Any], T]) ->
         raise UsageError(message)
     try:
         return read(wire[name])
-    except UsageError as wrong:
-        raise nested_error(name, wrong) from None
+    except UsageError as error:
+        raise nested_error(name, error) from None
 
 
 def _read_entity_type(value: Any) -> EntityType:
@@ -186,35 +189,45 @@ def _read_overflow(reference: Any) -> str | None:
         return None
     try:
         return read_text(read_object(reference).get("key"))
-    except UsageError as wrong:
-        raise nested_error(f".{REFERENCE_FIELD}.key", wrong) from None
+    except UsageError as error:
+        raise nested_error(f".{REFERENCE_FIELD}.key", error) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventDoc:
-    """One event type as the reference page shows it."""
+class Overflow:
+    """The large fields of an event, and the blob key under which they are stored."""
 
-    name: str
-    entity: EntityType
-    when: str
-    properties: tuple[PropertyDoc, ...]
-    terminal: bool  # ends its task or job
+    key: str
+    fields: dict[str, Any]
 
 
-def event_docs() -> list[EventDoc]:
-    """Every event type, for the reference page."""
-    return [
-        EventDoc(
-            name=name,
-            entity=body.ENTITY,
-            when=(body.__doc__ or "").partition("\n")[0],
-            properties=_WIRE_OBJECTS[body].docs(),
-            terminal=_is_terminal(body),
-        )
-        for name, body in EVENT_TYPES.items()
-    ]
+def overflow_of(
+    properties: Mapping[str, Any],
+    *,
+    entity_id: str,
+    event_id: str,
+    size: int,
+    limit: int = EVENT_SIZE_LIMIT_BYTES,
+) -> Overflow | None:
+    """Returns what must be moved out of an event, or None if the event is small enough.
+
+    Args:
+        size: Bytes of the whole event.
+    """
+    large = {name: properties[name] for name in LARGE_FIELDS if name in properties}
+    if size <= limit or not large:
+        return None
+    return Overflow(key=f"events/{entity_id}/{event_id}-payload.json", fields=large)
 
 
-def _is_terminal(body: type[EventBody]) -> bool:
-    state = EVENT_TO_STATE.get(body.TYPE)
-    return body in (JobCompleted, JobCancelled) if state is None else state.terminal
+def overflow_key(properties: Mapping[str, Any]) -> str | None:
+    """Returns the blob key of the fields that were moved out, or None."""
+    reference = properties.get(REFERENCE_FIELD)
+    return None if reference is None else str(reference["key"])
+
+
+def join_overflow(properties: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the properties with the fields that were moved out."""
+    whole = {**properties, **fields}
+    del whole[REFERENCE_FIELD]
+    return whole

@@ -3,6 +3,9 @@
 A ``Change`` has the new row, the version it was decided from, and its events. The store commits all
 of it in one step or nothing. ``effects`` are messages and wake-ups: losing one costs time and never
 correctness, because the sweeper finds tasks that were not enqueued.
+
+``Transition`` builds changes: it is the only code that sets a row's version and change id, and the
+sequences and times of its events, for tasks and jobs.
 """
 
 from __future__ import annotations
@@ -10,11 +13,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
-from longshore.core.events.event import Event
-from longshore.core.records import value
-from longshore.core.tasks.states import Priority
+from longshore.core.events import types as e
+from longshore.core.events.event import Event, EventContext, next_moment
+from longshore.core.events.types import EventBody
+from longshore.core.jobs.numbers import NO_NUMBERS
+from longshore.core.records import copy_with, value
+from longshore.core.tasks.lease import Lease
+from longshore.core.tasks.rows import CancelRequest, JobRow, TaskRow
+from longshore.core.tasks.states import Priority, TaskState
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,7 @@ class Wake:
 
 Effect = Enqueue | Wake
 
-RowT = TypeVar("RowT")
+RowT = TypeVar("RowT", TaskRow, JobRow)
 
 
 @value
@@ -65,10 +73,140 @@ class RefusalReason(Enum):
     STALE_ROUND = "a newer round has begun"
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """Why nothing was changed."""
 
     reason: RefusalReason
     detail: str
     until: datetime | None = None  # when a repeated command may succeed
+
+
+class Transition(Generic[RowT]):
+    """Builds the change of a row."""
+
+    __slots__ = ("change_id", "context", "now", "row")
+    row: RowT
+
+    def __init__(self, row: RowT, now: datetime, change_id: str, context: EventContext) -> None:
+        self.row = row
+        self.now = now
+        self.change_id = change_id
+        self.context = context
+
+    def change(
+        self,
+        *bodies: EventBody,
+        effects: tuple[Effect, ...] = (),
+        durable: bool = True,
+        **fields: Any,
+    ) -> Change[RowT]:
+        """Returns the change with these events and these new fields of the row."""
+        row = self.row
+        spec = row.spec
+        sequence, at = row.last_sequence, row.last_event_at
+        events = []
+        for body in bodies:
+            sequence += 1
+            at = next_moment(self.now, at)
+            events.append(
+                Event(
+                    entity_type=body.ENTITY,
+                    entity_id=spec.id,
+                    tenant=spec.tenant,
+                    app=spec.app,
+                    sequence=sequence,
+                    at=at,
+                    body=body,
+                    context=self.context,
+                )
+            )
+        fields["version"] = row.version + 1
+        fields["change_id"] = self.change_id
+        fields["updated_at"] = self.now
+        fields["last_sequence"] = sequence
+        fields["last_event_at"] = at
+        return Change(
+            row=copy_with(row, fields),
+            expected_version=row.version,
+            events=tuple(events),
+            effects=effects,
+            durable=durable,
+        )
+
+
+TaskChange = Change[TaskRow]
+TaskDecision = TaskChange | Refusal
+
+
+class TaskTransition(Transition[TaskRow]):
+    """Builds the change of a task."""
+
+    __slots__ = ()
+
+    def enqueue(self, at: datetime) -> Enqueue:
+        spec = self.row.spec
+        return Enqueue(spec.id, spec.queue, spec.priority, at)
+
+    @property
+    def lease(self) -> Lease:
+        """The lease; only for commands whose fence was checked."""
+        return cast("Lease", self.row.lease)
+
+    def check_fence(self, fence: int) -> Refusal | None:
+        """Returns the refusal of a stale writer; None if the fence is the current one."""
+        lease = self.row.lease
+        if lease is not None and lease.fence == fence:
+            return None
+        holder = f"held by fence {lease.fence}" if lease else f"the task is {self.row.state}"
+        return Refusal(RefusalReason.LEASE_LOST, f"fence {fence} is not current: {holder}")
+
+    def wrong_state(self, expected: str) -> Refusal:
+        reason = RefusalReason.ENDED if self.row.state.terminal else RefusalReason.WRONG_STATE
+        return Refusal(reason, f"the task is {self.row.state}, not {expected}")
+
+
+def make_pending(step: TaskTransition, **fields: Any) -> TaskChange:
+    spec = step.row.spec
+    due_at = max(step.now, spec.not_before or step.now)
+    pending = e.TaskPending(
+        task_id=spec.id,
+        job_id=spec.job_id,
+        name=spec.definition,
+        depends_on=spec.parents,
+        round=fields.get("round", step.row.round),
+        due_at=due_at if due_at > step.now else None,
+    )
+    fields.update(state=TaskState.PENDING, awaits=NO_NUMBERS, due_at=due_at, enqueued_at=step.now)
+    return step.change(pending, effects=(step.enqueue(due_at),), **fields)
+
+
+def cancel_task(
+    step: TaskTransition,
+    request: CancelRequest,
+    *,
+    usage: e.Usage | None = None,
+    last_output: int | None = None,
+) -> TaskChange:
+    row = step.row
+    cancelled = e.TaskCancelled(
+        task_id=row.id,
+        job_id=row.spec.job_id,
+        by=request.by,
+        reason=request.reason,
+        attempt_number=row.attempt if row.lease else None,
+        last_output=last_output,
+        usage=usage,
+    )
+    return step.change(
+        cancelled,
+        state=TaskState.CANCELLED,
+        lease=None,
+        cancel=request,
+        parked=None,
+        due_at=None,
+        enqueued_at=None,
+        finished_at=step.now,
+        last_output=last_output if row.lease else row.last_output,
+        usage=row.usage + usage if usage else row.usage,
+    )

@@ -14,8 +14,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from signal import Signals
 
-from longshore.core.tasks.error_categories import ErrorCategory
-from longshore.core.tasks.error_classification import category_of, message_of, safe_getattr
+from longshore.core.tasks.error_categories import (
+    ErrorCategory,
+    category_of,
+    message_of,
+    safe_getattr,
+)
 from longshore.core.text.sanitise import safe_excerpt
 
 __all__ = [

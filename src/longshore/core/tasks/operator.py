@@ -5,27 +5,29 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from longshore.core.budgets import TASK_SCOPES, add_allowance
 from longshore.core.events import types as e
-from longshore.core.maximums import FEEDBACK_LIMIT_CHARACTERS, MAX_REVISIONS
+from longshore.core.events.event import to_tick
+from longshore.core.maximums import FEEDBACK_LIMIT_CHARACTERS, MAX_REVISIONS, comment_problem
 from longshore.core.tasks import commands as c
-from longshore.core.tasks.changes import Refusal, RefusalReason, Wake
-from longshore.core.tasks.rows import CancelRequest
-from longshore.core.tasks.states import TaskState
-from longshore.core.tasks.transition import (
+from longshore.core.tasks.attempts import release
+from longshore.core.tasks.changes import (
+    Refusal,
+    RefusalReason,
     TaskDecision,
     TaskTransition,
+    Wake,
     cancel_task,
     make_pending,
 )
-from longshore.core.text.comments import comment_problem
+from longshore.core.tasks.rows import CancelRequest, ParkRecord
+from longshore.core.tasks.states import TaskState
 
 
 def parents_completed(step: TaskTransition, command: c.ParentsCompleted) -> TaskDecision:
     left = step.row.awaits - command.numbers
     if step.row.state is not TaskState.WAITING or left == step.row.awaits:
-        return Refusal(
-            reason=RefusalReason.NOTHING_TO_DO, detail="none of these parents is awaited"
-        )
+        return Refusal(RefusalReason.NOTHING_TO_DO, "none of these parents is awaited")
     return step.change(awaits=left) if left else make_pending(step)
 
 
@@ -34,25 +36,19 @@ def request_cancel(step: TaskTransition, command: c.RequestCancel) -> TaskDecisi
     if command.round is not None and row.round > command.round:
         return _stale_round(row.round)
     if row.state.terminal:
-        return Refusal(
-            reason=RefusalReason.ENDED, detail=f"the task is {row.state} already, and that stands"
-        )
+        return Refusal(RefusalReason.ENDED, f"the task is {row.state} already, and that stands")
     request = CancelRequest(by=command.by, reason=command.reason, at=step.now)
     if row.lease is None:
         return cancel_task(step, request)
     if row.cancel is not None:
-        return Refusal(reason=RefusalReason.NOTHING_TO_DO, detail="its cancellation is under way")
+        return Refusal(RefusalReason.NOTHING_TO_DO, "its cancellation is under way")
     wake = Wake(row.lease.worker_id, row.id)
     return step.change(effects=(wake,), cancel=request)
 
 
 def confirm_cancel(step: TaskTransition, command: c.ConfirmCancel) -> TaskDecision:
-    if isinstance(lease := step.require_lease(command.fence), Refusal):
-        return lease
     if step.row.cancel is None:
-        return Refusal(
-            reason=RefusalReason.WRONG_STATE, detail="its cancellation was not requested"
-        )
+        return Refusal(RefusalReason.WRONG_STATE, "its cancellation was not requested")
     return cancel_task(step, step.row.cancel, usage=command.usage, last_output=command.last_output)
 
 
@@ -62,10 +58,10 @@ def request_revision(step: TaskTransition, command: c.RequestRevision) -> TaskDe
         return refusal
     if row.revision >= MAX_REVISIONS:
         detail = f"it was revised {MAX_REVISIONS} times already: approve it or cancel it"
-        return Refusal(reason=RefusalReason.LIMIT_REACHED, detail=detail)
+        return Refusal(RefusalReason.LIMIT_REACHED, detail)
     problem = comment_problem(command.feedback, limit=FEEDBACK_LIMIT_CHARACTERS)
     if problem is not None:
-        return Refusal(reason=RefusalReason.LIMIT_REACHED, detail=f"feedback {problem}")
+        return Refusal(RefusalReason.LIMIT_REACHED, f"feedback {problem}")
     requested = e.TaskRevisionRequested(
         task_id=row.id,
         job_id=row.spec.job_id,
@@ -95,7 +91,7 @@ def _not_reviewable(step: TaskTransition, command: c.Approve | c.RequestRevision
         return step.wrong_state("in review")
     if command.attempt is not None and command.attempt != row.attempt:
         detail = f"the result in review is that of attempt {row.attempt}, not of {command.attempt}"
-        return Refusal(reason=RefusalReason.WRONG_STATE, detail=detail)
+        return Refusal(RefusalReason.WRONG_STATE, detail)
     return None
 
 
@@ -122,7 +118,7 @@ def resume(step: TaskTransition, command: c.Resume) -> TaskDecision:
         return _stale_round(row.round)
     if row.state not in (TaskState.FAILED, TaskState.CANCELLED):
         detail = f"the task is {row.state}: only what failed or was cancelled can be resumed"
-        return Refusal(reason=RefusalReason.WRONG_STATE, detail=detail)
+        return Refusal(RefusalReason.WRONG_STATE, detail)
     afresh: dict[str, Any] = {
         "round": command.round,
         "attempts_used": 0,
@@ -140,9 +136,7 @@ def resume(step: TaskTransition, command: c.Resume) -> TaskDecision:
 
 
 def _stale_round(round_: int) -> Refusal:
-    return Refusal(
-        reason=RefusalReason.STALE_ROUND, detail=f"the task is in round {round_} already"
-    )
+    return Refusal(RefusalReason.STALE_ROUND, f"the task is in round {round_} already")
 
 
 def enqueue_again(step: TaskTransition, command: c.EnqueueAgain) -> TaskDecision:
@@ -152,4 +146,98 @@ def enqueue_again(step: TaskTransition, command: c.EnqueueAgain) -> TaskDecision
     # Not durable: if a power loss loses it, the next sweep enqueues again.
     return step.change(
         effects=(step.enqueue(max(step.now, row.due_at)),), durable=False, enqueued_at=step.now
+    )
+
+
+def park(step: TaskTransition, command: c.Park) -> TaskDecision:
+    row = step.row
+    if row.cancel is not None:
+        return cancel_task(step, row.cancel, usage=command.usage, last_output=command.last_output)
+    if command.scope in TASK_SCOPES and row.allowance != command.allowance:
+        # The budget was raised before the task was parked, so nothing would unpark it.
+        return release(step, _release_instead(command))
+    parked = e.TaskParked(
+        task_id=row.id,
+        job_id=row.spec.job_id,
+        attempt_number=row.attempt,
+        scope=command.scope.value,
+        reason=command.reason,
+        due_at=command.until,
+        duration=command.duration,
+        last_output=command.last_output,
+        usage=command.usage,
+    )
+    return step.change(
+        parked,
+        state=TaskState.PARKED,
+        lease=None,
+        parked=ParkRecord(
+            scope=command.scope, unit=command.unit, reason=command.reason, at=step.now
+        ),
+        due_at=command.until,
+        enqueued_at=None,
+        ran_for=command.duration,
+        last_output=command.last_output,
+        usage=row.usage + command.usage,
+    )
+
+
+def _release_instead(command: c.Park) -> c.Release:
+    return c.Release(
+        fence=command.fence,
+        reason="a budget was used up, and was raised meanwhile",
+        usage=command.usage,
+        last_output=command.last_output,
+    )
+
+
+def unpark(step: TaskTransition, command: c.Unpark) -> TaskDecision:
+    row = step.row
+    if row.state is not TaskState.PARKED or row.parked is None:
+        return step.wrong_state("parked")
+    if row.parked.scope is not command.scope:
+        detail = f"it is parked because of another budget: its {row.parked.scope.value}'s"
+        return Refusal(RefusalReason.NOTHING_TO_DO, detail)
+    if command.due and (row.due_at is None or step.now < to_tick(row.due_at)):
+        return Refusal(RefusalReason.NOT_DUE, "it is not due yet", until=row.due_at)
+    unparked = e.TaskUnparked(task_id=row.id, job_id=row.spec.job_id, by=command.by)
+    return step.change(unparked, effects=(step.enqueue(step.now),), **_unparked_fields(step))
+
+
+def _unparked_fields(step: TaskTransition) -> dict[str, Any]:
+    return {
+        "state": TaskState.PENDING,
+        "parked": None,
+        "due_at": step.now,
+        "enqueued_at": step.now,
+    }
+
+
+def add_budget(step: TaskTransition, command: c.AddBudget) -> TaskDecision:
+    row = step.row
+    if row.state.terminal:
+        detail = f"the task is {row.state}: its budget can be raised only after it is resumed"
+        return Refusal(RefusalReason.ENDED, detail)
+    allowance = add_allowance(row.allowance, command.amount, command.request_id)
+    if allowance is None:
+        detail = "this request was already counted"
+        return Refusal(RefusalReason.NOTHING_TO_DO, detail)
+    more = command.amount
+    added = e.TaskBudgetAdded(
+        task_id=row.id,
+        job_id=row.spec.job_id,
+        by=command.by,
+        usd=more.usd,
+        tokens=more.tokens,
+        minutes=more.minutes,
+    )
+    if row.parked is None or row.parked.scope not in TASK_SCOPES:
+        return step.change(added, allowance=allowance)
+    unparked = e.TaskUnparked(task_id=row.id, job_id=row.spec.job_id, by=command.by)
+    return step.change(
+        added,
+        unparked,
+        effects=(step.enqueue(step.now),),
+        allowance=allowance,
+        **_unparked_fields(step),
     )

@@ -11,7 +11,8 @@
        └─ resume ┴─── failed, cancelled
 
 Pure: the time, the jitter of a backoff and the change's id are arguments. Every event of a task is
-decided here, so the rules of leases, rounds and attempts are in one place.
+decided here, so the rules of leases, rounds and attempts are in one place. A command with a fence
+is decided only if the fence is that of the current lease.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from typing import Any
 
 from longshore.core.events.event import EventContext, to_tick
 from longshore.core.jobs.numbers import NumberSet
-from longshore.core.tasks import attempts, operator, parking
+from longshore.core.tasks import attempts, operator
 from longshore.core.tasks import commands as c
-from longshore.core.tasks.rows import TaskRow, TaskSpec
-from longshore.core.tasks.states import TaskState
-from longshore.core.tasks.transition import (
+from longshore.core.tasks.changes import (
     TaskChange,
     TaskDecision,
     TaskTransition,
     make_pending,
 )
+from longshore.core.tasks.rows import TaskRow, TaskSpec
+from longshore.core.tasks.states import TaskState
 
 __all__ = ["TaskChange", "TaskDecision", "apply", "create"]
 
@@ -54,8 +55,10 @@ def apply(row: TaskRow, command: c.Command, *, now: datetime, change_id: str) ->
     if origin == "worker":
         holder = command if isinstance(command, c.Claim) else row.lease
         worker_id = holder.worker_id if holder else None
-    context = _context(origin, source, worker_id)
-    return decide(TaskTransition(row, to_tick(now), change_id, context), command)
+    step = TaskTransition(row, to_tick(now), change_id, _context(origin, source, worker_id))
+    if isinstance(command, c.FencedCommand) and (refusal := step.check_fence(command.fence)):
+        return refusal
+    return decide(step, command)
 
 
 @lru_cache(maxsize=1024)
@@ -72,7 +75,7 @@ _RULES: dict[type, _Rule] = {
     c.Renew: (attempts.renew, "worker", "system"),
     c.SaveCheckpoint: (attempts.save_checkpoint, "worker", "system"),
     c.Release: (attempts.release, "worker", "system"),
-    c.Park: (parking.park, "worker", "system"),
+    c.Park: (operator.park, "worker", "system"),
     c.AttemptFailed: (attempts.attempt_failed, "worker", "system"),
     c.Complete: (attempts.complete, "worker", "system"),
     c.TimeOut: (attempts.time_out, "worker", "system"),
@@ -83,7 +86,7 @@ _RULES: dict[type, _Rule] = {
     c.RequestRevision: (operator.request_revision, "operator", "user"),
     c.Approve: (operator.approve, "operator", "user"),
     c.Resume: (operator.resume, "operator", "user"),
-    c.Unpark: (parking.unpark, "operator", "user"),
-    c.AddBudget: (parking.add_budget, "operator", "user"),
+    c.Unpark: (operator.unpark, "operator", "user"),
+    c.AddBudget: (operator.add_budget, "operator", "user"),
     c.EnqueueAgain: (operator.enqueue_again, "sweeper", "system"),
 }

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from longshore.core.blob_keys import safe_name
+from longshore.core.documents import safe_name
 
 _FOLDER_MODE = 0o700
 _CHUNK_BYTES = 1024 * 1024

@@ -1,20 +1,21 @@
-"""The private pipe between a child and its worker: JSON lines, one message a line.
-
-The child sends ``result``, ``error``, ``activity``, ``progress``, ``summary``, ``usage``, ``step``,
-``spend``, ``conversation`` and ``log``; its standard output and error are only output. The number
-of the file descriptor is in the environment, so a shell script can report too:
-``echo '{"type":"result","value":42}' >&$LONGSHORE_ATTEMPT_CHANNEL``.
-"""
+"""The child's end of its channel to the worker; see ``execution.protocol``."""
 
 from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Callable
 from threading import Lock
 from typing import Any, BinaryIO
 
-LINE_LIMIT_BYTES = 64 * 1024 * 1024
-"""The worker neither reads nor answers a longer line."""
+from longshore.execution.protocol import LINE_LIMIT_BYTES, ChildMessage
+
+BURST = 50
+PER_SECOND = 10.0
+
+Send = Callable[..., None]
+"""Sends a message to the worker: ``Channel.send``."""
 
 # Built once, before the fork: otherwise each child would pay for it.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
@@ -35,7 +36,7 @@ class Channel:
         # Replies arrive in the order of the requests: one request at a time gets its own.
         self._request_lock = Lock()
 
-    def send(self, kind: str, **content: Any) -> None:
+    def send(self, kind: ChildMessage, **content: Any) -> None:
         """Send one message completely.
 
         Raises:
@@ -64,10 +65,34 @@ class Channel:
         refusal = reply["refusal"]
         return None if refusal is None else str(refusal)
 
-    def _request(self, kind: str, **content: Any) -> Any:
+    def _request(self, kind: ChildMessage, **content: Any) -> Any:
         with self._request_lock:
             self.send(kind, **content)
             # Opened on the first request: most attempts make none.
             self._replies = self._replies or os.fdopen(self._replies_fd, "rb", closefd=False)
             reply = self._replies.readline()
         return json.loads(reply or "null")
+
+
+class Throttle:
+    """Limits the rate of reports with a token bucket; reports over the limit are dropped.
+
+    A task that reports rarely loses nothing, and one that reports in a tight loop does not overload
+    the worker.
+    """
+
+    def __init__(self) -> None:
+        self._available = float(BURST)
+        self._updated_at_s = time.monotonic()
+
+    def try_acquire(self) -> bool:
+        """Take a token. Returns whether one was available."""
+        now = time.monotonic()
+        self._available = min(
+            self._available + (now - self._updated_at_s) * PER_SECOND, float(BURST)
+        )
+        self._updated_at_s = now
+        if self._available < 1:
+            return False
+        self._available -= 1
+        return True

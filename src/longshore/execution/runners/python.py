@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from longshore.core.jobs.result_references import resolve_references
+from longshore.core.documents import resolve_references
 
 
 def load_function(path: str) -> Callable[..., Any]:

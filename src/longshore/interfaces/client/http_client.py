@@ -17,8 +17,9 @@ import httpx
 from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetterFilter
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
+from longshore.core.definitions.reader import split_job_file
+from longshore.core.document_reader import Problem
 from longshore.core.ids import split_task_id
-from longshore.core.jobs.dag import Problem
 from longshore.core.jobs.submission import read_job, referenced_definitions
 from longshore.core.maximums import MAX_TASKS_PER_JOB
 from longshore.core.tasks.states import JobState, TaskState
@@ -26,7 +27,6 @@ from longshore.errors import InvalidJob, NotFound, ProblemLike
 from longshore.interfaces.client.transport import HttpTransport, Query
 from longshore.services import documents as d
 from longshore.services.app import ArtifactContent
-from longshore.services.definitions import split_job_file
 
 _TIMEOUT_S = 30.0
 _MAX_PAGE_SIZE = 100
@@ -432,7 +432,7 @@ class HttpClient:
     async def add_budget(
         self, entity_id: str | None, amount: Budget, *, request_id: str | None = None
     ) -> d.BudgetStatusDocument:
-        body = d.to_dict(d.budget_document(amount))
+        body = d.to_dict(d.from_record(d.BudgetDocument, amount))
         path = _budget_path(entity_id)
         return await self._send(d.BudgetStatusDocument, "POST", path, body, request_id=request_id)
 

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from longshore.core.blob_keys import attempt_file_key, safe_name
+from longshore.core.documents import attempt_file_key, safe_name
 from longshore.core.tasks.rows import TaskRow
 from longshore.errors import BackendError
 from longshore.ports.blobs import BlobStore

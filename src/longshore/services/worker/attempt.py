@@ -17,8 +17,8 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, TypeVar
 
-from longshore.core.blob_keys import task_document_key
 from longshore.core.definitions.definition import RunnerKind
+from longshore.core.documents import task_document_key
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.rows import TaskRow

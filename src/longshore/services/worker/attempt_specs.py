@@ -11,8 +11,8 @@ from typing import Any
 
 from longshore.core.agents.plan import read_plan
 from longshore.core.agents.transcripts import merge_entries
-from longshore.core.blob_keys import conversation_part_key
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition, RunnerKind
+from longshore.core.documents import conversation_part_key
 from longshore.core.ids import task_id_of
 from longshore.core.tasks.rows import TaskRow
 from longshore.errors import NotFound

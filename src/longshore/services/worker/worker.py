@@ -16,10 +16,9 @@ from datetime import timedelta
 
 from longshore.core.events.event import EventContext
 from longshore.core.events.types import MessageRejected
-from longshore.core.messages import MalformedMessage, parse_message
+from longshore.core.queues import MalformedMessage, MessageAction, parse_message, triage
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.rows import TaskRow
-from longshore.core.tasks.triage import MessageAction, triage
 from longshore.errors import (
     BackendUnavailable,
     CommandRefused,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from longshore.core.blob_keys import KEY_LIMIT_BYTES
+from longshore.core.documents import KEY_LIMIT_BYTES
 from longshore.errors import NotFound, UsageError
 from longshore.ports.backend import Backend
 from longshore.ports.blobs import BlobStore

@@ -6,8 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from longshore.core.definitions.definition import Definition, RunnerKind
-from longshore.core.definitions.resources import Isolation, ResourceLimits
+from longshore.core.definitions.definition import Definition, Isolation, ResourceLimits, RunnerKind
 from longshore.core.health import HealthThresholds
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.states import Priority

@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from longshore.core.agents.failures import QueryFailureReason, query_failure_for
+from longshore.core.agents.failures import QueryEnding, query_failure_of
 from longshore.core.tasks.error_categories import ErrorCategory as Category
 from longshore.core.tasks.failures import MESSAGE_LIMIT
-from longshore.core.text.secrets import MASK
+from longshore.core.text.sanitise import MASK
 from longshore.errors import Retry
 from tests.unit.core.agents.failure_samples import (
     MODEL,
@@ -16,6 +16,7 @@ from tests.unit.core.agents.failure_samples import (
     ProcessError,
     classify,
     classify_frame,
+    frame,
 )
 
 NINETY_SECONDS = timedelta(seconds=90)
@@ -38,10 +39,13 @@ def test_a_refused_model_is_named(status: int) -> None:
     assert f"model {MODEL!r}" in failure.message
 
 
-def test_a_model_that_nobody_named_is_that_of_the_task() -> None:
-    verdict = query_failure_for(QueryFailureReason.REFUSAL)
+def test_a_default_model_is_called_the_model_of_the_task() -> None:
+    ending = QueryEnding(result=frame(stop_reason="refusal"), model=None)
 
-    assert verdict.failure.message.startswith("model of this task refused")
+    query_failure = query_failure_of(ending)
+
+    assert query_failure is not None
+    assert query_failure.failure.message.startswith("model of this task refused")
 
 
 def test_a_missing_cli_says_what_to_install() -> None:

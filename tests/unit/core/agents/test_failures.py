@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from longshore.core.agents.failure_reasons import MEANINGS, meaning_of_status
 from longshore.core.agents.failures import (
     QueryEnding,
     QueryFailureReason,
-    query_failure_for,
+    meaning_of_status,
     query_failure_of,
     schema_failure,
 )
@@ -210,11 +209,6 @@ def test_a_stream_that_ends_without_a_result_is_a_crash() -> None:
     )
 
 
-@pytest.mark.parametrize("reason", [*QueryFailureReason])
-def test_every_reason_has_a_meaning(reason: QueryFailureReason) -> None:
-    assert MEANINGS[reason].text
-
-
 @pytest.mark.parametrize(
     "reason",
     [
@@ -224,12 +218,10 @@ def test_every_reason_has_a_meaning(reason: QueryFailureReason) -> None:
         QueryFailureReason.CLI_OUTPUT,
     ],
 )
-def test_what_could_not_be_read_is_worth_another_attempt_although_parse_is_final(
+def test_unreadable_output_is_retried_although_a_parse_error_is_final(
     reason: QueryFailureReason,
 ) -> None:
-    failure = query_failure_for(reason).failure
-
-    assert (failure.category, failure.retryable) == (Category.PARSE, True)
+    assert (reason.value.category, reason.value.retry) == (Category.PARSE, True)
 
 
 def test_a_message_of_the_sdk_is_read_like_a_frame() -> None:
@@ -361,37 +353,29 @@ def test_what_the_api_asks_to_wait_is_passed_on_where_waiting_helps(
 
 
 @pytest.mark.parametrize("subtype", ["error_max_turns", "error_max_budget_usd"])
-def test_a_limit_of_ours_is_marked(subtype: str) -> None:
-    verdict = query_failure_of(QueryEnding.from_query(ResultError(frame(subtype=subtype)), None))
-
-    assert verdict is not None
-    assert (verdict.is_limit, verdict.is_schema_mismatch, verdict.is_session_missing) == (
-        True,
-        False,
-        False,
-    )
-    assert not verdict.failure.retryable
-
-
-def test_a_session_that_is_gone_is_marked() -> None:
-    gone = frame(errors=["No conversation found with session ID: 1"])
-    verdict = query_failure_of(QueryEnding.from_query(ResultError(gone), None))
-
-    assert verdict is not None
-    assert (verdict.is_session_missing, verdict.is_session_existing, verdict.is_limit) == (
-        True,
-        False,
-        False,
+def test_a_reached_limit_is_final(subtype: str) -> None:
+    query_failure = query_failure_of(
+        QueryEnding.from_query(ResultError(frame(subtype=subtype)), None)
     )
 
+    assert query_failure is not None
+    assert not query_failure.is_schema_mismatch
+    assert not query_failure.is_session_missing
+    assert not query_failure.failure.retryable
 
-def test_a_session_that_has_begun_already_is_marked() -> None:
-    stderr = "Error: Session ID 1 is already in use."
 
-    verdict = query_failure_of(QueryEnding.from_query(ProcessError(), None, stderr=stderr))
+def test_a_missing_session_is_recognised() -> None:
+    missing = frame(errors=["No conversation found with session ID: 1"])
+    query_failure = query_failure_of(QueryEnding.from_query(ResultError(missing), None))
 
-    assert verdict is not None
-    assert verdict.is_session_existing
+    assert query_failure is not None
+    assert query_failure.is_session_missing
+
+
+def test_a_session_that_exists_already_has_its_own_reason() -> None:
+    reason, _ = classify(ProcessError(), stderr="Error: Session ID 1 is already in use.")
+
+    assert reason is QueryFailureReason.SESSION_EXISTS
 
 
 def test_a_result_that_does_not_fit_says_where() -> None:

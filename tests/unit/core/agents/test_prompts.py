@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from longshore.core.agents.prompts import (
     PromptRequest,
-    PromptSources,
     PromptValues,
     UnknownPlaceholder,
     fill_template,
@@ -63,9 +62,9 @@ def test_a_place_without_a_value_is_an_error_that_says_what_there_is(
 @pytest.mark.parametrize(
     ("template", "said"),
     [
-        ("{{ }}", "is no place"),
-        ("{{ input. }}", "is no place"),
-        ("{{ env.HOME }}", "names nothing: begin with input, tasks or steps"),
+        ("{{ }}", "is not a placeholder"),
+        ("{{ input. }}", "is not a placeholder"),
+        ("{{ env.HOME }}", "names nothing: start with input, tasks or steps"),
         ("{{ steps }}", "names no earlier step: outline"),
         ("{{ steps.later.x }}", "names no earlier step: outline"),
         ("{{ tasks }}", "names no task"),
@@ -74,7 +73,7 @@ def test_a_place_without_a_value_is_an_error_that_says_what_there_is(
 def test_what_can_be_known_of_a_template_is_known_before_it_is_used(
     template: str, said: str
 ) -> None:
-    (problem,) = template_problems(template, PromptSources(steps=["outline"]))
+    (problem,) = template_problems(template, ["outline"])
 
     assert said in problem
 
@@ -82,8 +81,8 @@ def test_what_can_be_known_of_a_template_is_known_before_it_is_used(
 def test_a_good_template_has_no_problem() -> None:
     template = r"{{ input.a }} {{ tasks.b.c }} {{ steps.outline }} {{ input }} \{{ anything }}"
 
-    assert template_problems(template, PromptSources(steps=["outline"])) == []
-    (problem,) = template_problems("{{ steps.a }}", PromptSources())
+    assert template_problems(template, ["outline"]) == []
+    (problem,) = template_problems("{{ steps.a }}", ())
     assert "there is none" in problem
 
 
@@ -170,7 +169,7 @@ def test_a_revision_goes_on_with_what_the_reviewer_said(schema: bool) -> None:
 
     prompt = revision_prompt(request)
 
-    assert prompt.startswith("A reviewer looked at your result")
+    assert prompt.startswith("A reviewer has read your result")
     assert prompt.count("</feedback>") == 1
     assert "<previous_output>\nO" in prompt
     assert ("StructuredOutput" in prompt) is schema

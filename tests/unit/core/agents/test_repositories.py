@@ -18,24 +18,22 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.mark.parametrize(
-    ("url", "transport", "host"),
+    ("url", "transport"),
     [
-        ("https://github.com/owner/name", "https", "github.com"),
-        ("https://GitHub.com/owner/name.git", "https", "github.com"),
-        ("https://git.example.com:8443/a/b%20c.git", "https", "git.example.com"),
-        ("https://[2001:db8::1]/a", "https", "[2001:db8::1]"),
-        ("ssh://git@example.com/a/b.git", "ssh", "example.com"),
-        ("ssh://git@example.com:2222/~me/b.git", "ssh", "example.com"),
-        ("git@github.com:owner/name.git", "ssh", "github.com"),
-        ("deploy_1.x@host:/srv/a.git", "ssh", "host"),
+        ("https://github.com/owner/name", "https"),
+        ("https://GitHub.com/owner/name.git", "https"),
+        ("https://git.example.com:8443/a/b%20c.git", "https"),
+        ("https://[2001:db8::1]/a", "https"),
+        ("ssh://git@example.com/a/b.git", "ssh"),
+        ("ssh://git@example.com:2222/~me/b.git", "ssh"),
+        ("git@github.com:owner/name.git", "ssh"),
+        ("deploy_1.x@host:/srv/a.git", "ssh"),
     ],
 )
-def test_an_address_in_one_of_the_known_forms_is_accepted(
-    url: str, transport: str, host: str
-) -> None:
+def test_an_address_in_a_supported_form_is_accepted(url: str, transport: str) -> None:
     address = parse_address(url)
 
-    assert (address.url, address.transport, address.host) == (url, transport, host)
+    assert (address.url, address.transport) == (url, transport)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +105,7 @@ def test_all_else_is_refused_with_what_to_write_instead(url: str, said: str) -> 
 )
 @pytest.mark.parametrize("local", [False, True])
 def test_a_secret_in_an_address_is_refused_and_not_repeated(url: str, local: bool) -> None:
-    with pytest.raises(ValueError, match=r"ssh agent .* credential helper") as caught:
+    with pytest.raises(ValueError, match="ssh agent of the worker") as caught:
         parse_address(url, local=local)
 
     assert "hunter22" not in str(caught.value)
@@ -127,9 +125,9 @@ def test_a_secret_in_an_address_is_refused_and_not_repeated(url: str, local: boo
 def test_where_it_is_allowed_a_repository_of_this_machine_is_accepted(
     url: str, transport: str
 ) -> None:
-    address = parse_address(url, local=True, hosts=["github.com"])
+    address = parse_address(url, local=True)
 
-    assert (address.url, address.transport, address.host) == (url, transport, None)
+    assert (address.url, address.transport) == (url, transport)
 
 
 @pytest.mark.parametrize(
@@ -150,34 +148,6 @@ def test_where_it_is_allowed_a_repository_of_this_machine_is_accepted(
 def test_no_program_and_no_other_machine_is_ever_local(url: str) -> None:
     with pytest.raises(ValueError, match=r"expected|write such"):
         parse_address(url, local=True)
-
-
-@pytest.mark.parametrize(
-    ("url", "accepted"),
-    [
-        ("https://github.com/a/b", True),
-        ("git@GITHUB.com:a/b", True),
-        ("https://git.example.com/a", True),
-        ("https://a.git.example.com/a", True),
-        ("https://example.com/a", False),
-        ("https://notgithub.com/a", False),
-        ("https://github.com.example.org/a", False),
-        ("ssh://git@gitexample.com/a", False),
-    ],
-)
-def test_with_a_list_of_hosts_only_these_are_accepted(url: str, accepted: bool) -> None:
-    hosts = ["GitHub.com", "*.example.com"]
-
-    if accepted:
-        assert parse_address(url, hosts=hosts).url == url
-    else:
-        with pytest.raises(ValueError, match="not allowed here"):
-            parse_address(url, hosts=hosts)
-
-
-def test_an_empty_list_of_hosts_allows_none() -> None:
-    with pytest.raises(ValueError, match="not allowed here"):
-        parse_address("https://github.com/a/b", hosts=[])
 
 
 @given(st.text(alphabet=st.sampled_from("https:/@-.[]gitext?#%0a\\ \n"), max_size=30))

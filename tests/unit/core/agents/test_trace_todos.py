@@ -3,7 +3,7 @@
 import pytest
 
 from longshore.core.agents.events import TodoSeen, TodosReplaced, TodoState, TodoUpdated
-from longshore.core.agents.todos import MAX_TODOS, Todos
+from longshore.core.agents.trace import MAX_TODOS, Todos
 from tests.unit.core.agents.trace_samples import at
 
 PENDING, BEGUN = TodoState.PENDING, TodoState.IN_PROGRESS

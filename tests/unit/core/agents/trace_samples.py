@@ -6,13 +6,13 @@ from typing import Any
 from longshore.core.agents.events import (
     AgentEvent,
     AnswerReceived,
-    TokenCounts,
     ToolFinished,
     ToolOutcome,
     ToolRequested,
     ToolStarted,
     UsageCounted,
 )
+from longshore.core.agents.prices import TokenCounts
 from longshore.core.agents.trace import StepTrace
 from longshore.core.agents.trace_text import event_line
 
@@ -66,7 +66,5 @@ def tool_ended(
     )
 
 
-def usage_event(turn: str | None = None, cost: float = 0.01, **tokens: int) -> UsageCounted:
-    return UsageCounted(
-        at=at(1), model="opus", tokens=TokenCounts(**tokens), cost_usd=cost, turn_id=turn
-    )
+def usage_event(cost: float = 0.01, **tokens: int) -> UsageCounted:
+    return UsageCounted(at=at(1), tokens=TokenCounts(**tokens), cost_usd=cost)

@@ -25,7 +25,7 @@ from longshore.adapters.aws.deploy.stacks import (
 )
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig, with_bucket
 from longshore.adapters.aws.deploy.stacks.template import SIZE_LIMIT_BYTES, template_text
-from longshore.adapters.aws.table_schemas import table_schemas
+from longshore.adapters.aws.names import table_schemas
 from longshore.core.inspection import (
     CloudAccount,
     DeployProgress,
@@ -44,7 +44,7 @@ _TRANSIENT_CODES: Final = {"InternalError", "ServiceUnavailable", "SlowDown"}
 
 
 class CloudFormationDeployment:
-    """See ``ports.deploying.Deployment``."""
+    """Deploys the stacks of one stage, reports their state, and deletes them."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class CloudFormationDeployment:
         self._stacks = CloudFormationStacks(aws, clock, poll_interval=every)
 
     async def account(self) -> CloudAccount:
-        """See ``Deployment``."""
+        """Returns the account in which the stage is deployed; called before anything is changed."""
         found = await self._aws.call("sts", "get_caller_identity")
         client = await self._aws.client("sts")
         return CloudAccount(
@@ -80,7 +80,13 @@ class CloudFormationDeployment:
         )
 
     async def deploy(self, report: ReportProgress) -> Mapping[str, str]:
-        """See ``Deployment``."""
+        """Deploy all stacks. Returns the outputs that clients need, by name.
+
+        Completes or repairs what an earlier call left unfinished; changes nothing that is current.
+
+        Raises:
+            StackFailed: with the first reason; the changes to that stack are rolled back.
+        """
         account = await self.account()
         config = with_bucket(self._config, account.id, account.region)
         texts = _check_template_sizes(config, self._dispatcher_events)
@@ -135,7 +141,11 @@ class CloudFormationDeployment:
             report(DeployProgress(stack=_CODE, kind=DeployProgressKind.UNCHANGED))
 
     async def destroy(self, report: ReportProgress, *, with_data: bool) -> None:
-        """See ``Deployment``."""
+        """Delete all stacks; tables and blobs only ``with_data``.
+
+        Raises:
+            Protected: a stack must not be deleted; none was deleted.
+        """
         account = await self.account()
         config = with_bucket(self._config, account.id, account.region)
         for stack in STACKS:
@@ -212,7 +222,7 @@ class CloudFormationDeployment:
             await self._aws.call("s3", "abort_multipart_upload", alters=True, **part, **where)
 
     async def status(self) -> Sequence[StackState]:
-        """See ``Deployment``."""
+        """Returns the state of every stack, in the order of deployment."""
         found = []
         for stack in STACKS:
             name = stack_name(self._config.stage, stack)

@@ -1,28 +1,56 @@
-"""Accounting of model calls: one request to the model and its response.
+"""Accounting of model calls: the tokens and the cost of each request to the model.
 
 For each request that ``before`` allows, ``after`` is called exactly once: also if no response came,
 if it broke off, or if the client disconnected meanwhile.
+
+The tokens are metered while the response passes through the gateway. A stream reports its usage
+twice: at its start (input tokens) and at its end (output tokens, and again the others). The later
+report counts; if the stream broke off before it, the earlier one does, since a started response is
+billed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from longshore.core.agents.prices import NO_TOKENS, BilledTokens, Prices
-from longshore.execution.runners.agent.token_meter import TokenMeter, parse_retry_after
+from longshore.core.agents.prices import NO_TOKENS, Prices, TokenCounts, parse_tokens
 
 _NAME_LIMIT = 300
-_BYTES_A_TOKEN = 4
 _TYPICAL_OUTPUT_TOKENS = 1_000  # tokens
 _OK = 200
 RETRY_LATER_STATUSES: Final = frozenset({429, 503, 529})
 """The response statuses that ask the client to retry later."""
+# Usage is reported in short lines; a longer line is content and may be cut.
+LINE_LIMIT_BYTES: Final = 1024 * 1024
+DOCUMENT_LIMIT_BYTES: Final = 64 * 1024 * 1024
+_USAGE_EVENTS = (b'"message_start"', b'"message_delta"', b'"message_stop"', b'"error"')
+# The status that an error would have had before the start of the response.
+_ERROR_STATUSES: Final[Mapping[str, int]] = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+_UNKNOWN_ERROR_STATUS = 500
+_BYTES_A_TOKEN = 4
+_DELTA = b"content_block_delta"
+_DELTA_OVERHEAD_BYTES = 90  # of such a line without its content
+_MAX_WAIT_S = timedelta(days=30).total_seconds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,19 +60,7 @@ class ModelRequest:
     model: str
     max_tokens: int | None  # the limit of the response
     size_bytes: int
-    streamed: bool
-    session_id: str | None = None
     agent_id: str | None = None  # of a subagent
-
-
-@dataclass(frozen=True, slots=True)
-class RequestDecision:
-    """Whether a request may be sent."""
-
-    refusal: str | None = None  # the reason; None: allowed
-
-
-ALLOW: Final = RequestDecision()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,22 +69,15 @@ class ModelResponse:
 
     request: ModelRequest
     status: int | None  # for an error in mid-stream its status; None: no response
-    tokens: BilledTokens
+    tokens: TokenCounts
     cost_usd: float
-    has_price: bool  # False: the cost is an estimate
     complete: bool  # whether the whole response arrived
-    error_type: str | None  # the API's name of the error
     duration: timedelta
-    request_id: str | None  # the API's id of the request
     retry_after: timedelta | None
 
-    @property
-    def model(self) -> str:
-        """The requested model."""
-        return self.request.model
 
-
-BeforeRequest = Callable[[ModelRequest], Awaitable[RequestDecision]]
+BeforeRequest = Callable[[ModelRequest], Awaitable[str | None]]
+"""Returns why the request is refused; None: it is allowed."""
 AfterResponse = Callable[[ModelResponse], None]
 
 
@@ -82,11 +91,8 @@ def parse_model_request(body: bytes, headers: Mapping[str, str]) -> ModelRequest
     Raises:
         InvalidModelRequest: the body is no JSON object that names its model.
     """
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        document = None
-    model = document.get("model") if isinstance(document, Mapping) else None
+    document = _document(body)
+    model = document.get("model")
     if not isinstance(model, str) or not 0 < len(model) <= _NAME_LIMIT:
         message = "expected a JSON object that names its model"
         raise InvalidModelRequest(message)
@@ -95,8 +101,6 @@ def parse_model_request(body: bytes, headers: Mapping[str, str]) -> ModelRequest
         model=model,
         max_tokens=max_tokens if type(max_tokens) is int else None,
         size_bytes=len(body),
-        streamed=document.get("stream") is True,
-        session_id=headers.get("x-claude-code-session-id"),
         agent_id=headers.get("x-claude-code-agent-id"),
     )
 
@@ -104,7 +108,7 @@ def parse_model_request(body: bytes, headers: Mapping[str, str]) -> ModelRequest
 def expected_usage(request: ModelRequest, prices: Prices) -> dict[str, float]:
     """Returns the estimated usage of a request, which is reserved for it."""
     output = min(request.max_tokens or _TYPICAL_OUTPUT_TOKENS, _TYPICAL_OUTPUT_TOKENS)
-    tokens = BilledTokens(input=request.size_bytes // _BYTES_A_TOKEN, output=output)
+    tokens = TokenCounts(input=request.size_bytes // _BYTES_A_TOKEN, output=output)
     return {
         "inputTokens": tokens.input,
         "outputTokens": tokens.output,
@@ -135,7 +139,7 @@ class ModelCall:
         self._after(self._response())
 
     def _response(self) -> ModelResponse:
-        meter, model, status = self._meter, self._request.model, self._status
+        meter, status = self._meter, self._status
         tokens = meter.tokens if meter else NO_TOKENS
         if meter and status == _OK:
             status = meter.error_status or status
@@ -144,12 +148,9 @@ class ModelCall:
             request=self._request,
             status=status,
             tokens=tokens,
-            cost_usd=self._prices.cost_usd(model, tokens),
-            has_price=self._prices.has_price(model),
+            cost_usd=self._prices.cost_usd(self._request.model, tokens),
             complete=meter is not None and meter.complete,
-            error_type=meter.error_type if meter else None,
             duration=timedelta(seconds=duration_s),
-            request_id=self._headers.get("request-id"),
             retry_after=self._retry_after(status),
         )
 
@@ -157,3 +158,155 @@ class ModelCall:
         if status not in RETRY_LATER_STATUSES:
             return None
         return parse_retry_after(self._headers, now_s=time.time())
+
+
+class TokenMeter(ABC):
+    """Reads one response; ``feed`` takes its bytes in chunks of any size."""
+
+    def __init__(self) -> None:
+        self.complete = False
+        """Whether the whole response has arrived."""
+        self.error_type: str | None = None
+        """The API's name of the error, if any."""
+        self._usage: dict[str, Any] = {}
+        self._seen_bytes = 0  # of content
+
+    @property
+    def tokens(self) -> TokenCounts:
+        """The consumed tokens, as far as they were reported.
+
+        The output tokens are reported at the end. For a response that broke off they are estimated
+        from its content: otherwise a client that disconnects early would not be charged.
+        """
+        reported = parse_tokens(self._usage)
+        if self.complete:
+            return reported
+        return replace(reported, output=max(reported.output, self._seen_bytes // _BYTES_A_TOKEN))
+
+    @property
+    def error_status(self) -> int | None:
+        """The HTTP status of the error; None: there was no error."""
+        return (
+            None
+            if self.error_type is None
+            else _ERROR_STATUSES.get(self.error_type, _UNKNOWN_ERROR_STATUS)
+        )
+
+    @abstractmethod
+    def feed(self, chunk: bytes) -> None:
+        """Read the next bytes of the response."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Handle the regular end of the response."""
+
+    def _record_error(self, message: Mapping[str, Any]) -> None:
+        kind = _mapping(message.get("error")).get("type")
+        self.error_type = kind if isinstance(kind, str) else "api_error"
+
+    def _record_usage(self, usage: Any) -> None:
+        """Merge a later usage report; a zero replaces only the output tokens."""
+        for name, value in _mapping(usage).items():
+            if value or (name == "output_tokens" and value is not None):
+                self._usage[name] = value
+
+
+class StreamMeter(TokenMeter):
+    """Meters a response that is a stream of events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._line = bytearray()
+
+    def feed(self, chunk: bytes) -> None:
+        *lines, rest = chunk.split(b"\n")
+        for line in lines:
+            self._add(line)
+            if _DELTA in self._line:
+                self._seen_bytes += max(len(self._line) - _DELTA_OVERHEAD_BYTES, 0)
+            self._read(bytes(self._line))
+            self._line.clear()
+        self._add(rest)
+
+    def end(self) -> None:
+        self._read(bytes(self._line))
+
+    def _add(self, part: bytes) -> None:
+        # A line that is too long is cut, and then is not valid JSON.
+        self._line += part[: max(0, LINE_LIMIT_BYTES - len(self._line))]
+
+    def _read(self, line: bytes) -> None:
+        if not line.startswith(b"data:"):
+            return
+        # Most lines are content: searching for the event name is cheaper than parsing them.
+        if not any(event in line for event in _USAGE_EVENTS):
+            return
+        message = _document(line.removeprefix(b"data:"))
+        match message.get("type"):
+            case "message_start":
+                self._record_usage(_mapping(message.get("message")).get("usage"))
+            case "message_delta":
+                self._record_usage(message.get("usage"))
+            case "message_stop":
+                self.complete = True
+            case "error":
+                self._record_error(message)
+
+
+class DocumentMeter(TokenMeter):
+    """Meters a response that is one document."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._body = bytearray()
+
+    def feed(self, chunk: bytes) -> None:
+        self._seen_bytes += len(chunk)
+        if len(self._body) <= DOCUMENT_LIMIT_BYTES:
+            self._body += chunk
+
+    def end(self) -> None:
+        message = _document(bytes(self._body))
+        self.complete = message.get("type") == "message"
+        self._seen_bytes = 0  # the document reports its own usage
+        if message.get("type") == "error":
+            self._record_error(message)
+        self._record_usage(message.get("usage"))
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _document(text: bytes) -> Mapping[str, Any]:
+    try:
+        return _mapping(json.loads(text))
+    except (ValueError, RecursionError):
+        return {}
+
+
+def parse_retry_after(headers: Mapping[str, str], *, now_s: float) -> timedelta | None:
+    """Returns the delay that a response's ``retry-after`` header asks for, if any.
+
+    Args:
+        now_s: In seconds since 1970, for a header that is a date in a response without a ``date``.
+    """
+    value = headers.get("retry-after", "").strip()
+    try:
+        seconds = float(value)
+    except ValueError:
+        at_s = _parse_date_s(value)
+        if at_s is None:
+            return None
+        sent_s = _parse_date_s(headers.get("date", ""))
+        seconds = at_s - (now_s if sent_s is None else sent_s)
+    if not math.isfinite(seconds):
+        return None
+    return timedelta(seconds=min(max(seconds, 0.0), _MAX_WAIT_S))
+
+
+def _parse_date_s(date: str) -> float | None:
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):
+        return None

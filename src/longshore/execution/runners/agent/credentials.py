@@ -6,6 +6,8 @@ The agent's CLI gets a token that is valid for one attempt instead. Every respon
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,59 +17,35 @@ API_KEY: Final = "ANTHROPIC_API_KEY"
 AUTH_TOKEN: Final = "ANTHROPIC_AUTH_TOKEN"  # noqa: S105 - the name of a variable
 OAUTH_TOKEN: Final = "CLAUDE_CODE_OAUTH_TOKEN"  # noqa: S105
 _MIN_SECRET_LENGTH: Final = 12
+_PR_GET_DUMPABLE: Final = 3
+_PR_SET_DUMPABLE: Final = 4
 CREDENTIAL_VARIABLES: Final = (API_KEY, AUTH_TOKEN, OAUTH_TOKEN)
 """The variables from which the CLI reads a credential."""
 
 
 @dataclass(frozen=True, slots=True)
-class ModelApiKey:
-    """A key of the API, sent as ``x-api-key``."""
+class Credential:
+    """A credential of the model's API: an API key, or a token of a subscription or a gateway.
+
+    Args:
+        variable: The variable from which the CLI reads it; it also determines how the CLI behaves.
+    """
 
     secret: str = field(repr=False)
+    variable: str = API_KEY
 
     def __post_init__(self) -> None:
-        _check(self.secret, self.variable)
-
-    @property
-    def variable(self) -> str:
-        """The variable from which the CLI reads it."""
-        return API_KEY
+        # Other characters would break the header, and the error message would quote the secret.
+        if not self.secret or not all("!" <= character <= "~" for character in self.secret):
+            problem = f"{self.variable} must be visible ASCII characters without spaces, and is not"
+            raise ConfigurationError((problem,))
 
     @property
     def headers(self) -> dict[str, str]:
-        """How it is shown."""
-        return {"x-api-key": self.secret}
-
-
-@dataclass(frozen=True, slots=True)
-class BearerToken:
-    """A token of a subscription or of another gateway, sent as ``authorization: Bearer``."""
-
-    secret: str = field(repr=False)
-    subscription: bool = field(default=False, kw_only=True)
-
-    def __post_init__(self) -> None:
-        _check(self.secret, self.variable)
-
-    @property
-    def variable(self) -> str:
-        """The variable from which the CLI reads it; it also determines how the CLI behaves."""
-        return OAUTH_TOKEN if self.subscription else AUTH_TOKEN
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """How it is shown."""
+        """The request headers that carry the credential."""
+        if self.variable == API_KEY:
+            return {"x-api-key": self.secret}
         return {"authorization": f"Bearer {self.secret}"}
-
-
-Credential = ModelApiKey | BearerToken
-
-
-def _check(secret: str, variable: str) -> None:
-    # Other characters would break the header, and the error message would quote the secret.
-    if not secret or not all("!" <= character <= "~" for character in secret):
-        problem = f"{variable} must be visible ASCII characters without spaces, and is not"
-        raise ConfigurationError((problem,))
 
 
 class SecretMask:
@@ -110,3 +88,23 @@ class SecretMask:
             if data.endswith(self._secret[:length]):
                 return length
         return 0
+
+
+def hide_memory() -> bool:
+    """Deny other processes of this user access to this one's memory, and disable core files.
+
+    Processes of one user can read each other's memory: through ``/proc/PID/environ``,
+    ``/proc/PID/mem`` or a debugger. The child that has a credential is the parent of the agent's
+    tools, so it asks the kernel to deny them this. Root and processes that may trace any other are
+    not stopped; agents should not run as root. The programs that this process starts are not
+    protected. The state, parent and size of this process, which its reaper reads, stay visible, and
+    signals reach it as before.
+
+    Returns:
+        Whether the memory is protected; False on other systems than Linux.
+    """
+    if sys.platform != "linux":
+        return False
+    prctl = ctypes.CDLL(None).prctl
+    refused = prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) or prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)
+    return not refused

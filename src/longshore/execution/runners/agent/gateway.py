@@ -23,7 +23,7 @@ from typing import Any, Final, Self, cast
 
 from aiohttp import web
 
-from longshore.core.agents.prices import LIST_PRICES, SUBSCRIPTION_PRICES, Prices
+from longshore.core.agents.prices import LIST_PRICES, SUBSCRIPTION_PRICES
 from longshore.execution.runners.agent.accounting import (
     RETRY_LATER_STATUSES,
     AfterResponse,
@@ -80,7 +80,6 @@ class Gateway:
             the error is in ``failure``.
         after: Called exactly once with the outcome of each request that was allowed. It must not
             block. If it raises, no further request is sent, and the error is in ``failure``.
-        prices: None: the prices that the CLI assumes for such a credential.
         trust_env: Whether to use the proxy that the environment names.
 
     Raises:
@@ -94,7 +93,6 @@ class Gateway:
         *,
         before: BeforeRequest,
         after: AfterResponse,
-        prices: Prices | None = None,
         trust_env: bool = False,
         concurrency: int = CONCURRENCY,
     ) -> None:
@@ -110,8 +108,9 @@ class Gateway:
         """The delay that the API asked for in its last retry-later response."""
         self._variable = credential.variable
         self._before, self._after = before, after
-        self.prices: Final = prices or _prices_with(credential)
-        """The prices of responses."""
+        subscription = credential.variable == OAUTH_TOKEN
+        self.prices: Final = SUBSCRIPTION_PRICES if subscription else LIST_PRICES
+        """The prices that the CLI assumes for such a credential."""
         self._proxy = UpstreamProxy(credential, upstream, token=self.token, trust_env=trust_env)
         self._slots = asyncio.Semaphore(concurrency)
         self._prefix = f"/{secrets.token_urlsafe(16)}"
@@ -248,15 +247,15 @@ class Gateway:
     async def _check_allowed(self, model_request: ModelRequest) -> None:
         if self.stop_reason is None:
             try:
-                decision = await self._before(model_request)
+                refusal = await self._before(model_request)
             # The budget check may fail in any way; then nothing more may be spent.
             except Exception as raised:  # noqa: BLE001
                 self._fail(raised)
             else:
-                if decision.refusal is None:
+                if refusal is None:
                     # Also if another was refused meanwhile: the budget for this one is reserved.
                     return
-                self._stop(decision.refusal)
+                self._stop(refusal)
         # The status that the CLI does not retry and whose message it shows unchanged.
         raise _RequestRejected(402, "billing_error", self.stop_reason or "")
 
@@ -282,10 +281,6 @@ class Gateway:
             self._after(response)
         except Exception as raised:  # noqa: BLE001 - as in _check_allowed
             self._fail(raised)
-
-
-def _prices_with(credential: Credential) -> Prices:
-    return SUBSCRIPTION_PRICES if credential.variable == OAUTH_TOKEN else LIST_PRICES
 
 
 async def _read_body(request: web.BaseRequest) -> bytes:

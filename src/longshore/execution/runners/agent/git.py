@@ -1,35 +1,36 @@
-"""Runs git isolated from the configuration of the machine.
+"""Runs git isolated from the configuration of the machine, and classifies its errors.
 
-Git sees no settings of the system or of a user, prompts for nothing, runs no hook, filter or helper
-that is not named here, and uses at most one transport. Git and the processes that it has started
-end at the deadline, and its output is limited.
+Git sees no settings of the system or of a user, prompts for nothing, runs no hook, filter or
+helper, and uses at most one transport. Git and the processes that it has started end at the
+deadline, and its output is limited.
+
+Git has one exit code for nearly every error, so its messages have to be parsed; it runs with an
+English locale.
 """
 
 from __future__ import annotations
 
-import io
 import os
-import selectors
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, ClassVar, Final, Literal, NamedTuple
 
+from longshore.core.agents.repositories import CREDENTIALS_REMEDY
 from longshore.core.tasks.error_categories import ErrorCategory
-from longshore.execution.runners.agent.git_errors import GitFailed, failure_of_git
+from longshore.core.text.sanitise import safe_excerpt
 
 OUTPUT_LIMIT_BYTES: Final = 64 * 1024 * 1024
-_STDERR_LIMIT_BYTES = 16 * 1024
-_CHUNK_BYTES = 64 * 1024
-_STDERR_CHUNK_BYTES = 1024
+_STDERR_EXCERPT_BYTES = 16 * 1024
 _POLL_S = 0.5
+_EXCERPT_CHARACTERS = 200
 # For commands that reach no server.
 NO_TRANSPORT: Final = "none"
 
@@ -71,11 +72,42 @@ _CONFIG = (
     # One pack per fetch instead of thousands of small files.
     "fetch.unpackLimit=1",
     "transfer.bundleURI=false",
+    "http.followRedirects=initial",
     "http.lowSpeedLimit=1",
     "http.lowSpeedTime=60",
     "core.fsync=committed,reference",
     "init.defaultBranch=main",
 )
+
+
+class GitFailed(Exception):
+    """Git failed; the category decides whether the task is retried."""
+
+    def __init__(self, message: str, category: ErrorCategory) -> None:
+        self.message = message
+        self.category = category
+        super().__init__(message, category)
+
+    def __str__(self) -> str:
+        return self.message
+
+    @property
+    def longshore_decision(self) -> Literal["retry", "fail"]:
+        """The decision that ``Retry`` and ``Fail`` express by their type."""
+        return "retry" if self.category.retryable else "fail"
+
+
+class UnknownRef(GitFailed):
+    """The repository has no such branch, tag or commit."""
+
+    remedy: ClassVar[str] = (
+        "there is no branch, tag or commit of that name in it: correct 'ref' (a commit is given by"
+        " its whole id of 40 characters)"
+    )
+
+
+class RepositoryDamaged(GitFailed):
+    """The local copy of a repository is damaged; a new copy may repair it."""
 
 
 class GitOutputTooLarge(GitFailed):
@@ -87,17 +119,9 @@ class GitAccess:
     """How git may reach one server."""
 
     transport: str = NO_TRANSPORT
-    credential_helper: str | None = None
-    follow_redirects: bool = True
     config_file: Path | None = None  # in place of a user's
     # File descriptors that git and its children keep open, also after this process has ended.
     inherited_fds: Sequence[int] = ()
-
-    @property
-    def config_options(self) -> tuple[str, ...]:
-        """The access as git configuration options."""
-        helper = (f"credential.helper={self.credential_helper}",) if self.credential_helper else ()
-        return (f"http.followRedirects={'initial' if self.follow_redirects else 'false'}", *helper)
 
 
 NO_ACCESS: Final = GitAccess()
@@ -110,12 +134,10 @@ class Git:
     Args:
         deadline: On the clock of ``time.monotonic``.
         environment: The child's environment; only what git needs to reach a server is used.
-        on_poll: Called regularly while git runs.
     """
 
     deadline: float
     environment: Mapping[str, str] = field(default_factory=dict)
-    on_poll: Callable[[], None] = lambda: None
 
     def run(
         self,
@@ -142,16 +164,21 @@ class Git:
             TimeoutError: the deadline has passed.
             GitOutputTooLarge: the output is longer than ``limit``.
         """
-        command = [self._program(), *self._options(access), *arguments]
-        output = io.BytesIO() if stdout is None else stdout
-        with tempfile.TemporaryFile() as stdin_file:
+        options = [argument for setting in _CONFIG for argument in ("-c", setting)]
+        # Files, not pipes: no process that git leaves behind can delay the end of the output.
+        with (
+            tempfile.TemporaryFile() as stdin_file,
+            tempfile.TemporaryFile() as stdout_file,
+            tempfile.TemporaryFile() as stderr,
+        ):
             stdin_file.write(stdin)
             stdin_file.seek(0)
-            with subprocess.Popen(
-                command,
+            output = stdout or stdout_file
+            process = subprocess.Popen(
+                [self._program(), *options, *arguments],
                 stdin=stdin_file,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stdout=output,
+                stderr=stderr,
                 cwd=tree or repository,
                 env=self._environment(
                     access, GIT_DIR=repository, GIT_WORK_TREE=tree, GIT_INDEX_FILE=index
@@ -159,15 +186,21 @@ class Git:
                 pass_fds=tuple(access.inherited_fds),
                 # Its own group, so that git can be killed with everything that it has started.
                 process_group=0,
-            ) as process:
-                try:
-                    stderr = self._communicate(process, output, limit, operation)
-                except BaseException:
-                    _kill(process)
-                    raise
-        if process.returncode != 0:
-            raise failure_of_git(operation, stderr.decode(errors="replace"), process.returncode)
-        return output.getvalue() if isinstance(output, io.BytesIO) else b""
+            )
+            try:
+                self._wait(process, operation, {output: limit, stderr: OUTPUT_LIMIT_BYTES})
+            finally:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            if _size(output) > limit:
+                output.truncate(limit)
+                message = f"{operation}: git's output is longer than {limit} bytes"
+                raise GitOutputTooLarge(message, ErrorCategory.VALIDATION)
+            if process.returncode != 0:
+                error = _read_end(stderr, _STDERR_EXCERPT_BYTES).decode(errors="replace")
+                raise failure_of_git(operation, error, process.returncode)
+            return _read_end(stdout_file, limit)
 
     def _program(self) -> str:
         program = shutil.which("git", path=self.environment.get("PATH", os.defpath))
@@ -175,10 +208,6 @@ class Git:
             message = "there is no git on this worker: install git (2.32 or newer), or correct PATH"
             raise GitFailed(message, ErrorCategory.NOT_FOUND)
         return program
-
-    def _options(self, access: GitAccess) -> list[str]:
-        settings = (*_CONFIG, *access.config_options)
-        return [argument for setting in settings for argument in ("-c", setting)]
 
     def _environment(self, access: GitAccess, **paths: Path | None) -> dict[str, str]:
         passed = {
@@ -193,41 +222,14 @@ class Git:
         allowed = {"GIT_ALLOW_PROTOCOL": access.transport}
         return {"PATH": os.defpath, **passed, **_FIXED_VARIABLES, **allowed, **named}
 
-    def _communicate(
-        self, process: subprocess.Popen[bytes], output: IO[bytes], limit: int, operation: str
-    ) -> bytes:
-        """Read git's output until git has ended. Returns the end of its error output."""
-        stderr: deque[bytes] = deque(maxlen=_STDERR_LIMIT_BYTES // _STDERR_CHUNK_BYTES)
-        bytes_left, polled_at = limit, time.monotonic()
-        with selectors.DefaultSelector() as selector:
-            for stream in filter(None, (process.stdout, process.stderr)):
-                selector.register(stream, selectors.EVENT_READ)
-            while selector.get_map():
-                events = selector.select(min(self._time_left(operation), _POLL_S))
-                if time.monotonic() - polled_at >= _POLL_S:
-                    polled_at = time.monotonic()
-                    self.on_poll()
-                if not events and process.poll() is not None:
-                    # A process that git left behind holds its pipes open.
-                    _kill(process)
-                    break
-                for key, _ in events:
-                    is_stdout = key.fileobj is process.stdout
-                    chunk = os.read(key.fd, _CHUNK_BYTES if is_stdout else _STDERR_CHUNK_BYTES)
-                    if not chunk:
-                        selector.unregister(key.fileobj)
-                    elif is_stdout:
-                        output.write(chunk[:bytes_left])
-                        bytes_left = max(bytes_left - len(chunk), -1)
-                    else:
-                        stderr.append(chunk)
-                if bytes_left < 0:
-                    message = f"{operation}: git's output is longer than {limit} bytes"
-                    raise GitOutputTooLarge(message, ErrorCategory.VALIDATION)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(self._time_left(operation))
-        self._time_left(operation)
-        return b"".join(stderr)
+    def _wait(
+        self, process: subprocess.Popen[bytes], operation: str, limits: Mapping[IO[bytes], int]
+    ) -> None:
+        """Wait until git has ended, or one of its output files is larger than its limit."""
+        while all(_size(file) <= limit for file, limit in limits.items()):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(min(self._time_left(operation), _POLL_S))
+                return
 
     def _time_left(self, operation: str) -> float:
         left = self.deadline - time.monotonic()
@@ -237,8 +239,122 @@ class Git:
         return left
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill git and everything that it has started."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def _size(file: IO[bytes]) -> int:
+    return os.fstat(file.fileno()).st_size
+
+
+def _read_end(file: IO[bytes], size: int) -> bytes:
+    """Returns the last ``size`` bytes of a file."""
+    file.seek(max(file.seek(0, os.SEEK_END) - size, 0))
+    return file.read()
+
+
+class _ErrorRule(NamedTuple):
+    pattern: re.Pattern[str]
+    category: ErrorCategory
+    remedy: str
+    kind: type[GitFailed] = GitFailed
+
+
+def _rule(
+    pattern: str, category: ErrorCategory, remedy: str, kind: type[GitFailed] = GitFailed
+) -> _ErrorRule:
+    return _ErrorRule(re.compile(pattern, re.IGNORECASE), category, remedy, kind)
+
+
+# The first matching rule wins. ssh ends every failure with a message about access rights, so
+# specific rules come before general ones.
+_ERROR_RULES = (
+    _rule(
+        r"no space left on device|disk quota exceeded",
+        ErrorCategory.SERVER_ERROR,
+        "the worker's disk is full: make room, or delete the cache of repositories",
+    ),
+    _rule(
+        r"bad object|loose object|object file .{0,300} is empty|packfile .{0,300} (?:is|cannot be)"
+        r"|unable to read (?:tree|sha1|[0-9a-f]{40})|missing (?:blob|tree|commit)|bad tree"
+        r"|not a git repository|did not send all necessary objects|bad signature|corrupt"
+        r"|invalid sha1 pointer|failed to traverse parents|inflate:",
+        ErrorCategory.CRASH,
+        "the worker's copy of the repository is damaged, and a new one as well: look at its disk",
+        RepositoryDamaged,
+    ),
+    _rule(
+        r"find remote ref|not our ref|unadvertised object",
+        ErrorCategory.VALIDATION,
+        UnknownRef.remedy,
+        UnknownRef,
+    ),
+    _rule(
+        r"transport '[^']*' not allowed",
+        ErrorCategory.VALIDATION,
+        "it leads to a transport that is not allowed: give the address that it leads to",
+    ),
+    _rule(
+        r"returned error: 30[1-8]|unable to update url base from redirection",
+        ErrorCategory.VALIDATION,
+        "the repository has moved: give the address that it has now",
+    ),
+    _rule(
+        r"mismatched algorithms|unknown (?:object|hash) (?:format|algorithm)",
+        ErrorCategory.VALIDATION,
+        "its object format is not SHA-1, and no other is understood",
+    ),
+    _rule(
+        r"host key verification failed|no matching host key",
+        ErrorCategory.AUTH,
+        "the worker does not know the key of that host: add it to known_hosts of the worker's user",
+    ),
+    _rule(
+        r"ssl certificate problem|certificate verif|unable to get local issuer",
+        ErrorCategory.AUTH,
+        "the certificate of that host is not trusted: give the worker the one of its issuer",
+    ),
+    _rule(r"returned error: 429|too many requests", ErrorCategory.RATE_LIMIT, "try again later"),
+    _rule(r"returned error: 5\d\d", ErrorCategory.SERVER_ERROR, "the server failed"),
+    _rule(
+        r"could not read (?:username|password)|authentication failed|terminal prompts disabled"
+        r"|returned error: 40[137]|permission denied|access denied|dubious ownership",
+        ErrorCategory.AUTH,
+        f"there is none, or the worker may not read it: give it access ({CREDENTIALS_REMEDY})",
+    ),
+    _rule(
+        r"returned error: (?:404|410)|repository '[^']*' not found|repository not found"
+        r"|does not appear to be a git repository|does not exist",
+        ErrorCategory.NOT_FOUND,
+        "there is no repository at this address, or not for this worker: correct it, or give the"
+        f" worker access ({CREDENTIALS_REMEDY})",
+    ),
+    _rule(
+        r"could not resolve|failed to connect|couldn't connect|unable to access|timed out"
+        r"|connection (?:was )?(?:refused|reset|closed|aborted)|early eof|rpc failed|hung up"
+        r"|unexpected disconnect|too slow|kex_exchange|network is unreachable|no route to host"
+        r"|empty reply|could not read from remote|protocol error|bad line length|expected flush",
+        ErrorCategory.NETWORK,
+        "the server could not be reached, or the connection broke",
+    ),
+)
+
+
+def failure_of_git(operation: str, stderr: str, exit_code: int) -> GitFailed:
+    """Returns the failure of a git command, from its exit code and its error output."""
+    excerpt = _excerpt(stderr)
+    if exit_code < 0:
+        message = f"{operation}: git was ended by signal {-exit_code}"
+        return GitFailed(message, ErrorCategory.CRASH)
+    # A server may report damage in its own copy too, on lines that start with "remote:".
+    local_lines = "\n".join(line for line in stderr.splitlines() if not line.startswith("remote:"))
+    for rule in _ERROR_RULES:
+        if rule.pattern.search(local_lines if rule.kind is RepositoryDamaged else stderr):
+            return rule.kind(f"{operation}: {rule.remedy} (git: {excerpt})", rule.category)
+    message = (
+        f"{operation}: git ended with exit code {exit_code}: {excerpt or 'it did not say why'}"
+    )
+    return GitFailed(message, ErrorCategory.EXIT_CODE)
+
+
+def _excerpt(stderr: str) -> str:
+    """The line that matters most: the first that git itself calls an error."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith(("fatal:", "error:", "ERROR:"))]
+    return safe_excerpt((errors or lines or [""])[0], limit=_EXCERPT_CHARACTERS)

@@ -20,8 +20,13 @@ from threading import Event
 
 from longshore.core.agents.repositories import DEFAULT_REF, RepositoryAddress, cache_name, is_commit
 from longshore.core.tasks.error_categories import ErrorCategory
-from longshore.execution.runners.agent.git import Git, GitAccess
-from longshore.execution.runners.agent.git_errors import GitFailed, UnknownRef
+from longshore.execution.runners.agent.git import (
+    NO_TRANSPORT,
+    Git,
+    GitAccess,
+    GitFailed,
+    UnknownRef,
+)
 
 _FOLDER_MODE = 0o700
 _FILE_MODE = 0o600
@@ -78,7 +83,6 @@ class Mirror:
         cache: Path,
         address: RepositoryAddress,
         git: Git,
-        access: GitAccess,
         on_progress: Callable[[str], None],
     ) -> None:
         name = cache_name(address.url)
@@ -88,8 +92,7 @@ class Mirror:
         self._lock = self._cache / f"{name}.lock"
         self._url = address.url
         self._git = git
-        self._access = access
-        self._local = address.transport == "file"
+        self._transport = address.transport
         self._on_progress = on_progress
 
     def fetch_commit(self, ref: str, own: Path) -> FetchedCommit:
@@ -99,7 +102,7 @@ class Mirror:
         missing here.
 
         Raises:
-            UnknownRef: target_folder is no such commit.
+            UnknownRef: the repository has no such commit.
             GitFailed: the repository cannot be fetched.
             TimeoutError: the deadline has passed.
         """
@@ -127,10 +130,13 @@ class Mirror:
         """Hold the lock; yields the access with which git holds it too."""
         lock_fd = self._acquire_lock()
         try:
-            settings = self._directory.with_suffix(".config") if self._local else None
-            if settings is not None:
+            settings = None
+            if self._transport == "file":
+                settings = self._directory.with_suffix(".config")
                 _write_atomically(settings, _LOCAL_CONFIG)
-            yield replace(self._access, inherited_fds=(lock_fd,), config_file=settings)
+            yield GitAccess(
+                transport=self._transport, inherited_fds=(lock_fd,), config_file=settings
+            )
         finally:
             os.close(lock_fd)
 
@@ -143,7 +149,6 @@ class Mirror:
             if not reported:
                 self._on_progress(f"waiting: another attempt is fetching {self._url}")
                 reported = True
-            self._git.on_poll()
             if time.monotonic() > self._git.deadline:
                 message = f"{self._url}: another attempt was fetching it until the time was up"
                 raise TimeoutError(message)
@@ -249,7 +254,7 @@ class Mirror:
                 *("repack", "-d", "-q", "--geometric=2", "--write-midx"),
                 operation=f"tidying the copy of {self._url}",
                 repository=self._directory,
-                access=replace(access, transport=GitAccess().transport),
+                access=replace(access, transport=NO_TRANSPORT),
             )
 
 

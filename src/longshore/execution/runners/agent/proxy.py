@@ -1,6 +1,6 @@
 """Forwards a request to the model's API, and streams its response back.
 
-The upstream's behaviour is passed on unchanged: events one by one, a status as a status, a error
+The upstream's behaviour is passed on unchanged: events one by one, a status as a status, a broken
 connection as a broken connection, silence as silence. The agent's CLI handles each of them, and
 reports which one it was.
 """
@@ -20,14 +20,14 @@ import aiohttp
 from aiohttp import web
 
 from longshore.errors import ConfigurationError
-from longshore.execution.runners.agent.accounting import ModelCall
-from longshore.execution.runners.agent.credentials import Credential, SecretMask
-from longshore.execution.runners.agent.token_meter import (
+from longshore.execution.runners.agent.accounting import (
     DocumentMeter,
+    ModelCall,
     StreamMeter,
     TokenMeter,
     parse_retry_after,
 )
+from longshore.execution.runners.agent.credentials import Credential, SecretMask
 
 HEADER_LIMIT_BYTES: Final = 64 * 1024
 # Hop-by-hop headers of RFC 9110, and headers that each connection sets for itself.

@@ -31,12 +31,11 @@ from longshore.core.agents.prompts import (
 )
 from longshore.core.agents.transcripts import session_id
 from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised, error_text
-from longshore.execution.runners.agent.conversation_store import ConversationStore
-from longshore.execution.runners.agent.query import run_query
-from longshore.execution.runners.agent.result_validation import ResultValidator, ValidatedResult
+from longshore.execution.runners.agent.query import ConversationStore, run_query
+from longshore.execution.runners.agent.results import ResultValidator, ValidatedResult
 from longshore.execution.runners.agent.session import AgentSession, check_prerequisites
 from longshore.execution.runners.agent.tracing import StepTracer
-from longshore.execution.runners.agent.working_directory import open_working_directory
+from longshore.execution.runners.agent.workspace import open_working_directory
 from longshore.execution.runners.channel import Channel
 
 _MAX_REPAIRS = 1

@@ -23,8 +23,9 @@ from claude_agent_sdk import (
 )
 from claude_agent_sdk.types import ServerToolResultBlock, ServerToolUseBlock
 
-from longshore.core.agents import events as h
-from longshore.core.agents.events import AgentEvent, TodoState, ToolOutcome, token_counts_of
+from longshore.core.agents import events
+from longshore.core.agents.events import AgentEvent, TodoState, ToolOutcome
+from longshore.core.agents.prices import TokenCounts, parse_tokens
 
 HOOKS = (
     "PreToolUse",
@@ -57,13 +58,13 @@ def translate_message(message: object, at: datetime) -> Iterator[AgentEvent]:
                 if isinstance(block, ToolResultBlock):
                     outcome = ToolOutcome.FAILED if block.is_error else ToolOutcome.OK
                     output = _result_text(block.content)
-                    yield h.ToolFinished(
+                    yield events.ToolFinished(
                         at=at, tool_id=block.tool_use_id, outcome=outcome, output=output
                     )
         case SystemMessage(subtype=subtype, data=data):
             yield from _translate_system(subtype, data, at)
         case RateLimitEvent(rate_limit_info=limit):
-            yield h.RateLimited(
+            yield events.RateLimited(
                 at=at,
                 status=str(limit.status),
                 window=limit.rate_limit_type,
@@ -78,12 +79,12 @@ def _translate_answer(message: AssistantMessage, at: datetime) -> Iterator[Agent
     parent = message.parent_tool_use_id
     model = None if message.model == _SYNTHETIC_MODEL else message.model
     texts = [block.text for block in message.content if isinstance(block, TextBlock)]
-    yield h.AnswerReceived(
+    yield events.AnswerReceived(
         at=at,
         turn_id=turn_id,
         model=model,
         text="\n".join(texts),
-        tokens=token_counts_of(message.usage) if model else None,
+        tokens=_tokens(message.usage) if model else None,
         parent=parent,
         error=message.error,
     )
@@ -93,21 +94,21 @@ def _translate_answer(message: AssistantMessage, at: datetime) -> Iterator[Agent
                 ToolUseBlock(id=id_, name=name, input=tool_input)
                 | ServerToolUseBlock(id=id_, name=name, input=tool_input)
             ):
-                yield h.ToolRequested(
+                yield events.ToolRequested(
                     at=at, tool_id=id_, name=name, input=tool_input, turn_id=turn_id, parent=parent
                 )
             case ServerToolResultBlock(tool_use_id=id_):
-                yield h.ToolFinished(at=at, tool_id=id_, outcome=ToolOutcome.OK)
+                yield events.ToolFinished(at=at, tool_id=id_, outcome=ToolOutcome.OK)
 
 
 def _translate_system(subtype: str, data: Mapping[str, Any], at: datetime) -> Iterator[AgentEvent]:
     match subtype:
         case "init":
-            yield h.SessionStarted(
+            yield events.SessionStarted(
                 at=at, session_id=data.get("session_id"), model=data.get("model")
             )
         case "api_retry":
-            yield h.ApiRetried(
+            yield events.ApiRetried(
                 at=at,
                 attempt=_integer(data.get("attempt")) or 0,
                 limit=_integer(data.get("max_retries")) or 0,
@@ -118,16 +119,16 @@ def _translate_system(subtype: str, data: Mapping[str, Any], at: datetime) -> It
         case "model_fallback":
             models = _text(data.get("original_model")), _text(data.get("fallback_model"))
             reason = _text(data.get("trigger"))
-            yield h.ModelFallback(at=at, model=models[0], to_model=models[1], reason=reason)
+            yield events.ModelFallback(at=at, model=models[0], to_model=models[1], reason=reason)
         case "permission_denied":
-            yield h.ToolDenied(
+            yield events.ToolDenied(
                 at=at,
                 tool_id=str(data.get("tool_use_id")),
                 name=str(data.get("tool_name")),
                 reason=str(data.get("message") or "").partition(_MODEL_INSTRUCTION)[0],
             )
         case "task_started" if data.get("task_type") == "local_agent":
-            yield h.SubagentStarted(
+            yield events.SubagentStarted(
                 at=at,
                 agent_id=str(data.get("task_id")),
                 kind=_text(data.get("subagent_type")),
@@ -137,13 +138,13 @@ def _translate_system(subtype: str, data: Mapping[str, Any], at: datetime) -> It
         case "task_notification" | "task_updated":
             status = data.get("status") or _mapping(data.get("patch")).get("status")
             if status in _ENDED:
-                yield h.SubagentFinished(at=at, agent_id=str(data.get("task_id")))
+                yield events.SubagentFinished(at=at, agent_id=str(data.get("task_id")))
 
 
 def _translate_result(message: ResultMessage, at: datetime) -> Iterator[AgentEvent]:
     for denial in message.permission_denials or ():
         refused = _mapping(denial)
-        yield h.ToolDenied(
+        yield events.ToolDenied(
             at=at,
             tool_id=str(refused.get("tool_use_id")),
             name=str(refused.get("tool_name")),
@@ -152,13 +153,13 @@ def _translate_result(message: ResultMessage, at: datetime) -> Iterator[AgentEve
     reason = message.terminal_reason or message.subtype
     # A query that a hook stopped, or that deferred a tool, reports success too.
     completed = not message.is_error and reason in ("completed", "success")
-    yield h.QueryFinished(
+    yield events.QueryFinished(
         at=at,
         completed=completed,
         reason=reason,
         status=message.api_error_status,
         error="; ".join(message.errors or ()) or message.result or "",
-        tokens=token_counts_of(message.usage),
+        tokens=_tokens(message.usage),
         cost_usd=message.total_cost_usd,
     )
 
@@ -167,7 +168,7 @@ def translate_hook(payload: Mapping[str, Any], at: datetime) -> Iterator[AgentEv
     """Yields the events of a hook's payload."""
     match payload.get("hook_event_name"):
         case "PreToolUse":
-            yield h.ToolStarted(
+            yield events.ToolStarted(
                 at=at,
                 tool_id=str(payload.get("tool_use_id")),
                 name=str(payload.get("tool_name")),
@@ -188,9 +189,9 @@ def translate_hook(payload: Mapping[str, Any], at: datetime) -> Iterator[AgentEv
             yield _tool_ended(payload, at, outcome, str(payload.get("error") or ""))
         case "TaskCreated":
             subject = str(payload.get("task_subject") or "")
-            yield h.TodoSeen(at=at, todo_id=str(payload.get("task_id")), subject=subject)
+            yield events.TodoSeen(at=at, todo_id=str(payload.get("task_id")), subject=subject)
         case "TaskCompleted":
-            yield h.TodoUpdated(
+            yield events.TodoUpdated(
                 at=at,
                 todo_id=str(payload.get("task_id")),
                 subject=str(payload.get("task_subject") or ""),
@@ -198,16 +199,16 @@ def translate_hook(payload: Mapping[str, Any], at: datetime) -> Iterator[AgentEv
             )
         case "SubagentStart":
             kind = _text(payload.get("agent_type"))
-            yield h.SubagentStarted(at=at, agent_id=str(payload.get("agent_id")), kind=kind)
+            yield events.SubagentStarted(at=at, agent_id=str(payload.get("agent_id")), kind=kind)
         case "SubagentStop":
-            yield h.SubagentFinished(at=at, agent_id=str(payload.get("agent_id")))
+            yield events.SubagentFinished(at=at, agent_id=str(payload.get("agent_id")))
 
 
 def _tool_ended(
     payload: Mapping[str, Any], at: datetime, outcome: ToolOutcome, output: str
-) -> h.ToolFinished:
+) -> events.ToolFinished:
     tool_id, duration_ms = str(payload.get("tool_use_id")), _integer(payload.get("duration_ms"))
-    return h.ToolFinished(
+    return events.ToolFinished(
         at=at, tool_id=tool_id, outcome=outcome, output=output, duration_ms=duration_ms
     )
 
@@ -222,7 +223,7 @@ def _translate_todo_tool(
         case "TaskList":
             yield from _listed_todos(response.get("tasks"), at)
         case "TaskUpdate" if response.get("success") is not False:
-            yield h.TodoUpdated(
+            yield events.TodoUpdated(
                 at=at,
                 todo_id=str(tool_input.get("taskId")),
                 subject=str(tool_input.get("subject") or ""),
@@ -235,14 +236,14 @@ def _translate_todo_tool(
             ]
             pairs = [(str(todo.get("content")), _todo_state(todo.get("status"))) for todo in todos]
             listed = tuple((content, state or TodoState.PENDING) for content, state in pairs)
-            yield h.TodosReplaced(at=at, items=listed)
+            yield events.TodosReplaced(at=at, items=listed)
 
 
 def _listed_todos(tasks: Any, at: datetime) -> Iterator[AgentEvent]:
     for task in map(_mapping, _items(tasks)):
         state = _todo_state(task.get("status")) or TodoState.PENDING
         subject = str(task.get("subject") or "")
-        yield h.TodoSeen(at=at, todo_id=str(task.get("id")), subject=subject, state=state)
+        yield events.TodoSeen(at=at, todo_id=str(task.get("id")), subject=subject, state=state)
 
 
 def _result_text(content: Any) -> str:
@@ -255,6 +256,10 @@ def _result_text(content: Any) -> str:
 
 def _todo_state(value: Any) -> TodoState | None:
     return _STATES.get(value) if isinstance(value, str) else None
+
+
+def _tokens(usage: Mapping[str, Any] | None) -> TokenCounts | None:
+    return parse_tokens(usage) if usage else None
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

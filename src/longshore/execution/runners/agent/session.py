@@ -15,32 +15,35 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
-from claude_agent_sdk import ClaudeAgentOptions, SandboxSettings, SessionStore
+from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, SandboxSettings, SessionStore
 
-from longshore.core.agents.failure_reasons import CREDENTIALS
+from longshore.core.agents.failures import CREDENTIALS
 from longshore.core.agents.plan import BYPASS_PERMISSIONS, AgentPlan, AgentStep
 from longshore.core.tasks.failures import ErrorCategory, Failure, FailureRaised, error_text
-from longshore.execution.child_environment import AGENT_FOLDER
+from longshore.execution.protocol import AGENT_FOLDER
 from longshore.execution.runners.agent.accounting import (
-    ALLOW,
     ModelRequest,
     ModelResponse,
-    RequestDecision,
     expected_usage,
 )
-from longshore.execution.runners.agent.conversation_store import ConversationStore
-from longshore.execution.runners.agent.credentials import BearerToken, Credential, ModelApiKey
+from longshore.execution.runners.agent.credentials import (
+    API_KEY,
+    AUTH_TOKEN,
+    OAUTH_TOKEN,
+    Credential,
+    hide_memory,
+)
 from longshore.execution.runners.agent.gateway import Gateway
-from longshore.execution.runners.agent.process_memory import hide_memory
+from longshore.execution.runners.agent.query import ConversationStore
 from longshore.execution.runners.agent.tracing import AttemptTrace, StepTracer
-from longshore.execution.runners.agent.working_directory import WorkingDirectory
+from longshore.execution.runners.agent.workspace import WorkingDirectory
 from longshore.execution.runners.channel import Channel
 from longshore.execution.runners.context import Context
 
@@ -65,6 +68,7 @@ _MAX_SOCKET_PATH = 107
 _RETRIES_BEFORE_FALLBACK = 2
 _TODO_WRITE, _TASK_TOOLS = "TodoWrite", ("TaskCreate", "TaskUpdate")
 _FIRST_ERROR_STATUS = 400
+_CREDENTIAL_VARIABLES = {"api_key": API_KEY, "auth_token": AUTH_TOKEN, "oauth_token": OAUTH_TOKEN}
 
 
 class AgentSession:
@@ -82,6 +86,7 @@ class AgentSession:
         self._access: Mapping[str, Any] = spec["agent"]
         self._plan = plan
         self._channel = channel
+        self.send = channel.send
         self._folder = Path(spec["folder"])
         self._home = self._folder / AGENT_FOLDER
         self._temporary = (
@@ -95,8 +100,9 @@ class AgentSession:
         self._request_number = 0
         # The number of the granted spend request, by the id of the model request.
         self._granted: dict[int, int] = {}
-        self._trace = AttemptTrace(str(self._folder), Context(spec, channel).summary)
-        self._tracer: StepTracer | None = None
+        self._trace = AttemptTrace(
+            str(self._folder), channel.send, _now, on_summary=Context(spec, channel).summary
+        )
         self._resources = AsyncExitStack()
         self._gateway = Gateway(
             _credential(self._access),
@@ -133,29 +139,20 @@ class AgentSession:
     ) -> None:
         await self._resources.aclose()
 
-    def send(self, kind: str, /, **content: Any) -> None:
-        """Send a message to the worker."""
-        self._channel.send(kind, **content)
-
-    @contextlib.contextmanager
     def trace_step(
         self, step: AgentStep, session_id: str, *, resumed: bool
-    ) -> Iterator[StepTracer]:
+    ) -> contextlib.AbstractContextManager[StepTracer]:
         """Trace a conversation while the block runs; yields its tracer."""
-        with self._trace.trace_step(
-            step.name, self.send, _now, session_id=session_id, resumed=resumed
-        ) as tracer:
-            self._tracer, self._step = tracer, step.name
-            try:
-                yield tracer
-            finally:
-                self._tracer = None
+        self._step = step.name
+        return self._trace.trace_step(step.name, session_id=session_id, resumed=resumed)
 
     def options(
         self, step: AgentStep, session: ConversationStore, tracer: StepTracer, *, resumes: bool
     ) -> ClaudeAgentOptions:
         """Returns the SDK's options for a conversation of this step."""
         plan = self._plan
+        hooks = tracer.hooks()
+        hooks["PreToolUse"] = [*hooks["PreToolUse"], HookMatcher(hooks=[session.before_tool])]
         options = ClaudeAgentOptions(
             cwd=self._directory.folder,
             model=self.model,
@@ -170,7 +167,7 @@ class AgentSession:
             permission_mode=plan.permission_mode,  # type: ignore[arg-type]
             max_turns=step.max_turns,
             max_buffer_size=_FRAME_BYTES,
-            hooks=tracer.hooks(),
+            hooks=hooks,
             env=self._environment(step),
             cli_path=self._access["cliPath"],
             session_store=cast("SessionStore", session),
@@ -211,9 +208,10 @@ class AgentSession:
             **self._gateway.environment(inherited),
         }
 
-    async def _before_request(self, request: ModelRequest) -> RequestDecision:
+    async def _before_request(self, request: ModelRequest) -> str | None:
+        """Ask the worker for permission to spend. Returns the reason of a refusal."""
         if not self._spec["has_budget"]:
-            return ALLOW
+            return None
         self._request_number += 1
         number, step = self._request_number, self._step
         estimate = expected_usage(request, self._gateway.prices)
@@ -234,7 +232,7 @@ class AgentSession:
             raise
         if refusal is None:
             self._granted[id(request)] = number
-        return RequestDecision(refusal)
+        return refusal
 
     def _spent(self) -> dict[str, float]:
         return {**self._usage, "seconds": time.monotonic() - self._started_s}
@@ -251,20 +249,13 @@ class AgentSession:
 
     def _after_response(self, response: ModelResponse) -> None:
         tokens = response.tokens
-        self._usage["inputTokens"] += tokens.input + tokens.cache_write + tokens.cache_write_1h
+        self._usage["inputTokens"] += tokens.input + tokens.cache_creation
         self._usage["outputTokens"] += tokens.output
         self._usage["cacheReadTokens"] += tokens.cache_read
         self._usage["turns"] += response.complete and response.request.agent_id is None
         self._usage["costUsd"] += response.cost_usd
         self.send("usage", settles=self._granted.pop(id(response.request), None), **self._spent())
-        if self._tracer is not None:
-            usage = {
-                "input_tokens": tokens.input,
-                "output_tokens": tokens.output,
-                "cache_read_input_tokens": tokens.cache_read,
-                "cache_creation_input_tokens": tokens.cache_write + tokens.cache_write_1h,
-            }
-            self._tracer.on_response(response.model, usage, response.cost_usd)
+        self._trace.record_response(tokens, response.cost_usd)
 
     def api_failure(self) -> dict[str, Any]:
         """Returns the details of the last API failure that the CLI does not report."""
@@ -308,14 +299,9 @@ def _now() -> datetime:
 
 
 def _credential(access: Mapping[str, Any]) -> Credential:
-    kind, secret = access["credential"]["kind"], access["credential"]["secret"]
-    match kind:
-        case "api_key":
-            return ModelApiKey(secret)
-        case "auth_token":
-            return BearerToken(secret)
-        case "oauth_token":
-            return BearerToken(secret, subscription=True)
+    variable = _CREDENTIAL_VARIABLES.get(access["credential"]["kind"])
+    if variable is not None:
+        return Credential(access["credential"]["secret"], variable)
     message = (
         f"there are no credentials for the model: set {CREDENTIALS} in the environment of the"
         " worker, start it again, and resume the task"

@@ -2,7 +2,7 @@
 
 A tracer never affects the agent. Its hooks decide nothing and do not raise: a hook that raised
 would let a tool run untraced or, where hooks may block, block it; a hook that took too long would
-block it too. The first error of the tracer itself is logged, and all are event in the trace.
+block it too. The first error of the tracer itself is logged, and the trace counts all of them.
 
 A tracer belongs to one event loop.
 """
@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from claude_agent_sdk import HookContext, HookMatcher
 from claude_agent_sdk.types import HookEvent, HookInput, HookJSONOutput
@@ -23,15 +23,14 @@ from longshore.core.agents.events import (
     AgentEvent,
     ApiRetried,
     StepFinished,
-    TokenCounts,
     UsageCounted,
-    token_counts_of,
 )
+from longshore.core.agents.prices import TokenCounts
 from longshore.core.agents.trace import TRACE_FILE, StepTrace, trace_document
 from longshore.core.agents.trace_text import event_line, summary_of
 from longshore.core.tasks.failures import error_text
 from longshore.execution.runners.agent.sdk_events import HOOKS, translate_hook, translate_message
-from longshore.execution.runners.throttle import Throttle
+from longshore.execution.runners.channel import Send, Throttle
 
 _FOLDER_MODE, _FILE_MODE = 0o700, 0o600
 # Outside the folder of stored files: a partial trace must not be stored.
@@ -40,23 +39,15 @@ _PARTIAL_FILE = ".session_trace.json"
 _HOOK_TIMEOUT_S = 3_600.0
 
 
-class Send(Protocol):
-    """Sends a message to the worker: ``Channel.send``."""
-
-    def __call__(self, kind: str, /, **content: Any) -> None:
-        """Send one message."""
-        ...
-
-
 class StepTracer:
     """Traces one step.
 
     Args:
         now: The time, in UTC.
-        session_id: The id of the step's conversation, if known before it starts.
+        session_id: The id of the step's conversation, if it is known before the start.
         resumed: Whether an earlier attempt started that conversation.
         on_change: Called when a message has changed the trace.
-        on_summary: Receives the summary line of the step; by default it is logged.
+        on_summary: Receives the summary line of the step.
     """
 
     def __init__(
@@ -67,8 +58,8 @@ class StepTracer:
         *,
         session_id: str | None = None,
         resumed: bool = False,
-        on_change: Callable[[], None] | None = None,
-        on_summary: Callable[[str], None] | None = None,
+        on_change: Callable[[], None],
+        on_summary: Callable[[str], None],
     ) -> None:
         self._send = send
         self._now = now
@@ -97,23 +88,12 @@ class StepTracer:
     def on_message(self, message: object) -> None:
         """Record a message of the SDK's query."""
         self._log_errors(lambda: self._record(translate_message(message, self._now())))
-        self._notify_change()
+        self._log_errors(self._on_change)
 
-    def on_response(
-        self,
-        model: str | None,
-        usage: Mapping[str, Any] | None,
-        cost_usd: float,
-        *,
-        message_id: str | None = None,
-    ) -> None:
-        """Record the usage of one API response, as the gateway measured it.
-
-        Args:
-            usage: In the format of the Messages API.
-            message_id: The id of the response; without it, the usage goes to the matching turn.
-        """
-        self._log_errors(lambda: self._record_response(model, usage, cost_usd, message_id))
+    def on_response(self, tokens: TokenCounts, cost_usd: float) -> None:
+        """Record the usage of one API response, as the gateway measured it."""
+        event = UsageCounted(at=self._now(), tokens=tokens, cost_usd=cost_usd)
+        self._log_errors(lambda: self._record((event,)))
 
     def finish(self, outcome: str | None = None, error: str = "") -> None:
         """Record the end of the step, and report its summary once.
@@ -122,7 +102,7 @@ class StepTracer:
             outcome: ``completed``, ``failed``, ``timeout`` …; None: as the last query reported.
         """
         self._log_errors(lambda: self._finish(outcome, error))
-        self._notify_change()
+        self._log_errors(self._on_change)
 
     def document(self) -> dict[str, Any]:
         """Returns the current state of the step, for the trace of the attempt."""
@@ -131,22 +111,9 @@ class StepTracer:
             document["leftOut"]["faults"] = self._faults
         return document
 
-    def _record_response(
-        self, model: str | None, usage: Mapping[str, Any] | None, cost: float, id_: str | None
-    ) -> None:
-        tokens = token_counts_of(usage) or TokenCounts()
-        event = UsageCounted(
-            at=self._now(), model=model, tokens=tokens, cost_usd=float(cost), turn_id=id_
-        )
-        self._record((event,))
-
     def _finish(self, outcome: str | None, error: str) -> None:
         if self._trace.apply(StepFinished(at=self._now(), outcome=outcome, error=error)):
-            line = summary_of(self._trace)
-            if self._on_summary is None:
-                self._send("log", text=line)
-            else:
-                self._on_summary(line)
+            self._on_summary(summary_of(self._trace))
 
     def _record(self, events: Iterable[AgentEvent]) -> None:
         for event in events:
@@ -164,10 +131,6 @@ class StepTracer:
         if activity != self._activity or (changed and self._throttle.try_acquire()):
             self._activity = activity
             self._send("activity", activity=activity, step=self._trace.step)
-
-    def _notify_change(self) -> None:
-        if self._on_change is not None:
-            self._log_errors(self._on_change)
 
     def _log_errors(self, action: Callable[[], None]) -> None:
         try:
@@ -192,8 +155,17 @@ class AttemptTrace:
         on_summary: ``Context.summary``, for a line about each finished step.
     """
 
-    def __init__(self, folder: str, on_summary: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        folder: str,
+        send: Send,
+        now: Callable[[], datetime],
+        *,
+        on_summary: Callable[[str], None],
+    ) -> None:
         self._folder = folder
+        self._send = send
+        self._now = now
         self._on_summary = on_summary
         self._finished_steps: list[dict[str, Any]] = []
         self._running_step: StepTracer | None = None
@@ -201,19 +173,13 @@ class AttemptTrace:
 
     @contextlib.contextmanager
     def trace_step(
-        self,
-        step: str,
-        send: Send,
-        now: Callable[[], datetime],
-        *,
-        session_id: str | None = None,
-        resumed: bool = False,
+        self, step: str, *, session_id: str | None = None, resumed: bool = False
     ) -> Iterator[StepTracer]:
         """Trace a step while the block runs; call the tracer's ``finish`` to record its outcome."""
         tracer = self._running_step = StepTracer(
             step,
-            send,
-            now,
+            self._send,
+            self._now,
             session_id=session_id,
             resumed=resumed,
             on_change=self._write_throttled,
@@ -226,6 +192,11 @@ class AttemptTrace:
             self._finished_steps.append(tracer.document())
             self._running_step = None
             self._write()
+
+    def record_response(self, tokens: TokenCounts, cost_usd: float) -> None:
+        """Record the usage of one API response in the running step, if there is one."""
+        if self._running_step is not None:
+            self._running_step.on_response(tokens, cost_usd)
 
     def _write_throttled(self) -> None:
         if self._throttle.try_acquire():

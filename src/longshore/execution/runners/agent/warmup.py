@@ -14,20 +14,15 @@ import aiohttp
 from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKError, query
 
 import longshore.execution.runners.agent.runner  # noqa: F401 - what a child calls
-from longshore.execution.runners.agent.accounting import (
-    ALLOW,
-    ModelRequest,
-    ModelResponse,
-    RequestDecision,
-)
-from longshore.execution.runners.agent.credentials import ModelApiKey
+from longshore.execution.runners.agent.accounting import ModelRequest
+from longshore.execution.runners.agent.credentials import Credential
 from longshore.execution.runners.agent.gateway import LOOPBACK, Gateway
 
 # More runs than the interpreter needs before it specialises a function.
 _WARMUP_RUNS = 10
-_MISSING_CLI = "/nobody"
+_MISSING_CLI = "/nonexistent"
 _UNREACHABLE = f"http://{LOOPBACK}:1"
-_REQUEST = {"model": "nobody", "messages": [], "stream": True, "max_tokens": 1}
+_REQUEST = {"model": "none", "messages": [], "stream": True, "max_tokens": 1}
 
 
 async def warm_up() -> None:
@@ -46,15 +41,11 @@ async def warm_up() -> None:
 
 
 def _gateway(upstream: str) -> Gateway:
-    return Gateway(ModelApiKey("nobody"), upstream, before=_allow, after=_ignore)
+    return Gateway(Credential("none"), upstream, before=_allow, after=lambda _response: None)
 
 
-async def _allow(_request: ModelRequest) -> RequestDecision:
-    return ALLOW
-
-
-def _ignore(_answered: ModelResponse) -> None:
-    """Discard the usage."""
+async def _allow(_request: ModelRequest) -> None:
+    """Allow every request."""
 
 
 # Without the warm-up agents only start a little later.

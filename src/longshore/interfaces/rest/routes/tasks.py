@@ -8,8 +8,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 
 from longshore.core.ids import task_id_of
-from longshore.core.maximums import FEEDBACK_LIMIT_CHARACTERS
-from longshore.core.text.comments import comment_problem
+from longshore.core.maximums import FEEDBACK_LIMIT_CHARACTERS, comment_problem
 from longshore.interfaces.rest import schemas as s
 from longshore.interfaces.rest.auth import Operator, Reader
 from longshore.interfaces.rest.errors import ApiProblem, FieldError
