@@ -92,9 +92,10 @@ class BudgetReservations:
             if not isinstance(decision, SharedBudget):
                 return decision
             written = replace(decision, version=current.version + 1, change_id=change_id)
-            commit = partial(self.backend.budgets.commit, written)
             try:
-                await self.transitions.retry_unavailable(commit)
+                await self.transitions.retry_unavailable(
+                    partial(self.backend.budgets.commit, written)
+                )
             except VersionConflict:
                 continue
             return written

@@ -124,10 +124,10 @@ class Producer:
         job_id = job_id_of(tenant, request_id)
         if existing := await self.backend.ledger.get_job(job_id):
             return _previous_job(existing, request, body_hash)
-        definitions = await self._require_definitions(tenant, document, own_names)
+        stored = await self._require_definitions(tenant, document, own_names)
         for definition in own:
-            definitions[definition.name] = await self._store_definition(
-                tenant, definition, definitions.get(definition.name)
+            stored[definition.name] = await self._store_definition(
+                tenant, definition, stored.get(definition.name)
             )
         spec = JobSpec(
             id=job_id,
@@ -139,9 +139,9 @@ class Producer:
             name=request.name,
             budget=request.budget,
         )
-        planned = self._plan(initial_target(spec), request.tasks, definitions)
+        planned = self._plan(initial_target(spec), request.tasks, stored)
         try:
-            row = await self._write_job(spec, planned, document, definitions)
+            row = await self._write_job(spec, planned, document, stored)
         except VersionConflict:
             existing = await self.backend.ledger.get_job(job_id)
             if existing is None:
