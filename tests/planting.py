@@ -26,7 +26,7 @@ kind of node it is, the others must occur in it (in a statement with a body: bef
 A selector that matches several nodes needs ``nth``, which counts from 1 in the order of the source.
 Prefer words that outlive a renamed local variable: what is called, attributes, constants.
 
-New text is Python. In it ``$0`` stands for what is replaced, and ``$1``, ``$2``… for its parts: the
+New text is Python. In it ``$0`` is what is replaced, and ``$1``, ``$2``… are its parts: the
 arguments of a call, the operands of an operator, otherwise the direct subexpressions in the order
 of the source. If a statement is replaced, they are the parts of the selected node.
 """

@@ -68,10 +68,10 @@ class Source:
         self._tree = ast.parse(text)
         self._scope: list[ast.AST] = [self._tree]
         for name in filter(None, at.partition(":")[2].split(".")):
-            known = [pair for node in self._scope for pair in _definitions(node)]
-            self._scope = [node for node, names in known if name in names]
+            definitions = [pair for node in self._scope for pair in _definitions(node)]
+            self._scope = [node for node, names in definitions if name in names]
             if not self._scope:
-                names = sorted({name for _, names in known for name in names})
+                names = sorted({name for _, names in definitions for name in names})
                 self.fail(f"there is no {name!r}, only {', '.join(names)}")
 
     def fail(self, reason: str) -> NoReturn:
@@ -81,21 +81,23 @@ class Source:
         """Returns the node that the selector matches."""
         kind, *words = words_of(selector)
         alike = [node for node in self._nodes if self._is(node, kind)]
-        found = [node for node in alike if self._mentions(node, words)]
-        return self._one(selector, found, nth, alike)
+        matches = [node for node in alike if self._mentions(node, words)]
+        return self._single(selector, matches, nth, alike)
 
     def condition(self, selector: str, nth: int | None) -> Any:
         """Returns the condition in which all words of the selector occur."""
         tests = [test for node in self._nodes for test in _conditions(node)]
         words = words_of(selector)
-        found = [test for test in tests if self._mentions(test, words)]
-        return self._one(f"condition {selector}", found, nth, tests)
+        matches = [test for test in tests if self._mentions(test, words)]
+        return self._single(f"condition {selector}", matches, nth, tests)
 
     def string(self, part: str, nth: int | None) -> Any:
         """Returns the string that has this part."""
         strings = [node for node in self._nodes if self._whole_string(node) is node]
-        found = [node for node in strings if with_text(node, part, part)]
-        return self._one(part, found, nth, [node for node in strings if with_text(node, "", "")])
+        matches = [node for node in strings if with_text(node, part, part)]
+        return self._single(
+            part, matches, nth, [node for node in strings if with_text(node, "", "")]
+        )
 
     def parent(self, node: ast.AST) -> Any:
         return self._parents[node][0]
@@ -141,9 +143,9 @@ class Source:
     def swap(self, first: ast.AST, second: ast.AST) -> str:
         """Exchange the statements around two nodes."""
         spans = [self._span(self._statement(node)) for node in (first, second)]
-        one, two = sorted(spans, key=lambda span: span.start)
-        text, between = self._text, self._text[one.stop : two.start]
-        return text[: one.start] + text[two] + between + text[one] + text[two.stop :]
+        earlier, later = sorted(spans, key=lambda span: span.start)
+        text, between = self._text, self._text[earlier.stop : later.start]
+        return text[: earlier.start] + text[later] + between + text[earlier] + text[later.stop :]
 
     def drop(self, node: ast.AST) -> str:
         """Leave out a node."""
@@ -189,8 +191,8 @@ class Source:
         augments = word[:-1] in _ARITHMETIC and word.endswith("=")
         if operator := OPERATORS.get(word[:-1] if augments else word):
             signs = getattr(node, "ops", [getattr(node, "op", None)])
-            found = any(isinstance(sign, operator) for sign in signs)
-            return found and isinstance(node, ast.AugAssign) is augments
+            matches = any(isinstance(sign, operator) for sign in signs)
+            return matches and isinstance(node, ast.AugAssign) is augments
         if word.endswith("()"):
             return isinstance(node, ast.Call) and _last_name(node.func) == word[:-2]
         if word.endswith("="):
@@ -208,12 +210,12 @@ class Source:
     def _mentions(self, node: ast.AST, words: list[str]) -> bool:
         return all(any(self._is(part, word) for part in _head(node)) for word in words)
 
-    def _one(self, wanted: str, found: list[Any], nth: int | None, alike: list[Any]) -> Any:
-        if len(found) == 1 if nth is None else 0 < nth <= len(found):
-            return found[(nth or 1) - 1]
-        lines = "".join(f"\n  {self._line(node)}" for node in found or alike) or " none"
-        which = "" if nth is None else f" (wanted: number {nth})"
-        return self.fail(f"{wanted!r} matches {len(found)} nodes{which}; candidates:{lines}")
+    def _single(self, selector: str, matches: list[Any], nth: int | None, alike: list[Any]) -> Any:
+        if len(matches) == 1 if nth is None else 0 < nth <= len(matches):
+            return matches[(nth or 1) - 1]
+        lines = "".join(f"\n  {self._line(node)}" for node in matches or alike) or " none"
+        which = "" if nth is None else f" (expected: number {nth})"
+        return self.fail(f"{selector!r} matches {len(matches)} nodes{which}; candidates:{lines}")
 
     def _line(self, node: ast.AST) -> str:
         span = self._span(self._whole_string(node))

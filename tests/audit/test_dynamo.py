@@ -16,7 +16,7 @@ from longshore.audit import dynamo_reader, memory_reader
 from longshore.audit.audit import audit
 from longshore.audit.store_snapshot import StoreSnapshot
 from longshore.audit.vocabulary import job_id_of
-from longshore.interfaces.cli.operations.history_audit import audit_aws
+from longshore.interfaces.cli.history_audit import audit_aws
 from longshore.settings import Settings
 from longshore.settings.aws import AwsSettings
 from longshore.testing.clock import FakeClock

@@ -26,8 +26,9 @@ ENTRY_POINTS: dict[str, dict[str, tuple[str, ...]]] = {
     "client": {"AwsClient": ("call",)},
     "table_reader": {"TableReader": ("get", "batch_get", "query")},
     "config_table": {"ConfigTable": ("get", "list_kind", "put", "update")},
-    "sqs": {"SqsClient": ("call", "counts", "list_names", "send", "delete", "hide", "replace")},
-    "batcher": {"Batcher": ("run",)},
+    "sqs": {
+        "SqsClient": ("call", "counts", "list_names", "send", "delete", "hide", "replace", "_run")
+    },
     "event_bus": {"EventBridgeBus": ("_change_messages",)},
     "blobs": {"S3BlobStore": ("_call",), "_BlobReader": ("_get",)},
     "segments": {"SegmentTable": ("_call",)},
@@ -40,12 +41,11 @@ ENTRY_POINTS: dict[str, dict[str, tuple[str, ...]]] = {
 ENTRY_POINT_HELPERS: dict[str, tuple[str, ...]] = {
     "table_reader": ("TableReader._get_batch",),
     "config_table": ("ConfigTable._write", "retry_unknown_outcome"),
-    "sqs": ("SqsClient._url", "SqsClient._look_up_url"),
-    "batcher": ("Batcher._send_pending", "Batcher._send", "Batcher._send_batch"),
+    "sqs": ("SqsClient._url", "SqsClient._look_up_url", "SqsClient._run_batch"),
 }
 """Functions that belong to ways out, and are called by them alone."""
 
-INJECTED_CALLS = {"Batcher": "_call", "_DynamoReader": "_aws_call"}
+INJECTED_CALLS = {"_DynamoReader": "_aws_call"}
 """Attributes that are a way out which was handed over as a function."""
 
 CLASS_BY_VARIABLE = {
@@ -53,8 +53,6 @@ CLASS_BY_VARIABLE = {
     "tables": "TableReader",
     "config_table": "ConfigTable",
     "sqs": "SqsClient",
-} | {
-    "batcher": "Batcher",
     "probe": "Probe",
 }
 CLIENTS = ("client", "_client")

@@ -245,9 +245,7 @@ async def a_record_that_nobody_can_read(harness: AwsFaultHarness) -> None:
     made = await harness.reliable_aws.call("sqs", "create_queue", QueueName=queue)
     relay = Relay(
         bus=harness.services.backend.bus,
-        position_of=lambda_records.sequence_number_of,
-        events_in=lambda_records.events_in_stream_record,
-        dead_letter=lambda_records.UnreadableRecords(
+        stream=lambda_records.DynamoChangeStream(
             SqsClient(harness.aws, harness.services.clock), harness.names
         ),
     )

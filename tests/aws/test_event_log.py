@@ -9,8 +9,11 @@ from longshore.adapters.aws.events.index_ranges import ALL_INDEXES, DEFAULT_INDE
 from longshore.adapters.aws.ledger.ledger import DynamoLedger
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
-from longshore.testing.contracts.event_log import EventLogContract, EventLogSharedContract
-from longshore.testing.contracts.event_queries import QueryClauses
+from longshore.testing.contracts.event_log import (
+    EventLogContract,
+    EventLogSharedContract,
+    QueryClauses,
+)
 from tests.aws.backends import AwsContract, on_aws
 
 

@@ -19,8 +19,9 @@ from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.queue_controls import (
     QueueControlsContract,
     QueueControlsSharedContract,
+    QueueHoldsContract,
+    QueueHoldsSharedContract,
 )
-from longshore.testing.contracts.queue_holds import QueueHoldsContract, QueueHoldsSharedContract
 from longshore.testing.contracts.suite import (
     START,
     Opener,

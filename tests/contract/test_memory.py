@@ -12,16 +12,14 @@ from longshore.testing.contracts.blobs import BlobStoreContract
 from longshore.testing.contracts.budgets import BudgetsContract
 from longshore.testing.contracts.definitions import DefinitionsContract
 from longshore.testing.contracts.event_bus import EventBusContract, LogBusContract
-from longshore.testing.contracts.event_log import EventLogContract
-from longshore.testing.contracts.event_queries import RecordedOrderContract
+from longshore.testing.contracts.event_log import EventLogContract, RecordedOrderContract
 from longshore.testing.contracts.ledger import (
     AtomicLedgerContract,
     LedgerContract,
     SingleChangeLedgerContract,
 )
 from longshore.testing.contracts.output import OutputLogContract
-from longshore.testing.contracts.queue_controls import QueueControlsContract
-from longshore.testing.contracts.queue_holds import QueueHoldsContract
+from longshore.testing.contracts.queue_controls import QueueControlsContract, QueueHoldsContract
 from longshore.testing.contracts.task_queue import TaskQueueContract
 
 

@@ -21,8 +21,11 @@ from longshore.testing.contracts.event_bus import (
     EventBusSharedContract,
     LogBusContract,
 )
-from longshore.testing.contracts.event_log import EventLogContract, EventLogSharedContract
-from longshore.testing.contracts.event_queries import RecordedOrderContract
+from longshore.testing.contracts.event_log import (
+    EventLogContract,
+    EventLogSharedContract,
+    RecordedOrderContract,
+)
 from longshore.testing.contracts.ledger import (
     AtomicLedgerContract,
     LedgerContract,
@@ -32,8 +35,9 @@ from longshore.testing.contracts.output import OutputLogContract, OutputLogShare
 from longshore.testing.contracts.queue_controls import (
     QueueControlsContract,
     QueueControlsSharedContract,
+    QueueHoldsContract,
+    QueueHoldsSharedContract,
 )
-from longshore.testing.contracts.queue_holds import QueueHoldsContract, QueueHoldsSharedContract
 from longshore.testing.contracts.task_queue import TaskQueueContract, TaskQueueSharedContract
 from tests.contract.four_processes import FourProcesses, four_processes
 

@@ -1,4 +1,4 @@
-"""Failpoints are where they have to be, and nothing happens at one that nobody has armed."""
+"""Every durable write has a failpoint, and failpoints that are not armed do nothing."""
 
 import ast
 from collections import Counter
@@ -50,22 +50,22 @@ READS = {
     "keys": {"find", "list"},
     "budgets": {"get"},
 }
-# What others can see of a process, now or when it is gone.
+# What other processes can see, now or after this process ends.
 WRITE_METHODS = {
     *("mkdir", "mkfifo", "link", "rename", "unlink", "rmdir", "rmtree"),
     *("fsync", "ftruncate", "create_subprocess_exec", "_kill_group"),
 }
-# Function -> why nobody has to be killed in it.
+# Function -> why no process has to be killed in it.
 EXEMPT = {
-    "notifier.py:__init__": "a folder that anybody may make",
-    "notifier.py:_refresh_peers": "removes what is left of another process, which anybody may do",
-    "notifier.py:_drop_peer": "removes what is left of another process, which anybody may do",
+    "notifier.py:__init__": "a folder that any process may create",
+    "notifier.py:_refresh_peers": "removes what a dead process left, which any process may do",
+    "notifier.py:_drop_peer": "removes what a dead process left, which any process may do",
     "blobs.py:discard": "removes a draft that has no name; the blob's row is decided elsewhere",
     "blobs.py:_sync_folder": "a part of persist",
-    "registry.py:__init__": "a folder that anybody may make",
+    "registry.py:__init__": "a folder that any process may create",
     "registry.py:_publish_lock": "a part of register",
     "launcher.py:_make_folder": "a part of _prepare_folder",
-    "write_lock.py:__init__": "a file that anybody may make, of a size that it always has",
+    "write_lock.py:__init__": "a file of constant size that any process may create",
 }
 
 
@@ -85,24 +85,24 @@ def calls_in(function: ast.AST) -> list[str]:
 
 
 def reached_in_package() -> Counter[str]:
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Call(func=ast.Name(id="reach"), args=[ast.Constant(value=name)]):
-                    found[name] += 1
-    return found
+                    counts[name] += 1
+    return counts
 
 
-def test_each_failpoint_stands_in_one_place() -> None:
+def test_each_failpoint_is_reached_in_one_function() -> None:
     assert reached_in_package() == Counter(failpoints.FAILPOINTS)
 
 
-def test_no_two_failpoints_have_one_name() -> None:
+def test_no_two_failpoints_have_the_same_name() -> None:
     assert len(set(FAILPOINTS)) == len(FAILPOINTS)
 
 
-def test_whatever_lasts_longer_than_the_process_has_a_failpoint_beside_it() -> None:
+def test_every_function_with_a_durable_write_has_a_failpoint() -> None:
     without = {
         name
         for name, function in functions()
@@ -113,7 +113,7 @@ def test_whatever_lasts_longer_than_the_process_has_a_failpoint_beside_it() -> N
 
 
 @pytest.mark.parametrize("port", PORTS)
-def test_each_call_of_a_port_is_watched_or_changes_nothing(port: str) -> None:
+def test_each_call_of_a_port_has_failpoints_or_only_reads(port: str) -> None:
     calls = {name for name in vars(PORTS[port]) if not name.startswith("_")}
 
     assert calls == {*WRITE_CALLS[port], *READS[port]}
@@ -125,12 +125,12 @@ def test_nothing_happens_at_a_failpoint_unless_it_is_armed() -> None:
     reach("write.committed")
 
 
-def test_who_arms_them_hears_of_each_that_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_armed_callback_gets_each_reached_failpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failpoints, "_armed", None)
-    heard: list[str] = []
-    failpoints.arm(heard.append)
+    reached: list[str] = []
+    failpoints.arm(reached.append)
 
     reach("write.committing")
     reach("write.committed")
 
-    assert heard == ["write.committing", "write.committed"]
+    assert reached == ["write.committing", "write.committed"]

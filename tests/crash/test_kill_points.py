@@ -1,4 +1,4 @@
-"""Where somebody is to be killed, as it is written on a command line."""
+"""Kill points as they are written on the command line."""
 
 import pytest
 
@@ -8,19 +8,19 @@ from verification.crash.processes import Role
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "kill_point"),
     [
         ("137", KillPoint(number=137)),
         ("write.committed", KillPoint(number=1, name="write.committed")),
         ("ledger.commit:before#3", KillPoint(number=3, name="ledger.commit:before")),
     ],
 )
-def test_a_place_is_a_number_or_a_name_and_which_time(text: str, place: KillPoint) -> None:
-    assert KillPoint.parse(text) == place
-    assert KillPoint.parse(str(place)) == place
+def test_a_kill_point_is_a_number_or_a_name_with_a_number(text: str, kill_point: KillPoint) -> None:
+    assert KillPoint.parse(text) == kill_point
+    assert KillPoint.parse(str(kill_point)) == kill_point
 
 
-def test_what_is_printed_to_repeat_a_run_is_read_as_the_same_kills() -> None:
+def test_printed_kills_are_parsed_as_the_same_kills() -> None:
     kills = {
         Role.WORKER: KillPoint(number=9),
         Role.CLIENT: KillPoint(number=2, name="notifier.opened"),

@@ -1,4 +1,4 @@
-"""Real processes are killed at each failpoint: nothing is lost, and planted faults show."""
+"""Real processes are killed at each failpoint: nothing is lost, and planted faults are found."""
 
 import re
 import subprocess
@@ -24,16 +24,16 @@ def run_matrix(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(RUN_TIMEOUT_S)
-def test_whoever_is_killed_at_whichever_failpoint_nothing_is_lost_or_done_twice(
+def test_a_kill_at_any_failpoint_loses_nothing_and_repeats_nothing(
     tmp_path: Path,
 ) -> None:
-    ran = run_matrix(tmp_path, "--bounded", str(BOUND_S))
+    ended = run_matrix(tmp_path, "--bounded", str(BOUND_S))
 
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    summary = ran.stdout.splitlines()[-1]
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    summary = ended.stdout.splitlines()[-1]
     print(summary)  # noqa: T201 - figures
-    hit, known = re.match(r"(\d+) of (\d+) failpoints hit", summary).groups()
-    assert hit == known
+    hit, total = re.match(r"(\d+) of (\d+) failpoints hit", summary).groups()
+    assert hit == total
     assert "; 0 violations" in summary
 
 
@@ -43,15 +43,15 @@ def test_whoever_is_killed_at_whichever_failpoint_nothing_is_lost_or_done_twice(
         (
             "step_confirmed_early",
             ["worker@attempt.step_answered"],
-            "step 'one' was run again although it was kept",
+            "step 'one' ran again although its result was saved",
         ),
-        # The first is a claim. Of a later one it might be the end of a task: the dispatcher would
-        # never hear of it, and the sweeper mends that only after half a minute.
+        # The first is a claim. A later one may be the end of a task: the dispatcher would miss its
+        # event, and the sweeper repairs that only after half a minute.
         ("events_in_own_transaction", ["worker@write.rows_written#1"], "VIOLATION: invariant 5: "),
         (
             "blob_row_before_file",
             ["worker@blob.draft_written"],
-            "is missing or not whole",
+            "is missing or incomplete",
         ),
         (
             "answer_before_commit",
@@ -61,11 +61,11 @@ def test_whoever_is_killed_at_whichever_failpoint_nothing_is_lost_or_done_twice(
     ],
 )
 @pytest.mark.timeout(RUN_TIMEOUT_S)
-def test_a_planted_fault_is_seen(fault: str, kills: list[str], seen: str, tmp_path: Path) -> None:
+def test_a_planted_fault_is_found(fault: str, kills: list[str], seen: str, tmp_path: Path) -> None:
     options = [part for kill in kills for part in ("--kill", kill)]
 
-    ran = run_matrix(tmp_path, "--with", f"tests.crash.planted.{fault}", *options)
+    ended = run_matrix(tmp_path, "--with", f"tests.crash.planted.{fault}", *options)
 
-    assert ran.returncode == 1, ran.stdout + ran.stderr
-    assert seen in ran.stdout
-    assert f"once more: python -m verification.crash {' '.join(options)}" in ran.stdout
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert seen in ended.stdout
+    assert f"repeat: python -m verification.crash {' '.join(options)}" in ended.stdout

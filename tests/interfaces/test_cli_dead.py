@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from longshore.errors import UsageError
+from longshore.interfaces.cli.commands.dead import parse_since
 from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.main import COMMANDS
-from longshore.interfaces.cli.operations.dead_letters import parse_since
 from tests.interfaces.command_line import Cli, CommandResult
 from tests.interfaces.conftest import At
 from tests.interfaces.dead_store import fill_folder, id_of

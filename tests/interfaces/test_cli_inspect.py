@@ -10,7 +10,7 @@ import pytest
 
 from longshore.core.events.codec import EVENT_SIZE_LIMIT_BYTES
 from longshore.errors import UsageError
-from longshore.interfaces.cli.entity_refs import MAX_IDS, EntityRef, resolve
+from longshore.interfaces.cli.client import MAX_IDS, EntityRef, resolve
 from longshore.interfaces.cli.exit_codes import ExitCode
 from tests.interfaces.command_line import TIMEOUT_S, Cli, CommandResult
 from tests.interfaces.conftest import At

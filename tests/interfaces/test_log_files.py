@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from longshore.errors import ConfigurationError
-from longshore.interfaces.cli.log_files import WorkerLog, log_to_file, with_worker_number
+from longshore.interfaces.cli.log_records import WorkerLog, log_to_file, with_worker_number
 from longshore.settings import Settings
 
 logger = logging.getLogger("longshore.test")

@@ -1,6 +1,6 @@
-"""Plant each fault of the catalogue, one at a time, and see that its test goes red.
+"""Plant each fault of the catalogue, one at a time, and check that its test fails.
 
-Ends with 1 if a fault survived, if its anchor leads nowhere, or if its test did not run.
+Ends with 1 if a fault survived, if its anchor matches nothing, or if its test did not run.
 """
 
 import argparse
@@ -15,24 +15,23 @@ from time import monotonic
 from tests.mutants.catalogue import FAULTS
 from tests.mutants.fault import Fault, Part
 from tests.mutants.trial import Copy, Outcome, TrialResult, copied_sources
+from tests.planted_runs import add_fault_options, chosen_faults, print_line
 from tests.planting import NotPlanted
 
 
 def main() -> int:
-    """Try the chosen faults and tell how it went."""
-    chosen = _parser().parse_args()
-    faults = [
-        fault
-        for fault in FAULTS
-        if chosen.part in (None, fault.part) and chosen.only in (None, fault.name)
-    ]
+    """Try the chosen faults and print the results."""
+    options = _parser().parse_args()
+    faults = chosen_faults(
+        [fault for fault in FAULTS if options.part in (None, fault.part)], options
+    )
     with ExitStack() as stack:
-        copies = [stack.enter_context(copied_sources()) for _ in range(chosen.jobs)]
+        copies = [stack.enter_context(copied_sources()) for _ in range(options.jobs)]
         problem = _problem_of(faults, copies[0])
         if problem is not None:
-            _say(problem)
+            print_line(problem)
             return 1
-        return _try_all(faults, copies, why=chosen.why)
+        return _try_all(faults, copies, options)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -41,38 +40,43 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--part", choices=[part.value for part in Part], help="only its faults")
-    parser.add_argument("--only", metavar="NAME", help="only this fault")
-    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="how many at a time")
-    parser.add_argument("--why", action="store_true", help="tell what each test saw")
+    parser.add_argument("--part", choices=[part.value for part in Part], help="faults of this part")
+    add_fault_options(parser)
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="trials at a time [2]")
+    parser.add_argument("--why", action="store_true", help="print how each test failed")
     return parser
 
 
 def _problem_of(faults: Sequence[Fault], copy: Copy) -> str | None:
-    """Why there is no use in trying them, if so."""
+    """Returns why trials would prove nothing, or None."""
     if not faults:
-        return "no such fault"
+        return "no fault was chosen"
     for fault in faults:
         try:
             fault.change.applied(fault.change.file().read_text(), fault=fault.name)
         except NotPlanted as error:
             return str(error)
-    return copy.problem_without_faults(sorted({fault.caught_by for fault in faults}))
+    tests = sorted({fault.caught_by for fault in faults})
+    print_line(f"{len(faults)} faults; first their {len(tests)} tests without a fault")
+    return copy.problem_without_faults(tests)
 
 
-def _try_all(faults: Sequence[Fault], copies: Sequence[Copy], *, why: bool) -> int:
-    started = monotonic()
-    verdicts: Counter[TrialResult] = Counter()
-    for outcome in _outcomes(faults, copies):
-        verdicts[outcome.verdict] += 1
-        _say(_line(outcome, why=why))
-    counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in TrialResult)
-    _say(f"{len(faults)} faults: {counts}, in {monotonic() - started:.0f} s")
-    return 0 if verdicts[TrialResult.KILLED] == len(faults) else 1
+def _try_all(faults: Sequence[Fault], copies: Sequence[Copy], options: argparse.Namespace) -> int:
+    started_at = monotonic()
+    results: Counter[TrialResult] = Counter()
+    for number, outcome in enumerate(_outcomes(faults, copies), start=1):
+        results[outcome.result] += 1
+        print_line(f"{number:3}/{len(faults)} {_line(outcome, why=options.why)}")
+    counts = ", ".join(f"{results[result]} {result}" for result in TrialResult)
+    print_line(
+        f"{len(faults)} faults ({options.shard}, {len(FAULTS)} faults in all): {counts},"
+        f" in {monotonic() - started_at:.0f} s"
+    )
+    return 0 if results[TrialResult.KILLED] == len(faults) else 1
 
 
 def _outcomes(faults: Sequence[Fault], copies: Sequence[Copy]) -> Iterator[Outcome]:
-    """Try as many at a time as there are copies; told in the order of the catalogue."""
+    """Try as many at a time as there are copies; yields in the order of the catalogue."""
     free: SimpleQueue[Copy] = SimpleQueue()
     for copy in copies:
         free.put(copy)
@@ -90,17 +94,12 @@ def _outcomes(faults: Sequence[Fault], copies: Sequence[Copy]) -> Iterator[Outco
 
 def _line(outcome: Outcome, *, why: bool) -> str:
     fault = outcome.fault
-    line = f"{outcome.verdict:9} {fault.part:12} {fault.name:45} {outcome.seconds:5.1f} s"
-    if outcome.verdict is TrialResult.BROKEN:
+    line = f"{outcome.result:9} {fault.part:12} {fault.name:45} {outcome.seconds:5.1f} s"
+    if outcome.result is TrialResult.BROKEN:
         return f"{line}\n{outcome.output}"
-    if outcome.verdict is TrialResult.SURVIVED:
-        return f"{line}  not seen by {fault.caught_by}"
+    if outcome.result is TrialResult.SURVIVED:
+        return f"{line}  not caught by {fault.caught_by}"
     return f"{line}  {outcome.reason}" if why else line
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

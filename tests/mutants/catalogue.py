@@ -1,4 +1,4 @@
-"""Every planted fault there is."""
+"""All planted faults."""
 
 from tests.mutants.agent_faults import AGENT_FAULTS
 from tests.mutants.artifact_faults import ARTIFACT_FAULTS

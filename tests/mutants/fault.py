@@ -1,7 +1,7 @@
 """A planted fault: a small change of the code that a test must notice.
 
-A suite that stays green whatever the code does proves nothing, so each fault names the test that
-has to go red. One that nobody notices means that a test is missing.
+A suite that passes with any code proves nothing, so each fault names the test that must fail. A
+fault that no test notices means that a test is missing.
 """
 
 from dataclasses import dataclass
@@ -15,28 +15,28 @@ SOURCE = ROOT / "src"
 
 
 class Part(StrEnum):
-    """Whose tests must notice: the contract of a port, or what holds a service to its word."""
+    """The part of the code that a fault belongs to."""
 
     LEDGER = "ledger"
     QUEUE = "queue"
-    QUEUE_CONTROLS = "queues"  # which of them are paused
+    QUEUE_CONTROLS = "queue controls"
     EVENTS = "events"
     BUS = "bus"
     OUTPUT = "output"
     BLOBS = "blobs"
     DEFINITIONS = "definitions"
     KEYS = "keys"
-    SHARED_BUDGETS = "accounts"
+    SHARED_BUDGETS = "shared budgets"
     BUDGETS = "budgets"
     CLOCK = "clock"
     SWEEPER = "sweeper"
     DEAD_LETTERS = "dead letters"
-    OPERATOR_COMMANDS = "wishes"  # to cancel, to resume, to add, to review
-    EXPLAIN = "explaining"
+    OPERATOR_COMMANDS = "commands"  # cancel, resume, add tasks, review
+    EXPLAIN = "explain"
     WORKER = "worker"
     ARTIFACTS = "artifacts"
     SUPERVISION = "supervision"
-    WORKER_REGISTRY = "presence"
+    WORKER_REGISTRY = "registry"
     CHILDREN = "children"
     AGENTS = "agents"
 
@@ -51,15 +51,15 @@ BACKEND_PARTS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A symbol, what is done to it, and the test that must fail then."""
+    """A symbol, a change of it, and the test that must fail."""
 
     name: str
     part: Part
-    at: str  # the symbol, as `tests.planting` takes it
+    at: str  # the symbol, as `tests.planting` describes it
     do: Operation | tuple[Operation, ...]
-    caught_by: str  # the test, as pytest knows it, below tests
+    caught_by: str  # the node id of the test, without `tests/`
 
     @property
     def change(self) -> Change:
-        """What is done to the source."""
+        """The change of the source."""
         return Change(self.at, self.do)

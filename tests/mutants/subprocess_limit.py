@@ -1,7 +1,7 @@
-"""Run a command to its end or for so long, and leave nobody behind.
+"""Run a command with a time limit, and leave no process behind.
 
-Some of the planted faults let processes escape which the product would have killed: whoever is
-orphaned below this one comes here and is ended.
+Some planted faults let processes escape that the product would have killed. This process adopts
+such orphans and kills them.
 
 ``python -m tests.mutants.subprocess_limit SECONDS PROGRAM…``
 """
@@ -16,24 +16,24 @@ from pathlib import Path
 _PR_SET_CHILD_SUBREAPER = 36
 _PROC = Path("/proc")
 _TIMED_OUT = 124
-_PARENT = 1  # its place in what is told of a process, after the name
+_PARENT = 1  # index of the field in /proc/PID/stat, after the name
 
 
 def main(limit_s: str, *command: str) -> int:
-    """The code that the command ended with."""
+    """Returns the exit code of the command."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         return subprocess.run(command, timeout=float(limit_s), check=False).returncode
     except subprocess.TimeoutExpired:
-        sys.stderr.write(f"no end after {limit_s} s\n")
+        sys.stderr.write(f"timed out after {limit_s} s\n")
         return _TIMED_OUT
     finally:
         _kill_descendants()
 
 
 def _kill_descendants() -> None:
-    """Kill whoever is a child of ours by now, until nobody is: their own come to us meanwhile."""
+    """Kill all children, and the orphans that they leave, until there is none."""
     while True:
         for process_id in _children():
             os.kill(process_id, signal.SIGKILL)
@@ -44,15 +44,15 @@ def _kill_descendants() -> None:
 
 
 def _children() -> list[int]:
-    found = []
+    children = []
     for entry in _PROC.glob("[0-9]*/stat"):
         try:
             fields = entry.read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it has gone since
+            continue  # it has ended
         if int(fields[_PARENT]) == os.getpid():
-            found.append(int(entry.parent.name))
-    return found
+            children.append(int(entry.parent.name))
+    return children
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The catalogue of planted faults stays true to the code, without trying any of them."""
+"""The catalogue of planted faults matches the code. No fault is tried here."""
 
 import ast
 from collections import Counter
@@ -27,7 +27,7 @@ def test_every_part_has_enough_faults(part: Part) -> None:
     assert len([fault for fault in FAULTS if fault.part is part]) >= _FEWEST
 
 
-def test_no_two_faults_have_one_name() -> None:
+def test_no_two_faults_have_the_same_name() -> None:
     names = Counter(fault.name for fault in FAULTS)
 
     assert [name for name, times in names.items() if times > 1] == []
@@ -44,8 +44,8 @@ def test_every_port_of_a_backend_has_faults_in_it(backend: str) -> None:
 def test_a_fault_names_a_test_that_exists(fault: Fault) -> None:
     file, *names = fault.caught_by.split("::")
 
-    found = import_module(f"tests.{file.removesuffix('.py').replace('/', '.')}")
+    target = import_module(f"tests.{file.removesuffix('.py').replace('/', '.')}")
     for name in names:
-        found = getattr(found, name)
+        target = getattr(target, name)
 
-    assert callable(found)
+    assert callable(target)

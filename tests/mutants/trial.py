@@ -1,7 +1,7 @@
-"""Trying a fault: a copy of the sources, the fault in it, and the test that must go red.
+"""A trial of a fault: a copy of the sources, the fault in it, and the test that must fail.
 
-The keeper and all that comes of it start with a clean environment, so no variable can tell them
-where the copy is: each copy has an interpreter in which it is what is installed.
+The fork server and its children start with a clean environment, so a variable cannot name the copy:
+each copy has a virtual environment in which it is installed.
 """
 
 import os
@@ -25,11 +25,11 @@ _LIMIT_S = 180
 _GREEN_LIMIT_S = 1200  # for all tests of all faults, one after the other
 _TEST_LIMIT_S = 60
 _PASSED, _FAILED = 0, 1
-"""How pytest ends when every test passed, and when one failed; it has other ways to end."""
+"""Exit codes of pytest: every test passed; a test failed. There are others."""
 
 
 class TrialResult(StrEnum):
-    """What became of a fault."""
+    """The result of a trial."""
 
     KILLED = "killed"
     SURVIVED = "survived"
@@ -41,20 +41,20 @@ class Outcome:
     """How a trial ended."""
 
     fault: Fault
-    verdict: TrialResult
+    result: TrialResult
     seconds: float
     output: str
 
     @property
     def reason(self) -> str:
-        """The first line in which pytest says what went wrong."""
+        """The first line of pytest that describes the failure."""
         lines = self.output.splitlines()
         return next((line[1:].strip() for line in lines if line.startswith("E ")), "")
 
 
 @contextmanager
 def copied_sources() -> Iterator["Copy"]:
-    """A copy of its own, as the sources are now; gone at the end."""
+    """A temporary copy of the current sources."""
     with tempfile.TemporaryDirectory(prefix="longshore-mutants-") as folder:
         source = Path(folder).resolve() / "src"
         shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
@@ -62,17 +62,16 @@ def copied_sources() -> Iterator["Copy"]:
 
 
 def _interpreter_with(source: Path) -> Path:
-    """One in whose environment ``source`` is installed, with all else that is installed here."""
+    """Create a virtual environment with ``source`` and all packages that are installed here."""
     folder = source.with_name("venv")
     venv.create(folder, symlinks=True)
-    places = {"base": str(folder), "platbase": str(folder)}
-    packages = Path(sysconfig.get_path("purelib", "venv", vars=places))
-    # In this order; the checkout is there for `verification`. That the sources themselves are
-    # installed here does no harm: the file that says so is read only in an environment's own
-    # folder.
+    paths = {"base": str(folder), "platbase": str(folder)}
+    packages = Path(sysconfig.get_path("purelib", "venv", vars=paths))
+    # In this order; the checkout is there for `verification`. The editable install of the checkout
+    # has no effect: its file is read only in the folder of its own environment.
     lines = f"{source}\n{sysconfig.get_path('purelib')}\n{ROOT}\n"
     (packages / "longshore.pth").write_text(lines)
-    programs = Path(sysconfig.get_path("scripts", "venv", vars=places))
+    programs = Path(sysconfig.get_path("scripts", "venv", vars=paths))
     python = programs / "python"
     program = programs / "longshore"
     program.write_text(
@@ -84,47 +83,49 @@ def _interpreter_with(source: Path) -> Path:
 
 
 class Copy:
-    """Sources into which one fault at a time is planted, and an interpreter that has them."""
+    """A copy of the sources for one fault at a time, and an interpreter that imports it."""
 
     def __init__(self, source: Path, python: Path) -> None:
         self._source = source
         self._python = str(python)
 
     def try_out(self, fault: Fault) -> Outcome:
-        """Plant the fault, run its test, and take the fault out again."""
+        """Plant the fault, run its test, and remove the fault."""
         started = monotonic()
         with self._planted(fault):
             code, output = self._run_tests([fault.caught_by])
-        verdicts = {_PASSED: TrialResult.SURVIVED, _FAILED: TrialResult.KILLED}
+        results = {_PASSED: TrialResult.SURVIVED, _FAILED: TrialResult.KILLED}
         return Outcome(
             fault=fault,
-            verdict=verdicts.get(code, TrialResult.BROKEN),
+            result=results.get(code, TrialResult.BROKEN),
             seconds=monotonic() - started,
             output=output,
         )
 
     def problem_without_faults(self, tests: list[str]) -> str | None:
-        """Why trials would prove nothing, if so: the tests must be green as long as there is no
-        fault, and it must be this copy that they import."""
+        """Returns why trials would prove nothing, or None.
+
+        The tests must import this copy, and pass without a fault.
+        """
         imported = self._run("-c", "import longshore; print(longshore.__file__)")[1].strip()
         if not Path(imported).is_relative_to(self._source):
             return f"the tests would import {imported}, not the copy in {self._source}"
         code, output = self._run_tests(tests, limit_s=_GREEN_LIMIT_S)
-        return None if code == _PASSED else f"the tests are not green without any fault:\n{output}"
+        return None if code == _PASSED else f"the tests fail without a fault:\n{output}"
 
     @contextmanager
     def _planted(self, fault: Fault) -> Iterator[None]:
         path = fault.change.file(self._source / "longshore")
-        whole = path.read_text()
-        self._write(path, fault.change.applied(whole, fault=fault.name))
+        original = path.read_text()
+        self._write(path, fault.change.applied(original, fault=fault.name))
         try:
             yield
         finally:
-            self._write(path, whole)
+            self._write(path, original)
 
     def _write(self, path: Path, text: str) -> None:
         path.write_text(text)
-        # What was compiled from the other text may look as if it fitted this one.
+        # A compiled file of the other text could pass as up to date.
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
             compiled.unlink()
 
@@ -134,9 +135,9 @@ class Copy:
         return self._run("-m", "pytest", *options, *nodes, limit_s=limit_s)
 
     def _run(self, *arguments: str, limit_s: int = _LIMIT_S) -> tuple[int, str]:
-        # No path goes before what is installed; compiled files are kept from trial to trial.
+        # No path precedes the installed packages; compiled files are reused by the next trial.
         changed = {"PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": ""}
-        # The rest must be as it is: where the shell finds things, where temporary files go.
+        # The rest is inherited, such as PATH and TMPDIR.
         environment = os.environ | changed  # noqa: TID251
         ended = subprocess.run(
             [

@@ -1,7 +1,7 @@
-"""Ways to lose what was promised, each planted in a copy and to be found by cutting the power.
+"""Ways to lose data that was promised, each planted in a copy, which power cuts must reveal.
 
-``python -m tests.power.planted_faults`` plants one after the other. One that is not found is a hole
-in the model of the disk, in the workload, or in what is looked for afterwards.
+``python -m tests.power.planted_faults`` plants one fault after the other. A fault that is not found
+is a gap in the model of the disk, in the workload, or in the checks.
 """
 
 import argparse
@@ -9,12 +9,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.planted_runs import add_fault_options, run_faults
 from tests.planting import After, Argument, Change, Drop, Replace, Text, Value, plant
 
 ROOT = Path(__file__).parents[2]
@@ -23,18 +23,18 @@ CUTS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What somebody might have got wrong."""
+    """A mistake, and the changes that plant it."""
 
     name: str
     changes: tuple[Change, ...]
 
 
-def fault(name: str, *changes: Change) -> Fault:
+def _fault(name: str, *changes: Change) -> Fault:
     return Fault(name, changes)
 
 
 FAULTS = (
-    fault(
+    _fault(
         "nothing is synced",
         Change("adapters.sqlite.store_file:connect", Text("synchronous=FULL;", "synchronous=OFF;")),
         Change(
@@ -42,7 +42,7 @@ FAULTS = (
             Replace("ternary 'FULL'", "'OFF'"),
         ),
     ),
-    fault(
+    _fault(
         "commits reach the log only",
         Change(
             "adapters.sqlite.store_file:connect", Text("synchronous=FULL;", "synchronous=NORMAL;")
@@ -52,100 +52,100 @@ FAULTS = (
             Replace("ternary 'FULL'", "'NORMAL'"),
         ),
     ),
-    fault(
-        "no commit is synced after the first that need not be",
+    _fault(
+        "no commit is synced after the first unpromised one",
         Change(
             "adapters.sqlite.writer:DatabaseWriter._set_synchronous", Drop("= _synchronous_full")
         ),
     ),
-    fault(
-        "the first of a group decides for all",
+    _fault(
+        "the first write of a group decides whether all are synced",
         Change(
             "adapters.sqlite.writer:DatabaseWriter._commit",
             Argument("_set_synchronous()", "full", "group[0].durable"),
         ),
     ),
-    fault(
+    _fault(
         "a result is not promised",
         Change("core.tasks.attempts:complete", Argument("change() COMPLETED", "durable", "False")),
     ),
-    fault(
+    _fault(
         "a failure is not promised",
         Change("core.tasks.attempts:_end_attempt", Argument("change() FAILED", "durable", "False")),
     ),
-    fault(
+    _fault(
         "a checkpoint is not promised",
         Change("core.tasks.attempts:save_checkpoint", Argument("change()", "durable", "False")),
     ),
-    fault(
+    _fault(
         "a claim that leaves the machine is not promised",
         Change("core.tasks.attempts:claim", Argument("change()", "durable", "False")),
     ),
-    fault(
+    _fault(
         "a renewal that leaves the machine is not promised",
         Change("core.tasks.attempts:renew", Value("= local", "False and $2")),
     ),
-    fault(
+    _fault(
         "an approval is not promised",
         Change("core.tasks.operator:approve", Argument("change()", "durable", "False")),
     ),
-    fault(
+    _fault(
         "a key is not promised",
         Change("adapters.sqlite.api_keys:SqliteKeys.add", Argument("write()", "durable", "False")),
     ),
-    fault(
+    _fault(
         "a revoked key is not promised",
         Change(
             "adapters.sqlite.api_keys:SqliteKeys.revoke", Argument("write()", "durable", "False")
         ),
     ),
-    fault(
+    _fault(
         "a definition is not promised",
         Change(
             "adapters.sqlite.definitions:SqliteDefinitions.put",
             Argument("write()", "durable", "False"),
         ),
     ),
-    fault(
-        "what was spent is not promised",
+    _fault(
+        "a budget's spending is not promised",
         Change(
             "adapters.sqlite.budgets:SqliteBudgets.commit",
             Argument("write()", "durable", "False"),
         ),
     ),
-    fault(
+    _fault(
         "the row of a blob is not promised",
         Change(
             "adapters.sqlite.blobs:SqliteBlobStore._write_row",
             Argument("write()", "durable", "False"),
         ),
     ),
-    fault(
+    _fault(
         "the file of a blob is not synced",
         Change("adapters.sqlite.blobs:_Draft.persist", Drop("fsync()")),
     ),
-    fault(
+    _fault(
         "the file of a blob is synced before its last bytes are written",
         Change(
             "adapters.sqlite.blobs:_Draft.persist",
             (Drop("flush()"), After("fsync()", "self._file.flush()")),
         ),
-        # Otherwise the buffer is empty: large pieces pass it by.
+        # Otherwise the buffer is empty: large writes bypass it.
         Change(
             "adapters.sqlite.blobs:_Draft.add",
             Replace("write()", ("self._file.write($1[:-9])\nself._file.write($1[-9:])"), nth=2),
         ),
     ),
-    fault(
+    _fault(
         "the name of a blob's file is not synced",
         Change("adapters.sqlite.blobs:_Draft.persist", Value("for _folder", "()")),
     ),
-    fault(
-        "only the folder of a blob's file is synced, not those above",
+    _fault(
+        "only the folder of a blob's file is synced, not its parents",
         Change("adapters.sqlite.blobs:_Draft.persist", Value("for _folder", "($1,)")),
     ),
-    fault(
-        "a blob is named before its file is kept",
+    _fault(
+        "a blob's row is written before its file is persisted",
         Change(
             "adapters.sqlite.blobs:SqliteBlobStore.put",
             (
@@ -157,14 +157,14 @@ FAULTS = (
             ),
         ),
     ),
-    fault(
+    _fault(
         "a replaced file is removed before the commit",
         Change(
             "adapters.sqlite.blobs:SqliteBlobStore._write_row.work",
             Replace("return", ("self._remove($1)\nreturn None")),
         ),
     ),
-    fault(
+    _fault(
         "a deleted file is removed before the commit",
         Change(
             "adapters.sqlite.blobs:SqliteBlobStore.delete.work",
@@ -178,7 +178,7 @@ FAULTS = (
             ),
         ),
     ),
-    fault(
+    _fault(
         "inputs are stored after the rows that refer to them",
         Change(
             "services.submit:Producer._write",
@@ -191,45 +191,45 @@ FAULTS = (
             ),
         ),
     ),
-    fault(
+    _fault(
         "the epoch does not grow",
         Change("adapters.sqlite.store_file:_current_epoch", Drop("+=")),
     ),
-    fault(
+    _fault(
         "the epoch is not synced",
         Change(
             "adapters.sqlite.store_file:_current_epoch",
             After("+=", "connection.execute('PRAGMA synchronous=OFF')"),
         ),
     ),
-    fault(
+    _fault(
         "fences do not count the boots",
         Change("core.tasks.lease:next_fence", Replace("max()", "$1")),
     ),
-    fault(
+    _fault(
         "the name of the data folder is not synced",
         Change("adapters.sqlite.store_file:_create", Replace("_new_parents()", "()")),
     ),
-    fault(
-        "a file that was cut short at its birth has no log",
+    _fault(
+        "a database whose creation was interrupted has no write-ahead log",
         Change("adapters.sqlite.store_file:prepare", Drop("execute()")),
     ),
 )
 
 
 @contextmanager
-def planted(one: Fault) -> Iterator[str]:
-    """A copy of the package with the fault in it, for as long as it is needed."""
+def planted(fault: Fault) -> Iterator[str]:
+    """A temporary copy of the package with the fault in it."""
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         source = Path(folder) / "longshore"
         shutil.copytree(ROOT / "src" / "longshore", source, ignore=shutil.ignore_patterns("*.pyc"))
-        plant(one.changes, source, fault=one.name)
+        plant(fault.changes, source, fault=fault.name)
         yield folder
 
 
-def found(one: Fault, cuts: int) -> str | None:
-    """What was seen of the fault; None: nothing was."""
-    with planted(one) as folder:
+def violation_of(fault: Fault, cuts: int) -> str | None:
+    """Returns the first violation that the fault causes, or None if it causes none."""
+    with planted(fault) as folder:
         ended = subprocess.run(
             [sys.executable, "-m", "verification.power", "--cuts", str(cuts)],
             cwd=folder,  # Python looks for modules here first
@@ -238,33 +238,19 @@ def found(one: Fault, cuts: int) -> str | None:
             text=True,
             check=False,
         )
-    counts, _, breaches = ended.stdout.partition("python -m ")
-    if ended.returncode == 1 and breaches:
+    counts, _, violations = ended.stdout.partition("python -m ")
+    if ended.returncode == 1 and violations:
         number = counts.split("power cuts: ")[1].split()[0]
-        return f"after {number} cuts: {breaches.splitlines()[1].strip()}"
-    return None if ended.returncode == 0 else f"it broke off: {ended.stderr[-300:]}"
-
-
-def say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+        return f"after {number} cuts: {violations.splitlines()[1].strip()}"
+    return None if ended.returncode == 0 else f"it failed: {ended.stderr[-300:]}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cuts", type=int, default=CUTS)
-    parser.add_argument("--only", default="", help="part of a fault's name")
-    asked = parser.parse_args()
-    chosen = [one for one in FAULTS if asked.only in one.name]
-    missed = 0
-    for one in chosen:
-        began = time.monotonic()
-        seen = found(one, asked.cuts)
-        missed += seen is None
-        took = f"{time.monotonic() - began:6.1f} s"
-        say(f"{took}  {one.name}: {seen or 'NOT FOUND'}")
-    say(f"{len(chosen) - missed} of {len(chosen)} planted faults were found")
-    return 1 if missed else 0
+    parser.add_argument("--cuts", type=int, default=CUTS, help="power cuts for each fault, at most")
+    add_fault_options(parser)
+    options = parser.parse_args()
+    return run_faults(FAULTS, options, lambda fault: violation_of(fault, options.cuts))
 
 
 if __name__ == "__main__":

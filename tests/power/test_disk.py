@@ -1,4 +1,4 @@
-"""The disk of the power tests: what is synced stays, everything else may."""
+"""The disk of the power tests keeps synced data; everything else may be lost."""
 
 from pathlib import Path
 from random import Random
@@ -38,27 +38,27 @@ def images_of(disk: Disk, profile: LossProfile) -> list[dict[str, bytes]]:
     return [image_of(disk, profile, seed).files for seed in range(200)]
 
 
-def test_what_was_synced_is_there_whatever_happens_to_the_rest() -> None:
+def test_synced_data_is_kept_when_later_writes_are_lost() -> None:
     disk = after(*A_FILE, Wrote(1, 0, b"kept"), Synced(1), Wrote(1, 4, b" lost"))
 
     assert image_of(disk, NOTHING).files == {"a": b"kept"}
     assert image_of(disk, EVERYTHING).files == {"a": b"kept lost"}
 
 
-def test_a_synced_file_without_a_synced_name_may_be_gone() -> None:
+def test_a_synced_file_without_a_synced_name_may_be_lost() -> None:
     disk = after(Created(ROOT, "a", 1, is_folder=False), Wrote(1, 0, b"kept"), Synced(1))
 
     assert image_of(disk, NOTHING).files == {}
     assert image_of(disk, EVERYTHING).files == {"a": b"kept"}
 
 
-def test_a_synced_name_of_a_file_that_was_not_synced_is_an_empty_file() -> None:
+def test_a_synced_name_of_an_unsynced_file_is_an_empty_file() -> None:
     disk = after(Created(ROOT, "a", 1, is_folder=False), Wrote(1, 0, b"lost"), Synced(ROOT))
 
     assert image_of(disk, NOTHING).files == {"a": b""}
 
 
-def test_a_file_is_gone_with_the_folder_above_whose_name_was_not_synced() -> None:
+def test_a_file_is_lost_with_a_parent_folder_whose_name_was_not_synced() -> None:
     disk = after(
         Created(ROOT, "folder", 1, is_folder=True),
         Created(1, "a", 2, is_folder=False),
@@ -84,7 +84,7 @@ def test_a_rename_or_removal_may_be_undone_until_the_folder_is_synced() -> None:
     assert set(image_of(removed, NOTHING).files) == set()
 
 
-def test_writes_since_the_last_sync_are_kept_or_lost_each_for_itself() -> None:
+def test_each_write_since_the_last_sync_is_kept_or_lost_independently() -> None:
     disk = after(*A_FILE, Wrote(1, 0, b"----"), Synced(1), Wrote(1, 0, b"x"), Wrote(1, 3, b"y"))
 
     seen = {
@@ -94,7 +94,7 @@ def test_writes_since_the_last_sync_are_kept_or_lost_each_for_itself() -> None:
     assert seen == {b"----", b"x---", b"---y", b"x--y"}
 
 
-def test_a_torn_write_is_torn_where_sectors_meet() -> None:
+def test_a_torn_write_is_torn_at_a_sector_boundary() -> None:
     old, new = b"-" * (2 * SECTOR), b"x" * (2 * SECTOR - 100)
     disk = after(*A_FILE, Wrote(1, 0, old), Synced(1), Wrote(1, 100, new))
 
@@ -103,11 +103,11 @@ def test_a_torn_write_is_torn_where_sectors_meet() -> None:
     }
 
     first, second = b"-" * 100 + b"x" * (SECTOR - 100), b"x" * SECTOR
-    kept = b"-" * SECTOR
-    assert seen == {kept + kept, first + kept, kept + second, first + second}
+    unchanged = b"-" * SECTOR
+    assert seen == {unchanged + unchanged, first + unchanged, unchanged + second, first + second}
 
 
-def test_a_file_may_have_grown_without_what_was_written() -> None:
+def test_a_file_may_have_grown_without_the_written_bytes() -> None:
     disk = after(*A_FILE, Wrote(1, 0, b"xxxx"))
 
     seen = {
@@ -118,14 +118,14 @@ def test_a_file_may_have_grown_without_what_was_written() -> None:
     assert {len(content) for content in seen} == {0, 4}
 
 
-def test_a_file_may_have_its_old_length_after_it_was_cut() -> None:
+def test_a_truncated_file_may_have_its_old_length() -> None:
     disk = after(*A_FILE, Wrote(1, 0, b"long"), Synced(1), Resized(1, 2))
 
     assert image_of(disk, NOTHING).files == {"a": b"long"}
     assert image_of(disk, EVERYTHING).files == {"a": b"lo"}
 
 
-def test_after_an_orderly_shutdown_everything_is_there() -> None:
+def test_after_an_orderly_shutdown_everything_is_kept() -> None:
     disk = after(
         Created(ROOT, "folder", 1, is_folder=True),
         Created(1, "a", 2, is_folder=False),
@@ -136,7 +136,7 @@ def test_after_an_orderly_shutdown_everything_is_there() -> None:
     assert image_of(disk, NOTHING).files == {"folder/a": b"kept"}
 
 
-def test_what_is_left_can_be_laid_out_in_a_folder(tmp_path: Path) -> None:
+def test_an_image_can_be_written_to_a_folder(tmp_path: Path) -> None:
     DiskImage(files={"f/a": b"x", "b": b""}, folders=["f"]).write_to(tmp_path)
 
     assert (tmp_path / "f" / "a").read_bytes() == b"x"
@@ -144,8 +144,8 @@ def test_what_is_left_can_be_laid_out_in_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_same_chance_leaves_the_same(seed: int) -> None:
+def test_the_same_seed_gives_the_same_image(seed: int) -> None:
     disk = after(*A_FILE, *(Wrote(1, 700 * number, b"x" * 700) for number in range(20)))
-    fate = LossProfile(names=0.5, writes=0.5, torn=0.5, grown=0.5)
+    profile = LossProfile(names=0.5, writes=0.5, torn=0.5, grown=0.5)
 
-    assert image_of(disk, fate, seed).files == image_of(disk, fate, seed).files
+    assert image_of(disk, profile, seed).files == image_of(disk, profile, seed).files

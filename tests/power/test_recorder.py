@@ -1,4 +1,4 @@
-"""A recording has everything that was asked of the disk: what is replayed is what is there."""
+"""A recording has every disk operation: replaying it gives the same files."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,7 @@ def replayed(log: list[DiskOperation]) -> dict[str, bytes]:
     return disk.cut(EVERYTHING, Random(0)).files
 
 
-def test_whatever_sqlite_writes_is_noted(tmp_path: Path) -> None:
+def test_every_write_of_sqlite_is_recorded(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
     with record_sqlite(recorder):
         connection = apsw.Connection(str(tmp_path / "db"))
@@ -31,15 +31,15 @@ def test_whatever_sqlite_writes_is_noted(tmp_path: Path) -> None:
         connection.execute("PRAGMA journal_mode=WAL; PRAGMA wal_autocheckpoint=3")
         for number in range(20):
             connection.execute("CREATE TABLE t%d (x)" % number)  # noqa: UP031
-        there = {name: (tmp_path / name).read_bytes() for name in ("db", "db-wal")}
-        noted = replayed(recorder.log)
+        files = {name: (tmp_path / name).read_bytes() for name in ("db", "db-wal")}
+        recorded = replayed(recorder.log)
         connection.close()
 
-    assert noted == there
+    assert recorded == files
     assert replayed(recorder.log) == {"db": (tmp_path / "db").read_bytes()}
 
 
-def test_sqlite_goes_its_usual_way_when_nobody_listens_any_more(tmp_path: Path) -> None:
+def test_sqlite_uses_its_own_vfs_again_after_the_recording(tmp_path: Path) -> None:
     before = apsw.vfs_names()
     recorder = Recorder(tmp_path)
     with record_sqlite(recorder):
@@ -57,15 +57,19 @@ def test_a_new_log_is_synced_together_with_its_name(tmp_path: Path) -> None:
         connection = apsw.Connection(str(tmp_path / "db"))
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("CREATE TABLE t (x)")
-        log = next(one for one in recorder.log if isinstance(one, Created) and one.name == "db-wal")
-        syncs = [one.node for one in recorder.log if isinstance(one, Synced)]
+        log = next(
+            operation
+            for operation in recorder.log
+            if isinstance(operation, Created) and operation.name == "db-wal"
+        )
+        syncs = [operation.node for operation in recorder.log if isinstance(operation, Synced)]
         connection.close()
 
-    # First the log's head, with the folder; then what was committed.
+    # First the log's header with the folder, then the commit.
     assert syncs[-3:] == [log.node, log.folder, log.node]
 
 
-def test_whatever_goes_through_os_is_noted(tmp_path: Path) -> None:
+def test_every_write_through_os_is_recorded(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
     with record_os_calls(recorder):
         folder = tmp_path / "deep" / "deeper"
@@ -79,12 +83,12 @@ def test_whatever_goes_through_os_is_noted(tmp_path: Path) -> None:
         (tmp_path / "gone").mkdir()
         (tmp_path / "gone").rmdir()
 
-    noted = replayed(recorder.log)
-    assert noted == {"deep/deeper/file": (folder / "file").read_bytes()}
-    assert sum(isinstance(one, Synced) for one in recorder.log) == 1
+    recorded = replayed(recorder.log)
+    assert recorded == {"deep/deeper/file": (folder / "file").read_bytes()}
+    assert sum(isinstance(operation, Synced) for operation in recorder.log) == 1
 
 
-def test_what_happens_elsewhere_is_not_noted(tmp_path: Path) -> None:
+def test_operations_outside_the_folder_are_not_recorded(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     recorder = Recorder(tmp_path / "here")
     with record_os_calls(recorder):
@@ -101,24 +105,26 @@ def recording() -> Recording:
 
 def _shape(recording: Recording) -> list[tuple[object, ...]]:
     return [
-        (one.node, one.offset, len(one.data)) if isinstance(one, Wrote) else (repr(one),)
-        for one in recording.log
+        (operation.node, operation.offset, len(operation.data))
+        if isinstance(operation, Wrote)
+        else (repr(operation),)
+        for operation in recording.log
     ]
 
 
-def test_the_same_seed_asks_for_the_same_operations(recording: Recording) -> None:
+def test_the_same_seed_gives_the_same_operations(recording: Recording) -> None:
     again = record_workload(1)
 
     assert _shape(again) == _shape(recording)
     assert again.oracle.answers == recording.oracle.answers
 
 
-def test_a_workload_leaves_nothing_out(recording: Recording) -> None:
+def test_a_workload_writes_every_kind_of_data(recording: Recording) -> None:
     kinds = {note.subject[0] for note in (*recording.oracle.rows, *recording.oracle.values)}
-    names = [one.name for one in recording.log if isinstance(one, Created)]
+    names = [operation.name for operation in recording.log if isinstance(operation, Created)]
 
-    assert kinds == {"task", "job", "blob", "definition", "version", "key", "account"}
+    assert kinds == {"task", "job", "blob", "definition", "version", "key", "budget"}
     assert sum(name.endswith(".draft") for name in names) > 3
     assert len({fence >> 32 for _, fence in recording.oracle.fences}) > 1  # epochs
-    assert sum(isinstance(one, ShutDown) for one in recording.log) > 1
+    assert sum(isinstance(operation, ShutDown) for operation in recording.log) > 1
     assert names[0] == DATA

@@ -1,8 +1,8 @@
-"""Bugs that a system of this kind has had somewhere, each planted in a copy and to be found.
+"""Typical bugs of a task runner, each planted in a copy, which the simulator must find.
 
-``python -m tests.simulation.planted_bugs`` (``make planted``) plants one after the other and lets
-the simulator look for it. One that it does not find within its seeds is a hole in the simulator or
-in the auditor.
+``python -m tests.simulation.planted_bugs`` (``make planted``) plants one bug after the other and
+runs the simulator until a run fails. A bug that is not found within its seeds is a gap in the
+simulator or in the auditor.
 """
 
 import argparse
@@ -11,9 +11,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
+from tests.planted_runs import add_fault_options, print_line, run_faults
 from tests.planting import plant
 from tests.simulation.aws_bugs import AWS_BUGS
 from tests.simulation.budget_bugs import BUDGET_BUGS
@@ -30,7 +30,7 @@ BUGS = (
 
 
 def found_at(bug: Bug, seeds: int) -> tuple[int | None, str]:
-    """How many runs it took to find the bug, and what was seen; None: it was not found."""
+    """Returns how many runs it took to find the bug, or None, and the violation."""
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         source = Path(folder) / "longshore"
         for package in (ROOT / "src" / "longshore", ROOT / "verification"):
@@ -56,44 +56,34 @@ def found_at(bug: Bug, seeds: int) -> tuple[int | None, str]:
 
 
 def _look(seeds: int, profile: str) -> int:
-    """In the copy: run seeds until one fails; print how many it took, and what was wrong."""
+    """In the copy: run seeds until one fails; print how many it took, and the violation."""
     from verification.simulation.campaign import run_seeds
     from verification.simulation.faults import FaultProfile
 
     for seed in range(seeds):
         tally = run_seeds([seed], FaultProfile(profile))
         for report in tally.failed:
-            _say(str(seed + 1))
-            _say(str(report.violations[0]))
+            print_line(str(seed + 1))
+            print_line(str(report.violations[0]))
             return 1
     return 0
 
 
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--only", default="", help="part of a bug's name")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="runs for each bug, at most")
+    add_fault_options(parser)
     parser.add_argument("--look", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--profile", default="default", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.look is not None:
-        return _look(asked.look, asked.profile)
-    chosen = [bug for bug in BUGS if asked.only in bug.name]
-    missed = 0
-    for bug in chosen:
-        began = time.monotonic()
-        runs, what = found_at(bug, asked.seeds)
-        missed += runs is None
-        after = f"after {runs:4} runs" if runs else "NOT FOUND      "
-        took = f"{time.monotonic() - began:6.1f} s"
-        _say(f"{after}  {took}  {bug.name}: {what.splitlines()[0] if what else ''}")
-    _say(f"{len(chosen) - missed} of {len(chosen)} planted bugs were found")
-    return 1 if missed else 0
+    options = parser.parse_args()
+    if options.look is not None:
+        return _look(options.look, options.profile)
+
+    def detect(bug: Bug) -> str | None:
+        runs, text = found_at(bug, options.seeds)
+        return None if runs is None else f"after {runs} runs: {text.partition(chr(10))[0]}"
+
+    return run_faults(BUGS, options, detect)
 
 
 if __name__ == "__main__":

@@ -36,8 +36,8 @@ def test_a_run_that_fails_is_made_smaller_and_can_be_repeated(
 
     assert main(["--seeds", "1", "--jobs", "1"]) == 1
     shown = capsys.readouterr().out
-    (command, *_) = [line for line in shown.splitlines() if line.startswith("repeat it: ")]
-    words = command.removeprefix("repeat it: python -m verification.simulation ").split()
+    (command, *_) = [line for line in shown.splitlines() if line.startswith("repeat: ")]
+    words = command.removeprefix("repeat: python -m verification.simulation ").split()
     assert "--actions" in words
 
     assert main(words) == 1

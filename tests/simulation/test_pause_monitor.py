@@ -3,7 +3,7 @@
 import asyncio
 
 from tests.simulation.harness import calm_simulation, make_process, simulated
-from verification.simulation.pause_monitor import PauseMonitor
+from verification.simulation.monitor import PauseMonitor
 from verification.simulation.simulation import Simulation
 
 

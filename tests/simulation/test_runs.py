@@ -14,11 +14,11 @@ from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable
 from longshore.ports.backend import Backend
 from tests.simulation.harness import ALL_FAULTS, calm_simulation, make_process, simulated
-from verification.simulation.actions import ActionKind
 from verification.simulation.campaign import MIN_RUNS_FOR_ALL_FAULTS, Tally, run_campaign
 from verification.simulation.faults import AWS_ONLY, Fault, FaultProfile, Faults, faults_of
 from verification.simulation.run import Scenario, run
 from verification.simulation.simulation import TENANT
+from verification.simulation.workload import ActionKind
 
 SECOND = timedelta(seconds=1)
 DIGEST = (

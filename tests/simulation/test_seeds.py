@@ -2,9 +2,8 @@
 
 import pytest
 
-from verification.simulation.campaign import Tally, run_campaign
+from verification.simulation.campaign import Tally, repeat_command, run_campaign
 from verification.simulation.faults import FaultProfile, faults_of
-from verification.simulation.shrinker import repeat_command
 
 RUNS, PARTS = 2_000, 8
 SIZE = RUNS // PARTS

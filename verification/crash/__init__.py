@@ -1,8 +1,8 @@
-"""The crash matrix: real processes are killed at each failpoint in turn, and others go on.
+"""The crash matrix: kill real processes at each failpoint, and check what is left.
 
-``python -m verification.crash`` runs a small workload that touches everything: a client
-that submits, cancels and replays, a worker with real children, and the one that comes after it. In
-the n-th run one of them is killed by SIGKILL at the n-th failpoint it reaches, for n = 1, 2, 3 …
-until it ends uninterrupted. Whoever comes next finishes the work, and then everything that is
-stored, and every note that tasks and client have made, must agree.
+``python -m verification.crash`` runs a small workload that uses every part of a backend: a client
+that submits, cancels and replays, a worker with real children, and the worker's successor. In the
+n-th run one of these processes is killed by SIGKILL at the n-th failpoint that it reaches, for
+n = 1, 2, 3 … until it ends without being killed. Its successor finishes the work. Then the stored
+data must agree with the notes of the tasks and of the client.
 """

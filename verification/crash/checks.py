@@ -1,4 +1,4 @@
-"""After a run: what is stored, what was noted and what was promised must agree."""
+"""Checks after a run: stored data, notes and answers must agree."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from verification.crash.workload import (
 
 
 async def check_run(folder: Path) -> list[str]:
-    """Everything that is not as it must be, in sentences."""
+    """Returns a sentence for each problem."""
     problems = [*_check_notes(notes_folder(folder)), *_check_database(data_folder(folder))]
     problems += map(str, audit(read_snapshot(data_folder(folder), settled=True)))
     async with open_services(settings_for(folder)) as services:
         try:
             problems += [problem async for problem in _check_other_ports(services)]
-            for wanted in jobs(notes_folder(folder)):
-                problems += [problem async for problem in _check_job(services, wanted)]
+            for expected in jobs(notes_folder(folder)):
+                problems += [problem async for problem in _check_job(services, expected)]
         except LongshoreError as error:
-            problems.append(f"what is stored cannot be read: {error!r}")
+            problems.append(f"the stored data cannot be read: {error!r}")
     return problems
 
 
@@ -55,27 +55,27 @@ def _check_notes(notes: Path) -> Iterator[str]:
     answers = read_notes(notes / ANSWERS)
     for answer in sorted(set(answers)):
         if answer.startswith("created ") and answers.count(answer) > 1:
-            yield f"accepted twice as new, so lost in between: {answer}"
-    for place in sorted(notes.iterdir()):
-        lines = read_notes(place)
+            yield f"accepted twice as new, so lost between the two: {answer}"
+    for path in sorted(notes.iterdir()):
+        lines = read_notes(path)
         for line in lines:
             if line.startswith("overlap "):
-                yield f"{place.name}: another attempt began while attempt {line[8:]} was alive"
+                yield f"{path.name}: another attempt began while attempt {line[8:]} was alive"
         for number, line in enumerate(lines):
-            if line.startswith("kept ") and f"ran {line[5:]}" in lines[number:]:
-                yield f"{place.name}: step {line[5:]!r} was run again although it was kept"
+            if line.startswith("saved ") and f"ran {line[6:]}" in lines[number:]:
+                yield f"{path.name}: step {line[6:]!r} ran again although its result was saved"
 
 
 def _check_database(data: Path) -> Iterator[str]:
     connection = apsw.Connection(str(data / store_file.FILE_NAME), flags=apsw.SQLITE_OPEN_READONLY)
     try:
-        for (found,) in connection.execute("PRAGMA integrity_check"):
-            if found != "ok":
-                yield f"the database is damaged: {found}"
+        for (finding,) in connection.execute("PRAGMA integrity_check"):
+            if finding != "ok":
+                yield f"the database is damaged: {finding}"
         for key, size, file in connection.execute("SELECT key, size, file FROM blobs"):
-            place = data / "blobs" / str(file)[:2] / str(file)
-            if file is not None and (not place.exists() or place.stat().st_size != size):
-                yield f"the file of blob {key!r} is missing or not whole"
+            path = data / "blobs" / str(file)[:2] / str(file)
+            if file is not None and (not path.exists() or path.stat().st_size != size):
+                yield f"the file of blob {key!r} is missing or incomplete"
     finally:
         connection.close()
 
@@ -84,17 +84,17 @@ async def _check_other_ports(services: Services) -> AsyncIterator[str]:
     backend = services.backend
     key = await backend.keys.find(KEY.hash)
     if key is None or key.revoked_at is None:
-        yield f"a key was added and revoked, and is now {key}"
+        yield f"a key was added and revoked, but is now {key}"
     if await backend.definitions.get(TENANT, DELETED_DEFINITION) is not None:
-        yield "a definition was deleted, and is there"
+        yield "a definition was deleted, but still exists"
     if await backend.blobs.size(DELETED_BLOB) is not None:
-        yield "a blob was deleted, and is there"
+        yield "a blob was deleted, but still exists"
     if await backend.blobs.get(BLOB) != BLOB_BYTES:
-        yield "a blob was replaced, and is not the new one"
-    if [one.name for one in await backend.queue_controls.list_pauses()] != [PAUSED_QUEUE]:
-        yield "a queue was paused, another was resumed, and that is not how they are"
+        yield "a blob was replaced, but has other content"
+    if [pause.name for pause in await backend.queue_controls.list_pauses()] != [PAUSED_QUEUE]:
+        yield "one queue was paused and another resumed, but the stored pauses differ"
     if (account := await backend.budgets.get(TENANT, BUDGET.name)) != BUDGET:
-        yield f"twice something was spent from an account, which is now {account}"
+        yield f"a budget was spent from twice, but is now {account}"
 
 
 async def _check_job(services: Services, expected: ExpectedJob) -> AsyncIterator[str]:
@@ -119,6 +119,6 @@ async def _check_job(services: Services, expected: ExpectedJob) -> AsyncIterator
 async def _check_artifact(services: Services, task_id: str) -> AsyncIterator[str]:
     row = await services.backend.ledger.get_task(task_id)
     key = attempt_file_key(task_id, row.attempt if row else 0, f"artifacts/{tasks.ARTIFACT}")
-    kept: Any = await services.backend.blobs.size(key)
-    if kept != tasks.LARGE_BYTES:
-        yield f"the artifact of the attempt that completed has {kept} bytes"
+    size: Any = await services.backend.blobs.size(key)
+    if size != tasks.LARGE_BYTES:
+        yield f"the artifact of the attempt that completed has {size} bytes"

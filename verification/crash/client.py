@@ -1,8 +1,8 @@
-"""The client of the workload: submits, cancels, replays, and uses whatever else a backend has.
+"""The client of the workload: submits, cancels, replays, and uses every other part of a backend.
 
 It can be killed anywhere and be started again from the beginning, as a user's program would be:
-everything it does is either the same request again or depends on what it finds. What it was
-answered it notes, because an answer is a promise.
+each of its calls either repeats the same request or depends on what is stored. It notes each
+answer, because an answer is a promise.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _POLL_INTERVAL = timedelta(milliseconds=5)
 
 
 class CrashClient:
-    """One life of it."""
+    """One run of the client, from its start to its end or its kill."""
 
     def __init__(self, services: Services, folder: Path) -> None:
         self._services = services
@@ -83,10 +83,10 @@ class CrashClient:
         self._jobs = jobs(self._notes)
 
     async def run(self, *, until_done: bool) -> None:
-        """Return when all has ended; before the end, when nothing but the slow task is left."""
+        """Return when all jobs have ended, or when only the slow one has not."""
         await self._use_other_ports()
-        for wanted in self._jobs:
-            await self._submit(wanted)
+        for expected in self._jobs:
+            await self._submit(expected)
         await asyncio.gather(
             self._cancel_deaf(),
             self._send_extra_messages(),
@@ -94,9 +94,9 @@ class CrashClient:
             self._exhaust_message(),
             self._publish_twice(),
         )
-        for wanted in self._jobs:
-            if wanted.request_id != SLOW or until_done:
-                await self._poll(partial(self._has_ended, wanted))
+        for expected in self._jobs:
+            if expected.request_id != SLOW or until_done:
+                await self._poll(partial(self._has_ended, expected))
         if not until_done:
             await self._poll(lambda: self._has_started(SLOW))
 
@@ -115,7 +115,7 @@ class CrashClient:
         )
         await backend.definitions.delete(TENANT, DELETED_DEFINITION)
         self._record_answer("definition deleted")
-        # Twice: the second one replaces a file.
+        # Twice: the second write replaces a file.
         for data in (b"old" * tasks.LARGE_BYTES, BLOB_BYTES):
             await backend.blobs.put(BLOB, data)
         await backend.blobs.put(DELETED_BLOB, BLOB_BYTES)
@@ -132,12 +132,12 @@ class CrashClient:
         await self._spend()
 
     async def _spend(self) -> None:
-        """Twice: the second time from what is there."""
-        accounts = self._backend.budgets
-        for wanted in (_BUDGET_BEFORE, BUDGET):
-            there = await accounts.get(TENANT, BUDGET.name)
-            if there is None or there.version < wanted.version:
-                await accounts.commit(wanted)
+        """Spend twice; the second commit follows from the first."""
+        budgets = self._backend.budgets
+        for expected in (_BUDGET_BEFORE, BUDGET):
+            existing = await budgets.get(TENANT, BUDGET.name)
+            if existing is None or existing.version < expected.version:
+                await budgets.commit(expected)
         self._record_answer("spent")
 
     async def _submit(self, expected: ExpectedJob) -> None:
@@ -175,20 +175,20 @@ class CrashClient:
             if row.state is TaskState.COMPLETED:
                 return
             append_note(self._notes / tasks.REPAIRED, "by the client")
-            # Whoever has to run it may be killed again, and it has but one attempt a round.
+            # Its worker may be killed again, and the task has one attempt per round.
             replayed = await self._services.dead_letters.replay(TENANT, [task_id], by=_BY)
             self._record_answer(f"replayed in round {replayed.rounds.get(task_id, 0)}")
 
     async def _exhaust_message(self) -> None:
-        """Receive one so often that it becomes a dead letter; it leads nowhere and is discarded."""
+        """Receive a message until it becomes a dead letter, then discard it."""
         queue, dead = self._backend.queue, self._services.dead_letters
-        await queue.send([OutgoingMessage(queue=UNSERVED_QUEUE, body="worn out")])
+        await queue.send([OutgoingMessage(queue=UNSERVED_QUEUE, body="exhausted")])
 
         def receive() -> Awaitable[list[Message]]:
             at_once = timedelta(0)
             return queue.receive([UNSERVED_QUEUE], limit=1, hidden_for=at_once, wait=at_once)
 
-        # Until one of them gets nothing.
+        # Until one of the calls receives nothing.
         while all(await asyncio.gather(*(receive() for _ in range(RECEIVE_LIMIT + 1)))):
             pass
         letters = dead.iter_matching(TENANT, DeadLetterFilter(queue=UNSERVED_QUEUE))
@@ -196,15 +196,17 @@ class CrashClient:
             await dead.discard(TENANT, letter.id, by=_BY)
 
     async def _publish_twice(self) -> None:
-        """Events that have been told are recorded and published once more."""
+        """Record and publish stored events once more."""
         entity = f"JOB#{job_id_of(TENANT, QUICK)}"
-        told = await self._backend.events.history(TENANT, entity)
-        await self._backend.events.record(told)
-        await self._backend.bus.publish(told)
+        events = await self._backend.events.history(TENANT, entity)
+        await self._backend.events.record(events)
+        await self._backend.bus.publish(events)
 
     async def _has_started(self, key: str) -> bool:
-        """Whether it runs now, or has ended."""
-        row = await self._row(_single_task_id(key))
+        """Whether the task is running or has ended."""
+        row = await self._backend.ledger.get_task(_single_task_id(key))
+        if row is None:  # lost after it was accepted; the run times out if nothing submits it again
+            return False
         begun = f"begin {row.attempt} "
         running = row.state is TaskState.PROCESSING
         return row.state.terminal or (
@@ -225,9 +227,9 @@ class CrashClient:
         return row
 
     async def _poll(self, condition: Callable[[], Awaitable[ResultT | None]]) -> ResultT:
-        while not (found := await condition()):
+        while not (result := await condition()):
             await self._backend.clock.sleep(_POLL_INTERVAL)
-        return found
+        return result
 
 
 def _single_task_id(name: str) -> str:

@@ -10,52 +10,60 @@ import time
 from pathlib import Path
 from typing import Final
 
-from verification.crash.matrix import FAILPOINTS, Matrix, format_kills, parse_kills
+from verification.crash.matrix import Matrix, format_kills, parse_kills
 from verification.crash.run import CrashReport, Kills
+from verification.shard import Shard, add_shard_option
 
 COMMAND: Final = "python -m verification.crash"
 _REPORT_INTERVAL_S = 10.0
 
 
 def main(arguments: list[str]) -> int:
-    """Run the matrix; 0 if nothing was wrong and each failpoint was hit."""
-    asked = _parse_arguments(arguments)
-    for module in asked.modules:
+    """Run the matrix. Returns 0 if nothing is violated and no failpoint is missing."""
+    options = _parse_arguments(arguments)
+    for module in options.modules:
         importlib.import_module(module)
     show = _Reporter()
-    matrix = show.matrix = Matrix(asked.folder, parallel=asked.parallel, on_run=show.on_run)
-    if asked.kills:
-        matrix.run([parse_kills(asked.kills)] * asked.times)
+    matrix = show.matrix = Matrix(
+        options.folder, parallel=options.parallel, on_run=show.on_run, shard=options.shard
+    )
+    if options.kills:
+        matrix.run([parse_kills(options.kills)] * options.times)
         show.print_line(f"{matrix.runs} runs, {matrix.violations} with violations")
         return int(matrix.violations > 0)
-    if asked.bounded:
-        matrix.run_bounded(asked.bounded)
+    if options.bounded:
+        matrix.run_bounded(options.bounded)
     else:
         matrix.run_all()
-    show.print_table()
+    show.print_table(options.shard)
     return int(matrix.violations > 0 or bool(matrix.missing))
 
 
 def _parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     add = parser.add_argument
-    add("--bounded", type=float, metavar="SECONDS", help="each failpoint once, and a sample")
+    add(
+        "--bounded",
+        type=float,
+        metavar="SECONDS",
+        help="kill at each failpoint once, then at a sample until the time is up",
+    )
     add(
         "--kill",
         dest="kills",
         action="append",
         default=[],
-        metavar="ROLE@PLACE",
-        help="one run: worker@137, client@write.committed#2",
+        metavar="ROLE@POINT",
+        help="one run with these kills: worker@137, client@write.committed#2",
     )
-    add("--times", type=int, default=1, help="how often, with --kill")
+    add("--times", type=int, default=1, help="number of runs with --kill")
     add(
         "--in",
         dest="folder",
         type=Path,
         default=Path(tempfile.gettempdir()),
         metavar="FOLDER",
-        help="where the folders of runs are made; those with a violation stay",
+        help="folder for the data of the runs; data of a run with a violation is not deleted",
     )
     add("--parallel", type=int, default=2, help="runs at a time")
     add(
@@ -64,13 +72,14 @@ def _parse_arguments(arguments: list[str]) -> argparse.Namespace:
         action="append",
         default=[],
         metavar="MODULE",
-        help="loaded before anything else: it may plant a fault",
+        help="module to import first; it may plant a fault",
     )
+    add_shard_option(parser)
     return parser.parse_args(arguments)
 
 
 class _Reporter:
-    """What a person sees of it."""
+    """Prints the progress and the result."""
 
     matrix: Matrix
 
@@ -78,7 +87,6 @@ class _Reporter:
         self._started_at = self._reported_at = time.monotonic()
 
     def print_line(self, text: str) -> None:
-        """One line, at once."""
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
@@ -87,35 +95,36 @@ class _Reporter:
         return time.monotonic() - self._started_at
 
     def on_run(self, kills: Kills, report: CrashReport, folder: Path | None) -> None:
-        """A run has ended."""
+        """Print what is wrong with a run, and the progress every few seconds."""
         for problem in report.problems:
             self.print_line(f"VIOLATION: {problem}")
         if report.problems:
             killed = [f"{role} at {name} ({n})" for role, (n, name) in report.killed.items()]
-            self.print_line(f"  killed: {', '.join(killed) or 'nobody'}; it lies in {folder}")
-            self.print_line(f"  once more: {COMMAND} {format_kills(kills)}")
+            self.print_line(f"  killed: {', '.join(killed) or 'none'}; data folder: {folder}")
+            self.print_line(f"  repeat: {COMMAND} {format_kills(kills)}")
         if time.monotonic() - self._reported_at >= _REPORT_INTERVAL_S:
             self._reported_at = time.monotonic()
             matrix = self.matrix
             self.print_line(
-                f"{self._elapsed_s:5.0f} s: {matrix.runs} runs, {len(matrix.kill_counts)} of"
-                f" {len(FAILPOINTS)} failpoints, {matrix.violations} violations;"
+                f"{self._elapsed_s:5.0f} s: {matrix.runs} runs,"
+                f" {len(matrix.failpoints) - len(matrix.missing)} of {len(matrix.failpoints)}"
+                f" failpoints, {matrix.violations} violations;"
                 f" last: {format_kills(kills)}"
             )
 
-    def print_table(self) -> None:
-        """What was reached and where somebody was killed."""
+    def print_table(self, shard: Shard) -> None:
+        """Print each failpoint with the kills there and how often each role reached it."""
         matrix = self.matrix
         roles = list(matrix.reached_counts)
         self.print_line(f"{'failpoint':32} {'killed':>7}" + "".join(f"{role:>8}" for role in roles))
-        for name in FAILPOINTS:
+        for name in matrix.failpoints:
             counts = "".join(f"{matrix.reached_counts[role].get(name, 0):8}" for role in roles)
             self.print_line(f"{name:32} {matrix.kill_counts[name]:7}{counts}")
         for name in matrix.missing:
-            self.print_line(f"MISSING: nobody was killed at {name}")
-        hit = len(FAILPOINTS) - len(matrix.missing)
+            self.print_line(f"MISSING: no process was killed at {name}")
+        total = len(matrix.failpoints)
         self.print_line(
-            f"{hit} of {len(FAILPOINTS)} failpoints hit; {matrix.runs} runs,"
-            f" {matrix.kill_counts.total()} kills in {self._elapsed_s:.0f} s;"
+            f"{total - len(matrix.missing)} of {total} failpoints hit ({shard});"
+            f" {matrix.runs} runs, {matrix.kill_counts.total()} kills in {self._elapsed_s:.0f} s;"
             f" {matrix.violations} violations"
         )

@@ -1,4 +1,4 @@
-"""Ports that reach a failpoint before and after each of their calls that changes something."""
+"""Ports with a failpoint before and after each call that writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WRITE_CALLS: Final[dict[str, tuple[str, ...]]] = {
     "keys": ("add", "revoke"),
     "budgets": ("commit",),
 }
-"""By the names that the ports have in a backend."""
+"""The writing calls of each port, by the port's name in a backend."""
 FAILPOINT_NAMES: Final = tuple(
     f"{port}.{call}:{when}"
     for port, calls in WRITE_CALLS.items()
@@ -32,7 +32,7 @@ OnReached = Callable[[str], None]
 
 
 def with_failpoints(backend: Backend, reached: OnReached) -> Backend:
-    """The same backend; ``reached`` is told of each call before it begins and after it ended."""
+    """A copy of the backend that calls ``reached`` before and after each writing call."""
     ports: dict[str, Any] = {
         name: _FailpointPort(getattr(backend, name), name, reached) for name in WRITE_CALLS
     }
@@ -40,7 +40,7 @@ def with_failpoints(backend: Backend, reached: OnReached) -> Backend:
 
 
 class _FailpointPort:
-    """Stands before one port and hands on everything."""
+    """Forwards every call to a port."""
 
     def __init__(self, port: Any, name: str, reached: OnReached) -> None:
         self._port = port
@@ -48,8 +48,10 @@ class _FailpointPort:
         self._reached = reached
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._port, name)
-        return self._with_failpoints(found, name) if name in WRITE_CALLS[self._name] else found
+        attribute = getattr(self._port, name)
+        return (
+            self._with_failpoints(attribute, name) if name in WRITE_CALLS[self._name] else attribute
+        )
 
     def _with_failpoints(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
         async def call(*arguments: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The executioner: counts the failpoints that a process reaches, and kills it at the one meant."""
+"""Counts the failpoints that a process reaches and kills it at the chosen one."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 KILLED, REACHED = "killed", "reached"
-"""Files in a run's folder: where somebody was killed; how often what was reached, by process."""
+"""Files in a run's folder: where a role was killed; how often a process reached each failpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillPoint:
-    """Where to kill: at the n-th failpoint of all, or at the n-th time that one is reached."""
+    """Where to kill: at the n-th failpoint, or the n-th time that a failpoint is reached."""
 
     number: int
-    name: str | None = None  # None: whichever it is
+    name: str | None = None  # None: any failpoint
 
     @classmethod
     def parse(cls, text: str) -> KillPoint:
@@ -34,7 +34,7 @@ class KillPoint:
 
 
 class Killer:
-    """One process's; ``at`` is None for one that is only counted."""
+    """The killer in one process; without a ``kill_point`` it only counts."""
 
     def __init__(self, folder: Path, role: str, kill_point: KillPoint | None) -> None:
         self._folder = folder
@@ -44,8 +44,8 @@ class Killer:
         self._lock = threading.Lock()
 
     def reached(self, name: str) -> None:
-        """The process has come to a failpoint, on any of its threads."""
-        # Nobody gets past another failpoint while the process is being killed.
+        """Count a failpoint, reached on any thread; kill the process if it is the chosen one."""
+        # No other thread may pass a failpoint while the process is being killed.
         with self._lock:
             self._counts[name] += 1
             if self._kill_point is not None and self._is_kill_point(name, self._kill_point):
@@ -57,12 +57,12 @@ class Killer:
         return kill_point.name == name and self._counts[name] == kill_point.number
 
     def _kill(self, name: str) -> None:
-        told = {"number": self._counts.total(), "name": name}
-        (self._folder / f"{KILLED}-{self._role}.json").write_text(json.dumps(told))
+        kill = {"number": self._counts.total(), "name": name}
+        (self._folder / f"{KILLED}-{self._role}.json").write_text(json.dumps(kill))
         os.kill(os.getpid(), signal.SIGKILL)
         signal.pause()
 
     def save_counts(self) -> None:
-        """Keep the counts of a process that was not killed."""
-        place = self._folder / f"{REACHED}-{self._role}-{os.getpid()}.json"
-        place.write_text(json.dumps(self._counts))
+        """Write the counts of a process that was not killed to a file."""
+        path = self._folder / f"{REACHED}-{self._role}-{os.getpid()}.json"
+        path.write_text(json.dumps(self._counts))

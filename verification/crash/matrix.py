@@ -1,4 +1,4 @@
-"""The matrix: run after run, until everybody has been killed everywhere."""
+"""The matrix: one run after the other, until each role was killed at each failpoint."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from verification.crash.failpoint_ports import FAILPOINT_NAMES
 from verification.crash.killer import KillPoint
 from verification.crash.processes import Role, fork_bound
 from verification.crash.run import CrashReport, CrashRun, Kills
+from verification.shard import Shard
 
 FAILPOINTS: Final = (*failpoints.FAILPOINTS, *FAILPOINT_NAMES)
-"""Every name there is."""
+"""The names of all failpoints."""
 NO_KILL: Final = KillPoint(number=0)
 """No process reaches it."""
-# Threads do not take turns in the same way twice, so one run may reach a few failpoints less.
+# Threads are scheduled differently in each run, so a run may reach a few failpoints less.
 _SURVIVED_IN_A_ROW = 4
 _REPORT = "report.json"
 _GOLDEN_RATIO = (5**0.5 - 1) / 2
@@ -34,10 +35,14 @@ OnRun = Callable[[Kills, CrashReport, Path | None], None]
 class Matrix:
     """Many runs, some at a time.
 
-    ``told`` hears of each run when it has ended; with the folder if there is something to see.
+    ``on_run`` is called after each run; with the run's folder if there was a violation.
     """
 
-    def __init__(self, folder: Path, *, parallel: int, on_run: OnRun) -> None:
+    def __init__(
+        self, folder: Path, *, parallel: int, on_run: OnRun, shard: Shard | None = None
+    ) -> None:
+        self._shard = shard or Shard()
+        self.failpoints = tuple(self._shard.select(FAILPOINTS))
         self._folder = folder
         self._parallel = parallel
         self._on_run = on_run
@@ -49,50 +54,50 @@ class Matrix:
 
     @property
     def missing(self) -> list[str]:
-        """Failpoints at which nobody has been killed."""
-        return [name for name in FAILPOINTS if name not in self.kill_counts]
+        """Failpoints of the shard at which no process was killed."""
+        return [name for name in self.failpoints if name not in self.kill_counts]
 
     def run_all(self) -> None:
-        """One kill a run: each role at its first failpoint, its second, and so on."""
+        """One kill per run: each role at its first failpoint, its second, and so on."""
         for role in Role:
             self.run(self._all_points_of(role))
         self.run(self._missing_kills())
 
     def run_bounded(self, seconds: float) -> None:
-        """Each failpoint once, then places spread over everything as long as there is time."""
+        """Kill at each failpoint once, then at points spread over a run until the time is up."""
         until = time.monotonic() + seconds
         self.run([{}, {Role.SUCCESSOR: NO_KILL}])
         self.run(self._each_failpoint_once(set(Role)))
-        # A worker that an heir follows is not there to the end.
+        # A worker that has a successor does not run to the end.
         self.run(self._each_failpoint_once({Role.CLIENT, Role.WORKER}))
         self.run(self._missing_kills())
         self.run(itertools.takewhile(lambda _: time.monotonic() < until, self._spread_points()))
 
     def _all_points_of(self, role: Role) -> Iterator[Kills]:
-        for number in itertools.count(1):
+        for number in itertools.count(self._shard.number, self._shard.count):
             if self._survived[role] >= _SURVIVED_IN_A_ROW:
                 return
             yield {role: KillPoint(number=number)}
 
     def _each_failpoint_once(self, roles: set[Role]) -> Iterator[Kills]:
-        """What is missing, several kills a run: each name for whoever has fewest of them."""
-        wanted: dict[Role, list[KillPoint]] = {role: [] for role in Role if role in roles}
+        """Several kills per run: each missing failpoint goes to the role with the fewest kills."""
+        kill_points: dict[Role, list[KillPoint]] = {role: [] for role in Role if role in roles}
         able = {
-            name: [role for role in wanted if self.reached_counts[role].get(name)]
+            name: [role for role in kill_points if self.reached_counts[role].get(name)]
             for name in self.missing
         }
         for name in sorted(self.missing, key=lambda name: len(able[name])):
             if able[name]:
-                least = min(able[name], key=lambda role: len(wanted[role]))
-                wanted[least].append(KillPoint(number=1, name=name))
-        for places in itertools.zip_longest(*wanted.values()):
-            found = zip(wanted, places, strict=True)
-            yield {role: place for role, place in found if place is not None}
+                least = min(able[name], key=lambda role: len(kill_points[role]))
+                kill_points[least].append(KillPoint(number=1, name=name))
+        for kill_points_of_run in itertools.zip_longest(*kill_points.values()):
+            kills = zip(kill_points, kill_points_of_run, strict=True)
+            yield {role: kill_point for role, kill_point in kills if kill_point is not None}
 
     def _missing_kills(self) -> Iterator[Kills]:
         for name in self.missing:
             for role in Role:
-                # In some runs two processes do it, in others one: try again before giving up.
+                # Not every run reaches it: try twice.
                 for _ in range(2 if self.reached_counts[role].get(name) else 0):
                     if name not in self.kill_counts:
                         yield {role: KillPoint(number=1, name=name)}
@@ -108,7 +113,7 @@ class Matrix:
             }
 
     def run(self, runs: Iterator[Kills] | list[Kills]) -> None:
-        """Carry out all of these."""
+        """Carry out these runs, ``parallel`` at a time."""
         waiting, running = iter(runs), dict[int, tuple[Kills, Path]]()
         while True:
             while len(running) < self._parallel and (kills := next(waiting, None)) is not None:
@@ -141,7 +146,7 @@ class Matrix:
 def _start_run(folder: Path, kills: Kills) -> int:
     process_id = fork_bound()
     if process_id == 0:
-        report = CrashReport(problems=["the run itself broke down"])
+        report = CrashReport(problems=["the run itself failed"])
         try:
             report = CrashRun(folder, kills).execute()
         except BaseException:  # noqa: BLE001 - the edge of the process
@@ -153,14 +158,14 @@ def _start_run(folder: Path, kills: Kills) -> int:
 
 
 def parse_kills(texts: list[str]) -> Kills:
-    """Kills as they are written: ``worker@137`` or ``client@write.committed#2``."""
+    """Parse kills such as ``worker@137`` or ``client@write.committed#2``."""
     kills: dict[Role, KillPoint] = {}
     for text in texts:
-        role, _, place = text.partition("@")
-        kills[Role(role)] = KillPoint.parse(place)
+        role, _, kill_point = text.partition("@")
+        kills[Role(role)] = KillPoint.parse(kill_point)
     return kills
 
 
 def format_kills(kills: Kills) -> str:
-    """The inverse of ``parse_kills``, as options."""
-    return " ".join(f"--kill {role}@{place}" for role, place in kills.items())
+    """Format kills as options of the command."""
+    return " ".join(f"--kill {role}@{kill_point}" for role, kill_point in kills.items())

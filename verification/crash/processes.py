@@ -1,8 +1,7 @@
-"""The processes of a run, each forked from one that has loaded everything.
+"""The processes of a run, each forked from a process that has imported everything.
 
-The process that forks has no threads and no event loop, so a copy of it is as good as one that was
-started, and is there in a millisecond. What is below a worker (keeper, guards, children) is started
-as ever.
+The forking process has no threads and no event loop, so its fork behaves like a new process and
+starts in a millisecond. A worker starts its fork server, reapers and children as usual.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ EXIT_FAILED = 70
 
 
 class Role(StrEnum):
-    """Who can be killed."""
+    """A process that can be killed."""
 
     CLIENT = "client"  # submits, cancels, replays
-    WORKER = "worker"  # is there from the beginning, and drained before all is done
-    SUCCESSOR = "successor"  # comes when the worker has been killed in the middle of its tasks
+    WORKER = "worker"  # runs from the beginning and is drained before the last job ends
+    SUCCESSOR = "successor"  # starts when the worker was killed while its tasks ran
 
 
 def fork_bound() -> int:
-    """As ``os.fork``, for a process that is to be killed when this one ends."""
+    """Like ``os.fork``; the child is killed when this process ends."""
     parent = os.getpid()
     process_id = os.fork()
     if process_id == 0:
@@ -52,32 +51,32 @@ def fork_bound() -> int:
 def start(
     role: Role, folder: Path, *, kill_point: KillPoint | None = None, until_done: bool = False
 ) -> int:
-    """A process of that role, to be killed at that place; its id."""
+    """Start a process that is killed at its kill point. Returns its process id."""
     process_id = fork_bound()
     if process_id == 0:
-        executioner = Killer(folder, role, kill_point)
-        failpoints.arm(executioner.reached)
+        killer = Killer(folder, role, kill_point)
+        failpoints.arm(killer.reached)
 
-        async def life() -> None:
-            async with _services(folder, executioner.reached) as services:
+        async def run_role() -> None:
+            async with _services(folder, killer.reached) as services:
                 if role is Role.CLIENT:
                     await CrashClient(services, folder).run(until_done=until_done)
                 else:
                     await _run_worker(services)
 
-        def live() -> None:
-            asyncio.run(life())
-            executioner.save_counts()
+        def run_and_save() -> None:
+            asyncio.run(run_role())
+            killer.save_counts()
 
-        _run_in_child(live, folder / f"log-{role}-{os.getpid()}")
+        _run_in_child(run_and_save, folder / f"log-{role}-{os.getpid()}")
     return process_id
 
 
 def _run_in_child(main: Callable[[], None], log: Path) -> NoReturn:
-    """Live another life and end with it; what is said goes to a file."""
+    """Run ``main`` with its output in a log file, then exit."""
     code = EXIT_FAILED
     try:
-        # Whoever forked may have had its own idea of them.
+        # The parent may have installed handlers.
         for handled in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
             signal.signal(handled, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -103,12 +102,12 @@ async def _services(folder: Path, reached: OnReached) -> AsyncIterator[Services]
 
 async def _run_worker(services: Services) -> None:
     """What ``longshore worker`` does."""
-    crew = WorkerGroup(
+    worker_group = WorkerGroup(
         worker=services.worker(),
         dispatcher=services.dispatcher,
         sweeper=services.sweeper,
         worker_registry=services.worker_registry,
     )
-    async with crew:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, crew.stop)
-        await crew.wait()
+    async with worker_group:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker_group.stop)
+        await worker_group.wait()

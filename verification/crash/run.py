@@ -1,4 +1,4 @@
-"""One run: the workload with processes that are killed, those that go on, and the verdict."""
+"""One run: the workload with kills, the successors of the killed processes, and the checks."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ _EXIT_TIMEOUT_S = 5.0
 _TICK_S = 0.005
 
 Kills = Mapping[Role, KillPoint]
-"""Whom to kill where; a place that is never reached kills nobody."""
+"""Where to kill each role; a kill point that is never reached has no effect."""
 
 
 @dataclass(slots=True, kw_only=True)
 class CrashReport:
-    """What came of a run."""
+    """The result of a run."""
 
     killed: dict[str, tuple[int, str]] = field(default_factory=dict)  # role: number and failpoint
-    reached: dict[str, dict[str, int]] = field(default_factory=dict)  # by those who ended well
+    reached: dict[str, dict[str, int]] = field(
+        default_factory=dict
+    )  # by processes that exited normally
     problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     def to_json(self) -> str:
-        """For another process."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -54,19 +55,19 @@ class _RunTimeout(Exception):
 
 
 class _UnexpectedExit(Exception):
-    """A process ended in a way that nobody had planned."""
+    """A process exited although it was not killed."""
 
 
 class CrashRun:
-    """All processes of a run are below the one that carries it out, also those without a parent."""
+    """A run. Its processes, also orphans, are descendants of the process that carries it out."""
 
     def __init__(self, folder: Path, kills: Kills) -> None:
         self._folder = folder
         self._kills = kills
 
     def execute(self) -> CrashReport:
-        """Everything, from an empty folder to the verdict; leaves no process behind."""
-        begun, report = time.monotonic(), CrashReport()
+        """Run the workload in an empty folder and check the result; leaves no process behind."""
+        started_at, report = time.monotonic(), CrashReport()
         become_subreaper()
         notes_folder(self._folder).mkdir(parents=True)
         signal.signal(signal.SIGALRM, _on_alarm)
@@ -76,7 +77,7 @@ class CrashRun:
             report.problems += _remaining_processes()
             report.problems += asyncio.run(check_run(self._folder))
         except _RunTimeout:
-            report.problems.append(f"not at its end after {RUN_TIMEOUT_S:g} s")
+            report.problems.append(f"not finished after {RUN_TIMEOUT_S:g} s")
         except _UnexpectedExit as error:
             report.problems.append(str(error))
         finally:
@@ -84,7 +85,7 @@ class CrashRun:
             _kill_descendants()
         for role in Role:
             self._read_results(role, report)
-        report.seconds = time.monotonic() - begun
+        report.seconds = time.monotonic() - started_at
         return report
 
     def _run_processes(self) -> None:
@@ -95,23 +96,23 @@ class CrashRun:
         self._wait_for_store(first)
         started[second] = self._start(second)
         worker = self._wait_for_client(Role.WORKER, started[Role.WORKER], started[Role.CLIENT])
-        # An heir has to clear away after a worker that was killed while its children ran.
+        # The successor has to clean up after a worker that was killed while its children ran.
         self._stop(
             Role.WORKER, worker, signal.SIGKILL if Role.SUCCESSOR in self._kills else signal.SIGTERM
         )
         (notes_folder(self._folder) / GO).touch()
-        heir = self._start(Role.SUCCESSOR)
+        successor = self._start(Role.SUCCESSOR)
         client = start(Role.CLIENT, self._folder, until_done=True)
-        heir = self._wait_for_client(Role.SUCCESSOR, heir, client, until_done=True)
-        self._stop(Role.SUCCESSOR, heir, signal.SIGTERM)
+        successor = self._wait_for_client(Role.SUCCESSOR, successor, client, until_done=True)
+        self._stop(Role.SUCCESSOR, successor, signal.SIGTERM)
 
     def _start(self, role: Role) -> int:
         return start(role, self._folder, kill_point=self._kills.get(role))
 
     def _wait_for_store(self, role: Role) -> None:
-        """Whoever is to be killed makes it, so that it can be killed while it does."""
-        bells = data_folder(self._folder) / "wakeups"
-        while not self._was_killed(role) and not (bells.is_dir() and any(bells.iterdir())):
+        """Wait until the first process has created the store, or was killed while it did."""
+        wakeups = data_folder(self._folder) / "wakeups"
+        while not self._was_killed(role) and not (wakeups.is_dir() and any(wakeups.iterdir())):
             time.sleep(_TICK_S)
 
     def _was_killed(self, role: Role) -> bool:
@@ -120,7 +121,7 @@ class CrashRun:
     def _wait_for_client(
         self, role: Role, worker: int, client: int, *, until_done: bool = False
     ) -> int:
-        """Until the client has all it wants; whoever is killed is followed by another."""
+        """Wait until the client is done; restart the client or the worker when it is killed."""
         while True:
             process_id, status = os.wait()
             code = os.waitstatus_to_exitcode(status)
@@ -137,7 +138,7 @@ class CrashRun:
         os.kill(process_id, number)
         _, status = os.waitpid(process_id, 0)
         code = os.waitstatus_to_exitcode(status)
-        # One that has just taken another's place may not have come to listen for signals.
+        # A process that was just started may not handle signals yet.
         if code not in (0, -number):
             self._require_killed(role, code)
 
@@ -148,11 +149,11 @@ class CrashRun:
 
     def _read_results(self, role: Role, report: CrashReport) -> None:
         with contextlib.suppress(FileNotFoundError):
-            told = json.loads((self._folder / f"{KILLED}-{role}.json").read_text())
-            report.killed[role] = (told["number"], told["name"])
+            kill = json.loads((self._folder / f"{KILLED}-{role}.json").read_text())
+            report.killed[role] = (kill["number"], kill["name"])
         counts: Counter[str] = Counter()
-        for place in self._folder.glob(f"{REACHED}-{role}-*.json"):
-            counts.update(json.loads(place.read_text()))
+        for path in self._folder.glob(f"{REACHED}-{role}-*.json"):
+            counts.update(json.loads(path.read_text()))
         report.reached[role] = dict(counts)
 
 
@@ -161,7 +162,7 @@ def _on_alarm(_number: int, _frame: FrameType | None) -> None:
 
 
 def _remaining_processes() -> Iterator[str]:
-    """All that was started must end by itself, and soon."""
+    """Every process that was started must exit by itself, and soon."""
     until = time.monotonic() + _EXIT_TIMEOUT_S
     while left := _live_descendants():
         if time.monotonic() > until:
@@ -171,7 +172,7 @@ def _remaining_processes() -> Iterator[str]:
 
 
 def _live_descendants() -> list[int]:
-    """Everybody who lives below this process; those who have ended are waited for."""
+    """The living descendants of this process; reaps the others."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -1,6 +1,6 @@
-"""What the tasks of the workload do. Each notes in a file of its own how far it came.
+"""The task functions of the workload. Each notes its progress in a file of its own.
 
-A note is one short append, so it is there although the process is killed in the next moment.
+A note is one short append, so it is stored even if the process is killed immediately afterwards.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from longshore.execution.runners.context import current
 
 QUICK = 7
 LARGE_BYTES = 200_000
-"""Above what a blob may have to be kept inside the database."""
+"""More than the largest blob that is stored inside the database."""
 STEPS = {"one": 1, "two": 2}
 ARTIFACT = "report.txt"
 GO, REPAIRED = "go", "repaired"
-"""Files beside the notes: the slow task may end; the broken one has been mended."""
+"""Files beside the notes: the slow task may end; the broken task is repaired."""
 
 _TICK_S = 0.005
 _LONGEST_S = 120
@@ -47,7 +47,7 @@ def read_notes(path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _noted_attempt(path: Path) -> Iterator[None]:
-    """Note the beginning and the end, and any earlier attempt that still runs."""
+    """Note the start and the end, and any earlier attempt that still runs."""
     for line in read_notes(path):
         if line.startswith("begin "):
             _, attempt, process_id, started = line.split()
@@ -66,34 +66,34 @@ def quick(notes: str) -> int:
 
 
 def add(notes: str) -> int:
-    """The sum of what its parents gave."""
+    """Returns the sum of its parents' results."""
     with _noted_attempt(Path(notes)):
         return sum(int(value) for value in current().dependency_outputs.values())
 
 
 def stumble(notes: str) -> str:
-    """Fails once, in a way that is worth another try."""
-    place = Path(notes)
-    with _noted_attempt(place):
-        if "stumbled" not in read_notes(place):
-            append_note(place, "stumbled")
+    """Fails once with an error that is retried."""
+    path = Path(notes)
+    with _noted_attempt(path):
+        if "stumbled" not in read_notes(path):
+            append_note(path, "stumbled")
             message = "the first time never works"
             raise ConnectionError(message)
         return "up again"
 
 
 def broken(notes: str) -> str:
-    """Fails until somebody has mended it."""
-    place = Path(notes)
-    with _noted_attempt(place):
-        if not (place.parent / REPAIRED).exists():
-            message = "not mended yet"
+    """Fails until it is repaired."""
+    path = Path(notes)
+    with _noted_attempt(path):
+        if not (path.parent / REPAIRED).exists():
+            message = "not repaired yet"
             raise RuntimeError(message)
         return "repaired"
 
 
 def deaf(notes: str) -> None:
-    """Waits to be killed: a polite signal does nothing."""
+    """Ignores SIGTERM and waits until it is killed."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with _noted_attempt(Path(notes)):
         threading.Event().wait(_LONGEST_S)
@@ -106,20 +106,20 @@ def large(notes: str, text: str) -> str:
 
 
 def measure(notes: str) -> int:
-    """How long the result of its parent is."""
+    """Returns the length of its parent's result."""
     with _noted_attempt(Path(notes)):
         (text,) = current().dependency_outputs.values()
         return len(text)
 
 
 def stepwise(notes: str) -> dict[str, Any]:
-    """Works in steps that are kept, prints, and leaves files."""
-    place, context = Path(notes), current()
-    with _noted_attempt(place):
+    """Runs checkpointed steps, prints, and writes an artifact."""
+    path, context = Path(notes), current()
+    with _noted_attempt(path):
         done = {}
         for name, value in STEPS.items():
-            done[name] = context.step(name, partial(_noted_step, place, name, value))
-            append_note(place, f"kept {name}")
+            done[name] = context.step(name, partial(_noted_step, path, name, value))
+            append_note(path, f"saved {name}")
             _print_output(f"step {name}")
         folder = Path(context.folder) / "artifacts"
         folder.mkdir(exist_ok=True)
@@ -135,10 +135,10 @@ def _noted_step(path: Path, name: str, value: int) -> int:
 
 def slow(notes: str) -> str:
     """Waits until it may end."""
-    place, pause = Path(notes), threading.Event()
-    with _noted_attempt(place):
+    path, pause = Path(notes), threading.Event()
+    with _noted_attempt(path):
         _print_output("waiting")
-        while not (place.parent / GO).exists():
+        while not (path.parent / GO).exists():
             pause.wait(_TICK_S)
         return "at last"
 

@@ -1,4 +1,4 @@
-"""The workload: its jobs, and what must have come of them whatever was killed on the way."""
+"""The workload: its jobs, and their expected results wherever a process is killed."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from verification.crash import tasks
 
 TENANT = "default"
 QUEUE = "default"
-UNSERVED_QUEUE = "nobody-serves-this"
+UNSERVED_QUEUE = "unserved"
 DEAF, BROKEN, SLOW, QUICK, DELAYED, STEPWISE = (
     *("deaf", "broken", "slow", "quick", "delayed", "stepwise"),
 )
-"""Jobs of one task, which is called as its job is."""
-# More than any number of crashes uses up: what is wanted here is that the work gets done.
+"""Jobs of one task, which has the name of its job."""
+# More than the crashes of a run use up: every task must complete.
 _ATTEMPTS = 50
 _DELAY_S = 0.15
 _SETTINGS: Mapping[str, Any] = {
     "worker.concurrency": 8,
     "worker.app": ("verification.crash.tasks",),
     "worker.renew_every": "150ms",
-    # A message that a killed worker had taken and not claimed comes back after this.
+    # A message that a killed worker received and did not claim is redelivered after this.
     "worker.extend_by": "600ms",
     "worker.kill_grace": "100ms",
     "worker.skew_margin": "20ms",
@@ -44,24 +44,24 @@ SQLITE = SqliteOptions(slow_poll=timedelta(milliseconds=50))
 
 
 def settings_for(folder: Path) -> Settings:
-    """Settings under which nobody waits for long."""
+    """Settings with short waits."""
     flags = {**_SETTINGS, "data_dir": str(data_folder(folder))}
     return load_settings(flags, environ={}, cwd=folder)
 
 
 def data_folder(folder: Path) -> Path:
-    """Where a run keeps its data."""
+    """The data folder of a run."""
     return folder / "data"
 
 
 def notes_folder(folder: Path) -> Path:
-    """Where tasks and client make their notes."""
+    """The folder of the notes that tasks and client write."""
     return folder / "notes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedJob:
-    """A job, and what must come of it."""
+    """A job and its expected result."""
 
     request_id: str
     document: dict[str, Any]
@@ -70,35 +70,33 @@ class ExpectedJob:
 
     @property
     def job_id(self) -> str:
-        """Known beforehand: it follows from the request id."""
+        """The job id, which follows from the request id."""
         return job_id_of(TENANT, self.request_id)
 
     @property
     def task_state(self) -> TaskState:
-        """What each of its tasks must have ended as."""
+        """The expected final state of each task."""
         return TaskState(self.state.value)
 
     def task_ids(self) -> list[str]:
-        """All of its tasks."""
         return [task_id_of(self.job_id, task["taskId"]) for task in self.document["tasks"]]
 
 
 def quick_definition(notes: Path) -> Definition:
-    """One that is stored, and not built in."""
+    """A definition that is stored, not built in."""
     options = {"function": f"{tasks.__name__}:quick", "kwargs": {"notes": str(notes / QUICK)}}
     return Definition(name="crash-quick", runner=RunnerKind.PYTHON, options=options)
 
 
 def jobs(notes: Path) -> list[ExpectedJob]:
-    """All of them."""
 
     def task(key: str, function: str | None = None, **fields: Any) -> dict[str, Any]:
-        given = {"notes": str(notes / key), **fields.pop("kwargs", {})}
-        called = {"function": f"{tasks.__name__}:{function or key}", "kwargs": given}
+        arguments = {"notes": str(notes / key), **fields.pop("kwargs", {})}
+        called = {"function": f"{tasks.__name__}:{function or key}", "kwargs": arguments}
         document = {"taskId": key, "name": "python", "input": called, "maxAttempts": _ATTEMPTS}
         return {**document, **fields}
 
-    given = "L" * tasks.LARGE_BYTES
+    text = "L" * tasks.LARGE_BYTES
     last = task("last", "add", dependsOn=["left", "right"])
     return [
         ExpectedJob(
@@ -142,11 +140,11 @@ def jobs(notes: Path) -> list[ExpectedJob]:
             request_id="large",
             document={
                 "tasks": [
-                    task("large", kwargs={"text": given}),
+                    task("large", kwargs={"text": text}),
                     task("measure", dependsOn=["large"]),
                 ]
             },
-            results={"large": given.swapcase(), "measure": tasks.LARGE_BYTES},
+            results={"large": text.swapcase(), "measure": tasks.LARGE_BYTES},
         ),
         ExpectedJob(
             request_id=STEPWISE,
@@ -160,7 +158,7 @@ def jobs(notes: Path) -> list[ExpectedJob]:
                     {
                         "taskId": "command",
                         "name": "command",
-                        "input": {"argv": ["/bin/echo", "said"]},
+                        "input": {"argv": ["/bin/echo", "hello"]},
                         "maxAttempts": _ATTEMPTS,
                     }
                 ]

@@ -1,9 +1,9 @@
-"""Power loss: what was promised is there afterwards, and the file opens.
+"""Power loss: after it, the database opens and everything that was promised is stored.
 
-``recorder`` and ``vfs`` note every write, sync, rename and removal that the SQLite backend asks
-the machine for; ``workload`` makes the services ask for a lot of it while ``oracle`` notes what
-was answered; ``disk`` says what may be left if the power goes at one of these operations; and
-``checks`` opens what is left and looks for everything that had been promised by then.
+``recorder`` and ``vfs`` record each write, sync, rename and removal of the SQLite backend.
+``workload`` makes the services write, while ``oracle`` records what they answered. ``disk`` draws
+what may be on disk if the power fails at one of these operations. ``checks`` opens that disk and
+looks for everything that was promised before.
 
-``python -m verification.power --cuts 2000`` does it at length.
+``python -m verification.power --cuts 2000`` runs 2,000 power cuts.
 """

@@ -1,4 +1,4 @@
-"""``python -m verification.power``: cut the power, many times, and print what was found."""
+"""``python -m verification.power``: cut the power many times and print the violations."""
 
 from __future__ import annotations
 
@@ -9,43 +9,52 @@ import time
 
 from verification.power.campaign import Tally, record_workload, run_campaign, run_cuts
 
+_REPORT_INTERVAL_S = 10.0
+
 
 def main(arguments: list[str]) -> int:
-    """Run; 1 if something that was promised was not kept."""
+    """Run the power cuts. Returns 1 if a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m verification.power", description=__doc__)
-    parser.add_argument("--cuts", type=int, default=600, help="how often to cut the power")
-    parser.add_argument("--seed", type=int, default=0, help="of the first recording")
-    parser.add_argument("--cut", type=int, help="only at this operation of that recording")
+    parser.add_argument("--cuts", type=int, default=600, help="number of power cuts")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first recording")
+    parser.add_argument("--cut", type=int, help="cut only at this operation of that recording")
     parser.add_argument(
-        "--loss-seed", type=int, default=0, help="what becomes of what was not synced"
+        "--loss-seed", type=int, default=0, help="seed of what is lost of unsynced data"
     )
-    asked = parser.parse_args(arguments)
-    began = time.monotonic()
-    logging.disable()  # what the services say of their repairs
+    options = parser.parse_args(arguments)
+    started_at = time.monotonic()
+    logging.disable()  # the services log each repair
     try:
-        tally = _run(asked)
+        tally = _run(options)
     finally:
         logging.disable(logging.NOTSET)
-    _print(tally, time.monotonic() - began)
+    _print(tally, time.monotonic() - started_at)
     return 1 if tally.failures else 0
 
 
-def _run(asked: argparse.Namespace) -> Tally:
+def _run(options: argparse.Namespace) -> Tally:
     tally = Tally()
-    if asked.cut is not None:
-        run_cuts(record_workload(asked.seed), [(asked.cut, asked.loss_seed)], tally)
+    if options.cut is not None:
+        run_cuts(record_workload(options.seed), [(options.cut, options.loss_seed)], tally)
         return tally
-    for tally in run_campaign(asked.cuts, seed=asked.seed):
+    reported_at = time.monotonic()
+    for tally in run_campaign(options.cuts, seed=options.seed):
         if tally.failures:
             break
+        if time.monotonic() - reported_at >= _REPORT_INTERVAL_S:
+            reported_at = time.monotonic()
+            sys.stderr.write(f"{tally.counts['power cuts']:,} of {options.cuts:,} power cuts\n")
     return tally
 
 
 def _print(tally: Tally, seconds: float) -> None:
     lines = [f"{name:>24}: {number:,}" for name, number in tally.counts.items()]
-    lines += [f"{'seconds':>24}: {seconds:.1f}", f"{'failures':>24}: {len(tally.failures)}"]
     for failure in tally.failures:
-        lines += [failure.command, *(f"  {breach}" for breach in failure.violations[:5])]
+        lines += [failure.command, *(f"  {violation}" for violation in failure.violations[:5])]
+    lines.append(
+        f"{tally.counts['power cuts']:,} power cuts in {seconds:.1f} s:"
+        f" {len(tally.failures)} with violations"
+    )
     sys.stdout.write("\n".join([*lines, ""]))
 
 

@@ -1,4 +1,4 @@
-"""Record a workload, cut the power at many of its operations, and look at what is left."""
+"""Record a workload, cut the power at many of its operations, and check what is on disk."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from verification.power.vfs import record_sqlite
 from verification.power.workload import PowerWorkload
 
 DATA = "data"
-ACTIONS_PER_BOOT = (60, 25, 15)  # in each boot of the machine
-CUTS_PER_RECORDING = 60  # of each recording
-_IN_MEMORY = Path("/dev/shm")  # noqa: S108 - what is made there has a name of its own
-_NEARBY_OPERATIONS = 8  # operations
-_FINISH_EVERY = 3  # one cut in so many is worked to the end
+ACTIONS_PER_BOOT = (60, 25, 15)
+CUTS_PER_RECORDING = 60
+_IN_MEMORY = Path("/dev/shm")  # noqa: S108 - folders there have random names
+_NEARBY_OPERATIONS = 8
+_FINISH_EVERY = 3  # after every third cut, the remaining work is finished
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What was asked of the machine, and what was promised meanwhile."""
+    """The disk operations of a workload, and what was promised meanwhile."""
 
     seed: int
     log: tuple[DiskOperation, ...]
@@ -47,7 +47,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class CutFailure:
-    """A cut after which something was wrong."""
+    """A power cut after which an invariant was violated."""
 
     seed: int
     cut: int
@@ -56,27 +56,27 @@ class CutFailure:
 
     @property
     def command(self) -> str:
-        """What repeats it."""
+        """The command that repeats the cut."""
         where = f"--seed {self.seed} --cut {self.cut} --loss-seed {self.loss_seed}"
         return f"python -m verification.power {where}"
 
 
 @dataclass(slots=True)
 class Tally:
-    """What a campaign did and found."""
+    """Counts and failures of a campaign."""
 
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[CutFailure] = field(default_factory=list)
 
 
 def record_workload(seed: int) -> Recording:
-    """Let a workload run on a store whose every operation is noted."""
+    """Run a workload on a store and record each disk operation."""
     with _temporary_folder() as folder:
         recorder = Recorder(folder)
-        witness = Oracle(lambda: recorder.position)
+        oracle = Oracle(lambda: recorder.position)
         clock = FakeClock()
         rng = Random(seed)
-        # The name of a blob's file decides which folder is made for it.
+        # A blob's folder follows from its random file name.
         names = Random(seed)
         with (
             patched(secrets, "token_hex", lambda size: names.randbytes(size).hex()),
@@ -84,15 +84,15 @@ def record_workload(seed: int) -> Recording:
             record_sqlite(recorder),
             record_os_calls(recorder),
         ):
-            asyncio.run(_run_boots(rng, clock, recorder, witness))
-        return Recording(seed, tuple(recorder.log), witness, clock.now())
+            asyncio.run(_run_boots(rng, clock, recorder, oracle))
+        return Recording(seed, tuple(recorder.log), oracle, clock.now())
 
 
 def _settle_one_by_one(settle: Callable[..., Awaitable[int]]) -> Callable[..., Awaitable[int]]:
-    """Jobs are settled together, and which of them come into one commit is a matter of moments."""
+    """Settle jobs one at a time: which jobs share a commit would depend on timing."""
 
-    async def settled(dispatcher: Dispatcher, heard: Mapping[str, int]) -> int:
-        return sum([await settle(dispatcher, {one: heard[one]}) for one in heard])
+    async def settled(dispatcher: Dispatcher, jobs: Mapping[str, int]) -> int:
+        return sum([await settle(dispatcher, {job_id: jobs[job_id]}) for job_id in jobs])
 
     return settled
 
@@ -100,7 +100,7 @@ def _settle_one_by_one(settle: Callable[..., Awaitable[int]]) -> Callable[..., A
 async def _run_boots(rng: Random, clock: FakeClock, recorder: Recorder, oracle: Oracle) -> None:
     workload = PowerWorkload(rng, clock)
     change_ids = count(1)
-    for boot, acts in enumerate(ACTIONS_PER_BOOT):
+    for boot, actions in enumerate(ACTIONS_PER_BOOT):
         options = SqliteOptions(wal_pages=rng.choice((10, 60, 1000)))
         folder = recorder.root / DATA
         async with boot_services(folder, clock, f"boot {boot}", options) as plain:
@@ -111,21 +111,21 @@ async def _run_boots(rng: Random, clock: FakeClock, recorder: Recorder, oracle: 
                 new_id=lambda: f"change-{next(change_ids)}",
             )
             if boot == 0:
-                await workload.first_boot(services, acts)
+                await workload.first_boot(services, actions)
             else:
-                await workload.next_boot(services, acts)
+                await workload.next_boot(services, actions)
         recorder.record(ShutDown())
         clock.advance(timedelta(minutes=1))
 
 
 def run_cuts(recording: Recording, cuts: list[tuple[int, int]], tally: Tally) -> None:
-    """Cut the power at each of these operations, with each of these fates, and look."""
+    """Cut the power at each of these operations, with each of these loss seeds, and check."""
     disk, done = Disk(), 0
-    for cut, fate_seed in sorted(cuts):
+    for cut, loss_seed in sorted(cuts):
         for operation in recording.log[done:cut]:
             disk.apply(operation)
         done = cut
-        rng = Random(f"{recording.seed} {cut} {fate_seed}")
+        rng = Random(f"{recording.seed} {cut} {loss_seed}")
         left = disk.cut(LossProfile.draw(rng), rng)
         tally.counts["power cuts"] += 1
         tally.counts["writes torn"] += left.torn
@@ -133,56 +133,60 @@ def run_cuts(recording: Recording, cuts: list[tuple[int, int]], tally: Tally) ->
         tally.counts["files left"] += len(left.files)
         with _temporary_folder() as folder:
             left.write_to(folder)
-            verdict = asyncio.run(
+            report = asyncio.run(
                 check_after_cut(
                     folder / DATA,
                     recording.oracle,
                     cut,
                     now=recording.ended_at,
-                    finish=fate_seed % _FINISH_EVERY == 0,
+                    finish=loss_seed % _FINISH_EVERY == 0,
                 )
             )
-        tally.counts["promises looked for"] += verdict.promise_count
-        tally.counts["claims made afterwards"] += verdict.claim_count
-        if verdict.violations:
-            breaches = tuple(verdict.violations)
-            tally.failures.append(CutFailure(recording.seed, cut, fate_seed, breaches))
+        tally.counts["promises checked"] += report.promise_count
+        tally.counts["claims made afterwards"] += report.claim_count
+        if report.violations:
+            violations = tuple(report.violations)
+            tally.failures.append(CutFailure(recording.seed, cut, loss_seed, violations))
 
 
 def draw_cuts(recording: Recording, number: int) -> list[tuple[int, int]]:
-    """Where to cut, and a fate for each.
+    """Draw the operations to cut at, and a loss seed for each.
 
-    Right after something was promised, or soon after a name was changed, or anywhere.
+    A cut is right after a promise, soon after the change of a name, or anywhere.
     """
     rng = Random(recording.seed)
     answers = recording.oracle.answers
-    # Few are removed, and that is where most can go wrong: each kind is as likely as the others.
+    # Removals are rare and the most error-prone, so each kind is drawn with the same probability.
     names = [
-        [place for place, one in enumerate(recording.log, start=1) if isinstance(one, kind)]
+        [
+            position
+            for position, operation in enumerate(recording.log, start=1)
+            if isinstance(operation, kind)
+        ]
         for kind in (Created, Renamed, Removed)
     ]
     cuts = []
-    for fate in range(number):
+    for loss_seed in range(number):
         cut = rng.choice(answers)
-        if fate % 2 == 0:
+        if loss_seed % 2 == 0:
             cut = rng.randrange(len(recording.log) + 1)
-        if fate % 4 == 2:
+        if loss_seed % 4 == 2:
             cut = min(
                 rng.choice(rng.choice(names)) + rng.randrange(_NEARBY_OPERATIONS),
                 len(recording.log),
             )
-        cuts.append((cut, fate))
+        cuts.append((cut, loss_seed))
     return cuts
 
 
 def run_campaign(cuts: int, *, seed: int = 0) -> Iterator[Tally]:
-    """Recordings from this seed on, until there were so many cuts; the tally after each."""
+    """Record from this seed on until all cuts are made; yields the tally after each recording."""
     tally = Tally()
     while cuts > 0:
         recording = record_workload(seed)
         tally.counts["recordings"] += 1
         tally.counts["operations"] += len(recording.log)
-        tally.counts["syncs"] += sum(isinstance(one, Synced) for one in recording.log)
+        tally.counts["syncs"] += sum(isinstance(operation, Synced) for operation in recording.log)
         tally.counts["answers"] += len(recording.oracle.answers)
         number = min(CUTS_PER_RECORDING, cuts)
         run_cuts(recording, draw_cuts(recording, number), tally)
@@ -193,9 +197,9 @@ def run_campaign(cuts: int, *, seed: int = 0) -> Iterator[Tally]:
 
 @contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    # How the machine's own disk syncs is of no interest here: in memory it is quick.
-    place = _IN_MEMORY if _IN_MEMORY.is_dir() else None
-    folder = Path(tempfile.mkdtemp(prefix="longshore-power-", dir=place))
+    # The test does not depend on the machine's disk, and memory is faster.
+    parent = _IN_MEMORY if _IN_MEMORY.is_dir() else None
+    folder = Path(tempfile.mkdtemp(prefix="longshore-power-", dir=parent))
     try:
         yield folder
     finally:

@@ -1,4 +1,4 @@
-"""Opens what a power loss left and says what is wrong with it."""
+"""Opens the store that a power loss left and reports what is wrong with it."""
 
 from __future__ import annotations
 
@@ -30,52 +30,52 @@ from verification.power.workload import TENANT, make_claim, make_completion
 
 _ALL_ROWS = 100_000
 _BUSY_TIMEOUT = timedelta(seconds=5)
-_LATER = timedelta(hours=1)  # than every lease, backoff and skew
+_LATER = timedelta(hours=1)  # later than every lease, backoff and skew
 _MAX_ROUNDS = 200
 
 
 @dataclass(slots=True)
 class CutReport:
-    """What was looked at, and what was wrong."""
+    """How much was checked, and the violations."""
 
     violations: list[str] = field(default_factory=list)
-    promise_count: int = 0  # that were looked for
-    claim_count: int = 0  # that were made afterwards
+    promise_count: int = 0
+    claim_count: int = 0  # claims after the power loss
 
 
 async def check_after_cut(
     folder: Path, oracle: Oracle, cut: int, *, now: datetime, finish: bool
 ) -> CutReport:
-    """Start the machine again with what is left in ``folder``, and look.
+    """Start the services on the data that is left in ``folder``, and check it.
 
     Args:
-        finish: Whether to do all the work that is left, too.
+        finish: Whether to finish the remaining work too.
     """
-    verdict = CutReport()
+    report = CutReport()
     clock = FakeClock(now)
     try:
         async with boot_services(folder, clock, "after the power loss") as services:
-            verdict.violations += _check_database(folder)
-            await _check_promises(services.backend, oracle, cut, verdict)
-            await _check_contents(services.backend, oracle, verdict)
-            verdict.violations += _audit(folder, now, settled=False)
-            if verdict.violations:
-                return verdict
+            report.violations += _check_database(folder)
+            await _check_promises(services.backend, oracle, cut, report)
+            await _check_contents(services.backend, oracle, report)
+            report.violations += _audit(folder, now, settled=False)
+            if report.violations:
+                return report
             clock.advance(_LATER)
-            await _check_fences(services, oracle, cut, verdict)
+            await _check_fences(services, oracle, cut, report)
             if finish:
                 await _finish_work(services, clock)
-                verdict.violations += _audit(folder, clock.now(), settled=True)
-    except Exception as error:  # noqa: BLE001 - whatever it is, nobody was meant to see it
-        verdict.violations.append(f"{type(error).__name__}: {error}")
-    return verdict
+                report.violations += _audit(folder, clock.now(), settled=True)
+    except Exception as error:  # noqa: BLE001 - every error is a violation
+        report.violations.append(f"{type(error).__name__}: {error}")
+    return report
 
 
 @asynccontextmanager
 async def boot_services(
     folder: Path, clock: FakeClock, boot: str, options: SqliteOptions | None = None
 ) -> AsyncIterator[Services]:
-    """The services on the store in a folder, in a boot of the machine that has a name."""
+    """The services on the store in a folder, with this boot id."""
     with patched(store_file, "_boot_id", lambda: boot):
         async with sqlite_backend(folder, clock, options) as backend:
             yield Services(
@@ -89,9 +89,9 @@ def _check_database(folder: Path) -> Iterator[str]:
     path = folder / store_file.FILE_NAME
     connection = store_file.connect(path, busy_timeout=_BUSY_TIMEOUT, read_only=True)
     try:
-        found = [str(row[0]) for row in rows(connection, "PRAGMA integrity_check")]
-        if found != ["ok"]:
-            yield f"the file is damaged: {found[0]}"
+        findings = [str(row[0]) for row in rows(connection, "PRAGMA integrity_check")]
+        if findings != ["ok"]:
+            yield f"the file is damaged: {findings[0]}"
         mode = rows(connection, "PRAGMA journal_mode")[0][0]
         if mode != "wal":
             yield f"the file's journal is {mode!r}"
@@ -103,38 +103,38 @@ async def _check_promises(backend: Backend, oracle: Oracle, cut: int, report: Cu
     newest: dict[tuple[str, str], Any] = {}
     for note in oracle.rows:
         if note.answered <= cut:
-            known = newest.get(note.subject)
-            if known is None or known.version < note.value.version:
+            latest = newest.get(note.subject)
+            if latest is None or latest.version < note.value.version:
                 newest[note.subject] = note.value
     for (kind, key), row in newest.items():
         ledger = backend.ledger
-        found = await (ledger.get_task(key) if kind == "task" else ledger.get_job(key))
+        stored = await (ledger.get_task(key) if kind == "task" else ledger.get_job(key))
         report.promise_count += 1
-        if found is None or found.version < row.version:
-            is_at = "is not there" if found is None else f"is at version {found.version}"
-            report.violations.append(f"{kind} {key} was at version {row.version} and {is_at}")
-        elif found.version == row.version and found != row:
-            report.violations.append(f"{kind} {key} is not what it was at version {row.version}")
+        if stored is None or stored.version < row.version:
+            is_at = "does not exist" if stored is None else f"is at version {stored.version}"
+            report.violations.append(f"{kind} {key} was at version {row.version}, but {is_at}")
+        elif stored.version == row.version and stored != row:
+            report.violations.append(f"{kind} {key} has changed at version {row.version}")
     for (kind, key), possible in _allowed_values(oracle.values, cut).items():
         value = await _stored_value(backend, kind, key)
         report.promise_count += 1
-        if not any(value == one for one in possible):
+        if not any(value == candidate for candidate in possible):
             report.violations.append(
                 f"{kind} {key!r} is {_short(value)}, not {_short(possible[0])}"
             )
 
 
 def _allowed_values(notes: Sequence[RecordedWrite], cut: int) -> dict[tuple[str, str], list[Any]]:
-    """The last value that was answered, and those that were under way."""
-    found: dict[tuple[str, str], list[Any]] = {}
+    """For each subject, the last value that was answered and the values that were in progress."""
+    allowed: dict[tuple[str, str], list[Any]] = {}
     for note in notes:
         if note.started > cut:
             continue
         if note.answered <= cut:
-            found[note.subject] = [note.value]
+            allowed[note.subject] = [note.value]
         else:
-            found.setdefault(note.subject, [None]).append(note.value)
-    return found
+            allowed.setdefault(note.subject, [None]).append(note.value)
+    return allowed
 
 
 async def _stored_value(backend: Backend, kind: str, key: str) -> Any:
@@ -149,25 +149,25 @@ async def _stored_value(backend: Backend, kind: str, key: str) -> Any:
         case "version":
             name, version = key.split()
             return await backend.definitions.get(TENANT, name, version=int(version))
-        case "account":
+        case "budget":
             return await backend.budgets.get(TENANT, key)
         case _:
             return await backend.keys.find(hash_key(key))
 
 
 async def _check_contents(backend: Backend, oracle: Oracle, report: CutReport) -> None:
-    """Also of what was not promised there is nothing that is not what somebody wrote."""
+    """Check that blobs and output have only content that was written, also where unpromised."""
     written: dict[str, list[bytes]] = {}
     for note in oracle.values:
         if note.subject[0] == "blob" and note.value is not None:
             written.setdefault(note.subject[1], []).append(note.value)
     for key in await backend.blobs.list_keys("", limit=_ALL_ROWS):
         if await backend.blobs.get(key) not in written.get(key, []):
-            report.violations.append(f"nobody has written what is in the blob {key!r}")
+            report.violations.append(f"blob {key!r} has content that was never written")
     for task in await _tasks(backend):
         for entry in await backend.output.read(task.id, limit=_ALL_ROWS):
             if oracle.output.get((task.id, entry.attempt, entry.sequence)) != entry.data:
-                report.violations.append(f"nobody has printed what is in the output of {task.id}")
+                report.violations.append(f"the output of {task.id} was never printed")
 
 
 async def _tasks(backend: Backend, state: TaskState | None = None) -> Sequence[TaskRow]:
@@ -176,24 +176,26 @@ async def _tasks(backend: Backend, state: TaskState | None = None) -> Sequence[T
 
 def _audit(folder: Path, now: datetime, *, settled: bool) -> list[str]:
     taken_at_us = int(now.timestamp() * 1_000_000)
-    evidence = read_snapshot(folder, settled=settled, taken_at_us=taken_at_us)
-    return [str(violation) for violation in audit(evidence)]
+    snapshot = read_snapshot(folder, settled=settled, taken_at_us=taken_at_us)
+    return [str(violation) for violation in audit(snapshot)]
 
 
 async def _check_fences(services: Services, oracle: Oracle, cut: int, report: CutReport) -> None:
-    """Claim everything: no fence that anybody was ever given may come again."""
+    """Claim every pending task: no fence may be issued twice."""
     await services.sweeper.sweep()
     highest = max((fence for answered, fence in oracle.fences if answered <= cut), default=0)
     for row in await _tasks(services.backend, TaskState.PENDING):
         claimed = await services.transitions.apply_to_task(row.id, make_claim(services))
         report.claim_count += 1
         if claimed.fence <= highest:
-            text = f"{row.id} is claimed under {claimed.fence}, and {highest} was handed out before"
+            text = (
+                f"{row.id} is claimed with fence {claimed.fence}, but {highest} was issued before"
+            )
             report.violations.append(text)
 
 
 async def _finish_work(services: Services, clock: FakeClock) -> None:
-    """Do whatever there is to do, as healthy workers would."""
+    """Finish the remaining work as healthy workers would."""
     for _ in range(_MAX_ROUNDS):
         clock.advance(timedelta(seconds=1))
         busy = await services.dispatcher.step(timedelta(0))
@@ -204,7 +206,7 @@ async def _finish_work(services: Services, clock: FakeClock) -> None:
             await services.transitions.apply_to_task(row.id, end)
             busy = True
         for row in await _tasks(services.backend, TaskState.IN_REVIEW):
-            await services.transitions.apply_to_task(row.id, c.Approve(by="somebody"))
+            await services.transitions.apply_to_task(row.id, c.Approve(by="operator"))
             busy = True
         for row in await _tasks(services.backend, TaskState.PENDING):
             await services.transitions.apply_to_task(row.id, make_claim(services))

@@ -1,9 +1,9 @@
-"""A disk as the standards have it: only what was synced is sure to be there after a power loss.
+"""A disk that keeps only the guarantees of POSIX: after a power loss, synced data is there.
 
-Everything else may be there or not, each piece for itself: of the writes to a file since its last
-sync any may be lost, kept, or torn at a sector, in any combination; a file may have grown without
-what was to be written there; of the changes to a folder's names any may have been made. A sync of
-a file says nothing of its name, which is the folder's. Real file systems are kinder.
+Any other operation may be lost independently of the others. A write since the last sync of its file
+may be lost, stored, or torn at a sector; a file may have grown without the written bytes; a change
+of a folder's names may be lost. A sync of a file does not sync its name, which belongs to the
+folder. Real file systems lose less.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SECTOR = 512
 
 @dataclass(slots=True)
 class _File:
-    content: bytes = b""  # what is on disk for sure
+    content: bytes = b""  # surely on disk
     pending: list[Wrote | Resized] = field(default_factory=list)
 
     def sync(self) -> None:
@@ -44,7 +44,7 @@ class _File:
 
 @dataclass(slots=True)
 class _Folder:
-    names: dict[str, int] = field(default_factory=dict)  # what is on disk for sure
+    names: dict[str, int] = field(default_factory=dict)  # surely on disk
     pending: list[Created | Renamed | Removed] = field(default_factory=list)
 
     def sync(self) -> None:
@@ -55,38 +55,38 @@ class _Folder:
 
 @dataclass(frozen=True, slots=True)
 class LossProfile:
-    """How likely it is that something which was not synced is on disk all the same."""
+    """How likely it is that an unsynced operation is on disk nevertheless."""
 
     names: float  # a change of a folder's names
     writes: float  # a write to a file
-    torn: float  # a write that is, but only in some of its sectors
-    grown: float  # the length of a file, where what was to be written there is not
+    torn: float  # a stored write has only some of its sectors
+    grown: float  # the length of a file without the written bytes
 
     @classmethod
     def draw(cls, rng: Random) -> LossProfile:
-        """Everything, nothing, and what lies between."""
+        """Draw a profile: everything lost, nothing lost, or in between."""
 
         def likelihood() -> float:
             return rng.choice((0.0, 0.0, 1.0, rng.random(), rng.random()))
 
         names, writes = likelihood(), likelihood()
         if rng.random() < 0.25:
-            # The plainest case, and the one that most mistakes are found by.
+            # The simplest case, which finds most bugs.
             return cls(names=0.0, writes=0.0, torn=0.0, grown=0.0)
         return cls(names=names, writes=writes, torn=likelihood() * 0.5, grown=likelihood())
 
 
 @dataclass(slots=True)
 class DiskImage:
-    """What is on disk when the power is back: the content of files by their paths, and folders."""
+    """The disk after the power loss: file contents by path, and folders."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     folders: list[str] = field(default_factory=list)
-    torn: int = 0  # writes of which only a part is there
-    lost: int = 0  # writes and changes of names of which nothing is there
+    torn: int = 0  # partly stored writes
+    lost: int = 0  # lost writes and changes of names
 
     def write_to(self, folder: Path) -> None:
-        """Make it so below a folder."""
+        """Write the files and folders below a folder."""
         for path in self.folders:
             (folder / path).mkdir(mode=0o700)
         for path, content in self.files.items():
@@ -94,13 +94,12 @@ class DiskImage:
 
 
 class Disk:
-    """The state after some operations."""
+    """A disk after some operations."""
 
     def __init__(self) -> None:
         self._nodes: dict[int, _File | _Folder] = {ROOT: _Folder()}
 
     def apply(self, operation: DiskOperation) -> None:
-        """One more of them."""
         match operation:
             case Created():
                 self._nodes[operation.node] = _Folder() if operation.is_folder else _File()
@@ -126,7 +125,7 @@ class Disk:
         return node
 
     def cut(self, profile: LossProfile, rng: Random) -> DiskImage:
-        """What is left if the power goes now."""
+        """Draw the image that a power loss leaves now."""
         left = DiskImage()
         self._collect(ROOT, "", left, profile, rng)
         return left
@@ -141,13 +140,13 @@ class Disk:
             else:
                 image.lost += 1
         for name, below in sorted(names.items()):
-            place = f"{path}{name}"
+            child_path = f"{path}{name}"
             node = self._nodes[below]
             if isinstance(node, _Folder):
-                image.folders.append(place)
-                self._collect(below, f"{place}/", image, profile, rng)
+                image.folders.append(child_path)
+                self._collect(below, f"{child_path}/", image, profile, rng)
             else:
-                image.files[place] = _content(node, image, profile, rng)
+                image.files[child_path] = _content(node, image, profile, rng)
 
 
 def _rename(names: dict[str, int], change: Created | Renamed | Removed) -> None:
@@ -191,14 +190,14 @@ def _content(file: _File, image: DiskImage, profile: LossProfile, rng: Random) -
 
 
 def _grow(content: bytearray, change: Wrote | Resized, profile: LossProfile, rng: Random) -> None:
-    """Perhaps the length of the file is there, but not the bytes."""
+    """Draw whether the file has grown without the bytes."""
     if isinstance(change, Wrote) and rng.random() < profile.grown:
         missing = max(change.offset + len(change.data) - len(content), 0)
         content.extend(rng.randbytes(missing) if rng.random() < 0.3 else bytes(missing))
 
 
 def _sectors(write: Wrote) -> Iterator[Wrote]:
-    """The write, cut where the disk's sectors meet."""
+    """Split a write at sector boundaries."""
     start, end = write.offset, write.offset + len(write.data)
     while start < end:
         stop = min(end, (start // SECTOR + 1) * SECTOR)

@@ -1,14 +1,14 @@
-"""What a program asks of a file system, one operation after the other.
+"""The operations of a program on a file system.
 
-Files and folders go by a number, given when they are made: names come and go, and a file that is
-open is still the same when it is called something else.
+Files and folders have a number from their creation, because an open file stays the same file when
+its name changes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-ROOT = 0  # the folder above everything; it was there before
+ROOT = 0  # the root folder, which exists before the recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """Bytes went into a file."""
+    """Bytes were written to a file."""
 
     node: int
     offset: int
@@ -32,7 +32,7 @@ class Wrote:
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """A file was given a length."""
+    """The length of a file was set."""
 
     node: int
     size: int
@@ -50,7 +50,7 @@ class Renamed:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A name was taken away."""
+    """A name was removed."""
 
     folder: int
     name: str
@@ -58,7 +58,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What a file contains, or which names a folder has, is on disk."""
+    """The content of a file, or the names in a folder, were synced."""
 
     node: int
 

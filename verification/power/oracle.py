@@ -1,7 +1,7 @@
-"""Notes what was asked of a backend and what was answered, and when: at which operation.
+"""Records each write to a backend, and at which disk operation it was answered.
 
-What must not be lost is listed here a second time, apart from what the core and the adapter say of
-it: everything but claims, renewals and rings on this machine (DESIGN 5).
+It decides by itself what must not be lost, independently of core and adapter: everything but
+claims, renewals and messages on this machine (DESIGN 5).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOT_PROMISED = (e.TaskProcessingStarted.TYPE, e.TaskHeartbeat.TYPE)
 
 @dataclass(slots=True)
 class RecordedWrite:
-    """Somebody wanted something to be so; it was answered at that operation, or never."""
+    """A write: the value, and the operation at which it was answered."""
 
     subject: tuple[str, str]  # a kind and a key
     value: Any
@@ -37,21 +37,23 @@ class RecordedWrite:
 
 @dataclass(slots=True)
 class Oracle:
-    """Everything that was noted."""
-
     position: Callable[[], int]
-    rows: list[RecordedWrite] = field(default_factory=list)  # of tasks and jobs: only ever newer
-    values: list[RecordedWrite] = field(default_factory=list)  # of all else: the last one counts
-    fences: list[tuple[int, int]] = field(default_factory=list)  # when answered, and the fence
+    rows: list[RecordedWrite] = field(default_factory=list)  # of tasks and jobs; versions only grow
+    values: list[RecordedWrite] = field(
+        default_factory=list
+    )  # of everything else; the last value counts
+    fences: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # the operation of the answer, and the fence
     output: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
 
     @property
     def answers(self) -> list[int]:
-        """When something was promised."""
+        """The operations at which something was promised."""
         return sorted({note.answered for note in (*self.rows, *self.values)} - {NEVER})
 
     def observe(self, backend: Backend) -> Backend:
-        """The same backend, with somebody who takes notes."""
+        """A copy of the backend whose writes are recorded."""
         return replace(
             backend,
             ledger=cast("Any", _RecordingLedger(backend.ledger, self)),
@@ -64,25 +66,27 @@ class Oracle:
 
     @contextmanager
     def record_write(self, kind: str, key: str, value: Any) -> Any:
-        """Somebody asks for a value to be kept; when nothing goes wrong, it was answered."""
+        """Record a write; it counts as answered unless the body raises."""
         note = RecordedWrite((kind, key), value, self.position())
         self.values.append(note)
         yield note
         note.answered = self.position()
 
     def is_promised(self, change: AnyChange) -> bool:
-        """Whether a change must be there once it was answered."""
+        """Whether a change must be stored once it was answered."""
         row = change.row
         if isinstance(row, JobRow) or not change.expected_version:
             return True
         if not change.events:
-            return not (change.effects and all(isinstance(one, Enqueue) for one in change.effects))
+            return not (
+                change.effects and all(isinstance(effect, Enqueue) for effect in change.effects)
+            )
         local = row.lease is None or row.lease.local
         return not (local and all(event.type in _NOT_PROMISED for event in change.events))
 
 
 class _RecordingPort:
-    """Hands everything on that it does not have itself."""
+    """Forwards what it does not override."""
 
     def __init__(self, port: Any, oracle: Oracle) -> None:
         self._port = port
@@ -94,19 +98,19 @@ class _RecordingPort:
 
 class _RecordingLedger(_RecordingPort):
     async def commit(self, *changes: AnyChange) -> Any:
-        witness = self._oracle
-        begun = witness.position()
+        oracle = self._oracle
+        started = oracle.position()
         effects = await self._port.commit(*changes)
-        answered = witness.position()
-        # All of a commit is there or nothing of it: one promise in it is a promise of all.
-        promised = any(witness.is_promised(change) for change in changes)
+        answered = oracle.position()
+        # A commit is atomic: a promise for one of its changes is a promise for all.
+        promised = any(oracle.is_promised(change) for change in changes)
         for change in changes:
             row = change.row
             if promised:
                 about = ("task" if isinstance(row, TaskRow) else "job", row.id)
-                witness.rows.append(RecordedWrite(about, row, begun, answered))
+                oracle.rows.append(RecordedWrite(about, row, started, answered))
             if isinstance(row, TaskRow) and row.lease is not None:
-                witness.fences.append((answered, row.lease.fence))
+                oracle.fences.append((answered, row.lease.fence))
         return effects
 
 
@@ -118,8 +122,8 @@ class _RecordingBlobs(_RecordingPort):
 
     async def delete(self, key: str) -> bool:
         with self._oracle.record_write("blob", key, None):
-            was_there: bool = await self._port.delete(key)
-        return was_there
+            deleted: bool = await self._port.delete(key)
+        return deleted
 
 
 class _RecordingDefinitions(_RecordingPort):
@@ -134,8 +138,8 @@ class _RecordingDefinitions(_RecordingPort):
 
     async def delete(self, tenant: str, name: str) -> bool:
         with self._oracle.record_write("definition", name, None):
-            was_there: bool = await self._port.delete(tenant, name)
-        return was_there
+            deleted: bool = await self._port.delete(tenant, name)
+        return deleted
 
 
 class _RecordingKeys(_RecordingPort):
@@ -144,15 +148,15 @@ class _RecordingKeys(_RecordingPort):
             await self._port.add(record)
 
     async def revoke(self, tenant: str, key_id: str, *, now: Any) -> bool:
-        known = {record.id: record for record in await self._port.list(tenant)}
-        with self._oracle.record_write("key", key_id, replace(known[key_id], revoked_at=now)):
-            did: bool = await self._port.revoke(tenant, key_id, now=now)
-        return did
+        records = {record.id: record for record in await self._port.list(tenant)}
+        with self._oracle.record_write("key", key_id, replace(records[key_id], revoked_at=now)):
+            revoked: bool = await self._port.revoke(tenant, key_id, now=now)
+        return revoked
 
 
 class _RecordingBudgets(_RecordingPort):
     async def commit(self, budget: SharedBudget) -> None:
-        with self._oracle.record_write("account", budget.name, budget):
+        with self._oracle.record_write("budget", budget.name, budget):
             await self._port.commit(budget)
 
 

@@ -1,8 +1,8 @@
-"""Notes what is asked of the file system below one folder, in order, while it is really done.
+"""Records the file-system operations below one folder, in order, while they are carried out.
 
-SQLite asks through ``vfs``; everybody else through ``os``, whose few functions that matter are
-replaced while a recording is on. What is only ever a meeting place for processes (locks, pipes,
-shared memory) is not kept by anybody across a power loss and is not noted.
+SQLite writes through ``vfs``; all other code writes through ``os``, of which a few functions are
+replaced during a recording. Locks, pipes and shared memory do not outlive a power loss and are not
+recorded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from verification.power.operations import (
 
 
 class Recorder:
-    """The operations so far, and which file or folder has which number."""
+    """The operations so far, and the number of each file and folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
@@ -39,23 +39,22 @@ class Recorder:
 
     @property
     def position(self) -> int:
-        """How many operations there have been."""
+        """The number of operations so far."""
         return len(self.log)
 
     def record(self, operation: DiskOperation) -> None:
-        """One more."""
         self.log.append(operation)
 
     def node(self, path: Any) -> int | None:
-        """The number of what is called so; None if nobody noted it."""
+        """The number of the file or folder at a path, or None if it is not recorded."""
         return self._nodes.get(_text(path))
 
     def record_created(self, path: Any, *, is_folder: bool = False) -> int | None:
-        """Something is there now; its number, or None if it is none of our business."""
+        """Record a new file or folder. Returns its number, or None if it is outside the root."""
         folder, name = os.path.split(_text(path))
         with self._lock:
-            if (known := self._nodes.get(_text(path))) is not None:
-                return known
+            if (node := self._nodes.get(_text(path))) is not None:
+                return node
             if (above := self._nodes.get(folder)) is None:
                 return None
             self._node_count += 1
@@ -64,7 +63,7 @@ class Recorder:
             return self._node_count
 
     def record_renamed(self, old: Any, new: Any) -> None:
-        """Something is called otherwise now."""
+        """Record a new name of a file or folder."""
         (folder, was), (to, now) = os.path.split(_text(old)), os.path.split(_text(new))
         with self._lock:
             if (node := self._nodes.pop(_text(old), None)) is None:
@@ -76,20 +75,20 @@ class Recorder:
             self.record(Renamed(self._nodes[folder], was, now, node))
 
     def record_removed(self, path: Any) -> None:
-        """A name is gone."""
+        """Record that a name was removed."""
         folder, name = os.path.split(_text(path))
         with self._lock:
             if self._nodes.pop(_text(path), None) is not None:
                 self.record(Removed(self._nodes[folder], name))
 
     def record_folder_sync(self, path: Any) -> None:
-        """The names in the folder that something is in are on disk."""
+        """Record a sync of the folder that contains a path."""
         self.record(Synced(self._nodes[os.path.dirname(_text(path))]))
 
 
 @contextlib.contextmanager
 def patched(owner: Any, name: str, replacement: Any) -> Iterator[None]:
-    """An attribute is something else for a while."""
+    """Replace an attribute for the length of a context."""
     before = getattr(owner, name)
     setattr(owner, name, replacement)
     try:
@@ -100,7 +99,7 @@ def patched(owner: Any, name: str, replacement: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def record_os_calls(recorder: Recorder) -> Iterator[None]:
-    """Note what goes through ``os``, also from ``pathlib``."""
+    """Record writes through ``os``, also those by ``pathlib``."""
     calls = _OsCalls(recorder)
     with contextlib.ExitStack() as stack:
         for name, instead in calls.replacements.items():
@@ -109,11 +108,11 @@ def record_os_calls(recorder: Recorder) -> Iterator[None]:
 
 
 class _OsCalls:
-    """Functions of ``os`` that do what they did and note it."""
+    """Functions of ``os`` that also record what they do."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._open_files: dict[int, int] = {}  # by descriptor: which node
+        self._open_files: dict[int, int] = {}  # nodes by descriptor
         self._open, self._close, self._fdopen = os.open, os.close, os.fdopen
         self.replacements: dict[str, Callable[..., Any]] = {
             "open": self.open,
@@ -182,7 +181,7 @@ class _OsCalls:
 
 
 class _RecordedFile(io.FileIO):
-    """A file that is written from its beginning to its end."""
+    """A file that is written from its start to its end."""
 
     def __init__(self, descriptor: int, node: int, recorder: Recorder) -> None:
         super().__init__(descriptor, "wb")
@@ -190,12 +189,12 @@ class _RecordedFile(io.FileIO):
         self._recorder = recorder
 
     def write(self, data: Any) -> int:
-        offset = self.tell()
+        offset = self.seek(0, os.SEEK_CUR)
         count = super().write(data)
         self._recorder.record(Wrote(self._node, offset, bytes(memoryview(data)[:count])))
         return count
 
 
 def _text(path: Any) -> str:
-    # A link is followed by nobody here.
+    # Symbolic links are not resolved.
     return str(os.path.abspath(os.fspath(path)))

@@ -1,9 +1,9 @@
-"""SQLite's way to the file system, with somebody at its shoulder.
+"""A SQLite VFS that records writes.
 
-Everything is handed on to the VFS that SQLite would have used; what changes the database, its
-write-ahead log or its journal is noted. That VFS syncs the folder of a log or journal on its own:
-with the first sync of each handle that may have made one. Shared memory is built anew by whoever
-opens the file first and is left out.
+It forwards every call to SQLite's default VFS and records what changes the database, its
+write-ahead log or its journal. The default VFS syncs the folder of a log or journal by itself, with
+the first sync of each handle that may have created one. Shared memory is left out: the first
+process that opens the database rebuilds it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOG_FLAGS = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL
 
 @contextlib.contextmanager
 def record_sqlite(recorder: Recorder) -> Iterator[None]:
-    """Whatever is opened meanwhile is noted; it must be closed by the end."""
+    """Record connections that are opened in this context; close them before it ends."""
     vfs = _RecordingVfs(recorder)
     try:
         yield
@@ -36,28 +36,28 @@ def record_sqlite(recorder: Recorder) -> Iterator[None]:
 class _RecordingVfs(apsw.VFS):
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._base = apsw.vfs_names()[0]  # the one that is the default until now
+        self._base = apsw.vfs_names()[0]  # the default until now
         super().__init__(_NAME, self._base, makedefault=True)
 
     def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - SQLite's name
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         if path is None or not flags[0] & _RECORDED_FLAGS:
             return apsw.VFSFile(self._base, name, flags)
-        asked = flags[0]
-        there = Path(path).exists()
+        open_flags = flags[0]
+        exists = Path(path).exists()
         file = _RecordedVfsFile(self._base, name, flags, self._recorder)
-        node = self._recorder.node(path) if there else self._recorder.record_created(path)
+        node = self._recorder.node(path) if exists else self._recorder.record_created(path)
         if node is None:
             return file
-        names_folder = bool(asked & _LOG_FLAGS and asked & apsw.SQLITE_OPEN_CREATE)
+        names_folder = bool(open_flags & _LOG_FLAGS and open_flags & apsw.SQLITE_OPEN_CREATE)
         file.attach(node, path if names_folder else None)
         return file
 
     def xDelete(self, name: str, sync_folder: bool) -> None:  # noqa: FBT001, N802
         super().xDelete(name, sync_folder)
-        known = self._recorder.node(name) is not None
+        is_recorded = self._recorder.node(name) is not None
         self._recorder.record_removed(name)
-        if known and sync_folder:
+        if is_recorded and sync_folder:
             self._recorder.record_folder_sync(name)
 
 
@@ -66,7 +66,7 @@ class _RecordedVfsFile(apsw.VFSFile):
         super().__init__(base, name, flags)
         self._recorder = recorder
         self._node: int | None = None
-        self._unsynced_path: str | None = None  # its path, until its folder was synced with it
+        self._unsynced_path: str | None = None  # its path, until its folder is synced
 
     def attach(self, node: int, unsynced_path: str | None) -> None:
         self._node, self._unsynced_path = node, unsynced_path

@@ -1,7 +1,7 @@
-"""What goes on until the power goes: the services at work, drawn by a seed, over several boots.
+"""The workload before a power loss: actions of the services, drawn by a seed, over several boots.
 
-There are no children and no waiting. One act follows the other, so a seed gives the same operations
-each time; some acts are done at once, which the writer commits together.
+There are no children and no waiting. Actions run one after the other, so a seed always gives the
+same operations; some actions run concurrently, and the writer commits them together.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ TENANT = "acme"
 _LEASE_DURATION = timedelta(seconds=45)
 _ALL_ROWS = 10_000
 _NO_TIME = timedelta(0)
-# In a row, inside the database, and in files of their own.
+# Sizes that are stored in a row, in the database, and in a file.
 _SIZES = (100, 100, 3_000, 3_000, 40_000, 70_000, 300_000)
 
 
 class PowerWorkload:
-    """Somebody who does a bit of everything."""
+    """Carries out random actions of every kind."""
 
     def __init__(self, rng: Random, clock: FakeClock) -> None:
         self._rng = rng
@@ -54,7 +54,7 @@ class PowerWorkload:
         self._services: Services
 
     async def first_boot(self, services: Services, actions: int) -> None:
-        """On an empty store."""
+        """Run on an empty store."""
         self._services = services
         for name in ("plain", "reviewed"):
             await self._define(name)
@@ -62,7 +62,7 @@ class PowerWorkload:
         await self._run_actions(actions)
 
     async def next_boot(self, services: Services, actions: int) -> None:
-        """On what was left: what was held is forgotten, and the first thing is to claim."""
+        """Run on the store of the last boot: forget all leases, and claim first."""
         self._services = services
         self._leased.clear()
         for _ in range(3):
@@ -70,7 +70,7 @@ class PowerWorkload:
         await self._run_actions(actions)
 
     async def _run_actions(self, actions: int) -> None:
-        weighed: dict[Callable[[], Awaitable[None]], int] = {
+        weights: dict[Callable[[], Awaitable[None]], int] = {
             self._submit: 4,
             self._claim: 14,
             self._renew: 8,
@@ -88,11 +88,11 @@ class PowerWorkload:
             self._change_blobs: 6,
             self._spend: 3,
         }
-        chosen = self._rng.choices(list(weighed), list(weighed.values()), k=actions)
-        for act in chosen:
+        drawn = self._rng.choices(list(weights), list(weights.values()), k=actions)
+        for action in drawn:
             self._clock.advance(timedelta(milliseconds=self._rng.randrange(1, 3_000)))
             with contextlib.suppress(CommandRefused):
-                await act()
+                await action()
 
     def _document(self) -> str:
         size = self._rng.choice(_SIZES)
@@ -199,16 +199,16 @@ class PowerWorkload:
         )
 
     async def _run_concurrently(self) -> None:
-        """Some of it promised and some not, in one group of the writer."""
-        acts: list[Awaitable[Any]] = [
+        """Run promised and unpromised writes in one group of the writer."""
+        actions: list[Awaitable[Any]] = [
             self._apply(row.id, c.Renew(fence=row.fence, lease_duration=_LEASE_DURATION))
             for row in list(self._leased.values())[:3]
         ]
         if (pending := await self._random_task(TaskState.PENDING)) is not None:
-            acts.append(self._claim_task(pending.id))
+            actions.append(self._claim_task(pending.id))
         if self._rng.random() < 0.5:
-            acts.append(self._add_key())
-        await asyncio.gather(*acts, return_exceptions=True)
+            actions.append(self._add_key())
+        await asyncio.gather(*actions, return_exceptions=True)
 
     async def _dispatch(self) -> None:
         while await self._services.dispatcher.step(_NO_TIME):
@@ -219,18 +219,18 @@ class PowerWorkload:
         await self._services.sweeper.sweep()
 
     async def _cancel(self) -> None:
-        await self._services.canceller.cancel_job(self._rng.choice(self._jobs), by="somebody")
+        await self._services.canceller.cancel_job(self._rng.choice(self._jobs), by="operator")
 
     async def _resume(self) -> None:
         for state in (TaskState.FAILED, TaskState.CANCELLED):
             if (row := await self._random_task(state)) is not None:
-                await self._services.resumer.resume(row.spec.job_id, [row.id], by="somebody")
+                await self._services.resumer.resume(row.spec.job_id, [row.id], by="operator")
 
     async def _review(self) -> None:
         if (row := await self._random_task(TaskState.IN_REVIEW)) is not None:
             approves = self._rng.random() < 0.7
-            again = c.RequestRevision(feedback="once more", by="somebody")
-            await self._apply(row.id, c.Approve(by="somebody") if approves else again)
+            again = c.RequestRevision(feedback="once more", by="operator")
+            await self._apply(row.id, c.Approve(by="operator") if approves else again)
 
     async def _change_definitions(self) -> None:
         if self._rng.random() < 0.3:
@@ -259,7 +259,7 @@ class PowerWorkload:
         self._keys.append(key_id)
 
     async def _change_blobs(self) -> None:
-        """Some that nobody refers to, written over and over and taken away."""
+        """Write and delete blobs that no row refers to."""
         blobs = self._services.backend.blobs
         key = f"spare/{self._rng.randrange(3)}"
         if self._rng.random() < 0.3:
@@ -268,15 +268,15 @@ class PowerWorkload:
             await blobs.put(key, self._rng.randbytes(self._rng.choice((3_000, 70_000))))
 
     async def _spend(self) -> None:
-        """From one of a few accounts, as it is now."""
-        accounts = self._services.backend.budgets
+        """Spend from one of three budgets."""
+        budgets = self._services.backend.budgets
         name = f"spare/{self._rng.randrange(3)}"
-        there = await accounts.get(TENANT, name) or SharedBudget(tenant=TENANT, name=name)
-        spent = there.closed_usage + Usage(turns=1, cost_usd=self._rng.random())
+        current = await budgets.get(TENANT, name) or SharedBudget(tenant=TENANT, name=name)
+        spent = current.closed_usage + Usage(turns=1, cost_usd=self._rng.random())
         change_id = f"change-{next(self._numbers)}"
-        version = there.version + 1
-        await accounts.commit(
-            replace(there, version=version, change_id=change_id, closed_usage=spent)
+        version = current.version + 1
+        await budgets.commit(
+            replace(current, version=version, change_id=change_id, closed_usage=spent)
         )
 
 

@@ -1,56 +1,48 @@
-"""``python -m verification.simulation``: many runs under faults, or one, and what came of them.
+"""``python -m verification.simulation``: simulate many runs under faults, or repeat one run.
 
 Each seed is one run of the real services on a simulated clock. The same seed gives the same run,
-bit for bit. A run that fails is shrunk to the least that fails, and printed with the command that
-repeats it. Nothing on this machine is touched.
+bit for bit. A run that fails is shrunk to a smaller run that fails too, and printed with the
+command that repeats it. Nothing is written to this machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from longshore.interfaces.cli.render.screen import (
-    Column,
-    console,
-    print_json,
-    print_pairs,
-    print_table,
-)
-from verification.simulation.campaign import Tally, run_campaign
+from verification.simulation.campaign import COMMAND, Tally, repeat_command, run_campaign, shrink
 from verification.simulation.faults import Fault, FaultProfile, faults_of
 from verification.simulation.run import RunReport, Scenario, run
-from verification.simulation.shrinker import COMMAND, repeat_command, shrink
 
 _EPILOG = f"""\
 examples:
   {COMMAND}                                 a thousand runs, on all cores
-  {COMMAND} --seeds 200000 --from 1000      a night's work
-  {COMMAND} --profile aws --seeds 2000      as on AWS
-  {COMMAND} --seed 4711 --trace             one run, and all that happened in it
+  {COMMAND} --seeds 200000 --from 1000      many more
+  {COMMAND} --profile aws --seeds 2000      faults of AWS
+  {COMMAND} --seed 4711 --trace             one run with its trace
 """
 _NO_ACTIONS = "none"
 _MAX_SHRUNK = 3
 _STOP_AFTER = 20
+_REPORT_INTERVAL_S = 10.0
 _OK, _FAILED = 0, 1
-
-_Progress = Callable[[str], object]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what was asked for; 1 if a run failed."""
+    """Carry out the command. Returns 1 if a run failed."""
     parser = _make_parser()
-    asked = parser.parse_args(arguments)
-    if asked.seed is not None:
-        return _run_seed(parser, asked)
+    options = parser.parse_args(arguments)
+    if options.seed is not None:
+        return _run_seed(parser, options)
     for name, unused in (("actions", None), ("without", None), ("trace", False)):
-        if getattr(asked, name) != unused:
-            parser.error(f"--{name} is for one run: name it with --seed")
-    return _run_campaign(asked)
+        if getattr(options, name) != unused:
+            parser.error(f"--{name} needs --seed")
+    return _run_campaign(options)
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -61,90 +53,90 @@ def _make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--seeds", type=_at_least(1), default=1_000, metavar="N", help="how many runs [1000]")
+    add("--seeds", type=_at_least(1), default=1_000, metavar="N", help="number of runs [1000]")
     add(
         "--from",
         dest="first",
         type=_at_least(0),
         default=0,
         metavar="SEED",
-        help="the seed of the first run [0]",
+        help="seed of the first run [0]",
     )
     add(
         "--profile",
         choices=list(FaultProfile),
         type=FaultProfile,
         default=FaultProfile.DEFAULT,
-        help="what the runs stand on: aws has its streams, functions and indexes",
+        help="the simulated backend: aws has streams, functions and indexes",
     )
-    add("--jobs", type=_at_least(1), metavar="N", help="how many processes at once [one a core]")
-    add("--json", action="store_true", help="print what came of it for a program")
-    add("--seed", type=_at_least(0), metavar="SEED", help="only this run")
+    add("--jobs", type=_at_least(1), metavar="N", help="number of processes [one per core]")
+    add("--json", action="store_true", help="print the result as JSON")
+    add("--seed", type=_at_least(0), metavar="SEED", help="run only this seed")
     add(
         "--actions",
         type=_parse_actions,
         metavar="0,2,…",
-        help=f"with --seed: of what people do in it, only these, or {_NO_ACTIONS!r}",
+        help=f"with --seed: run only these client actions, or {_NO_ACTIONS!r}",
     )
     add(
         "--without",
         type=_parse_faults,
         metavar="FAULT,…",
-        help="with --seed: faults that are left out, such as crash or message-dropped",
+        help="with --seed: leave out these faults, such as crash or message-dropped",
     )
-    add("--trace", action="store_true", help="with --seed: print all that happened")
+    add("--trace", action="store_true", help="with --seed: print the trace")
     return parser
 
 
-def _run_seed(parser: argparse.ArgumentParser, asked: argparse.Namespace) -> int:
+def _run_seed(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     scenario = Scenario(
-        seed=asked.seed,
-        actions=asked.actions,
-        without=asked.without or frozenset(),
-        profile=asked.profile,
+        seed=options.seed,
+        actions=options.actions,
+        without=options.without or frozenset(),
+        profile=options.profile,
     )
     try:
-        report = run(scenario, keep_trace=asked.trace)
+        report = run(scenario, keep_trace=options.trace)
     except IndexError:
-        parser.error(f"--actions: run {asked.seed} has fewer acts than that")
-    if asked.json:
-        print_json(_report_document(report))
+        parser.error(f"--actions: run {options.seed} has fewer actions")
+    if options.json:
+        _print_json(_report_document(report))
     else:
         for entry in report.trace:
             print(entry)
-        print_pairs(
-            [
-                ("seed", str(asked.seed)),
-                ("digest", report.digest),
-                ("virtual time", f"{report.virtual_seconds:.1f} s"),
-                ("tasks", str(report.tasks)),
-                ("attempts", str(report.attempts)),
-                ("faults", str(report.fault_counts.total())),
-            ]
+        _print_pairs(
+            {
+                "seed": options.seed,
+                "digest": report.digest,
+                "virtual time": f"{report.virtual_seconds:.1f} s",
+                "tasks": report.tasks,
+                "attempts": report.attempts,
+                "faults": report.fault_counts.total(),
+            }
         )
         for violation in report.violations:
             print(violation)
     return _FAILED if report.violations else _OK
 
 
-def _run_campaign(asked: argparse.Namespace) -> int:
-    seeds = range(asked.first, asked.first + asked.seeds)
-    with _progress() as tell:
-
-        def progress(tally: Tally) -> None:
-            failed = f", {len(tally.failed)} failed" if tally.failed else ""
-            tell(f"{tally.runs} of {len(seeds)} runs{failed}")
-
-        tally = run_campaign(
-            seeds,
-            profile=asked.profile,
-            jobs=asked.jobs or os.cpu_count() or 1,
-            progress=progress,
-            stop_after=_STOP_AFTER,
-        )
-        shrunk = _shrink_failures(tally, tell)
-    if asked.json:
-        print_json(_tally_document(tally, shrunk))
+def _run_campaign(options: argparse.Namespace) -> int:
+    seeds = range(options.first, options.first + options.seeds)
+    progress = _Progress()
+    tally = run_campaign(
+        seeds,
+        profile=options.profile,
+        jobs=options.jobs or os.cpu_count() or 1,
+        progress=lambda tally: progress.show(
+            f"{tally.runs} of {len(seeds)} runs, {len(tally.failed)} failed"
+        ),
+        stop_after=_STOP_AFTER,
+    )
+    shrunk = [
+        shrink(report, progress=lambda runs: progress.show(f"shrinking: {runs} runs"))
+        for report in tally.failed[:_MAX_SHRUNK]
+    ]
+    if options.json:
+        _print_json(_tally_document(tally, shrunk))
     else:
         _print_tally(tally)
         for report in shrunk:
@@ -152,51 +144,53 @@ def _run_campaign(asked: argparse.Namespace) -> int:
             _print_failure(report)
         if left := tally.failed[len(shrunk) :]:
             numbers = ", ".join(str(report.scenario.seed) for report in left)
-            _print_stderr(f"{len(left)} more failed, with the seeds {numbers}")
+            _print_stderr(f"{len(left)} more runs failed: seeds {numbers}")
     for seed in tally.nondeterministic_seeds:
-        _print_stderr(f"seed {seed} gave two different runs: the simulator is at fault")
+        _print_stderr(f"seed {seed} gave two different runs: a bug of the simulator")
     for fault in tally.missing_faults:
-        _print_stderr(f"in {tally.runs} runs it never happened that {fault.value}")
+        _print_stderr(f"the fault {_name(fault)} never occurred in {tally.runs} runs")
+    _print_stderr(
+        f"{'OK' if tally.clean else 'FAILED'}: {tally.runs} runs from seed {options.first}"
+        f" ({options.profile} profile), {len(tally.failed)} failed"
+    )
     return _OK if tally.clean else _FAILED
 
 
-def _shrink_failures(tally: Tally, tell: _Progress) -> list[RunReport]:
-    def smaller(report: RunReport) -> RunReport:
-        seed = report.scenario.seed
-        return shrink(report, progress=lambda runs: tell(f"making {seed} smaller: {runs} tries"))
+class _Progress:
+    """Prints a line of progress every few seconds."""
 
-    return [smaller(report) for report in tally.failed[:_MAX_SHRUNK]]
+    def __init__(self) -> None:
+        self._shown_at = time.monotonic()
 
-
-@contextmanager
-def _progress() -> Iterator[_Progress]:
-    screen = console(stderr=True)
-    if not screen.is_terminal:
-        yield lambda text: None
-        return
-    with screen.status("starting") as status:
-        yield status.update
+    def show(self, text: str) -> None:
+        if time.monotonic() - self._shown_at >= _REPORT_INTERVAL_S:
+            self._shown_at = time.monotonic()
+            _print_stderr(text)
 
 
 def _print_tally(tally: Tally) -> None:
-    print_pairs(
-        [
-            ("runs", f"{tally.runs}, {tally.repeated} of them twice"),
-            ("failed", str(len(tally.failed))),
-            ("tasks", f"{tally.tasks} in {tally.attempts} attempts"),
-            ("virtual time", f"{tally.virtual_seconds / 3600:.1f} hours"),
-            ("CPU time", f"{tally.cpu_seconds:.1f} s"),
-            ("seen", f"{tally.task_hours_per_cpu_second:.2f} task-hours per CPU second"),
-        ]
-    )
+    for fault in faults_of(tally.profile):
+        print(f"{_name(fault):22} {tally.fault_counts[fault]:9,}  {fault.value}")
     print()
-    print_table(
-        [Column("FAULT"), Column("TIMES", right=True), Column("WHAT", flexible=True)],
-        [
-            (_name(fault), str(tally.fault_counts[fault]), fault.value)
-            for fault in faults_of(tally.profile)
-        ],
+    _print_pairs(
+        {
+            "runs": f"{tally.runs}, {tally.repeated} of them twice",
+            "failed": len(tally.failed),
+            "tasks": f"{tally.tasks} in {tally.attempts} attempts",
+            "virtual time": f"{tally.virtual_seconds / 3600:.1f} hours",
+            "CPU time": f"{tally.cpu_seconds:.1f} s",
+            "rate": f"{tally.task_hours_per_cpu_second:.2f} task-hours per CPU second",
+        }
     )
+
+
+def _print_pairs(values: Mapping[str, object]) -> None:
+    for name, value in values.items():
+        print(f"{name:14} {value}")
+
+
+def _print_json(document: Mapping[str, Any]) -> None:
+    print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def _print_failure(report: RunReport) -> None:
@@ -206,7 +200,7 @@ def _print_failure(report: RunReport) -> None:
     for entry in report.trace:
         if subject in entry.subject or "child" not in entry.action:
             print(f"  {entry}")
-    print(f"repeat it: {repeat_command(report.scenario)} --trace")
+    print(f"repeat: {repeat_command(report.scenario)} --trace")
 
 
 def _print_stderr(text: str) -> None:
@@ -238,8 +232,12 @@ def _report_document(report: RunReport) -> dict[str, Any]:
         "repeat": repeat_command(report.scenario),
         "digest": report.digest,
         "violations": [
-            {"invariant": one.invariant, "subject": one.subject, "text": one.text}
-            for one in report.violations
+            {
+                "invariant": violation.invariant,
+                "subject": violation.subject,
+                "text": violation.text,
+            }
+            for violation in report.violations
         ],
         "trace": [str(entry) for entry in report.trace],
         "faults": {_name(fault): times for fault, times in report.fault_counts.items()},
@@ -272,12 +270,12 @@ def _parse_actions(text: str) -> tuple[int, ...]:
 
 def _parse_faults(text: str) -> frozenset[Fault]:
     names = {_name(fault): fault for fault in Fault}
-    wanted = text.split(",") if text else []
-    for name in wanted:
+    chosen = text.split(",") if text else []
+    for name in chosen:
         if name not in names:
-            message = f"no fault is called {name!r}; there are {', '.join(names)}"
+            message = f"unknown fault {name!r}; the faults are {', '.join(names)}"
             raise argparse.ArgumentTypeError(message)
-    return frozenset(names[name] for name in wanted)
+    return frozenset(names[name] for name in chosen)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Many runs: in several processes, counted together, some of them twice to see that they agree."""
+"""Many runs in several processes, some of them twice to check that they are deterministic."""
 
 from __future__ import annotations
 
@@ -6,26 +6,29 @@ import gc
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from multiprocessing import get_context
+from typing import Final
 
-from verification.simulation.actions import ActionKind
 from verification.simulation.faults import Fault, FaultProfile, faults_of
 from verification.simulation.run import RunReport, Scenario, run
+from verification.simulation.workload import ActionKind
 
 _SEEDS_PER_CHUNK = 20
-# One run in so many is made twice.
+# One run in so many is run twice.
 _REPEAT_EVERY = 100
-# No run collects its own memory.
+# A run does not collect garbage.
 _COLLECT_EVERY = 5
-# From so many runs on, a fault that never happened is a fault of the simulator.
+# With this many runs, each fault must occur at least once.
 MIN_RUNS_FOR_ALL_FAULTS = 200
+COMMAND: Final = "python -m verification.simulation"
+_MAX_RUNS = 300
 
 
 @dataclass(slots=True)
 class Tally:
-    """What came of many runs."""
+    """The totals of many runs."""
 
     runs: int = 0
     repeated: int = 0
@@ -37,13 +40,10 @@ class Tally:
     fault_counts: Counter[Fault] = field(default_factory=Counter)
     action_counts: Counter[ActionKind] = field(default_factory=Counter)
     failed: list[RunReport] = field(default_factory=list)
-    nondeterministic_seeds: list[int] = field(
-        default_factory=list
-    )  # seeds that gave two different runs
+    nondeterministic_seeds: list[int] = field(default_factory=list)
     profile: FaultProfile = FaultProfile.DEFAULT
 
     def add(self, report: RunReport) -> None:
-        """One more run."""
         self.runs += 1
         self.tasks += report.tasks
         self.attempts += report.attempts
@@ -71,26 +71,26 @@ class Tally:
 
     @property
     def missing_faults(self) -> list[Fault]:
-        """Faults that did not happen once, though there were runs enough for it."""
+        """Faults that never occurred although there were enough runs."""
         if self.runs < MIN_RUNS_FOR_ALL_FAULTS:
             return []
         return [fault for fault in faults_of(self.profile) if not self.fault_counts[fault]]
 
     @property
     def missing_actions(self) -> list[ActionKind]:
-        """Acts that were not carried out once, though there were runs enough for it."""
+        """Actions that never succeeded although there were enough runs."""
         if self.runs < MIN_RUNS_FOR_ALL_FAULTS:
             return []
-        return [deed for deed in ActionKind if not self.action_counts[deed]]
+        return [kind for kind in ActionKind if not self.action_counts[kind]]
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found, and the simulator did what it should."""
+        """Whether no run failed, all runs were deterministic, and each fault occurred."""
         return not (self.failed or self.nondeterministic_seeds or self.missing_faults)
 
     @property
     def task_hours_per_cpu_second(self) -> float:
-        """How much of the life of tasks is seen in a second of work."""
+        """Simulated hours of tasks per CPU second."""
         return self.task_seconds / 3600 / self.cpu_seconds if self.cpu_seconds else 0.0
 
 
@@ -102,13 +102,13 @@ def run_campaign(
     progress: Callable[[Tally], object] = lambda _: None,
     stop_after: int | None = None,
 ) -> Tally:
-    """Run all these seeds.
+    """Run these seeds.
 
     Args:
-        profile: What they stand on.
-        jobs: In how many processes.
-        progress: Called now and then with what there is so far.
-        stop_after: End when so many runs have failed.
+        profile: The simulated backend.
+        jobs: Number of processes.
+        progress: Called with the totals after each chunk of runs.
+        stop_after: Stop when this many runs have failed.
     """
     tally = Tally(profile=profile)
     for part in _run_chunks(seeds, jobs, profile):
@@ -125,7 +125,7 @@ def _run_chunks(seeds: Iterable[int], jobs: int, profile: FaultProfile) -> Itera
     if jobs == 1:
         yield from (run_seeds(chunk, profile) for chunk in chunks)
         return
-    # Fresh processes: what this one has loaded and done must not matter.
+    # New processes: the state of this one must not matter.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         running: set[Future[Tally]] = set()
         try:
@@ -133,18 +133,18 @@ def _run_chunks(seeds: Iterable[int], jobs: int, profile: FaultProfile) -> Itera
                 running.add(pool.submit(run_seeds, chunk, profile))
                 if len(running) > 2 * jobs:
                     done, running = wait(running, return_when=FIRST_COMPLETED)
-                    yield from (one.result() for one in done)
-            for one in running:
-                yield one.result()
+                    yield from (future.result() for future in done)
+            for future in running:
+                yield future.result()
         finally:
-            for one in running:
-                one.cancel()
+            for future in running:
+                future.cancel()
 
 
 def run_seeds(seeds: Sequence[int], profile: FaultProfile = FaultProfile.DEFAULT) -> Tally:
     """Run a few seeds in this process."""
     tally = Tally(profile=profile)
-    # What is there already need not be looked at each time that memory is collected.
+    # The garbage collector need not look at the objects that exist already.
     gc.freeze()
     for number, seed in enumerate(seeds, start=1):
         report = run(Scenario(seed=seed, profile=profile))
@@ -157,3 +157,49 @@ def run_seeds(seeds: Sequence[int], profile: FaultProfile = FaultProfile.DEFAULT
         if number % _COLLECT_EVERY == 0:
             gc.collect()
     return tally
+
+
+def shrink(failed: RunReport, *, progress: Callable[[int], object] = lambda _: None) -> RunReport:
+    """Search for a smaller run, with fewer actions and faults, that violates the same invariant.
+
+    Leaves out one action or fault after the other as long as the run still fails.
+    """
+    invariant = failed.violations[0].invariant
+    best, runs = failed, 0
+    again = True
+    while again and runs < _MAX_RUNS:
+        again = False
+        for smaller in _smaller_scenarios(best):
+            report = run(smaller)
+            runs += 1
+            progress(runs)
+            if any(violation.invariant == invariant for violation in report.violations):
+                best, again = report, True
+                break
+            if runs >= _MAX_RUNS:
+                break
+    return best
+
+
+def _smaller_scenarios(report: RunReport) -> Iterator[Scenario]:
+    scenario = report.scenario
+    actions = tuple(range(report.actions_run)) if scenario.actions is None else scenario.actions
+    for index in reversed(range(len(actions))):
+        yield replace(scenario, actions=actions[:index] + actions[index + 1 :])
+    for fault in Fault:
+        # Leaving out a fault that did not occur changes nothing.
+        if report.fault_counts[fault]:
+            yield replace(scenario, without=scenario.without | {fault})
+
+
+def repeat_command(scenario: Scenario) -> str:
+    """The command that repeats a run."""
+    parts = [COMMAND, f"--seed {scenario.seed}"]
+    if scenario.profile is not FaultProfile.DEFAULT:
+        parts.append(f"--profile {scenario.profile}")
+    if scenario.actions is not None:
+        parts.append("--actions " + (",".join(map(str, scenario.actions)) or "none"))
+    if scenario.without:
+        names = sorted(fault.name.lower().replace("_", "-") for fault in scenario.without)
+        parts.append("--without " + ",".join(names))
+    return " ".join(parts)

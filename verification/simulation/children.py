@@ -30,8 +30,8 @@ from longshore.ports.runner import (
     StepReport,
     UsageReport,
 )
-from verification.simulation.attempt_records import AttemptRecord
 from verification.simulation.faults import Fault
+from verification.simulation.history import AttemptRecord
 from verification.simulation.spending import HIGH_COST_USD, LOW_COST_USD
 
 if TYPE_CHECKING:

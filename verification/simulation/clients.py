@@ -14,15 +14,13 @@ from longshore.core.budgets import Budget
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.queues import message_body
-from longshore.core.tasks.rows import JobRow
+from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable, CommandRefused, Conflict, NotFound
 from longshore.ports.task_queue import OutgoingMessage
-from verification.simulation.actions import ActionKind
-from verification.simulation.answers import Answers, CancelAnswer
 from verification.simulation.faults import Fault
+from verification.simulation.oracle import Answers, CancelAnswer
 from verification.simulation.processes import Process
-from verification.simulation.reviews import Reviewers
 from verification.simulation.simulation import TENANT, Simulation
 from verification.simulation.workload import (
     DEFINITIONS,
@@ -30,6 +28,7 @@ from verification.simulation.workload import (
     MAX_TASKS,
     QUEUES,
     Action,
+    ActionKind,
     Add,
     OperatorCommand,
     QueueSwitch,
@@ -42,6 +41,7 @@ _POLL_INTERVAL_S = 5.0
 _EXHAUSTED_QUEUE = "worn-out"
 
 ClientCall = Callable[[Process], Awaitable[None]]
+_MAX_REVIEW_S = 20.0
 
 
 class Clients:
@@ -319,3 +319,62 @@ class Clients:
 async def _tasks_in(process: Process, job_id: str, *states: TaskState) -> list[str]:
     found = await process.services.backend.ledger.task_states(job_id)
     return [task_id_of(job_id, key) for key, state in found.items() if state in states]
+
+
+class Reviewers:
+    """What reviewers do, and whether what they are told is true."""
+
+    def __init__(self, simulation: Simulation, answers: Answers) -> None:
+        self._simulation = simulation
+        self._answers = answers
+
+    async def review(self, process: Process, task_ids: Sequence[str], rng: Random) -> None:
+        """Decide about these tasks, one after the other."""
+        for task_id in task_ids:
+            try:
+                await self._decide(process, task_id, rng)
+            except CommandRefused as refused:
+                self._simulation.record(process.name, "refused", str(refused))
+                self._answers.refused[process.name, task_id] = refused.reason
+
+    async def _decide(self, process: Process, task_id: str, rng: Random) -> None:
+        approves, says_which, thinks = rng.random() < 0.6, rng.random() < 0.7, rng.random()
+        row = await process.services.backend.ledger.get_task(task_id)
+        if row is None or row.state is not TaskState.IN_REVIEW:
+            return
+        if thinks < 0.5:
+            await asyncio.sleep(2 * thinks * _MAX_REVIEW_S)
+            await process.wait_until_running()
+        seen = row.attempt if says_which else None
+        if approves:
+            await self._approve(process, task_id, seen)
+        else:
+            await self._request_revision(process, task_id, seen)
+
+    async def _approve(self, process: Process, task_id: str, seen: int | None) -> None:
+        asked, who = self._simulation.time(), process.name
+        row = await process.services.review_decisions.approve(TENANT, task_id, by=who, attempt=seen)
+        self._simulation.record_action(who, ActionKind.APPROVE, f"{task_id}/{row.attempt}")
+        self._check_reviewed_attempt(row, seen)
+        self._answers.approved[task_id] = row.attempt
+        await self._simulation.history.on_answered(row, asked)
+
+    async def _request_revision(self, process: Process, task_id: str, seen: int | None) -> None:
+        who, words = process.name, f"once more, please ({process.name})"
+        row = await process.services.review_decisions.revise(
+            TENANT, task_id, by=who, feedback=words, attempt=seen
+        )
+        self._simulation.record_action(who, ActionKind.REQUEST_REVISION, task_id)
+        if seen is not None:
+            self._answers.revisions_requested[task_id] = max(
+                seen, self._answers.revisions_requested.get(task_id, 0)
+            )
+        if row.feedback != words:
+            self._simulation.report_violation(
+                1, task_id, f"was sent back with the words {words!r}, which it lost"
+            )
+
+    def _check_reviewed_attempt(self, row: TaskRow, seen: int | None) -> None:
+        if seen is not None and row.attempt != seen:
+            text = f"attempt {seen} was to be approved, and attempt {row.attempt} is"
+            self._simulation.report_violation(4, row.id, text)

@@ -29,13 +29,11 @@ from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 from longshore.ports.events import Delivery
 from longshore.ports.ledger import AnyChange
-from verification.simulation.actions import ActionKind
 from verification.simulation.faults import Fault, FaultProfile
-from verification.simulation.faulty_queue import FaultyQueue
-from verification.simulation.late_events import LateEvents
-from verification.simulation.monitor import Monitor
-from verification.simulation.pause_monitor import QueueProcess
+from verification.simulation.faulty_delivery import FaultyQueue, LateEvents
+from verification.simulation.monitor import Monitor, QueueProcess
 from verification.simulation.simulation import Simulation
+from verification.simulation.workload import ActionKind
 
 _PORTS = (
     *("ledger", "queue", "queue_controls", "events", "bus", "output", "blobs", "definitions"),

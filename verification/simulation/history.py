@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from longshore.core.events import types as e
@@ -20,12 +20,15 @@ from longshore.core.tasks.states import TaskState
 if TYPE_CHECKING:
     from verification.simulation.simulation import Simulation
 
+
 _END_EVENTS = frozenset(
     event.TYPE for event in (e.TaskCompleted, e.TaskFailed, e.TaskTimeout, e.TaskCancelled)
 )
 # Less than the sweeper leaves to the dispatcher, and more than anything takes that goes well.
 _MAX_DISPATCH_DELAY_S = 20.0
 _ALL_ROWS = 100_000
+StepId = tuple[str, str | None, str]
+"""The task, the reviewer's words that it works by, and the name of the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,3 +152,28 @@ def _is_being_resumed(job: JobRow, number: int) -> bool:
     return any(
         intent.kind is IntentKind.RESUME and number in intent.numbers for intent in job.intents
     )
+
+
+@dataclass(slots=True)
+class AttemptRecord:
+    """What really became of one attempt."""
+
+    process: str
+    task_id: str
+    attempt: int
+    fence: int
+    started_at: float
+    ended_at: float | None = None
+    succeeded: bool = False
+    machine_paused: bool = False  # while it lived, or while its lease did before
+
+
+@dataclass(slots=True)
+class AttemptRecords:
+    """All attempts of a run."""
+
+    all: list[AttemptRecord] = field(default_factory=list)
+    saved_steps: dict[StepId, None] = field(default_factory=dict)
+    repeated_steps: list[tuple[AttemptRecord, str]] = field(
+        default_factory=list
+    )  # steps that had been kept

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
+from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.services.spill import DocumentStore
-from verification.simulation.answers import Answers
-from verification.simulation.attempt_records import AttemptRecord
+from verification.simulation.history import AttemptRecord
 from verification.simulation.simulation import TENANT, Simulation
 
 _ALL_ROWS = 100_000
+_REVIEWABLE = (TaskState.COMPLETED, TaskState.IN_REVIEW)
 
 
 async def check_run(simulation: Simulation, answers: Answers) -> None:
@@ -81,3 +84,93 @@ async def _check_result_owner(
         simulation.report_violation(
             3, row.id, f"has the result of attempt {attempt}, which had none"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAnswer:
+    """Somebody was told that a task, or everything of a job, is cancelled or about to be."""
+
+    requested_at: float
+    answered_at: float
+    job_id: str
+    task_id: str | None = None
+    round: int = 0  # of the task
+
+
+@dataclass(slots=True)
+class Answers:
+    """Everything that was answered in a run."""
+
+    accepted: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # by request id
+    # By request and addition: what was to be added, and whether anybody was told that it is.
+    added: dict[tuple[str, str], tuple[Mapping[str, Any], bool]] = field(default_factory=dict)
+    refused: dict[tuple[str, str], str] = field(default_factory=dict)  # by client, and job or task
+    cancelled: list[CancelAnswer] = field(default_factory=list)
+    approved: dict[str, int] = field(default_factory=dict)  # by task: of which attempt
+    revisions_requested: dict[str, int] = field(default_factory=dict)  # likewise
+    pauses_ended: dict[tuple[str, str], str] = field(
+        default_factory=dict
+    )  # pauses: who ended which
+
+    async def check(self, simulation: Simulation, rows: Mapping[str, TaskRow]) -> None:
+        """Add what was not true to the world's breaches."""
+        self._check_accepted(simulation, rows)
+        self._check_additions(simulation, rows)
+        await self._check_refusals(simulation)
+        for cancelled in self.cancelled:
+            _check_cancelled(simulation, cancelled, rows)
+        for task_id, attempt in self.approved.items():
+            row = rows[task_id]
+            if row.state is not TaskState.COMPLETED or row.attempt != attempt:
+                text = f"attempt {attempt} was approved, and it is {row.state} by {row.attempt}"
+                simulation.report_violation(4, task_id, text)
+        for task_id, attempt in self.revisions_requested.items():
+            row = rows[task_id]
+            if row.state in _REVIEWABLE and row.attempt <= attempt:
+                text = f"attempt {attempt} was sent back, and it is {row.state} by {row.attempt}"
+                simulation.report_violation(4, task_id, text)
+
+    def _check_accepted(self, simulation: Simulation, rows: Mapping[str, TaskRow]) -> None:
+        for request_id, document in self.accepted.items():
+            for task in document["tasks"]:
+                task_id = task_id_of(job_id_of(TENANT, request_id), task["taskId"])
+                if task_id not in rows:
+                    simulation.report_violation(1, task_id, "was accepted, and is not there")
+
+    def _check_additions(self, simulation: Simulation, rows: Mapping[str, TaskRow]) -> None:
+        for (request_id, addition_id), (document, answered) in self.added.items():
+            job_id = job_id_of(TENANT, request_id)
+            ids = [task_id_of(job_id, task["taskId"]) for task in document["tasks"]]
+            there = [task_id for task_id in ids if task_id in rows]
+            if len(there) < len(ids) and (answered or there):
+                simulation.report_violation(1, addition_id, f"of {ids} only {there} are there")
+
+    async def _check_refusals(self, simulation: Simulation) -> None:
+        """A refusal changes nothing: whoever got one is not named in that history."""
+        page = await simulation.backend.events.query(TENANT, limit=_ALL_ROWS)
+        for event in page.items:
+            by = str(getattr(event.body, "by", ""))
+            if (why := self.refused.get((by, event.entity_id))) is not None:
+                text = f"{by} was refused ({why}), and yet there is its {event.type}"
+                simulation.report_violation(14, event.entity_id, text)
+
+
+def _check_cancelled(
+    simulation: Simulation, cancelled: CancelAnswer, rows: Mapping[str, TaskRow]
+) -> None:
+    """What is cancelled begins no more, unless somebody resumes it, and comes to an end."""
+    chronicle, task_id = simulation.history, cancelled.task_id
+    for claim in chronicle.claims:
+        if claim.at <= cancelled.answered_at or claim.job_id != cancelled.job_id:
+            continue
+        if task_id is None:
+            again = chronicle.was_resumed(claim.job_id, cancelled.requested_at, claim.at)
+        else:
+            again = (claim.task_id, claim.round) != (task_id, cancelled.round)
+        if not again:
+            text = f"is cancelled, and attempt {claim.attempt} begins at {claim.at:.3f}"
+            simulation.report_violation(1, claim.task_id, text)
+    if task_id is not None and rows[task_id].round == cancelled.round:
+        state = rows[task_id].state
+        if not state.terminal:
+            simulation.report_violation(1, task_id, f"was to be cancelled, and is {state}")

@@ -10,7 +10,7 @@ from itertools import count
 from longshore.errors import UsageError
 from longshore.services.worker.group import WorkerGroup
 from longshore.wiring.services import Services
-from verification.simulation.channels import make_health_check
+from verification.simulation.alerts import make_health_check
 from verification.simulation.children import SimulatedRunner
 from verification.simulation.faults import Fault
 from verification.simulation.faulty_port import StaleReads, faulty_backend

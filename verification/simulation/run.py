@@ -23,14 +23,13 @@ from longshore.settings import RetrySettings, Settings, WorkerSettings
 from longshore.settings.health import AlertsSettings, HealthSettings
 from longshore.wiring.services import Intervals
 from verification.simulation import oracle
-from verification.simulation.actions import ActionKind
 from verification.simulation.clients import Clients
 from verification.simulation.faults import Fault, FaultProfile
 from verification.simulation.functions import LambdaFunctions
 from verification.simulation.loop import VirtualLoop
 from verification.simulation.processes import Fleet, Machine, Process
 from verification.simulation.simulation import TENANT, Simulation, TraceEntry, Violation
-from verification.simulation.workload import QUEUES, Action, draw_actions
+from verification.simulation.workload import QUEUES, Action, ActionKind, draw_actions
 
 # Longer than every backoff, delay, lease and late answer together.
 _SETTLE_TIMEOUT_S = 3_600.0

@@ -15,14 +15,13 @@ from typing import Any
 from longshore.adapters.memory.backend import memory_backend
 from longshore.settings import Settings
 from longshore.wiring.services import DEFAULT_INTERVALS, Intervals
-from verification.simulation.actions import ActionKind
-from verification.simulation.alert_monitor import AlertMonitor
-from verification.simulation.attempt_records import AttemptRecords
+from verification.simulation.alerts import AlertMonitor
 from verification.simulation.faults import Fault, FaultProfile, Faults
-from verification.simulation.history import History
-from verification.simulation.pause_monitor import PauseMonitor
+from verification.simulation.history import AttemptRecords, History
+from verification.simulation.monitor import PauseMonitor
 from verification.simulation.spending import Spending
 from verification.simulation.stream_backend import make_stream_backend
+from verification.simulation.workload import ActionKind
 
 START = datetime(2030, 1, 7, 12, tzinfo=UTC)
 TENANT = "acme"

@@ -15,8 +15,7 @@ channel.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from longshore.core.events.event import Event
 from longshore.core.undelivered import (
@@ -31,54 +30,38 @@ from longshore.core.undelivered import (
 )
 from longshore.errors import BackendError, BackendUnavailable, NotFound, UsageError
 from longshore.ports.backend import Backend
+from longshore.ports.change_stream import ChangeStream, Record
 from longshore.ports.events import EventBus
 from longshore.services.health import AlertSender
 
 logger = logging.getLogger(__name__)
 
-Record = Mapping[str, Any]
-
 
 class Relay:
     """Publishes the events in a stream's records."""
 
-    def __init__(
-        self,
-        *,
-        bus: EventBus,
-        position_of: Callable[[Record], str],
-        events_in: Callable[[Record], Sequence[Event]],
-        dead_letter: Callable[[Record, str], Awaitable[None]],
-    ) -> None:
-        """See the class.
-
-        Args:
-            place_of: Where a record stands in its stream.
-            told_by: The events of a record; raises UsageError if it cannot be read.
-            aside: Puts a record that cannot be read where somebody looks after it, and says why.
-        """
+    def __init__(self, *, bus: EventBus, stream: ChangeStream) -> None:
         self._bus = bus
-        self._position_of = position_of
-        self._events_in = events_in
-        self._dead_letter = dead_letter
+        self._stream = stream
 
     async def publish(self, records: Sequence[Record]) -> str | None:
         """Publish all events. Returns the first record's position to read again, or None."""
-        places: dict[str, str] = {}  # by event
+        positions: dict[str, str] = {}  # by event
         events: list[Event] = []
         failed: set[str] = set()
         for record in records:
-            place = self._position_of(record)
+            position = self._stream.position_of(record)
             try:
-                told = self._events_in(record)
+                changes = self._stream.events_in(record)
             except UsageError as error:
-                if not await self._try_dead_letter(record, place, str(error)):
-                    failed.add(place)
+                if not await self._try_dead_letter(record, position, str(error)):
+                    failed.add(position)
                 continue
-            events += told
-            places |= {event.id: place for event in told}
-        failed |= {places[event.id] for event in await self._publish_events(events)}
-        return next((place for place in map(self._position_of, records) if place in failed), None)
+            events += changes
+            positions |= {event.id: position for event in changes}
+        failed |= {positions[event.id] for event in await self._publish_events(events)}
+        in_order = map(self._stream.position_of, records)
+        return next((position for position in in_order if position in failed), None)
 
     async def _publish_events(self, events: Sequence[Event]) -> Sequence[Event]:
         """Returns the events that were not accepted, as far as is known."""
@@ -98,7 +81,7 @@ class Relay:
     async def _try_dead_letter(self, record: Record, position: str, reason: str) -> bool:
         about = {"position": position, "reason": reason}
         try:
-            await self._dead_letter(record, reason)
+            await self._stream.dead_letter(record, reason)
         except BackendError as error:
             logger.warning("relay.dead_letter_failed", extra={**about, "error": str(error)})
             return False

@@ -10,7 +10,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,7 @@ from longshore.adapters.system.clock import SystemClock
 from longshore.adapters.system.memory import machine_memory
 from longshore.core.api_keys import SECRET_BYTES, make_key
 from longshore.core.inspection import StoreFacts
-from longshore.core.tasks.rows import Intent, IntentKind, JobRow
+from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
 from longshore.errors import ConfigurationError
 from longshore.execution.host.launcher import ProcessRunner
 from longshore.execution.host.process_table import rss_bytes_of
@@ -29,6 +29,7 @@ from longshore.execution.host.registry import FileWorkerRegistry
 from longshore.ports.alerts import Alerts
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
+from longshore.ports.output import OutputChunk
 from longshore.ports.runner import Runner
 from longshore.ports.worker_registry import WorkerRegistry
 from longshore.services.api_keys import ApiKeys
@@ -40,14 +41,16 @@ from longshore.services.dispatcher import Dispatcher
 from longshore.services.explain import Explainer
 from longshore.services.health import AlertSender, HealthCheck, HealthCheckPolicy
 from longshore.services.operator_commands import Canceller, QueuePauser, Resumer, ReviewDecisions
+from longshore.services.output_follow import follow_task
 from longshore.services.queries import Queries
+from longshore.services.resilience import race
 from longshore.services.spill import DocumentStore
 from longshore.services.submit import Producer, TaskAdder, TaskCreation
 from longshore.services.sweeper import Sweeper, SweeperPolicy
 from longshore.services.transitions import Transitions
 from longshore.services.worker.artifacts import ArtifactPolicy
 from longshore.services.worker.context import AgentSlots, WorkerContext
-from longshore.services.worker.group import WorkerGroup
+from longshore.services.worker.group import WorkerGroup, wait_until_idle
 from longshore.services.worker.output import OutputPolicy
 from longshore.services.worker.worker import Worker, WorkerPolicy
 from longshore.settings import Settings, child_environment
@@ -117,6 +120,31 @@ class Services:
             sweeper=self.sweeper,
             worker_registry=self.worker_registry,
         )
+
+    def now(self) -> datetime:
+        """The current time by the clock of the backend."""
+        return self.backend.clock.now()
+
+    def follow_task(self, task_id: str) -> AsyncIterator[tuple[TaskRow, list[OutputChunk]]]:
+        """The task's row and its new output, again and again until the task has ended."""
+        return follow_task(self.backend, task_id)
+
+    async def run_until_idle(self, group: WorkerGroup) -> None:
+        """Run until the group has stopped, or its queues have no task that is due soon.
+
+        A task that waits for its next attempt is due soon; one that is due next week is not.
+        """
+        idle = wait_until_idle(
+            self.backend,
+            self.dispatcher,
+            tenant=self.settings.tenant,
+            queues=self.settings.worker.queues,
+            horizon=self.settings.retry.cap,
+        )
+        async with race(idle, group.wait()) as parts:
+            for part in parts:
+                if part.done():
+                    await part
 
     def worker(
         self, worker_id: str | None = None, *, queues: Sequence[str] | None = None

@@ -16,7 +16,7 @@ from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.rows import TaskRow
 from longshore.testing.clock import FakeClock
-from longshore.testing.contracts.ledger_failed import failed_task
+from longshore.testing.contracts.ledger_backlogs import failed_task
 from longshore.testing.contracts.samples import apply_command, claim, new_task
 from longshore.testing.contracts.suite import START
 from tests.execution.conftest import scenario

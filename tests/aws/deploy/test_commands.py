@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from longshore.core.inspection import CloudAccount
+from longshore.interfaces.cli.commands.aws import deploy
 from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.main import main
-from longshore.interfaces.cli.operations import deploy
 
 ACCOUNT = CloudAccount(
     id="123456789012", region="eu-central-1", caller="arn:aws:iam::123456789012:root"
@@ -22,13 +22,13 @@ def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("command", ["deploy", "destroy", "status"])
 def test_a_stage_must_be_named(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command]) == ExitCode.USAGE
+    assert main(["aws", command]) == ExitCode.USAGE
 
     assert "--stage" in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["deploy", "--stage", "dev", "--config", "no.yaml", "--render", "x"]
+    given = ["aws", "deploy", "--stage", "dev", "--config", "no.yaml", "--render", "x"]
 
     assert main(given) == ExitCode.USAGE
 
@@ -42,7 +42,7 @@ def test_a_file_that_is_no_description_is_refused(
 ) -> None:
     Path("my.yaml").write_text(text)
 
-    given = ["deploy", "--stage", "dev", "--config", "my.yaml", "--render", "x"]
+    given = ["aws", "deploy", "--stage", "dev", "--config", "my.yaml", "--render", "x"]
 
     assert main(given) == ExitCode.USAGE
     assert told in capsys.readouterr().err
@@ -52,7 +52,7 @@ def test_all_that_is_wrong_in_a_file_is_told(capsys: pytest.CaptureFixture[str])
     Path("infra").mkdir()
     Path("infra/dev.yaml").write_text("queus: [a]\nschedules: maybe\n")
 
-    assert main(["deploy", "--stage", "dev", "--render", "x"]) == ExitCode.USAGE
+    assert main(["aws", "deploy", "--stage", "dev", "--render", "x"]) == ExitCode.USAGE
 
     told = capsys.readouterr().err
     assert "infra/dev.yaml: nothing is called 'queus'; did you mean 'queues'?" in told
@@ -71,7 +71,7 @@ def test_without_a_terminal_nothing_is_destroyed_unless_it_was_agreed_to(
     monkeypatch.setattr(deploy, "_account", account)
     monkeypatch.setattr(deploy, "_destroy", destroy)
 
-    assert main(["destroy", "--stage", "dev"]) == ExitCode.USAGE
+    assert main(["aws", "destroy", "--stage", "dev"]) == ExitCode.USAGE
 
     told = capsys.readouterr()
     assert "stage dev in account 123456789012, region eu-central-1" in told.out
@@ -86,6 +86,6 @@ def test_whoever_interrupts_is_told_what_goes_on(
 
     monkeypatch.setattr(deploy, "_deploy", interrupted)
 
-    assert main(["deploy", "--stage", "dev"]) == ExitCode.INTERRUPTED
+    assert main(["aws", "deploy", "--stage", "dev"]) == ExitCode.INTERRUPTED
 
     assert "`longshore deploy --stage dev` waits for that" in capsys.readouterr().err

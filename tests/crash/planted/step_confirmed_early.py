@@ -1,4 +1,4 @@
-"""The child is told that its step is kept before it is."""
+"""The child gets the confirmation of a step before its result is saved."""
 
 from typing import Any
 

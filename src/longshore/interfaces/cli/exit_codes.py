@@ -27,17 +27,17 @@ from longshore.errors import (
 class ExitCode(IntEnum):
     """What a command's exit code means."""
 
-    OK = 0, "all went well"
-    FAILED = 1, "the thing itself failed: a job, a check, the demo"
-    USAGE = 2, "the command line, a setting or a file is wrong; nothing was changed"
-    NOT_FOUND = 3, "there is no such job, task or data folder"
-    REFUSED = 4, "somebody was faster, or the state does not allow it"
-    BACKEND = 5, "the store or the server cannot be reached, or is damaged"
-    TIMED_OUT = 124, "run: the command's time was up"
-    NOT_EXECUTABLE = 126, "run: the command is there and cannot be executed"
-    COMMAND_NOT_FOUND = 127, "run: no such command"
-    INTERRUPTED = 130, "stopped by Ctrl-C"
-    BROKEN_PIPE = 141, "whoever read our output has gone"
+    OK = 0, "success"
+    FAILED = 1, "the job, check or demo failed"
+    USAGE = 2, "invalid command line, setting or file; nothing was changed"
+    NOT_FOUND = 3, "no such job, task or data folder"
+    REFUSED = 4, "conflict: changed by someone else, or not allowed in this state"
+    BACKEND = 5, "the store or the server is unreachable or damaged"
+    TIMED_OUT = 124, "run: the command timed out"
+    NOT_EXECUTABLE = 126, "run: the command cannot be executed"
+    COMMAND_NOT_FOUND = 127, "run: the command was not found"
+    INTERRUPTED = 130, "interrupted by Ctrl-C"
+    BROKEN_PIPE = 141, "output pipe closed (SIGPIPE)"
 
     meaning: str
 
@@ -48,10 +48,6 @@ class ExitCode(IntEnum):
         return code
 
 
-class OutputClosed(Exception):
-    """Nobody reads our output any more. No OSError: typer would end the process with code 1."""
-
-
 # The first row that fits wins.
 _BY_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (ConfigurationError, ExitCode.USAGE),
@@ -60,7 +56,6 @@ _BY_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (Conflict, ExitCode.REFUSED),
     (BackendError, ExitCode.BACKEND),
     (LongshoreError, ExitCode.FAILED),
-    (OutputClosed, ExitCode.BROKEN_PIPE),
     # What is left of the operating system's errors came from the data folder.
     (OSError, ExitCode.BACKEND),
     (KeyboardInterrupt, ExitCode.INTERRUPTED),

@@ -23,7 +23,7 @@ from longshore.core.budgets import (
 from longshore.core.events.types import Usage
 from longshore.errors import VersionConflict
 from longshore.ports.backend import Backend
-from longshore.testing.contracts.full_budgets import full_budget
+from longshore.testing.contracts.full_samples import full_budget
 from longshore.testing.contracts.samples import left_at_default
 from longshore.testing.contracts.suite import (
     CALLERS,

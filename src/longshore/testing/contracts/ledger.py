@@ -10,16 +10,18 @@ from itertools import cycle
 
 from longshore.core.tasks import commands as c
 from longshore.errors import VersionConflict
-from longshore.testing.contracts.ledger_commits import CommitClauses
-from longshore.testing.contracts.ledger_failed import FailedClauses
-from longshore.testing.contracts.ledger_filters import JobFilterClauses
-from longshore.testing.contracts.ledger_groups import (
+from longshore.testing.contracts.ledger_backlogs import FailedClauses, ParkedClauses
+from longshore.testing.contracts.ledger_commits import (
     AtomicLedgerContract,
+    CommitClauses,
+    RowClauses,
     SingleChangeLedgerContract,
 )
-from longshore.testing.contracts.ledger_listings import JobListingClauses, TaskListingClauses
-from longshore.testing.contracts.ledger_parked import ParkedClauses
-from longshore.testing.contracts.ledger_rows import RowClauses
+from longshore.testing.contracts.ledger_listings import (
+    JobFilterClauses,
+    JobListingClauses,
+    TaskListingClauses,
+)
 from longshore.testing.contracts.ledger_sweeps import FindClauses, SweepClauses, WakeClauses
 from longshore.testing.contracts.ledger_unreported import (
     UnnotifiedDependentClauses,

@@ -1,10 +1,10 @@
-"""The ledger's clauses about commits: once, whole, and only from the version decided on."""
+"""The ledger's clauses about rows and commits: atomic, applied once, under the expected version."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 
 import pytest
@@ -13,10 +13,12 @@ from longshore.core.documents import Document
 from longshore.core.jobs import job
 from longshore.core.queues import message_body
 from longshore.core.tasks import commands as c
+from longshore.core.tasks.changes import Change
 from longshore.core.tasks.rows import TaskRow
 from longshore.errors import UsageError, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock
+from longshore.testing.contracts.full_samples import full_job_row, full_task_row
 from longshore.testing.contracts.samples import (
     TENANT,
     an_intent,
@@ -28,19 +30,14 @@ from longshore.testing.contracts.samples import (
     commit_job,
     drain,
     events_of,
+    leased_task,
+    left_at_default,
     new_job,
     new_task,
     on_the_wire,
     receive_now,
 )
-from longshore.testing.contracts.suite import (
-    CALLERS,
-    START,
-    TICK,
-    PortContract,
-    clause,
-    gather_all,
-)
+from longshore.testing.contracts.suite import CALLERS, START, TICK, PortContract, clause, gather_all
 
 
 class CommitClauses(PortContract):
@@ -278,3 +275,172 @@ async def _record_views(backend: Backend, row: TaskRow, views: list[tuple[int, i
     found = await backend.ledger.get_task(row.id)
     events_after = await events_of(backend, row)
     views.append((events_before, found.last_sequence if found else 0, events_after))
+
+
+class RowClauses(PortContract):
+    """What is committed is what is read."""
+
+    @clause
+    async def test_a_row_that_does_not_exist_is_none(self, backend: Backend) -> None:
+        assert await backend.ledger.get_task("job-one_a") is None
+        assert await backend.ledger.get_job("job-one") is None
+
+    @clause
+    async def test_a_created_task_is_read_as_it_was_committed(self, backend: Backend) -> None:
+        created = await commit(backend, new_task())
+
+        assert await backend.ledger.get_task(created.id) == created
+
+    @clause
+    async def test_every_field_of_a_task_is_kept(self, backend: Backend) -> None:
+        row = full_task_row()
+        parts = (row, row.spec, row.lease, row.failure, row.usage)
+        assert [name for part in parts for name in left_at_default(part)] == []
+
+        await backend.ledger.commit(Change(row=row, expected_version=0))
+
+        kept = await backend.ledger.get_task(row.id)
+        for field in fields(row):
+            assert getattr(kept, field.name) == getattr(row, field.name), field.name
+
+    @clause
+    async def test_every_field_of_a_job_of_ten_thousand_tasks_is_kept(
+        self, backend: Backend
+    ) -> None:
+        row = full_job_row()
+        assert left_at_default(row) + left_at_default(row.spec) == []
+
+        await backend.ledger.commit(Change(row=row, expected_version=0))
+
+        kept = await backend.ledger.get_job(row.id)
+        for field in fields(row):
+            assert getattr(kept, field.name) == getattr(row, field.name), field.name
+
+    @clause
+    async def test_every_field_of_a_task_can_be_taken_back(self, backend: Backend) -> None:
+        row = full_task_row()
+        bare = replace(new_task("full").row, spec=row.spec, version=2)
+        await backend.ledger.commit(Change(row=row, expected_version=0))
+
+        await backend.ledger.commit(Change(row=bare, expected_version=1))
+
+        assert await backend.ledger.get_task(row.id) == bare
+
+    @clause
+    async def test_a_later_commit_replaces_the_row(self, backend: Backend) -> None:
+        claimed = await leased_task(backend)
+
+        assert await backend.ledger.get_task(claimed.id) == claimed
+
+    @clause
+    async def test_rows_come_in_the_requested_order_without_missing_ones(
+        self, backend: Backend
+    ) -> None:
+        made = {key: await commit(backend, new_task(key)) for key in ("a", "b", "c")}
+
+        rows = await backend.ledger.get_tasks(
+            ["job-one_c", "job-one_none", "job-one_a", "job-one_b"]
+        )
+
+        assert rows == [made["c"], made["a"], made["b"]]
+
+    @clause
+    async def test_an_empty_request_gives_no_rows(self, backend: Backend) -> None:
+        await commit(backend, new_task())
+
+        assert await backend.ledger.get_tasks([]) == []
+
+    @clause
+    async def test_thousands_of_rows_can_be_requested(self, backend: Backend) -> None:
+        created = await commit(backend, new_task("t4999"))
+
+        rows = await backend.ledger.get_tasks([f"job-one_t{number}" for number in range(5_000)])
+
+        assert rows == [created]
+
+
+class AtomicLedgerContract(PortContract):
+    """A ledger that takes several changes in one step."""
+
+    @clause
+    async def test_it_is_atomic(self, backend: Backend) -> None:
+        assert backend.ledger.atomic is True
+
+    @clause
+    async def test_several_changes_are_committed_with_their_events_and_messages(
+        self, backend: Backend
+    ) -> None:
+        job, tasks = new_job(), [new_task(f"t{number}", number=number) for number in range(300)]
+
+        await carry_out(backend, await backend.ledger.commit(job, *tasks))
+
+        assert await backend.ledger.get_job(job.row.id) == job.row
+        assert await backend.ledger.get_tasks([t.row.id for t in tasks]) == [t.row for t in tasks]
+        assert await events_of(backend, tasks[299].row) == 1
+        assert sorted(await drain(backend)) == sorted(message_body(t.row.id) for t in tasks)
+
+    @clause
+    async def test_one_conflict_and_nothing_of_all_changes_is_written(
+        self, backend: Backend
+    ) -> None:
+        taken = await commit(backend, new_task("taken"))
+        await drain(backend)
+        fresh = new_task("fresh")
+
+        with pytest.raises(VersionConflict) as refused:
+            await backend.ledger.commit(fresh, new_task("taken"), new_job())
+
+        assert refused.value.row_id == taken.id
+        assert await backend.ledger.get_task(fresh.row.id) is None
+        assert await backend.ledger.get_job("job-one") is None
+        assert await events_of(backend, fresh.row) == 0
+        assert await drain(backend) == []
+
+    @clause
+    async def test_the_same_changes_again_are_success_and_written_once(
+        self, backend: Backend
+    ) -> None:
+        changes = (new_job(), new_task("a"), new_task("b"))
+        await backend.ledger.commit(*changes)
+
+        await carry_out(backend, await backend.ledger.commit(*changes))
+
+        assert await events_of(backend, changes[1].row) == 1
+        assert sorted(await drain(backend)) == [
+            message_body("job-one_a"),
+            message_body("job-one_b"),
+        ]
+
+    @clause
+    async def test_of_many_who_commit_overlapping_changes_exactly_one_wins(
+        self, backend: Backend
+    ) -> None:
+        for number in range(self.rounds):
+            groups = [
+                (new_task(f"own{number}-{caller}"), new_task(f"common{number}"))
+                for caller in range(CALLERS)
+            ]
+
+            answers = await gather_all(backend.ledger.commit(*group) for group in groups)
+
+            winners = [n for n, answer in enumerate(answers) if isinstance(answer, tuple)]
+            assert len(winners) == 1
+            rows = await backend.ledger.get_tasks([own.row.id for own, _ in groups])
+            assert rows == [groups[winners[0]][0].row]
+
+
+class SingleChangeLedgerContract(PortContract):
+    """A ledger that takes one change at a time."""
+
+    @clause
+    async def test_it_is_not_atomic(self, backend: Backend) -> None:
+        assert backend.ledger.atomic is False
+
+    @clause
+    async def test_several_changes_are_refused_and_nothing_is_written(
+        self, backend: Backend
+    ) -> None:
+        with pytest.raises(UsageError):
+            await backend.ledger.commit(new_task("a"), new_task("b"))
+
+        assert await backend.ledger.get_tasks(["job-one_a", "job-one_b"]) == []

@@ -17,15 +17,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.queue.batcher import BATCH_SIZE
 from longshore.adapters.aws.queue.messages import (
-    ATTRIBUTES,
-    SYSTEM_ATTRIBUTES,
+    RECEIVE_ATTRIBUTES,
     Lane,
     ReceivedMessage,
     parse_message,
 )
-from longshore.adapters.aws.queue.sqs import SqsClient
+from longshore.adapters.aws.queue.sqs import BATCH_SIZE, SqsClient
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.tasks.states import Priority
 from longshore.ports.clock import Clock
@@ -114,8 +112,7 @@ class SqsDeadLetters:
             MaxNumberOfMessages=size,
             VisibilityTimeout=_READ_VISIBILITY_S,
             WaitTimeSeconds=0,
-            MessageAttributeNames=[ATTRIBUTES],
-            MessageSystemAttributeNames=list(SYSTEM_ATTRIBUTES),
+            **RECEIVE_ATTRIBUTES,
         )
         now = self._clock.now()
         return {

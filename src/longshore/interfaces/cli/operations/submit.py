@@ -10,14 +10,14 @@ from typing import Any
 
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import UsageError
-from longshore.interfaces.cli.clients.api_client import ApiClient, Document, SubmitResult
-from longshore.interfaces.cli.clients.selection import open_client
+from longshore.interfaces.cli.client import ApiClient, new_request_id, open_client
 from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.operations.wait import wait_for_job
 from longshore.interfaces.cli.options import GlobalOptions
 from longshore.interfaces.cli.render import formats
 from longshore.interfaces.cli.render.screen import print_json, print_pairs
 from longshore.interfaces.document_files import UnreadableDocument, parse_json, parse_yaml
+from longshore.services.documents import AcceptedJobDocument, JobDetailDocument
 
 _MAX_SHOWN_ROOTS = 10
 _VALUE_LIMIT = 2_000_000  # of a job file, including the values that aliases expand to
@@ -28,22 +28,15 @@ async def submit(options: GlobalOptions, file: Path, *, request_id: str | None, 
     """Accept the job that a file describes; with ``wait`` see it through."""
     document = read_document(file)
     async with open_client(options, create=True) as desk:
-        submitted = await desk.submit(document, request_id or new_request_id())
+        submitted = await desk.app.submit_file(document, request_id=request_id or new_request_id())
         if options.json and not wait:
-            print_json(submitted.document)
+            print_json(submitted)
         elif not options.json:
             _print_accepted(desk, submitted, wait=wait)
         if not wait:
             return ExitCode.OK
         code = await wait_for_job(desk, submitted.job_id)
-        return code or _print_end(await desk.job(submitted.job_id), as_json=options.json)
-
-
-def new_request_id() -> str:
-    """A request id that nobody has used."""
-    from longshore.wiring.services import new_id
-
-    return new_id()
+        return code or _print_end(await desk.get_job(submitted.job_id), as_json=options.json)
 
 
 def read_document(file: Path) -> Any:
@@ -77,40 +70,39 @@ def _parse(text: str, source: str) -> Any:
         raise UsageError(message) from error
 
 
-def _print_accepted(client: ApiClient, submitted: SubmitResult, *, wait: bool) -> None:
-    job = submitted.document
-    roots = job["rootTasks"]
+def _print_accepted(client: ApiClient, job: AcceptedJobDocument, *, wait: bool) -> None:
+    roots = job.root_tasks
     shown = ", ".join(roots[:_MAX_SHOWN_ROOTS]) + (" …" if len(roots) > _MAX_SHOWN_ROOTS else "")
-    known = "" if submitted.created else f" (accepted before, now {job['status']})"
+    known = "" if job.created else f" (accepted before, now {job.status})"
     pairs = [
-        ("job", job["jobId"] + known),
-        ("tasks", str(job["totalTasks"])),
+        ("job", job.job_id + known),
+        ("tasks", str(job.total_tasks)),
         ("roots", shown),
-        ("request", job["requestId"]),
+        ("request", job.request_id),
     ]
     if not wait:
-        steps = [client.worker_command(()), f"longshore job {job['jobId']}"]
+        steps = [client.worker_command(()), f"longshore job {job.job_id}"]
         pairs.append(("next", "; ".join(step for step in steps if step)))
     print_pairs(pairs)
     sys.stdout.flush()
 
 
-def _print_end(job: Document, *, as_json: bool) -> int:
-    completed = job["status"] == JobState.COMPLETED.value
+def _print_end(job: JobDetailDocument, *, as_json: bool) -> int:
+    completed = job.status is JobState.COMPLETED
     if as_json:
         print_json(job)
     else:
-        created = datetime.fromisoformat(job["createdAt"])
-        age = (formats.parse_time(job["finishedAt"]) or created) - created
+        created = datetime.fromisoformat(job.created_at)
+        age = (datetime.fromisoformat(job.finished_at) if job.finished_at else created) - created
         print(
-            f"{job['status']} in {formats.duration_text(max(age, timedelta()))}:"
-            f" {job['progress']['completed']} of"
-            f" {formats.plural(job['totalTasks'], 'task')} completed"
+            f"{job.status} in {formats.duration_text(max(age, timedelta()))}:"
+            f" {job.progress.completed} of"
+            f" {formats.plural(job.total_tasks, 'task')} completed"
         )
-        failed = [task for task in job["tasks"] if task["status"] == TaskState.FAILED.value]
+        failed = [task for task in job.tasks if task.status is TaskState.FAILED]
         for task in failed[:_MAX_SHOWN_FAILURES]:
-            error = task["error"]["message"] if task["error"] else "failed"
-            print(f"  {task['taskId']}: {error}")
+            error = task.error.message if task.error else "failed"
+            print(f"  {task.task_id}: {error}")
         if failed:
-            print(f"see: longshore logs {failed[0]['requestId']}")
+            print(f"see: longshore logs {failed[0].request_id}")
     return ExitCode.OK if completed else ExitCode.FAILED

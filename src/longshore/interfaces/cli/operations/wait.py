@@ -7,6 +7,7 @@ told by the job's events and go to stderr, so that stdout has the answer alone.
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -16,15 +17,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from longshore.core.events import types as e
 from longshore.core.events.event import Event
 from longshore.core.ids import split_task_id
-from longshore.core.tasks.states import JobState
-from longshore.interfaces.cli.clients.api_client import ApiClient
-from longshore.interfaces.cli.entity_refs import EntityRef
+from longshore.interfaces.cli.client import ApiClient, EntityRef
+from longshore.interfaces.cli.commands.queues import warn_if_paused
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
-from longshore.interfaces.cli.interruption import termination_signals
-from longshore.interfaces.cli.operations.events import parse_event
-from longshore.interfaces.cli.operations.queues import warn_if_paused
 from longshore.interfaces.cli.render import formats
+from longshore.interfaces.cli.render.event_text import parse_event
 from longshore.interfaces.cli.render.screen import console
+from longshore.interfaces.cli.signals import handle_signals
 from longshore.services.worker.group import WorkerGroup
 
 _ENDS = (e.TaskCompleted, e.TaskFailed, e.TaskTimeout, e.TaskCancelled)
@@ -46,13 +45,13 @@ async def wait_for_job(client: ApiClient, job_id: str) -> int:
     Where the data are, this process works on it meanwhile, unless others are there to do it; behind
     a server they are.
     """
-    job = await client.job(job_id)
-    if JobState(job["status"]).terminal:
+    job = await client.get_job(job_id)
+    if job.status.terminal:
         return ExitCode.OK
-    queues = tuple(dict.fromkeys(task["queue"] for task in job["tasks"]))
+    queues = tuple(dict.fromkeys(task.queue for task in job.tasks))
     await warn_if_paused(client, queues)
     crew = client.worker_group(queues)
-    with _display(job["name"] or job_id, job["totalTasks"]) as display:
+    with _display(job.name or job_id, job.total_tasks) as display:
         watching = _watch(client, job_id, display)
         if crew is None:
             done = await _run_until_interrupted(_watch_others(client, queues, watching))
@@ -105,17 +104,16 @@ async def _run_until_interrupted(
     first: Callable[[], None] = lambda: None,
     second: Callable[[], None] = lambda: None,
 ) -> bool:
-    loop, stopped, signals = asyncio.get_running_loop(), asyncio.Event(), termination_signals()
+    stopped = asyncio.Event()
 
-    def received() -> None:
+    def received(_: signal.Signals) -> None:
         if stopped.is_set():
             second()
         else:
             first()
             stopped.set()
 
-    for number in signals:
-        loop.add_signal_handler(number, received)
+    remove_handlers = handle_signals(received)
     stop = asyncio.ensure_future(stopped.wait())
     done = asyncio.ensure_future(watching)
     try:
@@ -130,8 +128,7 @@ async def _run_until_interrupted(
     finally:
         # After the first signal the handlers stay: a second one must still be heard.
         if not stopped.is_set():
-            for number in signals:
-                loop.remove_signal_handler(number)
+            remove_handlers()
 
 
 async def _watch(client: ApiClient, job_id: str, display: _Display) -> None:

@@ -18,15 +18,16 @@ from rich.text import Text
 from longshore.core.agents.trace_text import count_text, format_elapsed, format_usd
 from longshore.core.agents.transcripts import RESULT_TOOL
 from longshore.core.text.sanitise import sanitise_prompt_input
-from longshore.interfaces.cli.clients.api_client import Document
 from longshore.interfaces.cli.render.screen import (
     Column,
     console,
     print_lines,
     print_pairs,
     print_table,
+    print_title,
     state_text,
 )
+from longshore.services.documents import TaskDocument
 
 Entry = Mapping[str, Any]
 
@@ -45,11 +46,10 @@ _THOUSAND, _MILLION = 1_000, 1_000_000
 _MAX_NUMBER = 2**53
 
 
-def print_trace(trace: Entry, task: Document, attempt: int) -> None:
+def print_trace(trace: Entry, task: TaskDocument, attempt: int) -> None:
     """Print the trace of an attempt for a person."""
-    title = Text.assemble((task["requestId"], "bold"), "  ", state_text(task["status"]))
-    title.append(f"  attempt {attempt} of {task['attempt']}", "dim")
-    console().print(title, soft_wrap=True)
+    attempts = Text(f"attempt {attempt} of {task.attempt}", "dim")
+    print_title(task.request_id, state_text(task.status), attempts)
     steps = _entries(trace, "steps")
     for step in steps:
         print()
