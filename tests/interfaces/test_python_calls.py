@@ -210,7 +210,9 @@ def test_a_document_is_sent_as_it_is_but_for_the_options() -> None:
 
 
 def test_an_unknown_option_is_told() -> None:
-    with pytest.raises(UsageError, match=r"no option is called 'prio'; the options are name, queue"):
+    with pytest.raises(
+        UsageError, match=r"no option is called 'prio'; the options are name, queue"
+    ):
         prepare_job(fetch.of("a"), {"prio": "low"})
 
 
