@@ -25,7 +25,7 @@ from longshore.adapters.aws.deploy.stack_client import StackFailed
 from longshore.adapters.aws.deploy.stacks import STACKS, stack_name
 from longshore.adapters.aws.deploy.stacks.stage_config import AlarmsConfig, StageConfig
 from longshore.adapters.aws.names import table_schemas
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.aws import HeartbeatLost, SQSHeartbeat
 from longshore.core.inspection import Check, CheckStatus
 from longshore.core.tasks.states import Priority

@@ -93,11 +93,9 @@ SITES_BY_SCENARIO: dict[str, tuple[str, ...]] = {
         "task_queue:SqsTaskQueue.delay",
         "task_queue:SqsTaskQueue.delay#2",
     ),
-    "output_that_is_out_of_order_and_large": (
-        "segments:SegmentTable._query_backwards",
+    "output_that_is_repeated_and_large": (
+        "segments:SegmentTable._last_in",
         "segments:SegmentTable._page",
-        "segments:SegmentTable._write",
-        "segments:SegmentTable._write#2",
         "segments:SegmentTable.join_parts",
         "segments:SegmentTable.put",
         "segments:SegmentTable.build",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from tests.interfaces.command_line import TIMEOUT_S, Cli, CommandResult
 from tests.interfaces.conftest import At
 

@@ -138,7 +138,7 @@ AGENT_FAULTS = (
     ),
     _fault(
         name="the memory of the child is not hidden",
-        at="execution.runners.agent.session:AgentSession.__aenter__",
+        at="execution.runners.agent.session:AgentSession.open",
         do=Drop("hide_memory()"),
         caught_by="agents/test_agent_session.py::"
         "test_the_child_hides_its_memory_before_the_credential_is_used",

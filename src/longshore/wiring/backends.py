@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.errors import ConfigurationError
 from longshore.ports.backend import Backend
 from longshore.settings import Settings

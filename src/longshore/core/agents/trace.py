@@ -674,9 +674,7 @@ class StepTrace:
         self._note("denials", event.at, tool=name, input=input_excerpt(event.input), reason=reason)
         return True
 
-    def _add_note(
-        self, event: events.ApiRetried | events.ModelFallback | events.RateLimited
-    ) -> bool:
+    def _add_note(self, event: events.ApiEvent) -> bool:
         if isinstance(event, events.ApiRetried):
             fields = {"attempt": event.attempt, "limit": event.limit, "delayMs": event.delay_ms}
             error = short_name(event.error)
