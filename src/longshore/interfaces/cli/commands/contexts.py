@@ -22,7 +22,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="Context name.")]
 _MAX_KEY_LENGTH = 200
 
 
-@command(("longshore contexts list", "the current context has a star"), output=True)
+@command(("longshore contexts list", "the current context has a star"), remote=False)
 def list_(options: GlobalOptions) -> None:
     """List the saved servers."""
     from longshore.interfaces.cli.services import settings_for
@@ -60,12 +60,14 @@ def list_(options: GlobalOptions) -> None:
     ("longshore contexts add prod --server https://jobs.example.com", "asks for the key"),
     ("longshore contexts add prod --server https://… < key.txt", "reads it from a file"),
     ("longshore contexts add here --server http://127.0.0.1:8421 --no-key", "this machine's key"),
+    output=False,
+    remote=False,
 )
 def add(
     options: GlobalOptions,
     name: _Name,
     *,
-    server: Annotated[str, typer.Option("--server", metavar="URL", help="Server URL.")],
+    server: Annotated[str, typer.Option(metavar="URL", help="Server URL.")],
     key: Annotated[
         bool,
         typer.Option(
@@ -119,6 +121,8 @@ def _read_key(url: str) -> str:
 @command(
     ("longshore contexts use prod", "commands use this server"),
     ("longshore contexts use --none", "commands use the data folder"),
+    output=False,
+    remote=False,
 )
 def use(
     options: GlobalOptions,
@@ -141,7 +145,7 @@ def use(
     )
 
 
-@command(("longshore contexts remove prod", "with its key"))
+@command(("longshore contexts remove prod", "with its key"), output=False, remote=False)
 def remove(options: GlobalOptions, name: _Name) -> None:
     """Remove a saved server and its key. The key stays valid: see `longshore keys revoke`."""
     from longshore.interfaces.cli.services import settings_for

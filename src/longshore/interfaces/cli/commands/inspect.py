@@ -47,15 +47,11 @@ _KEY_WIDTH = 24
     ("longshore jobs", "the newest jobs"),
     ("longshore jobs --state failed", "only failed jobs"),
     ("longshore jobs -o json | jq '.jobs[].jobId'", "for a script"),
-    output=True,
-    remote=True,
 )
 async def jobs(
     options: GlobalOptions,
     *,
-    state: Annotated[
-        JobState | None, typer.Option("--state", help="Only jobs in this state.")
-    ] = None,
+    state: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
@@ -101,18 +97,12 @@ def _age(job: d.JobDocument, now: datetime) -> timedelta:
 @command(
     ("longshore tasks --state processing", "the running tasks"),
     ("longshore tasks --job job-k3x", "the tasks of one job"),
-    output=True,
-    remote=True,
 )
 async def tasks(
     options: GlobalOptions,
     *,
-    job: Annotated[
-        str | None, typer.Option("--job", metavar="ID", help="Only tasks of this job.")
-    ] = None,
-    state: Annotated[
-        TaskState | None, typer.Option("--state", help="Only tasks in this state.")
-    ] = None,
+    job: Annotated[str | None, typer.Option(metavar="ID", help="Only tasks of this job.")] = None,
+    state: Annotated[TaskState | None, typer.Option(help="Only tasks in this state.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
@@ -138,8 +128,6 @@ async def tasks(
 @command(
     ("longshore job job-k3x", "the job whose id begins so"),
     ("longshore job job-k3x -o json", "for a script"),
-    output=True,
-    remote=True,
 )
 async def job(options: GlobalOptions, job_id: Id) -> None:
     """Show a job: its progress, and each task with its state, attempts, times and error."""
@@ -226,8 +214,6 @@ def _error(task: d.TaskDocument) -> str:
     ("longshore events job-k3x", "the events of the job itself"),
     ("longshore events job-k3x --all -f", "and of its tasks, as they happen"),
     ("longshore events job-k3x_fetch -o json", "the complete events of a task"),
-    output=True,
-    remote=True,
 )
 async def events(
     options: GlobalOptions,
@@ -294,8 +280,6 @@ class _EventLines:
     ("longshore trace job-k3x", "of a job with one agent task"),
     ("longshore trace job-k3x_review --attempt 1", "of the first attempt of a task"),
     ("longshore trace job-k3x -o json", "the whole trace, for a script"),
-    output=True,
-    remote=True,
 )
 async def trace(options: GlobalOptions, entity: Id, *, attempt: Attempt = None) -> None:
     """Show what an agent did: its steps, turns and tools, with durations and costs.
