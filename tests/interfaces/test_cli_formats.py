@@ -1,4 +1,4 @@
-"""How times, sizes and ends are told to people and to shells."""
+"""Durations, times and sizes as text, and exit codes of tasks."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ NOON = datetime(2030, 1, 7, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "text"),
     [
         (0, "0.0 s"),
         (0.84, "0.8 s"),
@@ -28,12 +28,12 @@ NOON = datetime(2030, 1, 7, 12, tzinfo=UTC)
         (2 * 86400 + 3 * 3600 + 59, "2 d 3 h"),
     ],
 )
-def test_a_duration_is_told_in_two_units_at_most(seconds: float, told: str) -> None:
-    assert formats.duration_text(timedelta(seconds=seconds)) == told
+def test_a_duration_has_at_most_two_units(seconds: float, text: str) -> None:
+    assert formats.duration_text(timedelta(seconds=seconds)) == text
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "text"),
     [
         (0.4, "just now"),
         (3, "3 s ago"),
@@ -45,15 +45,16 @@ def test_a_duration_is_told_in_two_units_at_most(seconds: float, told: str) -> N
         (-90, "in 1 min"),
     ],
 )
-def test_a_moment_is_told_from_now(seconds: float, told: str) -> None:
-    assert formats.relative_time(NOON - timedelta(seconds=seconds), NOON) == told
+def test_a_time_is_relative_to_now(seconds: float, text: str) -> None:
+    assert formats.relative_time(NOON - timedelta(seconds=seconds), NOON) == text
 
 
 @pytest.mark.parametrize(
-    ("count", "told"), [(0, "0 B"), (999, "999 B"), (12_400, "12.4 kB"), (3 * 10**9, "3.0 GB")]
+    ("count", "text"),
+    [(0, "0 bytes"), (999, "999 bytes"), (12_400, "12.4 kB"), (3 * 10**9, "3.0 GB")],
 )
-def test_a_size_is_told_in_its_unit(count: int, told: str) -> None:
-    assert formats.size(count) == told
+def test_a_size_has_its_unit(count: int, text: str) -> None:
+    assert formats.size(count) == text
 
 
 @pytest.mark.parametrize(

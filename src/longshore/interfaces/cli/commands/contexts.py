@@ -94,7 +94,8 @@ def add(
     saved = contexts.load(settings.contexts_file)
     context = ServerContext(url=url, key=_read_key(url) if key else None, insecure=insecure)
     asyncio.run(_check_server(context, settings))
-    contexts.save(saved.add(name, context), settings.contexts_file)
+    saved.add(name, context)
+    contexts.save(saved, settings.contexts_file)
     print(f'Current context: "{name}", {url}')
 
 
@@ -137,7 +138,8 @@ def use(
         message = "name a context, or use --none; `longshore contexts list` lists them"
         raise UsageError(message)
     path = settings_for(options).contexts_file
-    saved = contexts.load(path).select(name)
+    saved = contexts.load(path)
+    saved.select(name)
     contexts.save(saved, path)
     context = saved.current()
     print(
@@ -151,5 +153,7 @@ def remove(options: GlobalOptions, name: _Name) -> None:
     from longshore.interfaces.cli.services import settings_for
 
     path = settings_for(options).contexts_file
-    contexts.save(contexts.load(path).remove(name), path)
+    saved = contexts.load(path)
+    saved.remove(name)
+    contexts.save(saved, path)
     print(f'Removed context "{name}"')

@@ -7,7 +7,7 @@ says why: the task is no agent task, the attempt runs, or the trace was not stor
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -241,39 +241,34 @@ async def events(
             items.end()
             return
         keys = await client.task_keys(ref.job_id) if include_tasks else []
-        lines = _EventLines(client.now, max((len(key) for key in keys), default=0))
-        async for event in stream:
-            lines.add(event)
+        await _print_events(stream, keys, client.now)
 
 
-class _EventLines:
-    """Prints events, one line each; with the task's key if ``key_width`` is not 0."""
+async def _print_events(
+    stream: AsyncIterator[d.EventDocument], keys: list[str], now: Callable[[], datetime]
+) -> None:
+    """Print events, one line each; with the task's key if there are keys."""
+    from longshore.interfaces.cli.render.event_text import details_of, parse_event, style_of
 
-    def __init__(self, now: Callable[[], datetime], key_width: int) -> None:
-        self._now = now
-        self._console = console()
-        # At least as wide as the heading TASK.
-        self._width = min(max(key_width, 4), _KEY_WIDTH) if key_width else 0
-        head = [f"{'TIME':12}", f"{'SEQ':>3}", f"{'EVENT':{_TYPE_WIDTH}}", "DETAILS"]
-        if self._width:
-            head.insert(2, f"{'TASK':{self._width}}")
-        self._console.print(styled("  ".join(head), "bold"))
-
-    def add(self, document: d.EventDocument) -> None:
-        from longshore.interfaces.cli.render.event_text import details_of, parse_event, style_of
-
-        now, event = self._now(), parse_event(document)
+    screen = console()
+    # At least as wide as the heading TASK.
+    width = min(max(4, *map(len, keys)), _KEY_WIDTH) if keys else 0
+    task_heading = [f"{'TASK':{width}}"] if width else []
+    headings = [f"{'TIME':12}", "SEQ", *task_heading, f"{'EVENT':{_TYPE_WIDTH}}", "DETAILS"]
+    screen.print(styled("  ".join(headings), "bold"))
+    async for document in stream:
+        event = parse_event(document)
+        key = split_task_id(event.entity_id)[1]
         cells = [
-            styled(formats.clock_time_of(event.at, now), "dim"),
+            styled(formats.clock_time_of(event.at, now()), "dim"),
             styled(f"{event.sequence:3}", ""),
+            *([styled(f"{key:{width}}", "")] if width else []),
             styled(f"{event.type:{_TYPE_WIDTH}}", style_of(event)),
-            styled(details_of(event, now), ""),
+            styled(details_of(event, now()), ""),
         ]
-        if self._width:
-            cells.insert(2, styled(f"{split_task_id(event.entity_id)[1]:{self._width}}", ""))
         line = styled("  ", "").join(cells)
         line.rstrip()
-        self._console.print(line, soft_wrap=True)
+        screen.print(line, soft_wrap=True)
 
 
 @command(
