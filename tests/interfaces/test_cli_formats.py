@@ -75,7 +75,7 @@ def test_a_failure_becomes_the_exit_code_that_a_shell_would_give(
     assert task_exit_code(task) == code
 
 
-def test_what_has_not_ended_has_no_exit_code_and_what_completed_has_its_own() -> None:
+def test_only_an_ended_task_has_an_exit_code() -> None:
     assert task_exit_code(a_task(state=TaskState.PENDING)) is None
     assert task_exit_code(replace(a_task(state=TaskState.COMPLETED), exit_code=0)) == 0
     assert task_exit_code(a_task(state=TaskState.CANCELLED)) == 1
@@ -93,5 +93,5 @@ def test_what_has_not_ended_has_no_exit_code_and_what_completed_has_its_own() ->
         (1234.5, "$1,234.50"),
     ],
 )
-def test_money_has_more_digits_where_there_is_less_of_it(amount: float, text: str) -> None:
+def test_small_amounts_have_more_digits(amount: float, text: str) -> None:
     assert formats.cost(amount) == text
