@@ -77,7 +77,7 @@ async def check_events(stage: AgentHarness) -> None:
     _, history = await stage.history()
     ((_, said),) = await stage.failures()
     # It was repeated, and is hidden: what stands in its place was the attempt's.
-    assert "it said: not with " in said
+    assert "message: not with " in said
     traces = [await stage.trace(attempt=attempt) for attempt in (1, 2)]
     kept = [await stage.file("logs/summary.log", attempt=attempt) for attempt in (1, 2)]
     told = f"{history} {await stage.output()} {json.dumps(traces)} {kept} {await stage.row()}"

@@ -161,7 +161,7 @@ def test_what_the_api_refuses_has_the_category_of_its_status(tmp_path: Path) -> 
 
     messages, _ = _check(rows, tmp_path)
 
-    assert messages["529"] == "the API is overloaded (529); it said: scripted overloaded_error."
+    assert messages["529"] == "the API is overloaded (529); message: scripted overloaded_error."
     assert f"no model '{MODEL}'" in messages["404"]
 
 

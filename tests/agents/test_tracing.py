@@ -245,7 +245,7 @@ def test_what_the_api_does_is_heard(reports: RecordingReports, tracer: StepTrace
     assert document["rateLimits"][0]["resetsAt"] == "2030-01-01T00:00:00.000Z"
     assert reports.lines == [
         "review: the API failed (unknown): retry 1 of 2 in 581 ms",
-        "review: goes on with sonnet instead of opus: overloaded",
+        "review: switched from opus to sonnet: overloaded",
         "review: rate limit five_hour: rejected until 2030-01-01 00:00 UTC",
     ]
     assert reports.activities[0] == "waiting"

@@ -202,7 +202,7 @@ def test_a_whole_step_is_traced_and_told(tmp_path: Path) -> None:
     told = "\n".join(watched.lines)
     for line in (
         "review: First I look.\n  Then",
-        "review: todo begun: Look",
+        "review: todo started: Look",
         "review: Bash: echo [masked]",
         "review: subagent general-purpose begins: Count",
         "review/general-purpose: Bash: echo below",
@@ -210,7 +210,7 @@ def test_a_whole_step_is_traced_and_told(tmp_path: Path) -> None:
         assert f"{line}\n" in f"{told}\n"
     assert "review: WebFetch was denied: Permission to use WebFetch has been denied" in told
     assert "review: Bash failed after" in told
-    assert "review: hands in its result: {" in told
+    assert "review: returned its result: {" in told
     assert {"sdk_query", "tool", "waiting"} == set(watched.activities)
     (summary,) = watched.summaries
     assert summary.startswith("review: completed after ")

@@ -57,7 +57,7 @@ def test_a_missing_cli_says_what_to_install() -> None:
 def test_a_cli_that_refused_its_options_is_quoted_from_its_stderr() -> None:
     _, failure = classify(ProcessError(), stderr="\nerror: unknown option '--x'\n")
 
-    assert failure.message.endswith("; it said: error: unknown option '--x'")
+    assert failure.message.endswith("; message: error: unknown option '--x'")
 
 
 def test_the_api_is_quoted_without_the_advice_of_the_cli() -> None:
@@ -68,7 +68,7 @@ def test_the_api_is_quoted_without_the_advice_of_the_cli() -> None:
 
     _, failure = classify_frame({"api_error_status": 529, "result": said})
 
-    assert failure.message == "the API is overloaded (529); it said: Overloaded today."
+    assert failure.message == "the API is overloaded (529); message: Overloaded today."
 
 
 def test_secrets_in_what_was_said_are_masked_and_long_words_are_cut() -> None:

@@ -43,10 +43,10 @@ AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", d
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        ([SessionStarted(at=at(0))], ["begins"]),
+        ([SessionStarted(at=at(0))], ["started"]),
         (
             [SessionStarted(at=at(0), session_id="49412a8d-274b-4d0b", model="opus")],
-            ["begins with opus, session 49412a8d"],
+            ["started with opus, session 49412a8d"],
         ),
         ([text_event("one\n\x1b[31mtwo\n")], ["one\n  [31mtwo"]),
         ([text_event("")], []),
@@ -58,7 +58,7 @@ AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", d
             [tool_called(), tool_started(), tool_ended(duration_ms=1300)],
             ["Bash: ls", "Bash took 1.3 s"],
         ),
-        ([tool_called(tool_input={}), tool_ended()], ["Bash", "Bash is done"]),
+        ([tool_called(tool_input={}), tool_ended()], ["Bash", "Bash finished"]),
         (
             [tool_called(), tool_ended(outcome=FAILED, output="Exit code 3\n", duration_ms=13)],
             ["Bash: ls", "Bash failed after 13 ms: Exit code 3"],
@@ -81,11 +81,11 @@ AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", d
                 tool_ended("t2"),
                 tool_ended("t1"),
             ],
-            ["Bash: ls", "Bash: pwd", "Bash (pwd) is done", "Bash (ls) is done"],
+            ["Bash: ls", "Bash: pwd", "Bash (pwd) finished", "Bash (ls) finished"],
         ),
         (
             [tool_called("t1", tool_input={}), tool_called("t2", tool_input={}), tool_ended("t1")],
-            ["Bash", "Bash", "Bash is done"],
+            ["Bash", "Bash", "Bash finished"],
         ),
         ([tool_called(name="TaskCreate"), tool_ended()], []),
         (
@@ -94,7 +94,7 @@ AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", d
         ),
         (
             [tool_called(name="StructuredOutput", tool_input={"tides": [1, 2]}), tool_ended()],
-            ['hands in its result: {"tides": [1, 2]}'],
+            ['returned its result: {"tides": [1, 2]}'],
         ),
         (
             [
@@ -103,9 +103,9 @@ AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", d
                 SubagentFinished(at=at(3), agent_id="a1"),
                 tool_ended("t0"),
             ],
-            ["subagent Explore begins: count", "subagent Explore took 2.0 s"],
+            ["subagent Explore started: count", "subagent Explore took 2.0 s"],
         ),
-        ([SubagentStarted(at=at(1), agent_id="a1")], ["subagent begins"]),
+        ([SubagentStarted(at=at(1), agent_id="a1")], ["subagent started"]),
         (
             [
                 ApiRetried(
@@ -124,8 +124,8 @@ AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", d
                 ModelFallback(at=at(1), model="opus", to_model="sonnet"),
             ],
             [
-                "goes on with sonnet instead of opus: overloaded",
-                "goes on with sonnet instead of opus",
+                "switched from opus to sonnet: overloaded",
+                "switched from opus to sonnet",
             ],
         ),
         (
@@ -152,7 +152,7 @@ def test_a_session_that_is_gone_on_with_says_so() -> None:
     trace = StepTrace("review", at=NOON, session_id="49412a8d-274b", resumed=True)
 
     assert format_lines(trace, SessionStarted(at=at(0), model="opus")) == [
-        "review: goes on with opus, session 49412a8d"
+        "review: resumed with opus, session 49412a8d"
     ]
 
 
@@ -174,7 +174,7 @@ def test_what_a_subagent_does_begins_with_its_kind() -> None:
         "review/Explore: Bash: ls",
         "review/Explore: Bash took 2.0 s",
         "review/Explore: found it",
-        "review: subagent begins",
+        "review: subagent started",
         "review/subagent: Bash: ls",
         "review: Bash: ls",
     ]
@@ -198,8 +198,8 @@ def test_the_list_of_the_agent_is_told_as_it_moves() -> None:
         "review: todo: Look",
         "review: todo: Write",
         "review: todo: Send",
-        "review: todo begun: Look",
-        "review: todo dropped: Send",
+        "review: todo started: Look",
+        "review: todo deleted: Send",
         "review: todo 1/2 done after 3.5 s: Look",
     ]
 
