@@ -14,8 +14,8 @@ _FOREIGN = ("LONGSHORE_", "ANTHROPIC_", "CLAUDE_")
 @pytest.fixture(autouse=True, scope="module")
 def _no_credentials_from_outside() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        found = [name for name in os.environ if name.startswith(_FOREIGN)]  # noqa: TID251
-        for name in found:
+        match = [name for name in os.environ if name.startswith(_FOREIGN)]  # noqa: TID251
+        for name in match:
             patch.delenv(name)
         yield
 
@@ -29,8 +29,8 @@ def shared_harness(
 
     async def hold() -> None:
         # In one task from its beginning to its end, whatever tests run meanwhile.
-        async with open_harness(tmp_path_factory.mktemp("stage")) as stage:
-            opened.set_result(stage)
+        async with open_harness(tmp_path_factory.mktemp("stage")) as harness_:
+            opened.set_result(harness_)
             await over.wait()
 
     async def open_it() -> tuple[AgentHarness, asyncio.Task[None]]:
@@ -47,9 +47,9 @@ def shared_harness(
         await holding
 
     with asyncio.Runner() as runner:
-        stage, holding = runner.run(open_it())
-        stage.runner = runner
-        yield stage
+        harness_, holding = runner.run(open_it())
+        harness_.runner = runner
+        yield harness_
         runner.run(close_it())
 
 

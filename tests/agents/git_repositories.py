@@ -51,10 +51,10 @@ class Origin:
     ) -> str:
         """Add a commit that writes these files (None: removes); its id."""
         ref = branch if branch.startswith("refs/") else f"refs/heads/{branch}"
-        known = not fresh and git("for-each-ref", ref, at=self.path)
+        defaults = not fresh and git("for-each-ref", ref, at=self.path)
         lines = [f"commit {ref}", "committer A <a@example.com> 1700000000 +0000", "data 1", "x"]
         text = "\n".join(lines).encode() + b"\n"
-        text += f"from {ref}^0\n".encode() if known else b""
+        text += f"from {ref}^0\n".encode() if defaults else b""
         for name, content in files.items():
             mode = (modes or {}).get(name, "100644")
             if content is None:
@@ -67,9 +67,9 @@ class Origin:
         return git("rev-parse", ref, at=self.path)
 
 
-def fresh_git(seconds: float = 60, **more: str) -> Git:
+def fresh_git(seconds: float = 60, **more_: str) -> Git:
     """Git with enough time."""
-    return Git(deadline=time.monotonic() + seconds, environment=more)
+    return Git(deadline=time.monotonic() + seconds, environment=more_)
 
 
 def install_program(folder: Path, name: str, script: str) -> str:
@@ -182,7 +182,7 @@ def serve_repository(
 
         def _by_git(self) -> None:
             path, _, query = self.path.partition("?")
-            told = {
+            reported = {
                 **_CLEAN,
                 "GIT_PROJECT_ROOT": str(origin.parent),
                 "GIT_HTTP_EXPORT_ALL": "1",
@@ -195,7 +195,7 @@ def serve_repository(
             }
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             done = subprocess.run(
-                ["git", "http-backend"], env=told, input=body, capture_output=True, check=True
+                ["git", "http-backend"], env=reported, input=body, capture_output=True, check=True
             )
             head, _, content = done.stdout.partition(b"\r\n\r\n")
             fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))

@@ -47,9 +47,9 @@ def scenario(test_body: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
     """A test that is a coroutine; one that is given a ``harness`` plays in the loop of that."""
 
     @wraps(test_body)
-    def test(**given: Any) -> None:
-        runner = getattr(given.get("harness"), "runner", None)
-        (runner.run if runner else asyncio.run)(test_body(**given))
+    def test(**options: Any) -> None:
+        runner = getattr(options.get("harness"), "runner", None)
+        (runner.run if runner else asyncio.run)(test_body(**options))
 
     return test
 
@@ -72,11 +72,11 @@ class AgentHarness:
         document = {"name": name, "runner": "agent", "retry": retry, **fields}
         await self.services.backend.definitions.put(TENANT, read_definition(document))
 
-    async def submit(self, *tasks: dict[str, Any], **more: Any) -> None:
+    async def submit(self, *tasks: dict[str, Any], **more_: Any) -> None:
         """Hand in a job, by default of one task."""
-        given = list(tasks) or [{"taskId": "a", "name": "agent-task"}]
+        options = list(tasks) or [{"taskId": "a", "name": "agent-task"}]
         request = f"request-{next(_requests)}"
-        accepted = await self.services.producer.submit(TENANT, request, {"tasks": given, **more})
+        accepted = await self.services.producer.submit(TENANT, request, {"tasks": options, **more_})
         self.job_id = accepted.job.id
 
     def start_worker(self) -> Worker:
@@ -117,14 +117,14 @@ class AgentHarness:
             row = await self.row(key)
             return row if row.attempt > number or (row.attempt and row.lease is None) else None
 
-        found = await wait_until(look)
-        assert isinstance(found, TaskRow)
-        return found
+        match = await wait_until(look)
+        assert isinstance(match, TaskRow)
+        return match
 
     async def row(self, key: str = "a") -> TaskRow:
-        found = await self.services.backend.ledger.get_task(self.task_id(key))
-        assert found is not None
-        return found
+        match = await self.services.backend.ledger.get_task(self.task_id(key))
+        assert match is not None
+        return match
 
     async def result(self, key: str = "a") -> Any:
         return await self.services.documents.load((await self.row(key)).result)
@@ -147,8 +147,8 @@ class AgentHarness:
 
     async def file(self, name: str, *, key: str = "a", attempt: int = 1) -> bytes:
         """A file that was kept of an attempt."""
-        kept = f"task/logs/{self.task_id(key)}/attempt-{attempt}/{name}"
-        return await self.services.backend.blobs.get(kept)
+        stored = f"task/logs/{self.task_id(key)}/attempt-{attempt}/{name}"
+        return await self.services.backend.blobs.get(stored)
 
     async def trace(self, *, key: str = "a", attempt: int = 1) -> list[dict[str, Any]]:
         """What was traced of an attempt, step by step."""
@@ -180,13 +180,13 @@ class AgentHarness:
     def child(self, key: str = "a") -> int:
         """The process that carries out the attempt of a task."""
         running = [attempt for worker, _ in self._workers for attempt in worker._running]
-        (found,) = [attempt for attempt in running if attempt.task_id == self.task_id(key)]
-        return found.renewal().process_id
+        (match,) = [attempt for attempt in running if attempt.task_id == self.task_id(key)]
+        return match.renewal().process_id
 
     def process_tree(self, key: str = "a") -> dict[int, str]:
         """That process and all below it, with their names."""
         child = self.child(key)
-        return {one: process_name(one) for one in (child, *descendants(child))}
+        return {item: process_name(item) for item in (child, *descendants(child))}
 
     def kill_child(self, key: str = "a") -> None:
         """SIGKILL to the child, and to nobody else."""
@@ -203,7 +203,7 @@ def process_name(process_id: int) -> str:
 
 def survivors(family: Mapping[int, str]) -> dict[int, str]:
     """Those who still live."""
-    return {one: name for one, name in family.items() if is_alive(one)}
+    return {item: name for item, name in family.items() if is_alive(item)}
 
 
 @asynccontextmanager
@@ -219,13 +219,13 @@ async def open_harness(
         MessagesApi(scripted) as api,
         open_services(load_settings(settings_for(folder, api.url, flags))) as services,
     ):
-        stage = AgentHarness(services, api, folder)
+        harness = AgentHarness(services, api, folder)
         if with_worker:
-            stage.start_worker()
+            harness.start_worker()
         try:
-            yield stage
+            yield harness
         finally:
-            await stage.close()
+            await harness.close()
 
 
 def settings_for(folder: Path, url: str, flags: Mapping[str, Any] | None = None) -> dict[str, Any]:

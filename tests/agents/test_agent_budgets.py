@@ -15,9 +15,9 @@ DEAR = Usage(input_tokens=100_000, output_tokens=100)  # 20 cents
 LOOK = {"command": "echo looked"}
 
 
-async def _wait_parked(stage: AgentHarness, *keys: str) -> None:
+async def _wait_parked(harness_: AgentHarness, *keys: str) -> None:
     async def look() -> bool:
-        states = await stage.services.backend.ledger.task_states(stage.job_id)
+        states = await harness_.services.backend.ledger.task_states(harness_.job_id)
         return all(states[key] is TaskState.PARKED for key in keys or ("a",))
 
     await wait_until(look)
@@ -94,14 +94,14 @@ async def test_tasks_that_share_a_budget_go_over_it_by_one_answer_each_at_most(
 @scenario
 async def test_a_day_that_is_used_up_parks_until_the_next_one(tmp_path: Path) -> None:
     script = [tool_use("Bash", LOOK, usage=DEAR), text("Done.")]
-    async with open_harness(tmp_path, script, flags={"agent.usd_per_day": 0.15}) as stage:
-        services = stage.services
-        await stage.define(options={"prompt": "Look.", "tools": ["Bash"]})
-        await stage.submit()
+    async with open_harness(tmp_path, script, flags={"agent.usd_per_day": 0.15}) as harness_:
+        services = harness_.services
+        await harness_.define(options={"prompt": "Look.", "tools": ["Bash"]})
+        await harness_.submit()
 
-        await _wait_parked(stage)
+        await _wait_parked(harness_)
 
-        row = await stage.row()
+        row = await harness_.row()
         assert row.parked is not None
         assert row.parked.scope is BudgetScope.DAY
         assert row.due_at is not None
@@ -109,7 +109,7 @@ async def test_a_day_that_is_used_up_parks_until_the_next_one(tmp_path: Path) ->
         standing = await services.budget_operations.add_to_day_budget(
             TENANT, Budget(usd=5.0), by="ann", request_id="r1"
         )
-        assert (await stage.wait_finished()).state is TaskState.COMPLETED
+        assert (await harness_.wait_finished()).state is TaskState.COMPLETED
         name = day_budget_name(services.backend.clock.now())
         account = await services.reservations.read(TENANT, name)
         assert account.spent.cost_usd > standing.spent.cost_usd

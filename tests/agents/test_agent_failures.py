@@ -10,15 +10,15 @@ from verification.messages_api.script import Step
 
 
 async def run_scripts(
-    stage: AgentHarness, scripts: dict[str, list[Step]], *, attempts: int = 2
+    harness_: AgentHarness, scripts: dict[str, list[Step]], *, attempts: int = 2
 ) -> None:
     """Tasks beside each other, one for each story, until all are over."""
-    stage.api.set_script([Script.of(*steps, when=key) for key, steps in scripts.items()])
+    harness_.api.set_script([Script.of(*steps, when=key) for key, steps in scripts.items()])
     for key in scripts:
         retry = {"base": "10ms", "cap": "10ms", "maxAttempts": attempts}
-        await stage.define(key, options={"prompt": f"Meet {key} ."}, retry=retry)
-    await stage.submit(*({"taskId": key, "name": key} for key in scripts))
-    await stage.wait_finished(*scripts)
+        await harness_.define(key, options={"prompt": f"Meet {key} ."}, retry=retry)
+    await harness_.submit(*({"taskId": key, "name": key} for key in scripts))
+    await harness_.wait_finished(*scripts)
 
 
 @scenario
@@ -30,9 +30,9 @@ async def test_what_no_attempt_can_mend_fails_a_task_at_once(harness: AgentHarne
         key = f"s{status}"
         row = await harness.row(key)
         assert (row.state, row.attempt) == (TaskState.FAILED, 1)
-        ((told, said),) = await harness.failures(key)
-        assert told == category, said
-        assert f"({status})" in said
+        ((reported, message),) = await harness.failures(key)
+        assert reported == category, message
+        assert f"({status})" in message
         assert len(harness.requests(key)) <= 3
         assert row.usage.cost_usd == 0
 
@@ -53,14 +53,14 @@ async def test_what_passes_is_tried_again_and_a_rate_limit_costs_no_attempt(
         "reset": reset(),
         "s429": error(429, headers={"retry-after": "2"}),
     }
-    await run_scripts(harness, {key: [trouble, text("done")] for key, trouble in troubles.items()})
+    await run_scripts(harness, {key: [raised, text("done")] for key, raised in troubles.items()})
 
     for key, (category, used) in expected.items():
         row, history = await harness.history(key)
         assert row.state is TaskState.COMPLETED, row.failure
         assert (row.attempt, row.attempts_used) == (2, used), key
-        ((told, said),) = await harness.failures(key)
-        assert told == category, said
+        ((reported, message),) = await harness.failures(key)
+        assert reported == category, message
         first, second = harness.requests(key)
         # The same conversation: what was asked stands in it once, and why it is asked again.
         assert second.first_prompt.startswith(first.first_prompt)
@@ -75,17 +75,17 @@ async def test_what_passes_is_tried_again_and_a_rate_limit_costs_no_attempt(
 @scenario
 async def test_an_api_that_falls_silent_is_given_up_and_asked_again(tmp_path: Path) -> None:
     flags = {"agent.response_timeout": "2s", "agent.stall_timeout": "10s"}
-    async with open_harness(tmp_path, flags=flags) as stage:
+    async with open_harness(tmp_path, flags=flags) as harness_:
         stories: dict[str, list[Step]] = {
             "hang": [hang(), text("done")],
             "stall": [stall(), hang(), text("done")],
         }
-        await run_scripts(stage, stories, attempts=4)
+        await run_scripts(harness_, stories, attempts=4)
 
         for key in stories:
-            row = await stage.row(key)
+            row = await harness_.row(key)
             assert row.state is TaskState.COMPLETED, row.failure
             assert row.attempts_used >= 1
-            told = await stage.failures(key)
-            assert {category for category, _ in told} == {"timeout"}, told
-            assert stage.repeated_requests(key) == []
+            reported = await harness_.failures(key)
+            assert {category for category, _ in reported} == {"timeout"}, reported
+            assert harness_.repeated_requests(key) == []

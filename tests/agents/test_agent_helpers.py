@@ -33,8 +33,8 @@ for line in sys.stdin:
 async def test_another_model_a_server_of_tools_and_an_agent_below_help_and_are_counted(
     harness: AgentHarness, tmp_path: Path
 ) -> None:
-    desk = tmp_path / "desk.py"
-    desk.write_text(MCP_SERVER)
+    application = tmp_path / "desk.py"
+    application.write_text(MCP_SERVER)
     below = {"description": "Count", "prompt": "Count it.", "subagent_type": "general-purpose"}
     steps = iter([tool_use("mcp__desk__ring", {}), tool_use("Agent", below), text("Done.")])
 
@@ -47,7 +47,7 @@ async def test_another_model_a_server_of_tools_and_an_agent_below_help_and_are_c
         "model": MISSING,
         "fallbackModel": MODEL,
         "tools": ["Agent", "mcp__desk__ring"],
-        "mcpServers": {"desk": {"command": sys.executable, "args": [str(desk)]}},
+        "mcpServers": {"desk": {"command": sys.executable, "args": [str(application)]}},
     }
     await harness.define(options=options)
     await harness.submit()
@@ -57,16 +57,16 @@ async def test_another_model_a_server_of_tools_and_an_agent_below_help_and_are_c
     assert row.state is TaskState.COMPLETED, row.failure
     # It waited for the one below: there is one result, and it is the last thing that was said.
     assert await harness.result() == "Done."
-    refused = [one for one in harness.requests() if one.model == MISSING]
-    asked = [one for one in harness.requests() if one.model == MODEL]
+    refused = [item for item in harness.requests() if item.model == MISSING]
+    requested = [item for item in harness.requests() if item.model == MODEL]
     assert refused
-    assert [one.agent_id is None for one in asked] == [True, True, False, True]
-    rung = json.dumps(asked[1].messages)
+    assert [item.agent_id is None for item in requested] == [True, True, False, True]
+    rung = json.dumps(requested[1].messages)
     assert "rung" in rung
     assert KEY not in rung
-    assert "Counted." in json.dumps(asked[3].messages)
+    assert "Counted." in json.dumps(requested[3].messages)
     # All four are paid for; turns are the agent's own.
     assert (row.usage.input_tokens, row.usage.turns) == (400, 3)
     (traced,) = await harness.trace()
-    assert [one["kind"] for one in traced["subagents"]] == ["general-purpose"]
+    assert [item["kind"] for item in traced["subagents"]] == ["general-purpose"]
     assert traced["costUsd"] == pytest.approx(row.usage.cost_usd)

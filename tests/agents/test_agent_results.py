@@ -29,7 +29,7 @@ async def test_a_result_that_came_dressed_up_is_taken_as_it_was_meant(
     for key in ("wrapped", "stringified"):
         assert await harness.result(key) == GOOD, (await harness.row(key)).failure
         # The command line asks for it once more by itself; we do not.
-        assert [NONE_AT_ALL in one.prompt for one in harness.requests(key)] == [False, True]
+        assert [NONE_AT_ALL in item.prompt for item in harness.requests(key)] == [False, True]
 
 
 @scenario
@@ -66,9 +66,9 @@ async def test_a_schema_that_is_never_met_fails_the_attempt_after_one_repair(
     assert "/score: must be integer" in first[1]
     *_, last = harness.requests()
     prompts = [text for role, text in last.conversation if role == "user"]
-    said = [text for text in prompts if "required format" in text]
-    assert len(said) == row.attempts_used == 2
-    assert all("/score: must be integer" in text for text in said)
+    message = [text for text in prompts if "required format" in text]
+    assert len(message) == row.attempts_used == 2
+    assert all("/score: must be integer" in text for text in message)
     assert harness.repeated_requests() == []
 
 
@@ -94,6 +94,6 @@ async def test_a_refusal_of_the_model_is_final(harness: AgentHarness) -> None:
     row = await harness.wait_finished()
 
     assert row.state is TaskState.FAILED
-    ((category, said),) = await harness.failures()
+    ((category, message),) = await harness.failures()
     assert category == "validation"
-    assert "refused" in said
+    assert "refused" in message

@@ -74,7 +74,9 @@ async def test_a_cancelled_agent_leaves_nobody_behind_and_goes_on_when_it_is_res
     assert not is_alive(far_away)
     await harness.services.resumer.resume(harness.job_id, [harness.task_id()], by=OPERATOR)
 
-    await harness.api.wait_until(lambda: any(one.state is Far.SILENT for one in harness.requests()))
+    await harness.api.wait_until(
+        lambda: any(item.state is Far.SILENT for item in harness.requests())
+    )
     assert "Tool call interrupted" in json.dumps(harness.requests()[-1].messages)
     await cancel_twice(harness, among="claude")
     await harness.services.resumer.resume(harness.job_id, [harness.task_id()], by=OPERATOR)
@@ -86,13 +88,13 @@ async def test_a_cancelled_agent_leaves_nobody_behind_and_goes_on_when_it_is_res
     assert row.usage.input_tokens == 200
 
 
-async def cancel_twice(stage: AgentHarness, *, among: str) -> None:
-    family = stage.process_tree()
+async def cancel_twice(harness_: AgentHarness, *, among: str) -> None:
+    family = harness_.process_tree()
     assert among in family.values()
-    await stage.services.canceller.cancel_task(TENANT, stage.task_id(), by=OPERATOR)
-    await stage.services.canceller.cancel_task(TENANT, stage.task_id(), by=OPERATOR)
-    row = await stage.wait_finished()
+    await harness_.services.canceller.cancel_task(TENANT, harness_.task_id(), by=OPERATOR)
+    await harness_.services.canceller.cancel_task(TENANT, harness_.task_id(), by=OPERATOR)
+    row = await harness_.wait_finished()
     assert row.state is TaskState.CANCELLED
-    (traced,) = await stage.trace(attempt=row.attempt)
+    (traced,) = await harness_.trace(attempt=row.attempt)
     assert traced["end"] is None
     assert survivors(family) == {}

@@ -32,16 +32,16 @@ async def test_a_killed_worker_leaves_nobody_behind_and_the_next_one_goes_on(
         tool_use("Bash", {"command": f"{far}; echo > begun; read nothing < {tmp_path}/never"}),
         text("done"),
     ]
-    async with open_harness(tmp_path, script, with_worker=False) as stage:
-        await stage.define(options={"prompt": "Do it.", "tools": ["Bash"]})
-        await stage.submit()
-        first = WorkerProcess(settings_for(tmp_path, stage.api.url))
+    async with open_harness(tmp_path, script, with_worker=False) as harness_:
+        await harness_.define(options={"prompt": "Do it.", "tools": ["Bash"]})
+        await harness_.submit()
+        first = WorkerProcess(settings_for(tmp_path, harness_.api.url))
         try:
-            await wait_for_file(stage.files() / "begun")
-            await wait_for_file(stage.files() / "detached")
-            await wait_until(lambda: answers_stored(stage, 2))
-            family = {one: process_name(one) for one in descendants(first.process.pid)}
-            assert int((stage.files() / "detached").read_text()) in family
+            await wait_for_file(harness_.files() / "begun")
+            await wait_for_file(harness_.files() / "detached")
+            await wait_until(lambda: answers_stored(harness_, 2))
+            family = {item: process_name(item) for item in descendants(first.process.pid)}
+            assert int((harness_.files() / "detached").read_text()) in family
             assert {"claude", "bash", "longshore-task"} <= {*family.values()}
         finally:
             first.kill()
@@ -50,26 +50,28 @@ async def test_a_killed_worker_leaves_nobody_behind_and_the_next_one_goes_on(
             return not survivors(family)
 
         await wait_until(nobody_is_left)
-        second = WorkerProcess(settings_for(tmp_path, stage.api.url))
+        second = WorkerProcess(settings_for(tmp_path, harness_.api.url))
         try:
-            row = await stage.wait_finished()
+            row = await harness_.wait_finished()
         finally:
             second.kill()
 
         assert row.state is TaskState.COMPLETED, row.failure
         assert (row.attempt, row.attempts_used) == (2, 1)
-        *_, last = stage.requests()
-        assert len(stage.requests()) == 3
+        *_, last = harness_.requests()
+        assert len(harness_.requests()) == 3
         assert "Tool call interrupted" in json.dumps(last.messages)
-        assert stage.repeated_requests() == []
+        assert harness_.repeated_requests() == []
         assert row.usage.turns == 3
-        assert row.usage.input_tokens == stage.api.usage_of().input_tokens
+        assert row.usage.input_tokens == harness_.api.usage_of().input_tokens
 
 
-async def answers_stored(stage: AgentHarness, count: int) -> bool:
-    backend, row = stage.services.backend, await stage.row()
-    found = await load_conversations(row, blobs=backend.blobs, documents=stage.services.documents)
-    kept = found.get(session_id(row.id, "task"))
-    return kept is not None and count <= len(
-        [entry for entry in kept.entries if entry.get("type") == "assistant"]
+async def answers_stored(harness_: AgentHarness, count: int) -> bool:
+    backend, row = harness_.services.backend, await harness_.row()
+    result = await load_conversations(
+        row, blobs=backend.blobs, documents=harness_.services.documents
+    )
+    stored = result.get(session_id(row.id, "task"))
+    return stored is not None and count <= len(
+        [entry for entry in stored.entries if entry.get("type") == "assistant"]
     )

@@ -43,27 +43,31 @@ async def test_a_repository_is_worked_on_without_running_what_stands_in_it(tmp_p
         ),
         Script.of(tool_use("Bash", {"command": "pwd; touch here"}), text("Done."), when="folder"),
     ]
-    async with open_harness(tmp_path, script, flags={"agent.local_repositories": True}) as stage:
-        for key, place in (("repository", origin.url), ("folder", str(named))):
-            options = {"prompt": f"Work: {key} .", "tools": ["Bash"], key: place}
-            await stage.define(key, options=options)
-        await stage.submit(*({"taskId": key, "name": key} for key in ("repository", "folder")))
+    async with open_harness(tmp_path, script, flags={"agent.local_repositories": True}) as harness_:
+        for key, folder in (("repository", origin.url), ("folder", str(named))):
+            options = {"prompt": f"Work: {key} .", "tools": ["Bash"], key: folder}
+            await harness_.define(key, options=options)
+        await harness_.submit(*({"taskId": key, "name": key} for key in ("repository", "folder")))
 
-        row = await stage.wait_finished("folder", "repository")
+        row = await harness_.wait_finished("folder", "repository")
 
         assert row.state is TaskState.COMPLETED, row.failure
         assert row.attempt == 2
         for attempt in (1, 2):
-            patch = await stage.file("artifacts/changes.patch", key="repository", attempt=attempt)
+            patch = await harness_.file(
+                "artifacts/changes.patch", key="repository", attempt=attempt
+            )
             assert b"-old\n+new\n" in patch
             assert b"b/b.txt" in patch
             assert b"settings" not in patch
         assert not mark.exists()
-        assert SECRET_WORD not in json.dumps([one.body for one in stage.requests("repository")])
-        assert not stage.files("repository").exists()
-        assert stage.repeated_requests("repository") == []
+        assert SECRET_WORD not in json.dumps(
+            [item.body for item in harness_.requests("repository")]
+        )
+        assert not harness_.files("repository").exists()
+        assert harness_.repeated_requests("repository") == []
 
-        assert await stage.result("folder") == "Done."
+        assert await harness_.result("folder") == "Done."
         assert (named / "here").exists()
-        said = stage.requests("folder")[1].tool_results[0].text
-        assert os.path.realpath(named) in said
+        message = harness_.requests("folder")[1].tool_results[0].text
+        assert os.path.realpath(named) in message

@@ -58,7 +58,7 @@ class Row:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _environment(url: str, home: Path, more: Mapping[str, str]) -> dict[str, str]:
+def _environment(url: str, home: Path, more_: Mapping[str, str]) -> dict[str, str]:
     # Empty is unset: the CLI inherits the whole environment of the tests.
     unset = dict.fromkeys(
         ("ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "http_proxy", "HTTP_PROXY"), ""
@@ -72,7 +72,7 @@ def _environment(url: str, home: Path, more: Mapping[str, str]) -> dict[str, str
         "CLAUDE_CODE_TMPDIR": str(home),
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "CLAUDE_CODE_MAX_RETRIES": "0",
-        **more,
+        **more_,
     }
 
 
@@ -115,12 +115,12 @@ async def _run_rows(
     turns = asyncio.Semaphore(AT_ONCE)
     async with MessagesApi() as api:
 
-        async def one(key: str, row: Row) -> QueryFailure | None:
+        async def item(key: str, row: Row) -> QueryFailure | None:
             async with turns:
                 return await _run_query(api.set_script([row.step], key=key), home / key, row)
 
-        verdicts = await asyncio.gather(*(one(key, row) for key, row in rows.items()))
-    return dict(zip(rows, verdicts, strict=True)), api
+        decisions = await asyncio.gather(*(item(key, row) for key, row in rows.items()))
+    return dict(zip(rows, decisions, strict=True)), api
 
 
 def _classification(failure: QueryFailure | None) -> Expected:
@@ -131,20 +131,20 @@ def _classification(failure: QueryFailure | None) -> Expected:
 
 def _check(rows: Mapping[str, Row], home: Path) -> tuple[dict[str, str], MessagesApi]:
     """Compare all rows at once; the messages, by row."""
-    verdicts, api = asyncio.run(_run_rows(rows, home))
-    assert {key: _classification(verdict) for key, verdict in verdicts.items()} == {
+    decisions, api = asyncio.run(_run_rows(rows, home))
+    assert {key: _classification(query_failure) for key, query_failure in decisions.items()} == {
         key: row.expected for key, row in rows.items()
     }
     assert {key: len(api.requests_of(key)) for key in rows} == {
         key: row.requests for key, row in rows.items()
     }
-    return {key: one.failure.message if one else "" for key, one in verdicts.items()}, api
+    return {key: item.failure.message if item else "" for key, item in decisions.items()}, api
 
 
 def test_what_the_api_refuses_has_the_category_of_its_status(tmp_path: Path) -> None:
     def refused(status: int, category: Category, requests: int = 1, **options: Any) -> Row:
-        told = (QueryFailureReason.STATUS, category, category.retryable)
-        return Row(step=error(status, **options), expected=told, requests=requests)
+        reported = (QueryFailureReason.STATUS, category, category.retryable)
+        return Row(step=error(status, **options), expected=reported, requests=requests)
 
     rows = {
         # The CLI leaves out what a server may not know, piece by piece.

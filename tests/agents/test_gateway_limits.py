@@ -79,27 +79,27 @@ async def test_a_body_that_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyP
 
 @scenario
 async def test_only_so_many_are_asked_at_once() -> None:
-    books = RecordingBudget()
-    async with scripted_model([text("hello", gate="go")], books, concurrency=2) as (api, client):
-        asking = [asyncio.create_task(client.response()) for _ in range(5)]
+    budget = RecordingBudget()
+    async with scripted_model([text("hello", gate="go")], budget, concurrency=2) as (api, client):
+        request_task = [asyncio.create_task(client.response()) for _ in range(5)]
         await api.wait_for_requests(2)
         for _ in range(5):
             # These come after the others, which so have been looked at.
             assert (await client.response(headers={"x-api-key": ""}))[0] == 401
-        assert (len(api.requests), len(books.requests)) == (2, 2)
+        assert (len(api.requests), len(budget.requests)) == (2, 2)
 
         api.release("go")
 
-        assert [status for status, _ in await asyncio.gather(*asking)] == [200] * 5
+        assert [status for status, _ in await asyncio.gather(*request_task)] == [200] * 5
 
 
 @scenario
 async def test_nothing_is_left_when_it_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     # It ends what is open, and does not wait for it.
     monkeypatch.setattr(gateway_module, "_SHUTDOWN_TIMEOUT_S", 600.0)
-    books = RecordingBudget()
+    budget = RecordingBudget()
     says = [text("hello"), hang(), stall(after=2)]
-    async with scripted_model(says, books) as (api, client):
+    async with scripted_model(says, budget) as (api, client):
         assert (await client.response())[0] == 200
         silent = asyncio.create_task(client.response())
         await api.wait_for_state(RequestState.SILENT)
@@ -113,8 +113,10 @@ async def test_nothing_is_left_when_it_closes(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(BROKEN):
             await silent
         await api.wait_for_state(RequestState.ABANDONED, 2)
-        told = [(answered.status, answered.complete) for answered in books.responses]
-        assert sorted(told, key=str) == [(200, False), (200, True), (None, False)]
+        reported = [
+            (model_response.status, model_response.complete) for model_response in budget.responses
+        ]
+        assert sorted(reported, key=str) == [(200, False), (200, True), (None, False)]
         with pytest.raises(aiohttp.ClientConnectorError):
             await client.response()
         assert not [task for task in asyncio.all_tasks() if "RequestHandler" in repr(task)]

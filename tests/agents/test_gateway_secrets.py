@@ -85,22 +85,25 @@ async def test_an_upstream_that_repeats_the_credential_is_heard_to_repeat_the_to
     async with scripted_model(says) as (_, client):
         for status in (401, 502):
             async with client.ask() as answer:
-                heard = f"{answer.headers} {await answer.text()}"
+                received = f"{answer.headers} {await answer.text()}"
 
                 assert answer.status == status
-                assert SECRET not in heard
-                assert client.gateway.token in heard
+                assert SECRET not in received
+                assert client.gateway.token in received
 
 
 @scenario
 async def test_it_is_found_in_a_stream_wherever_that_is_cut() -> None:
-    said = f"data: {json.dumps({'type': 'error', 'error': {'message': SECRET}})}\n\n".encode()
+    message = f"data: {json.dumps({'type': 'error', 'error': {'message': SECRET}})}\n\n".encode()
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
-    cut = said.index(SECRET.encode()) + 7
-    async with raw_upstream(head, said[:cut], said[cut:]) as up, open_gateway(up.url) as client:
-        _, heard = await client.response()
+    cut = message.index(SECRET.encode()) + 7
+    async with (
+        raw_upstream(head, message[:cut], message[cut:]) as up,
+        open_gateway(up.url) as client,
+    ):
+        _, received = await client.response()
 
-        assert heard == said.decode().replace(SECRET, client.gateway.token)
+        assert received == message.decode().replace(SECRET, client.gateway.token)
 
 
 @scenario
@@ -111,12 +114,12 @@ async def test_it_is_not_in_what_is_said_of_the_connection(
     async with raw_upstream(broken) as up, open_gateway(up.url) as client:
         try:
             async with client.ask() as answer:
-                heard = f"{answer.reason} {await answer.text()}"
-        except OSError as trouble:
-            heard = str(trouble)
+                received = f"{answer.reason} {await answer.text()}"
+        except OSError as raised:
+            received = str(raised)
 
         printed = capfd.readouterr()
-        assert SECRET not in f"{heard} {client.gateway.connection_error} {vars(client.gateway)}"
+        assert SECRET not in f"{received} {client.gateway.connection_error} {vars(client.gateway)}"
         assert SECRET not in f"{caplog.text} {printed.out} {printed.err}"
 
 
@@ -186,6 +189,6 @@ def test_the_childs_memory_is_hidden_from_its_user_and_its_keeper_sees_what_it_n
     )
 
     plain, hidden = json.loads(ran.stdout)
-    kept = {"alive": True, "size": True, "start": True, "group": True, "signal": 15}
-    assert plain == {"hidden": "7", "environ": True, "mem": True, **kept}
-    assert hidden == {"hidden": "1", "environ": False, "mem": False, **kept}
+    stored = {"alive": True, "size": True, "start": True, "group": True, "signal": 15}
+    assert plain == {"hidden": "7", "environ": True, "mem": True, **stored}
+    assert hidden == {"hidden": "1", "environ": False, "mem": False, **stored}

@@ -49,19 +49,19 @@ def tracer(reports: RecordingReports) -> StepTracer:
     return _step_tracer("review", reports.send, reports.now)
 
 
-def hook(observer: StepTracer, event: str, **payload: Any) -> dict[str, Any]:
+def hook(step_tracer: StepTracer, event: str, **payload: Any) -> dict[str, Any]:
     """What the hook of an event answers."""
-    (matcher,) = observer.hooks()[cast("Any", event)]
-    given = cast("HookInput", {"hook_event_name": event, **payload})
-    answered = asyncio.run(cast("Any", matcher.hooks[0](given, None, {"signal": None})))
-    return cast("dict[str, Any]", answered)
+    (matcher,) = step_tracer.hooks()[cast("Any", event)]
+    fields = cast("HookInput", {"hook_event_name": event, **payload})
+    model_response = asyncio.run(cast("Any", matcher.hooks[0](fields, None, {"signal": None})))
+    return cast("dict[str, Any]", model_response)
 
 
-def tool(observer: StepTracer, name: str, tool_input: Any, response: Any) -> None:
+def tool(step_tracer: StepTracer, name: str, tool_input: Any, response: Any) -> None:
     """A call of a tool, as hooks see it."""
-    told = {"tool_name": name, "tool_input": tool_input, "tool_use_id": f"id of {name}"}
-    hook(observer, "PreToolUse", **told)
-    hook(observer, "PostToolUse", **told, tool_response=response, duration_ms=5)
+    reported = {"tool_name": name, "tool_input": tool_input, "tool_use_id": f"id of {name}"}
+    hook(step_tracer, "PreToolUse", **reported)
+    hook(step_tracer, "PostToolUse", **reported, tool_response=response, duration_ms=5)
 
 
 # Never in the way -------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def tool(observer: StepTracer, name: str, tool_input: Any, response: Any) -> Non
     "event", _step_tracer("s", RecordingReports().send, RecordingReports().now).hooks()
 )
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         {},
         {"tool_name": 5, "tool_input": "text", "tool_use_id": None, "tool_response": 7},
@@ -81,9 +81,9 @@ def tool(observer: StepTracer, name: str, tool_input: Any, response: Any) -> Non
     ],
 )
 def test_a_hook_decides_nothing_whatever_it_is_told(
-    tracer: StepTracer, event: str, told: Mapping[str, Any]
+    tracer: StepTracer, event: str, reported: Mapping[str, Any]
 ) -> None:
-    assert hook(tracer, event, **told) == {}
+    assert hook(tracer, event, **reported) == {}
     assert tracer.document()["leftOut"] == {}
 
 
@@ -91,16 +91,16 @@ def test_hooks_cannot_fail_or_be_late_although_nobody_listens(reports: Recording
     def broken(kind: str, /, **content: Any) -> None:
         raise BrokenPipeError
 
-    observer = _step_tracer("review", broken, reports.now)
+    step_tracer = _step_tracer("review", broken, reports.now)
 
-    assert hook(observer, "PreToolUse", tool_name="Bash", tool_use_id="t1", tool_input={}) == {}
-    observer.on_message(assistant_message(TextBlock("hi")))
-    observer.on_response(TokenCounts(input=10), 0.1)
-    observer.finish()
-    document = observer.document()
+    assert hook(step_tracer, "PreToolUse", tool_name="Bash", tool_use_id="t1", tool_input={}) == {}
+    step_tracer.on_message(assistant_message(TextBlock("hi")))
+    step_tracer.on_response(TokenCounts(input=10), 0.1)
+    step_tracer.finish()
+    document = step_tracer.document()
     assert document["leftOut"] == {"faults": 4}
     assert document["end"]["how"] == "interrupted"
-    timeouts = {matcher.timeout for (matcher,) in observer.hooks().values()}
+    timeouts = {matcher.timeout for (matcher,) in step_tracer.hooks().values()}
     assert min(timeout or 0 for timeout in timeouts) >= 3600
 
 
@@ -116,8 +116,8 @@ def test_what_cannot_be_followed_is_said_once_and_counted(
         tracer.on_message(Odd(subtype="init", data={}))
     tracer.on_message(assistant_message(TextBlock("on I go")))
 
-    said, after = reports.lines
-    assert said == "review: longshore could not trace everything (ValueError: password=[masked])"
+    shown, after = reports.lines
+    assert shown == "review: longshore could not trace everything (ValueError: password=[masked])"
     assert after == "review: on I go"
     assert tracer.document()["leftOut"] == {"faults": 3}
 
@@ -171,7 +171,7 @@ def test_tools_without_hooks_have_their_results(tracer: StepTracer) -> None:
     )
 
     tools = tracer.document()["tools"]
-    assert [(one["outcome"], one["output"]) for one in tools] == [
+    assert [(item["outcome"], item["output"]) for item in tools] == [
         ("failed", "No such tool"),
         ("ok", ""),
         ("ok", "a cat"),
@@ -179,7 +179,7 @@ def test_tools_without_hooks_have_their_results(tracer: StepTracer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "told", "outcome"),
+    ("event", "reported", "outcome"),
     [
         ("PostToolUse", {"tool_response": "ok"}, "ok"),
         ("PostToolUse", {"tool_response": {"interrupted": True}}, "interrupted"),
@@ -188,14 +188,14 @@ def test_tools_without_hooks_have_their_results(tracer: StepTracer) -> None:
     ],
 )
 def test_hooks_tell_how_a_tool_ended(
-    tracer: StepTracer, event: str, told: dict[str, Any], outcome: str
+    tracer: StepTracer, event: str, reported: dict[str, Any], outcome: str
 ) -> None:
     call = {"tool_name": "Bash", "tool_input": {"command": "x"}, "tool_use_id": "t1"}
     hook(tracer, "PreToolUse", **call)
-    hook(tracer, event, **call, **told, duration_ms=42)
+    hook(tracer, event, **call, **reported, duration_ms=42)
 
-    (found,) = tracer.document()["tools"]
-    assert (found["outcome"], found["durationMs"]) == (outcome, 42)
+    (match,) = tracer.document()["tools"]
+    assert (match["outcome"], match["durationMs"]) == (outcome, 42)
 
 
 def test_both_kinds_of_lists_are_understood(tracer: StepTracer) -> None:
@@ -210,7 +210,7 @@ def test_both_kinds_of_lists_are_understood(tracer: StepTracer) -> None:
 
     todos = tracer.document()["todos"]
 
-    assert [(one["subject"], one["state"]) for one in todos] == [
+    assert [(item["subject"], item["state"]) for item in todos] == [
         ("Look", "completed"),
         ("Write", "pending"),
     ]
@@ -225,7 +225,7 @@ def test_a_list_that_is_written_anew_is_understood(tracer: StepTracer) -> None:
 
     todos = tracer.document()["todos"]
 
-    states = [(one["subject"], one["state"]) for one in todos]
+    states = [(item["subject"], item["state"]) for item in todos]
     assert states == [("a", "completed"), ("b", "deleted")]
 
 

@@ -34,12 +34,12 @@ def test_a_trace_is_there_while_the_step_runs_and_whole_when_it_is_over(
     summaries: list[str] = []
     traces = attempt_trace(tmp_path, reports, summaries)
 
-    with traces.trace_step("look", session_id="s1") as observer:
-        observer.on_message(assistant_message(TextBlock("hi")))
+    with traces.trace_step("look", session_id="s1") as step_tracer:
+        step_tracer.on_message(assistant_message(TextBlock("hi")))
         half = read(tmp_path)
-        observer.on_message(result_message(terminal_reason="completed"))
-    with traces.trace_step("write", resumed=True) as observer:
-        observer.finish("timeout", "no result within 60 s")
+        step_tracer.on_message(result_message(terminal_reason="completed"))
+    with traces.trace_step("write", resumed=True) as step_tracer:
+        step_tracer.finish("timeout", "no result within 60 s")
 
     assert [(step["step"], step["end"]) for step in half["steps"]] == [("look", None)]
     whole = read(tmp_path)
@@ -56,8 +56,10 @@ def test_a_step_that_is_broken_off_leaves_its_trace(
     summaries: list[str] = []
 
     def broken_off() -> None:
-        with attempt_trace(tmp_path, reports, summaries).trace_step("look") as observer:
-            observer.on_message(assistant_message(ToolUseBlock("t1", "Bash", {"command": "make"})))
+        with attempt_trace(tmp_path, reports, summaries).trace_step("look") as step_tracer:
+            step_tracer.on_message(
+                assistant_message(ToolUseBlock("t1", "Bash", {"command": "make"}))
+            )
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
@@ -72,8 +74,8 @@ def test_a_disk_that_takes_nothing_ends_no_step(tmp_path: Path, reports: Recordi
     summaries: list[str] = []
     (tmp_path / "traces").write_text("in the way")
 
-    with attempt_trace(tmp_path, reports, summaries).trace_step("look") as observer:
-        observer.on_message(assistant_message(TextBlock("hi")))
+    with attempt_trace(tmp_path, reports, summaries).trace_step("look") as step_tracer:
+        step_tracer.on_message(assistant_message(TextBlock("hi")))
 
     assert reports.lines[0] == "look: hi"
     assert "could not follow" not in "".join(reports.lines)

@@ -15,9 +15,9 @@ FILES = {"a.txt": b"one\n", "folder/b.bin": bytes(range(256)), "run.sh": b"#!/bi
 
 @pytest.fixture
 def origin(tmp_path: Path) -> Origin:
-    made = Origin(tmp_path / "remotes" / "origin.git")
-    made.commit(FILES, modes={"run.sh": "100755"})
-    return made
+    created = Origin(tmp_path / "remotes" / "origin.git")
+    created.commit(FILES, modes={"run.sh": "100755"})
+    return created
 
 
 @pytest.fixture

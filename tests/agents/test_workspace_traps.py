@@ -31,9 +31,9 @@ def trap(tmp_path: Path) -> Path:
 
 def _triggered(trap: Path) -> bool:
     mark = trap.with_name("sprung")
-    found = mark.exists()
+    result = mark.exists()
     mark.unlink(missing_ok=True)
-    return found
+    return result
 
 
 def _set_traps(repository: Path, trap: Path) -> None:
@@ -99,8 +99,8 @@ def test_what_the_agent_made_of_its_repository_is_not_run_by_us(
     _set_traps(ours, trap)
     (ours / "info/attributes").unlink()
     (ours / "config").write_bytes((ours / "config").read_bytes() + b"[no settings")
-    for place in (space.folder, nested, space.folder / "sub"):
-        _set_traps(place / ".git", trap)
+    for position in (space.folder, nested, space.folder / "sub"):
+        _set_traps(position / ".git", trap)
     (space.folder / "a.txt").write_bytes(b"two\n")
     # The traps are set: git as a person runs it springs them.
     subprocess.run(["git", "diff"], cwd=space.folder, capture_output=True, check=False)
@@ -184,11 +184,11 @@ def test_a_tree_that_would_write_into_the_repository_itself_is_refused(
     origin.commit({"x/hooks/post-checkout": b"#!/bin/sh\n"})
     inner = git("rev-parse", "main:x", at=origin.path)
     tree = b"40000 .git\0" + bytes.fromhex(inner)
-    made = git(
+    created = git(
         "hash-object", "-t", "tree", "--literally", "-w", "--stdin", at=origin.path, stdin=tree
     )
     someone = ("-c", "user.name=A", "-c", "user.email=a@example.com")
-    commit = git(*someone, "commit-tree", "-m", "x", made, at=origin.path)
+    commit = git(*someone, "commit-tree", "-m", "x", created, at=origin.path)
     git("update-ref", "refs/heads/main", commit, at=origin.path)
 
     with pytest.raises(GitFailed):

@@ -32,15 +32,15 @@ class RecordingReports:
         return [content["activity"] for kind, content in self.sent if kind == "activity"]
 
 
-def assistant_message(*blocks: Any, **more: Any) -> AssistantMessage:
-    known = {"model": "opus", "message_id": "m1", "usage": USAGE}
-    return AssistantMessage(content=list(blocks), **{**known, **more})
+def assistant_message(*blocks: Any, **more_: Any) -> AssistantMessage:
+    defaults = {"model": "opus", "message_id": "m1", "usage": USAGE}
+    return AssistantMessage(content=list(blocks), **{**defaults, **more_})
 
 
-def result_message(**more: Any) -> ResultMessage:
-    known: dict[str, Any] = {"subtype": "success", "is_error": False, "num_turns": 1}
+def result_message(**more_: Any) -> ResultMessage:
+    defaults: dict[str, Any] = {"subtype": "success", "is_error": False, "num_turns": 1}
     times = {"duration_ms": 1, "duration_api_ms": 1, "session_id": "s1"}
-    return ResultMessage(**{**known, **times, **more})
+    return ResultMessage(**{**defaults, **times, **more_})
 
 
 def system_message(subtype: str, **data: Any) -> SystemMessage:

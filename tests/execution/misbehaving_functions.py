@@ -64,8 +64,8 @@ def allocates(megabytes: int) -> int:
 def grows_in_many(processes: int, megabytes: int) -> None:
     for _ in range(processes):
         if os.fork() == 0:
-            kept = b"x" * (megabytes * 2**20)
-            _sleep_forever(kept)
+            stored = b"x" * (megabytes * 2**20)
+            _sleep_forever(stored)
     _sleep_forever()
 
 

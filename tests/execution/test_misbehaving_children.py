@@ -224,8 +224,8 @@ async def test_one_that_opens_too_many_files_gets_no_more(runner: ProcessRunner)
 
 @scenario
 async def test_members_of_the_pool_carry_out_one_task_after_another(runner: ProcessRunner) -> None:
-    order = misbehaving("counts_calls", isolation=Isolation.POOL)
-    endings = [(await run_attempt(runner, order))[0] for _ in range(5)]
+    spec = misbehaving("counts_calls", isolation=Isolation.POOL)
+    endings = [(await run_attempt(runner, spec))[0] for _ in range(5)]
 
     assert [ending.result[0] for ending in endings] == [1, 2, 3, 4, 5]
     assert len({ending.result[1] for ending in endings}) == 1
@@ -246,8 +246,8 @@ async def test_a_member_that_left_somebody_behind_is_used_no_more(runner: Proces
 
 @scenario
 async def test_a_member_that_is_stopped_is_replaced(runner: ProcessRunner) -> None:
-    order = misbehaving("ignores_sigterm", isolation=Isolation.POOL)
-    async with leaves_no_processes(runner), running_attempt(runner, order) as attempt:
+    spec = misbehaving("ignores_sigterm", isolation=Isolation.POOL)
+    async with leaves_no_processes(runner), running_attempt(runner, spec) as attempt:
         await wait_ready(attempt)
         assert await attempt.stop(grace=GRACE) == "SIGKILL"
     ending, _ = await run_attempt(runner, misbehaving("counts_calls", isolation=Isolation.POOL))
@@ -270,9 +270,9 @@ async def test_when_the_keeper_is_killed_nothing_of_its_attempts_is_left(
 ) -> None:
     async with running_attempt(runner, misbehaving("ignores_sigterm")) as attempt:
         await wait_ready(attempt)
-        keeper = runner.forkserver.process_id
-        assert keeper is not None
-        os.kill(keeper, 9)
+        fork_server = runner.forkserver.process_id
+        assert fork_server is not None
+        os.kill(fork_server, 9)
         ending = await attempt.ending()
 
         assert ending.failure is not None
@@ -286,11 +286,11 @@ async def test_when_the_keeper_is_killed_nothing_of_its_attempts_is_left(
 async def test_when_a_guard_is_killed_nothing_of_its_attempt_is_left(
     runner: ProcessRunner,
 ) -> None:
-    order = misbehaving("hides_a_daemon_and_stays")
-    async with leaves_no_processes(runner), running_attempt(runner, order) as attempt:
+    spec = misbehaving("hides_a_daemon_and_stays")
+    async with leaves_no_processes(runner), running_attempt(runner, spec) as attempt:
         await wait_ready(attempt)
-        (guard,) = (one for one in reapers_of(runner) if attempt.process_id in descendants(one))
-        os.kill(guard, 9)
+        (reaper,) = (item for item in reapers_of(runner) if attempt.process_id in descendants(item))
+        os.kill(reaper, 9)
         ending = await attempt.ending()
 
         assert ending.failure is not None

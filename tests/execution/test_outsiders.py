@@ -29,11 +29,11 @@ async def attempt_sharing_its_pipes(
     """A child that lives, its output, errors and channel, and what to close to let it end."""
     address = str(folder / "outsider")
     function = {"function": f"{MISBEHAVING}:hands_on_its_pipes"}
-    order = a_call("", address, input=function)
+    spec = a_call("", address, input=function)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(address)
         listening.listen()
-        async with running_attempt(runner, order) as attempt:
+        async with running_attempt(runner, spec) as attempt:
             child, _ = await asyncio.to_thread(listening.accept)
             pipes: list[int] = []
             with child:

@@ -136,11 +136,11 @@ async def test_one_that_is_closed_takes_nothing_from_the_next_owner_of_its_numbe
     # The lowest numbers are given again: these are the ones that were just closed.
     again, other = os.pipe()
     heir = PipeReader(again)
-    wanted = asyncio.ensure_future(heir.read())
+    expected_value = asyncio.ensure_future(heir.read())
     await asyncio.gather(reading, return_exceptions=True)
     end.close()
 
     _write_chunks(other, b"for the heir")
 
-    assert await wanted == b"for the heir"
+    assert await expected_value == b"for the heir"
     heir.close()

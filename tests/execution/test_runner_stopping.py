@@ -203,8 +203,8 @@ async def test_a_start_that_is_cancelled_leaves_no_child(
     runner: ProcessRunner, tmp_path: Path
 ) -> None:
     for turns in range(12):
-        order = a_script("sleep 1000", attempt=turns + 1)
-        starting = asyncio.ensure_future(runner.start(order))
+        spec = a_script("sleep 1000", attempt=turns + 1)
+        starting = asyncio.ensure_future(runner.start(spec))
         for _ in range(turns):
             await asyncio.sleep(0)
         starting.cancel()

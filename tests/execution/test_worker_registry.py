@@ -309,10 +309,10 @@ def test_one_process_of_the_machine_fills_a_role_and_the_next_when_it_ends(
 
 
 def test_a_role_that_is_given_up_can_be_filled_by_another(tmp_path: Path) -> None:
-    one, other = FileWorkerRegistry(tmp_path), FileWorkerRegistry(tmp_path)
+    item, other = FileWorkerRegistry(tmp_path), FileWorkerRegistry(tmp_path)
 
-    assert one.acquire_role("dispatcher")
+    assert item.acquire_role("dispatcher")
     assert not other.acquire_role("dispatcher")
-    one.close()
+    item.close()
     assert other.acquire_role("dispatcher")
     other.close()

@@ -29,12 +29,12 @@ async def test_a_worker_is_not_gone_while_anything_of_its_attempt_lives(tmp_path
         os.close(lock)
 
         below = reapers_of(runner)
-        (guard,) = (one for one in below if attempt.process_id in descendants(one))
-        os.kill(guard, signal.SIGSTOP)
+        (reaper,) = (item for item in below if attempt.process_id in descendants(item))
+        os.kill(reaper, signal.SIGSTOP)
         await runner.close()
 
         assert is_alive(attempt.process_id)
         assert not others.is_dead(WORKER)
-        os.kill(guard, signal.SIGCONT)
+        os.kill(reaper, signal.SIGCONT)
         await wait_until(lambda: others.is_dead(WORKER))
         assert not is_alive(attempt.process_id)

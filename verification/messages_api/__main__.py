@@ -41,16 +41,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--with-parent", action="store_true", help="end with who started it, and not by Ctrl-C"
     )
-    given = parser.parse_args(arguments)
-    parent = os.getppid() if given.with_parent else None
+    fields = parser.parse_args(arguments)
+    parent = os.getppid() if fields.with_parent else None
     scripts: list[Script] = []
-    for path in given.script:
+    for path in fields.script:
         try:
             scripts += read_scripts(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, BadScript, ValueError) as error:
             sys.stderr.write(f"{path}: {error}\n")
             return 2
-    asyncio.run(_serve(tuple(scripts), given.port, given.port_file, parent))
+    asyncio.run(_serve(tuple(scripts), fields.port, fields.port_file, parent))
     return 0
 
 

@@ -122,9 +122,9 @@ class Connection:
     async def reset(self) -> None:
         """Break the connection off."""
         await asyncio.sleep(_ARRIVAL_S)
-        held = self._writer.get_extra_info("socket")
-        if held is not None:
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        blocked = self._writer.get_extra_info("socket")
+        if blocked is not None:
+            blocked.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._writer.transport.abort()
 
     async def is_disconnected(self) -> bool:

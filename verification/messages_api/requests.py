@@ -96,8 +96,8 @@ class Request:
     @property
     def messages(self) -> Sequence[Mapping[str, Any]]:
         """The conversation as it was sent."""
-        found: Sequence[Mapping[str, Any]] = self.body.get("messages", ())
-        return found
+        result: Sequence[Mapping[str, Any]] = self.body.get("messages", ())
+        return result
 
     @property
     def first_prompt(self) -> str:
@@ -141,10 +141,12 @@ class Request:
         """
         if earlier is self or earlier.state is not RequestState.ANSWERED:
             return False
-        asked, now = earlier.conversation, self.conversation
-        if now[: len(asked)] != asked:
+        requested, now = earlier.conversation, self.conversation
+        if now[: len(requested)] != requested:
             return False
-        return now[len(asked) : len(asked) + 1] == [] or now[len(asked)][0] != "assistant"
+        return (
+            now[len(requested) : len(requested) + 1] == [] or now[len(requested)][0] != "assistant"
+        )
 
     def document(self) -> dict[str, Any]:
         """The request as JSON, for whoever asks from another process."""

@@ -232,7 +232,7 @@ def tool_use(name: str, input: Mapping[str, Any], **options: Unpack[AnswerOption
 
 def tool_uses(*calls: tuple[str, Mapping[str, Any]], **options: Unpack[AnswerOptions]) -> Answer:
     """Calls of several tools in one answer."""
-    blocks = tuple(ToolCall(name=name, input=given) for name, given in calls)
+    blocks = tuple(ToolCall(name=name, input=fields) for name, fields in calls)
     return _answer(blocks, "tool_use", options)
 
 
@@ -313,10 +313,10 @@ def has_word(text: str, word: str) -> bool:
 
 
 def _answer(blocks: tuple[Block, ...], stop_reason: str, options: AnswerOptions) -> Answer:
-    thinking, said = options.get("thinking"), options.get("preamble")
+    thinking, output = options.get("thinking"), options.get("preamble")
     before: list[Block] = [ThinkingBlock(text=thinking)] if thinking else []
-    if said:
-        before.append(TextBlock(text=said))
+    if output:
+        before.append(TextBlock(text=output))
     return Answer(
         blocks=(*before, *blocks),
         stop_reason=options.get("stop_reason", stop_reason),

@@ -97,8 +97,8 @@ class MessagesApi:
     @property
     def all_requests(self) -> list[Request]:
         """The questions to a model in all scenarios, in order."""
-        found = (request for one in self._scenarios.values() for request in one.requests)
-        return sorted(found, key=lambda request: request.number)
+        result = (request for item in self._scenarios.values() for request in item.requests)
+        return sorted(result, key=lambda request: request.number)
 
     def repeated_requests(self, key: str = "") -> list[tuple[Request, Request]]:
         """Each request for an answer that had been given, with the one that got it."""

@@ -38,7 +38,7 @@ def file_contents(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("path", "name", "kept"),
+    ("path", "name", "stored"),
     [
         ("a.csv", None, "a.csv"),
         ("deep/b", None, "b"),
@@ -48,23 +48,23 @@ def file_contents(folder: Path) -> dict[str, str]:
     ],
 )
 def test_a_file_is_copied_under_its_name_or_the_one_it_is_given(
-    path: str, name: str | None, kept: str, working_folder: Path, artifacts: Path
+    path: str, name: str | None, stored: str, working_folder: Path, artifacts: Path
 ) -> None:
     write(working_folder, "a.csv", "deep/b")
 
-    assert copy_artifact(path, str(artifacts), name) == CopiedArtifact(kept)
-    assert file_contents(artifacts) == {kept: (working_folder / path).read_text()}
+    assert copy_artifact(path, str(artifacts), name) == CopiedArtifact(stored)
+    assert file_contents(artifacts) == {stored: (working_folder / path).read_text()}
 
 
 @pytest.mark.parametrize("name", ["../../out", "a/../../../out", "..", "two\nlines"])
 def test_no_name_leads_out_of_the_folder(name: str, working_folder: Path, artifacts: Path) -> None:
     write(working_folder, "a")
 
-    kept = copy_artifact("a", str(artifacts), name)
+    stored = copy_artifact("a", str(artifacts), name)
 
-    assert file_contents(artifacts) == {kept.name: "text of a"}
+    assert file_contents(artifacts) == {stored.name: "text of a"}
     assert sorted(path.name for path in artifacts.parent.iterdir()) == ["artifacts"]
-    assert kept.name.isprintable()
+    assert stored.name.isprintable()
 
 
 def test_a_copy_stays_what_the_file_was_and_the_last_one_stands(
@@ -104,10 +104,10 @@ def test_in_a_folder_only_what_belongs_to_it_is_copied(
     (working_folder / "reports" / "gone").symlink_to("nobody")
     os.mkfifo(working_folder / "reports" / "pipe")
 
-    kept = copy_artifact("reports", str(artifacts))
+    stored = copy_artifact("reports", str(artifacts))
 
     assert list(file_contents(artifacts)) == ["reports/a", "reports/deep/b", "reports/inside"]
-    assert sorted(kept.skipped) == ["gone", "outside", "outside-folder", "pipe"]
+    assert sorted(stored.skipped) == ["gone", "outside", "outside-folder", "pipe"]
 
 
 def test_a_link_that_is_named_outright_is_followed(

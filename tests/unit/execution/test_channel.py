@@ -58,11 +58,11 @@ def test_long_messages_of_many_threads_do_not_mix(worker: WorkerEnd) -> None:
     threads = [threading.Thread(target=speak, args=(letter,)) for letter in "abc"]
     for thread in threads:
         thread.start()
-    heard = [worker.receive()["text"] for _ in range(15)]
+    received = [worker.receive()["text"] for _ in range(15)]
     for thread in threads:
         thread.join()
 
-    assert sorted(heard) == [letter * 200_000 for letter in "aaaaabbbbbccccc"]
+    assert sorted(received) == [letter * 200_000 for letter in "aaaaabbbbbccccc"]
 
 
 def test_a_step_waits_for_its_answer(worker: WorkerEnd) -> None:

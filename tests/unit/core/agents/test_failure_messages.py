@@ -61,20 +61,20 @@ def test_a_cli_that_refused_its_options_is_quoted_from_its_stderr() -> None:
 
 
 def test_the_api_is_quoted_without_the_advice_of_the_cli() -> None:
-    said = (
+    output = (
         "API Error: 529 Overloaded today. This is a server-side issue, usually temporary — try "
         "again in a moment. If it persists, check your inference gateway (127.0.0.1:38379)."
     )
 
-    _, failure = classify_frame({"api_error_status": 529, "result": said})
+    _, failure = classify_frame({"api_error_status": 529, "result": output})
 
     assert failure.message == "the API is overloaded (529); message: Overloaded today."
 
 
 def test_secrets_in_what_was_said_are_masked_and_long_words_are_cut() -> None:
-    said = "password=hunter2 " + "long words " * 100
+    output = "password=hunter2 " + "long words " * 100
 
-    _, failure = classify_frame({"api_error_status": 400, "result": said})
+    _, failure = classify_frame({"api_error_status": 400, "result": output})
 
     assert MASK in failure.message
     assert "hunter2" not in failure.message

@@ -185,18 +185,18 @@ def test_a_status_of_the_api_has_its_category(status: int, category: Category) -
 def test_a_failed_result_has_its_reason_and_category(
     fields: dict[str, Any], assistant: str | None, reason: QueryFailureReason, category: Category
 ) -> None:
-    found, failure = classify_frame(fields, assistant_error=assistant)
+    match, failure = classify_frame(fields, assistant_error=assistant)
 
-    assert (found, failure.category) == (reason, category)
+    assert (match, failure.category) == (reason, category)
 
 
 @pytest.mark.parametrize(("error", "reason", "category"), ERRORS, ids=lambda value: str(value)[:40])
 def test_an_error_without_a_result_has_its_reason_and_category(
     error: Exception, reason: QueryFailureReason, category: Category
 ) -> None:
-    found, failure = classify(error)
+    match, failure = classify(error)
 
-    assert (found, failure.category) == (reason, category)
+    assert (match, failure.category) == (reason, category)
 
 
 def test_a_stream_that_ends_without_a_result_is_a_crash() -> None:
@@ -282,11 +282,11 @@ def test_an_error_of_our_own_is_not_hidden_by_a_result() -> None:
 def test_a_success_without_a_result_of_the_asked_shape_is_a_failure_that_says_what_came() -> None:
     result = {"is_error": False, "terminal_reason": "completed", "result": "It went well."}
 
-    verdict = query_failure_of(QueryEnding.from_query(None, result, wants_structure=True))
+    decision = query_failure_of(QueryEnding.from_query(None, result, wants_structure=True))
 
-    assert verdict is not None
-    assert verdict.is_schema_mismatch
-    assert "It went well." in verdict.failure.message
+    assert decision is not None
+    assert decision.is_schema_mismatch
+    assert "It went well." in decision.failure.message
 
 
 @pytest.mark.parametrize("terminal", ["hook_stopped", "tool_deferred"])
@@ -379,11 +379,11 @@ def test_a_session_that_exists_already_has_its_own_reason() -> None:
 
 
 def test_a_result_that_does_not_fit_says_where() -> None:
-    verdict = schema_failure("/score: must be integer")
+    decision = schema_failure("/score: must be integer")
 
-    assert verdict.is_schema_mismatch
-    assert verdict.failure.message.endswith("outputSchema: /score: must be integer")
-    assert verdict.failure.retryable
+    assert decision.is_schema_mismatch
+    assert decision.failure.message.endswith("outputSchema: /score: must be integer")
+    assert decision.failure.retryable
 
 
 @pytest.mark.parametrize(

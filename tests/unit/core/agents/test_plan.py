@@ -26,9 +26,9 @@ def plan(**options: Any) -> AgentPlan:
 
 
 def problems(**options: Any) -> dict[str, str]:
-    read, found = read_plan(options)
+    read, result = read_plan(options)
     assert read is None
-    return {problem.path: problem.message for problem in found}
+    return {problem.path: problem.message for problem in result}
 
 
 def test_a_prompt_alone_is_a_plan_of_one_step_without_tools() -> None:
@@ -107,7 +107,7 @@ def test_a_single_check_and_a_bare_address_are_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "path", "said"),
+    ("options", "path", "text"),
     [
         ({}, "prompt", "missing: say what the agent has to do"),
         ({"prompt": "  "}, "prompt", "expected text"),
@@ -172,14 +172,14 @@ def test_a_single_check_and_a_bare_address_are_enough() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_where_it_is(options: dict[str, Any], path: str, said: str) -> None:
-    assert said in problems(**options)[path]
+def test_what_is_wrong_is_said_where_it_is(options: dict[str, Any], path: str, text: str) -> None:
+    assert text in problems(**options)[path]
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
-    found = problems(maxTurns=0, tools=1, steps=[{"name": "a", "timeout": "0s"}])
+    result = problems(maxTurns=0, tools=1, steps=[{"name": "a", "timeout": "0s"}])
 
-    assert set(found) == {"steps[0].maxTurns", "steps[0].tools", "steps[0].prompt"} | {
+    assert set(result) == {"steps[0].maxTurns", "steps[0].tools", "steps[0].prompt"} | {
         "steps[0].timeout"
     }
 

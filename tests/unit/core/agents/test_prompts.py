@@ -40,7 +40,7 @@ def test_a_place_gets_its_value(template: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "said"),
+    ("template", "message"),
     [
         ("{{ input.age }}", "the prompt needs input.age, and input has name"),
         ("{{ input.name.first }}", "the prompt needs input.name.first, and input.name has no such"),
@@ -50,9 +50,9 @@ def test_a_place_gets_its_value(template: str, expected: str) -> None:
     ],
 )
 def test_a_place_without_a_value_is_an_error_that_says_what_there_is(
-    template: str, said: str
+    template: str, message: str
 ) -> None:
-    with pytest.raises(UnknownPlaceholder, match=said):
+    with pytest.raises(UnknownPlaceholder, match=message):
         fill_template(
             template,
             PromptValues(input={"name": "Ada"} if "list" not in template else {"list": []}),
@@ -60,7 +60,7 @@ def test_a_place_without_a_value_is_an_error_that_says_what_there_is(
 
 
 @pytest.mark.parametrize(
-    ("template", "said"),
+    ("template", "message"),
     [
         ("{{ }}", "is not a placeholder"),
         ("{{ input. }}", "is not a placeholder"),
@@ -71,11 +71,11 @@ def test_a_place_without_a_value_is_an_error_that_says_what_there_is(
     ],
 )
 def test_what_can_be_known_of_a_template_is_known_before_it_is_used(
-    template: str, said: str
+    template: str, message: str
 ) -> None:
     (problem,) = template_problems(template, ["outline"])
 
-    assert said in problem
+    assert message in problem
 
 
 def test_a_good_template_has_no_problem() -> None:

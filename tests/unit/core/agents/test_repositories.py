@@ -37,7 +37,7 @@ def test_an_address_in_a_supported_form_is_accepted(url: str, transport: str) ->
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("", "1 to 2,048 characters"),
         ("https://h/" + "a" * URL_LIMIT_CHARACTERS, "1 to 2,048 characters"),
@@ -81,11 +81,11 @@ def test_an_address_in_a_supported_form_is_accepted(url: str, transport: str) ->
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_all_else_is_refused_with_what_to_write_instead(url: str, said: str) -> None:
+def test_all_else_is_refused_with_what_to_write_instead(url: str, message: str) -> None:
     with pytest.raises(ValueError, match=r"address|transport|encrypted|disk") as caught:
         parse_address(url)
 
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert len(str(caught.value)) < 500
     assert failure_of(caught.value).category is ErrorCategory.VALIDATION
 

@@ -85,11 +85,11 @@ def test_a_step_that_has_only_begun_is_a_whole_document() -> None:
 def test_only_the_first_beginning_is_news_and_its_session_stays() -> None:
     trace = StepTrace("review", at=NOON, session_id="mine", resumed=True)
 
-    news = [
+    lines = [
         trace.apply(SessionStarted(at=at(n), session_id=f"s{n}", model=f"m{n}")) for n in (1, 2)
     ]
 
-    assert news == [True, False]
+    assert lines == [True, False]
     assert (trace.session_id, trace.model, trace.resumed) == ("mine", "m1", True)
 
 
@@ -138,9 +138,9 @@ def test_an_error_of_the_api_is_no_answer() -> None:
 def test_what_was_counted_goes_to_its_turn(late: bool) -> None:
     first = text_event("hi", tokens=TokenCounts(input=10, output=1, cache_read=90))
     figures = usage_event(0.25, input=10, output=40, cache_read=90)
-    told = (first, figures) if late else (figures, first)
+    reported = (first, figures) if late else (figures, first)
 
-    document = a_step(*told).document(at(9))
+    document = a_step(*reported).document(at(9))
 
     assert document["turns"][0]["tokens"]["output"] == 40
     assert document["turns"][0]["costUsd"] == 0.25
@@ -201,12 +201,12 @@ def test_without_a_count_the_library_is_believed() -> None:
 def test_what_a_resumed_session_cost_is_not_said_of_the_step() -> None:
     result = QueryFinished(at=at(3), completed=True, cost_usd=0.5)
 
-    told = [
+    reported = [
         a_step(result, resumed=True).cost_usd,
         a_step(result, usage_event(cost=0.2), resumed=True).cost_usd,
     ]
 
-    assert told == [None, 0.2]
+    assert reported == [None, 0.2]
 
 
 def test_before_any_account_the_turns_say_what_was_taken() -> None:
@@ -260,7 +260,7 @@ def test_what_the_api_did_is_kept_with_its_time() -> None:
             "error": "overloaded",
         }
     ]
-    assert [(one["from"], one["to"]) for one in document["fallbacks"]] == [
+    assert [(item["from"], item["to"]) for item in document["fallbacks"]] == [
         ("opus", "sonnet"),
         ("sonnet", None),
     ]
@@ -305,7 +305,7 @@ BROKEN = QueryFinished(
 
 
 @pytest.mark.parametrize(
-    ("told", "end"),
+    ("reported", "end"),
     [
         ((DONE, StepFinished(at=at(8))), ("completed", "completed", None, None)),
         ((BROKEN, StepFinished(at=at(8))), ("failed", "api_error", "API Error: 500", 500)),
@@ -328,8 +328,8 @@ BROKEN = QueryFinished(
         ),
     ],
 )
-def test_how_a_step_ends(told: tuple[AgentEvent, ...], end: tuple[Any, ...]) -> None:
-    document = a_step(*told).document(at(99))
+def test_how_a_step_ends(reported: tuple[AgentEvent, ...], end: tuple[Any, ...]) -> None:
+    document = a_step(*reported).document(at(99))
 
     assert tuple(document["end"].values()) == end
     assert list(document["end"]) == ["how", "reason", "error", "apiStatus"]

@@ -41,7 +41,7 @@ AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", d
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("reported", "expected"),
     [
         ([SessionStarted(at=at(0))], ["started"]),
         (
@@ -143,9 +143,9 @@ AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", d
     ],
 )
 def test_each_happening_is_a_line_that_begins_with_the_step(
-    told: list[AgentEvent], expected: list[str]
+    reported: list[AgentEvent], expected: list[str]
 ) -> None:
-    assert format_lines(a_step(), *told) == [f"review: {line}" for line in expected]
+    assert format_lines(a_step(), *reported) == [f"review: {line}" for line in expected]
 
 
 def test_a_session_that_is_gone_on_with_says_so() -> None:
@@ -160,7 +160,7 @@ def test_what_a_subagent_does_begins_with_its_kind() -> None:
     trace = a_step(tool_called("t0", name="Agent"), AGENT)
     nameless = SubagentStarted(at=at(1), agent_id="a2", tool_id="t8")
 
-    told = format_lines(
+    reported = format_lines(
         trace,
         tool_started("t1", agent_id="a1"),
         tool_ended("t1"),
@@ -170,7 +170,7 @@ def test_what_a_subagent_does_begins_with_its_kind() -> None:
         tool_called("t4", parent="gone"),
     )
 
-    assert told == [
+    assert reported == [
         "review/Explore: Bash: ls",
         "review/Explore: Bash took 2.0 s",
         "review/Explore: found it",
@@ -184,7 +184,7 @@ def test_the_list_of_the_agent_is_told_as_it_moves() -> None:
     def moved(id_: str, state: TodoState, seconds: float) -> TodoUpdated:
         return TodoUpdated(at=at(seconds), todo_id=id_, state=state)
 
-    told = format_lines(
+    reported = format_lines(
         a_step(),
         TodoSeen(at=at(1), todo_id="1", subject="Look"),
         TodoSeen(at=at(1), todo_id="2", subject="Write"),
@@ -194,7 +194,7 @@ def test_the_list_of_the_agent_is_told_as_it_moves() -> None:
         moved("1", TodoState.COMPLETED, 5.5),
     )
 
-    assert told == [
+    assert reported == [
         "review: todo: Look",
         "review: todo: Write",
         "review: todo: Send",
@@ -207,13 +207,13 @@ def test_the_list_of_the_agent_is_told_as_it_moves() -> None:
 def test_a_list_that_is_written_anew_is_one_line() -> None:
     pending, begun, done = TodoState.PENDING, TodoState.IN_PROGRESS, TodoState.COMPLETED
 
-    told = format_lines(
+    reported = format_lines(
         a_step(),
         TodosReplaced(at=at(1), items=(("a", begun), ("b", pending))),
         TodosReplaced(at=at(2), items=(("a", done), ("b", done))),
     )
 
-    assert told == ["review: todo 0/2 done, now: a", "review: todo 2/2 done"]
+    assert reported == ["review: todo 0/2 done, now: a", "review: todo 2/2 done"]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_list_that_is_written_anew_is_one_line() -> None:
         SubagentFinished(at=at(1), agent_id="a9"),
         TodoUpdated(at=at(1), todo_id="9", state=TodoState.COMPLETED),
     ],
-    ids=lambda one: type(one).__name__,
+    ids=lambda item: type(item).__name__,
 )
 def test_nothing_is_said_of_what_is_not_kept(forgotten: AgentEvent) -> None:
     assert event_line(forgotten, a_step()) is None
@@ -253,7 +253,7 @@ def test_little_money_has_more_digits(amount: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("reported", "expected"),
     [
         ([], "running after 0 ms: 0 turns, 0 tools, 0 tokens in, 0 out"),
         (
@@ -282,8 +282,8 @@ def test_little_money_has_more_digits(amount: float, text: str) -> None:
         ),
     ],
 )
-def test_a_step_is_summed_up_in_a_line(told: list[Any], expected: str) -> None:
-    assert summary_of(a_step(*told)) == f"review: {expected}"
+def test_a_step_is_summed_up_in_a_line(reported: list[Any], expected: str) -> None:
+    assert summary_of(a_step(*reported)) == f"review: {expected}"
 
 
 def test_a_summary_is_one_line_of_500_characters_at_most() -> None:

@@ -71,7 +71,7 @@ def test_a_hook_may_come_before_the_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "outcome", "duration_ms"),
+    ("reported", "outcome", "duration_ms"),
     [
         ((tool_started(), tool_ended()), "ok", 2000),
         ((tool_called(), tool_ended(outcome=FAILED)), "failed", None),
@@ -106,9 +106,9 @@ def test_a_hook_may_come_before_the_answer() -> None:
     ],
 )
 def test_how_a_tool_ends(
-    told: tuple[AgentEvent, ...], outcome: str, duration_ms: int | None
+    reported: tuple[AgentEvent, ...], outcome: str, duration_ms: int | None
 ) -> None:
-    tool = tool_of(*told)
+    tool = tool_of(*reported)
 
     assert (tool["outcome"], tool["durationMs"]) == (outcome, duration_ms)
 
