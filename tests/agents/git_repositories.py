@@ -68,12 +68,12 @@ class Origin:
 
 
 def fresh_git(seconds: float = 60, **more_: str) -> Git:
-    """Git with enough time."""
+    """Returns git with a deadline."""
     return Git(deadline=time.monotonic() + seconds, environment=more_)
 
 
 def install_program(folder: Path, name: str, script: str) -> str:
-    """A stand-in for a program; the PATH on which it is found first."""
+    """Install a fake program. Returns a PATH on which it comes first."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(f"#!/bin/sh\n{script}\n")
     (folder / name).chmod(0o755)
@@ -104,7 +104,7 @@ class WorkspaceMachine:
         allow_local: bool = True,
         git: Git | None = None,
     ) -> Workspace:
-        """A workspace of a new attempt."""
+        """Opens a workspace for a new attempt."""
         return Workspace.open(
             self.cache,
             url,
@@ -116,7 +116,7 @@ class WorkspaceMachine:
         )
 
     def new_attempt_folder(self) -> Path:
-        """Of a new attempt."""
+        """Returns the folder of a new attempt."""
         self._attempts += 1
         return self.root / f"attempt-{self._attempts}"
 
@@ -127,7 +127,7 @@ def _basic(credentials: str) -> str:
 
 @dataclass
 class RequestGate:
-    """Holds up the answers of a server whose path has this in it."""
+    """Blocks the responses of a server for paths that contain ``part``."""
 
     part: str
     paths: list[str] = field(default_factory=list)
@@ -149,9 +149,9 @@ def serve_repository(
     *,
     credentials: str | None = None,
 ) -> Iterator[str]:
-    """A repository over HTTP, by git's own program; or one status as the answer to everything.
+    """Serve a repository over HTTP with git's own program, or respond with one status.
 
-    With 301, everything is said to be below ``/moved``.
+    With 301, every address redirects below ``/moved``.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -202,13 +202,13 @@ def serve_repository(
             self.send_response(int(fields.pop("Status", "200").split()[0]))
             for name, value in fields.items():
                 self.send_header(name, value)
-            # Whoever was killed meanwhile does not read it.
+            # The client may have been killed meanwhile.
             with suppress(ConnectionError):
                 self.end_headers()
                 self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Nobody reads it."""
+            """Discard the log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -1,4 +1,4 @@
-"""The child is killed in the middle of it: the next attempt goes on, and pays for nothing twice."""
+"""A killed child: the next attempt continues and pays for nothing twice."""
 
 import json
 import os
@@ -22,7 +22,7 @@ STEPS = [
 
 
 @scenario
-async def test_a_child_killed_at_five_points_is_gone_on_with_and_nothing_is_asked_twice(
+async def test_an_agent_killed_at_five_points_resumes_and_repeats_no_request(
     tmp_path: Path,
 ) -> None:
     cli = HeldCli(tmp_path / "cli")
@@ -40,72 +40,72 @@ async def test_a_child_killed_at_five_points_is_gone_on_with_and_nothing_is_aske
         ),
         Script.of(text("A text on tides."), when="Write"),
     ]
-    async with open_harness(tmp_path, script, flags={"agent.cli_path": cli.path}) as harness_:
+    async with open_harness(tmp_path, script, flags={"agent.cli_path": cli.path}) as harness:
         retry = {"base": "10ms", "cap": "10ms", "maxAttempts": KILLS + 1}
-        await harness_.define(options={"steps": STEPS, "tools": ["Bash"]}, retry=retry)
-        await harness_.submit()
+        await harness.define(options={"steps": STEPS, "tools": ["Bash"]}, retry=retry)
+        await harness.submit()
 
         # Before the first request.
         await cli.wait_held("start", 1)
-        assert harness_.api.requests == []
-        await kill_attempt(harness_, 1, among="claude-held")
+        assert harness.api.requests == []
+        await kill_attempt(harness, 1, among="claude-held")
 
         # While a tool runs.
-        await wait_for_file(harness_.files() / "begun")
-        await kill_attempt(harness_, 2, among="bash")
+        await wait_for_file(harness.files() / "begun")
+        await kill_attempt(harness, 2, among="bash")
 
         # While the model answers.
-        await harness_.api.wait_for_state(Far.SILENT)
-        check_goes_on(harness_)
-        await kill_attempt(harness_, 3, among="claude")
+        await harness.api.wait_for_state(Far.SILENT)
+        check_continues(harness)
+        await kill_attempt(harness, 3, among="claude")
 
-        # With its answer in hand, before the result is told.
+        # The answer has arrived, but the CLI has not printed the result.
         await cli.wait_held("result", 4)
-        await kill_attempt(harness_, 4, among="claude")
+        await kill_attempt(harness, 4, among="claude")
 
-        # Between two steps: the answer is there, and so nobody was asked.
+        # Between two steps: the stored answer was used without a request.
         await cli.wait_held("start", 5)
-        assert len(harness_.requests(step="outline")) == 3
-        await kill_attempt(harness_, 5, among="claude-held")
+        assert len(harness.requests(step="outline")) == 3
+        await kill_attempt(harness, 5, among="claude-held")
 
-        row = await harness_.wait_finished()
+        row = await harness.wait_finished()
         assert row.state is TaskState.COMPLETED, row.failure
-        assert await harness_.result() == "A text on tides."
-        assert "outline: using the answer of an earlier attempt" in await harness_.output()
-        (written,) = harness_.requests(step="write")
+        assert await harness.result() == "A text on tides."
+        assert "outline: using the answer of an earlier attempt" in await harness.output()
+        (written,) = harness.requests(step="write")
         assert "<task>\nWrite about Tides.\n</task>" in written.first_prompt
-        assert len(harness_.requests(step="outline")) == 3
-        assert harness_.repeated_requests(step="outline") == []
+        assert len(harness.requests(step="outline")) == 3
+        assert harness.repeated_requests(step="outline") == []
         last = KILLS + 1
-        assert json.loads(await harness_.file("artifacts/task-result.json", attempt=last)) == GOOD
-        assert not harness_.files().exists()
-        await check_all_is_counted(harness_)
+        assert json.loads(await harness.file("artifacts/task-result.json", attempt=last)) == GOOD
+        assert not harness.files().exists()
+        await check_everything_is_counted_once(harness)
 
 
-async def kill_attempt(harness_: AgentHarness, attempt: int, *, among: str) -> None:
-    """Kill the child and nobody else; with the attempt everybody below it ends."""
-    family = harness_.process_tree()
+async def kill_attempt(harness: AgentHarness, attempt: int, *, among: str) -> None:
+    """Kill the child only; all its descendants end with the attempt."""
+    family = harness.process_tree()
     assert among in family.values(), family
-    harness_.kill_child()
-    await harness_.wait_attempt_finished(attempt)
+    harness.kill_child()
+    await harness.wait_attempt_finished(attempt)
     assert survivors(family) == {}
 
 
-def check_goes_on(harness_: AgentHarness) -> None:
-    """The tool that was killed is told of, and what it had done is there."""
-    first, second = harness_.requests(step="outline")
+def check_continues(harness: AgentHarness) -> None:
+    """The model learns of the interrupted tool, whose changes are still there."""
+    first, second = harness.requests(step="outline")
     assert "interrupted" not in first.prompt
     reported = json.dumps(second.messages)
     assert "Tool call interrupted" in reported
     assert "outcome is unknown" in reported
     assert "The process that you worked in was interrupted" in second.prompt
-    assert (harness_.files() / "kept").exists()
+    assert (harness.files() / "kept").exists()
 
 
-async def check_all_is_counted(harness_: AgentHarness) -> None:
-    """Every answer that came was counted, and once; so was every attempt."""
-    row = await harness_.row()
-    spent = harness_.api.usage_of()
+async def check_everything_is_counted_once(harness: AgentHarness) -> None:
+    """Every answer and every attempt is counted once."""
+    row = await harness.row()
+    spent = harness.api.usage_of()
     assert (row.usage.input_tokens, row.usage.output_tokens) == (
         spent.input_tokens,
         spent.output_tokens,
@@ -114,6 +114,6 @@ async def check_all_is_counted(harness_: AgentHarness) -> None:
     item = LIST_PRICES.cost_usd(MODEL, TokenCounts(input=100, output=10))
     assert row.usage.cost_usd == pytest.approx(3 * item)
     assert (row.attempt, row.attempts_used) == (KILLS + 1, KILLS)
-    failures = await harness_.failures()
+    failures = await harness.failures()
     assert [category for category, _ in failures] == ["crash"] * KILLS
     assert all("SIGKILL" in message for _, message in failures)

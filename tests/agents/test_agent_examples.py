@@ -64,16 +64,16 @@ def free_port() -> int:
 @contextlib.asynccontextmanager
 async def open_job(folder: Path, job_id: str) -> AsyncIterator[AgentHarness]:
     async with open_services(load_settings({"data_dir": str(folder / ".longshore")})) as services:
-        harness_ = AgentHarness(services, MessagesApi(), folder)
-        harness_.job_id = job_id
-        yield harness_
+        harness = AgentHarness(services, MessagesApi(), folder)
+        harness.job_id = job_id
+        yield harness
 
 
 @scenario
 async def test_results_of_the_five_go_from_one_to_the_next(examples_folder: Path) -> None:
-    async with open_job(examples_folder, STORE) as harness_:
+    async with open_job(examples_folder, STORE) as harness:
         results = {
-            key: await harness_.result(key)
+            key: await harness.result(key)
             for key in ("scrape", "competitors", "colours", "fonts", "result")
         }
 
@@ -82,11 +82,11 @@ async def test_results_of_the_five_go_from_one_to_the_next(examples_folder: Path
         assert all(colour in results["result"] for colour in results["colours"]["tags"])
         assert all(f'"{font}"' in results["result"] for font in results["fonts"].values())
         for key, result in results.items():
-            row, _ = await harness_.history(key)
+            row, _ = await harness.history(key)
             assert (row.state, row.attempt, row.usage.turns) == (TaskState.COMPLETED, 1, 1)
-            assert json.loads(await harness_.file("artifacts/task-result.json", key=key)) == result
-            assert b"task: completed after" in await harness_.file("logs/summary.log", key=key)
-            (step,) = await harness_.trace(key=key)
+            assert json.loads(await harness.file("artifacts/task-result.json", key=key)) == result
+            assert b"task: completed after" in await harness.file("logs/summary.log", key=key)
+            (step,) = await harness.trace(key=key)
             assert step["end"]["how"] == "completed"
             assert step["sessionId"] == session_id(row.id, "task")
 
@@ -95,23 +95,23 @@ async def test_results_of_the_five_go_from_one_to_the_next(examples_folder: Path
 async def test_the_review_leaves_findings_and_a_patch_and_the_repository_as_it_was(
     examples_folder: Path,
 ) -> None:
-    async with open_job(examples_folder, REVIEW) as harness_:
-        match = json.loads(await harness_.file("artifacts/task-result.json", key="review"))
-        patch = await harness_.file("artifacts/changes.patch", key="review")
-        looked, mended = await harness_.trace(key="review")
+    async with open_job(examples_folder, REVIEW) as harness:
+        match = json.loads(await harness.file("artifacts/task-result.json", key="review"))
+        patch = await harness.file("artifacts/changes.patch", key="review")
+        reviewed, fixed = await harness.trace(key="review")
 
         assert [(item["file"], item["line"]) for item in match["findings"]] == [("till.py", 6)]
-        assert await harness_.result("review") == "The discount is now taken as per cent."
+        assert await harness.result("review") == "The discount is now taken as per cent."
         assert b"+    return sum(prices) * (1 - discount_percent / 100)\n" in patch
         assert patch.count(b"\n-    ") == 1
-        assert [(tool["name"], tool["outcome"]) for tool in looked["tools"]] == [
+        assert [(tool["name"], tool["outcome"]) for tool in reviewed["tools"]] == [
             ("Bash", "failed"),
             ("Read", "ok"),
             ("Grep", "ok"),
             ("StructuredOutput", "ok"),
         ]
-        assert [tool["name"] for tool in mended["tools"]] == ["Read", "Edit"]
-        assert not harness_.files("review").exists()
+        assert [tool["name"] for tool in fixed["tools"]] == ["Read", "Edit"]
+        assert not harness.files("review").exists()
     till = (examples_folder / "till" / "till.py").read_bytes()
     assert till == (EXAMPLES / "sample" / "till.py").read_bytes()
     # It is a patch that git takes.
@@ -134,17 +134,15 @@ def test_the_trace_of_two_steps_is_a_timeline_with_figures(examples_folder: Path
 
 
 @scenario
-async def test_what_was_sent_back_goes_on_in_its_conversation_until_it_is_approved(
+async def test_a_result_that_was_sent_back_continues_its_conversation_until_approval(
     examples_folder: Path,
 ) -> None:
-    async with open_job(examples_folder, NOTICE) as harness_:
-        row = await harness_.row("notice")
-        history = await harness_.services.backend.events.history(TENANT, f"TASK#{row.id}")
-        (first,), (second,) = [await harness_.trace(key="notice", attempt=item) for item in (1, 2)]
+    async with open_job(examples_folder, NOTICE) as harness:
+        row = await harness.row("notice")
+        history = await harness.services.backend.events.history(TENANT, f"TASK#{row.id}")
+        (first,), (second,) = [await harness.trace(key="notice", attempt=item) for item in (1, 2)]
         stored = [
-            json.loads(
-                await harness_.file("artifacts/task-result.json", key="notice", attempt=item)
-            )
+            json.loads(await harness.file("artifacts/task-result.json", key="notice", attempt=item))
             for item in (1, 2)
         ]
 
@@ -161,8 +159,8 @@ async def test_what_was_sent_back_goes_on_in_its_conversation_until_it_is_approv
             "Ferries on Friday",
             "First ferry on Friday at 9:30",
         ]
-        assert await harness_.result("notice") == stored[1]
-        assert (await harness_.row("send")).state is TaskState.COMPLETED
+        assert await harness.result("notice") == stored[1]
+        assert (await harness.row("send")).state is TaskState.COMPLETED
 
 
 def test_only_the_stand_in_makes_them_run_offline() -> None:

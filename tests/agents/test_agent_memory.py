@@ -29,25 +29,25 @@ async def test_queued_agents_stay_below_the_ceiling_and_keep_their_leases(tmp_pa
         return text("done", gate="first" if len(seen) == 1 else "others")
 
     flags = {"worker.concurrency": len(KEYS), "agent.memory_ceiling": CEILING}
-    async with open_harness(tmp_path, [look], flags=flags) as harness_:
-        harness_.api.release("others")
-        await harness_.define(options={"prompt": "Do it."})
-        await harness_.submit(*({"taskId": key, "name": "agent-task"} for key in KEYS))
+    async with open_harness(tmp_path, [look], flags=flags) as harness:
+        harness.api.release("others")
+        await harness.define(options={"prompt": "Do it."})
+        await harness.submit(*({"taskId": key, "name": "agent-task"} for key in KEYS))
         # All are claimed while one of them works: who waits for room keeps its place.
-        await harness_.api.wait_for_requests(1)
-        await wait_until(lambda: all_held(harness_))
+        await harness.api.wait_for_requests(1)
+        await wait_until(lambda: all_held(harness))
         assert len(seen) == 1
-        harness_.api.release("first")
+        harness.api.release("first")
 
-        await harness_.wait_finished(*KEYS)
+        await harness.wait_finished(*KEYS)
 
         for key in KEYS:
-            row = await harness_.row(key)
+            row = await harness.row(key)
             assert (row.state, row.attempt) == (TaskState.COMPLETED, 1), row.failure
         assert at_once == [1] * len(KEYS)
         assert max(sum(sizes.values()) for sizes in seen) < CEILING, seen
 
 
-async def all_held(harness_: AgentHarness) -> bool:
-    rows = [await harness_.row(key) for key in KEYS]
+async def all_held(harness: AgentHarness) -> bool:
+    rows = [await harness.row(key) for key in KEYS]
     return all(row.lease is not None for row in rows)

@@ -1,4 +1,4 @@
-"""Agent tasks that cannot begin: each says why at once, and nobody is asked or paid."""
+"""Agent tasks that cannot start: each fails at once with a reason and without a request."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ BROKEN = {"type": "object", "properties": {"a": {"type": "nonsense"}}}
 
 
 @scenario
-async def test_what_is_wrong_with_a_task_is_told_before_the_model_is_asked(
+async def test_an_invalid_task_fails_before_any_model_request(
     harness: AgentHarness,
 ) -> None:
     options = {
@@ -44,19 +44,19 @@ async def test_what_is_wrong_with_a_task_is_told_before_the_model_is_asked(
 
 
 @scenario
-async def test_without_credentials_a_task_fails_at_once_and_says_what_to_set(
+async def test_without_credentials_a_task_fails_at_once_and_names_the_variables(
     tmp_path: Path,
 ) -> None:
-    async with open_harness(tmp_path, [text("done")], flags={"agent.api_key": None}) as harness_:
+    async with open_harness(tmp_path, [text("done")], flags={"agent.api_key": None}) as harness:
         options = {"prompt": "Do it.", "repository": "https://example.invalid/repository"}
-        await harness_.define(options=options)
-        await harness_.submit()
+        await harness.define(options=options)
+        await harness.submit()
 
-        row = await harness_.wait_finished()
+        row = await harness.wait_finished()
 
         assert (row.state, row.attempt) == (TaskState.FAILED, 1)
-        ((category, message),) = await harness_.failures()
+        ((category, message),) = await harness.failures()
         assert category == "auth"
         assert "ANTHROPIC_API_KEY" in message
         assert "CLAUDE_CODE_OAUTH_TOKEN" in message
-        assert harness_.api.requests == harness_.api.other_requests == []
+        assert harness.api.requests == harness.api.other_requests == []

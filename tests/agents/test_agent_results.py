@@ -11,7 +11,7 @@ NONE_AT_ALL = "[structured-output-enforce]"
 
 
 @scenario
-async def test_a_result_that_came_dressed_up_is_taken_as_it_was_meant(
+async def test_a_wrapped_result_is_unwrapped(
     harness: AgentHarness,
 ) -> None:
     harness.api.set_script(
@@ -33,8 +33,8 @@ async def test_a_result_that_came_dressed_up_is_taken_as_it_was_meant(
 
 
 @scenario
-async def test_who_hands_in_nothing_is_asked_once_to_put_it_right(harness: AgentHarness) -> None:
-    harness.api.set_script([text("Seven."), text("I said seven."), structured(GOOD)])
+async def test_an_agent_without_a_result_gets_one_turn_to_repair_it(harness: AgentHarness) -> None:
+    harness.api.set_script([text("Seven."), text("Still seven."), structured(GOOD)])
     await harness.define(options={"prompt": "Do it.", "outputSchema": SCHEMA})
     await harness.submit()
 

@@ -1,4 +1,4 @@
-"""A sandbox that was asked for: there is one and nobody gets out of it, or nothing is run."""
+"""An agent's sandbox: it is enforced, or the task fails and runs nothing."""
 
 import os
 import shutil
@@ -76,39 +76,39 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[SandboxMachine]:
 
 
 @scenario
-async def test_a_sandbox_is_refused_where_there_is_none_and_kept_to_where_there_is_one(
+async def test_a_sandbox_is_enforced_where_available_and_fails_the_task_elsewhere(
     machine: SandboxMachine,
 ) -> None:
-    async with open_harness(machine.folder, flags={"agent.allow_bypass": True}) as harness_:
-        await check_missing_is_refused(harness_)
+    async with open_harness(machine.folder, flags={"agent.allow_bypass": True}) as harness:
+        await check_missing_is_refused(harness)
         machine.install("bwrap", BWRAP)
         machine.install("socat", SOCAT)
-        await check_nobody_gets_out(harness_, machine)
+        await check_sandbox_is_enforced(harness, machine)
         machine.install("socat", BROKEN)
-        await check_nothing_runs_without(harness_, machine)
+        await check_nothing_runs_without(harness, machine)
 
 
-async def define(harness_: AgentHarness, key: str, **options: Any) -> None:
+async def define(harness: AgentHarness, key: str, **options: Any) -> None:
     fields = {"prompt": f"Work: {key} .", "tools": ["Bash"], "sandbox": True, **options}
-    await harness_.define(key, options=fields)
+    await harness.define(key, options=fields)
 
 
-async def check_missing_is_refused(harness_: AgentHarness) -> None:
-    await define(harness_, "missing")
-    await harness_.submit({"taskId": "missing", "name": "missing"})
+async def check_missing_is_refused(harness: AgentHarness) -> None:
+    await define(harness, "missing")
+    await harness.submit({"taskId": "missing", "name": "missing"})
 
-    row = await harness_.wait_finished("missing")
+    row = await harness.wait_finished("missing")
 
     assert (row.state, row.attempt) == (TaskState.FAILED, 1)
-    ((category, message),) = await harness_.failures("missing")
+    ((category, message),) = await harness.failures("missing")
     assert category == "not-found"
     assert "asks for a sandbox, which needs bwrap and socat" in message
-    assert harness_.api.requests == []
+    assert harness.api.requests == []
 
 
-async def check_nobody_gets_out(harness_: AgentHarness, machine: SandboxMachine) -> None:
+async def check_sandbox_is_enforced(harness: AgentHarness, machine: SandboxMachine) -> None:
     out = {"command": f"touch {machine.file('out')}", "dangerouslyDisableSandbox": True}
-    harness_.api.set_script(
+    harness.api.set_script(
         [
             Script.of(
                 tool_use("Bash", {"command": f"touch {machine.file('unlisted')}"}),
@@ -121,36 +121,36 @@ async def check_nobody_gets_out(harness_: AgentHarness, machine: SandboxMachine)
     )
     # The longest name that a task can have makes no path too long.
     listed = f"listed-{'x' * 50}"
-    await define(harness_, "listed", tools=["Bash(git *)"])
-    await define(harness_, "bypass", permissionMode="bypassPermissions")
-    await harness_.submit(
+    await define(harness, "listed", tools=["Bash(git *)"])
+    await define(harness, "bypass", permissionMode="bypassPermissions")
+    await harness.submit(
         {"taskId": listed, "name": "listed"}, {"taskId": "bypass", "name": "bypass"}
     )
 
-    await harness_.wait_finished(listed, "bypass")
+    await harness.wait_finished(listed, "bypass")
 
-    _, unlisted, git = [request.tool_results for request in harness_.requests(listed)]
+    _, unlisted, git = [request.tool_results for request in harness.requests(listed)]
     assert unlisted[0].is_error
     assert not machine.file("unlisted").exists()
     assert "git version" in git[0].text, git
     assert "git --version" in machine.sandbox_log
-    _, requested = harness_.requests("bypass")
+    _, requested = harness.requests("bypass")
     ran = machine.file("out").exists()
     assert ran == ("touch" in machine.sandbox_log), requested.tool_results
-    left = {path.name for path in harness_.work_folder.iterdir()}
+    left = {path.name for path in harness.work_folder.iterdir()}
     assert {name for name in left if not name.startswith("job-")} == set()
 
 
-async def check_nothing_runs_without(harness_: AgentHarness, machine: SandboxMachine) -> None:
-    harness_.api.set_script(
+async def check_nothing_runs_without(harness: AgentHarness, machine: SandboxMachine) -> None:
+    harness.api.set_script(
         [tool_use("Bash", {"command": f"touch {machine.file('without')}"}), text("done")]
     )
-    await define(harness_, "without")
-    await harness_.submit({"taskId": "without", "name": "without"})
+    await define(harness, "without")
+    await harness.submit({"taskId": "without", "name": "without"})
 
-    await harness_.wait_finished("without")
+    await harness.wait_finished("without")
 
-    (reported,) = harness_.requests("without")[1].tool_results
+    (reported,) = harness.requests("without")[1].tool_results
     assert reported.is_error
     assert "Sandbox is required" in reported.text
     assert not machine.file("without").exists()

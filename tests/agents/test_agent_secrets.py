@@ -1,4 +1,4 @@
-"""The credential is used, and seen by nobody: not by a process, in a file, or in what is told."""
+"""The credential is used but not visible: in no process, file or message."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ from verification.messages_api import error, text, tool_use
 
 
 @scenario
-async def test_the_credential_is_nowhere_while_an_agent_works_and_nowhere_after(
+async def test_the_credential_is_not_visible_while_an_agent_works_or_afterwards(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -33,22 +33,22 @@ async def test_the_credential_is_nowhere_while_an_agent_works_and_nowhere_after(
         text("done"),
     ]
     flags = {"agent.api_key": None, "log_level": "debug"}
-    async with open_harness(home, script, flags=flags) as harness_:
-        await harness_.define(options={"prompt": "Do it.", "tools": ["Bash"]})
-        await harness_.submit()
-        await wait_for_file(harness_.files() / "begun")
+    async with open_harness(home, script, flags=flags) as harness:
+        await harness.define(options={"prompt": "Do it.", "tools": ["Bash"]})
+        await harness.submit()
+        await wait_for_file(harness.files() / "begun")
 
         processes = check_processes()
         assert {"claude", "bash", "longshore-task"} <= processes
         check_files(home)
         assert list(home.rglob("*.jsonl"))  # it had all that there is to look into
         never.write_text("go on\n")
-        row = await harness_.wait_finished()
+        row = await harness.wait_finished()
 
         assert row.state is TaskState.COMPLETED, row.failure
         assert row.attempt == 2
-        assert {request.credential for request in harness_.requests()} == {KEY}
-        await check_events(harness_)
+        assert {request.credential for request in harness.requests()} == {KEY}
+        await check_events(harness)
         check_files(home)
     printed = capfd.readouterr()
     assert caplog.text
@@ -73,14 +73,14 @@ def check_files(folder: Path) -> None:
     assert [path for path in paths if KEY.encode() in path.read_bytes()] == []
 
 
-async def check_events(harness_: AgentHarness) -> None:
-    _, history = await harness_.history()
-    ((_, message),) = await harness_.failures()
-    # It was repeated, and is hidden: what stands in its place was the attempt's.
+async def check_events(harness: AgentHarness) -> None:
+    _, history = await harness.history()
+    ((_, message),) = await harness.failures()
+    # The API repeated the credential; the attempt's token replaces it.
     assert "message: not with " in message
-    traces = [await harness_.trace(attempt=attempt) for attempt in (1, 2)]
-    stored = [await harness_.file("logs/summary.log", attempt=attempt) for attempt in (1, 2)]
+    traces = [await harness.trace(attempt=attempt) for attempt in (1, 2)]
+    stored = [await harness.file("logs/summary.log", attempt=attempt) for attempt in (1, 2)]
     reported = (
-        f"{history} {await harness_.output()} {json.dumps(traces)} {stored} {await harness_.row()}"
+        f"{history} {await harness.output()} {json.dumps(traces)} {stored} {await harness.row()}"
     )
     assert KEY not in reported

@@ -1,4 +1,4 @@
-"""Where an agent lives: what only the process itself can tell of it."""
+"""The session of an agent, tested inside its own process."""
 
 import asyncio
 import ctypes
@@ -32,7 +32,7 @@ def prctl() -> Iterator[Any]:
 
 
 class GrantingChannel:
-    """A worker who grants when it is told to, and hears what is said."""
+    """A channel to a worker that grants a request when the test allows it."""
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
@@ -74,7 +74,7 @@ def session_in(folder: Path, channel: Any) -> AgentSession:
 def test_the_child_hides_its_memory_before_the_credential_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prctl: Any
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", None)  # the house sets it
+    monkeypatch.setattr("tempfile.tempdir", None)  # the session sets it
     agent_session = session_in(tmp_path, GrantingChannel())
 
     async def open_it() -> int:
@@ -84,7 +84,7 @@ def test_the_child_hides_its_memory_before_the_credential_is_used(
     assert asyncio.run(open_it()) == 0
 
 
-def test_what_is_granted_to_one_who_has_left_is_given_back(
+def test_a_grant_for_a_disconnected_client_is_settled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -113,7 +113,7 @@ def test_what_is_granted_to_one_who_has_left_is_given_back(
     ("broke", "category"),
     [(None, ErrorCategory.VALIDATION), (OSError("no thread"), ErrorCategory.CRASH)],
 )
-def test_a_budget_that_nobody_could_be_asked_for_is_not_one_that_is_used_up(
+def test_a_failed_budget_check_is_not_an_exhausted_budget(
     tmp_path: Path, broke: OSError | None, category: ErrorCategory
 ) -> None:
     agent_session = session_in(tmp_path, GrantingChannel())
@@ -128,7 +128,7 @@ def test_a_budget_that_nobody_could_be_asked_for_is_not_one_that_is_used_up(
     )
 
 
-def test_whoever_comes_back_to_a_folder_is_seen_to_have(tmp_path: Path) -> None:
+def test_opening_a_working_directory_updates_its_age(tmp_path: Path) -> None:
     own = tmp_path / "task.agent"
     (own / "files").mkdir(parents=True)  # as an earlier attempt left it
     os.utime(own, (1_000_000, 1_000_000))

@@ -123,14 +123,14 @@ def _offered(request: Request) -> set[str]:
     return {*request.tools} - {"DeferredToolPlaceholder"}
 
 
-def _check_environment(printed: str, harness_: AgentHarness) -> None:
+def _check_environment(printed: str, harness: AgentHarness) -> None:
     match = dict(line.split("=", 1) for line in printed.splitlines() if "=" in line)
     assert KEY not in printed
-    assert harness_.api.url not in printed
+    assert harness.api.url not in printed
     assert {
         name: text for name, text in match.items() if name.startswith("LONGSHORE") and text
     } == {}
-    own = f"{harness_.work_folder}/{harness_.task_id()}.1/agent"
+    own = f"{harness.work_folder}/{harness.task_id()}.1/agent"
     assert match["HOME"] == own
     assert match["CLAUDE_CONFIG_DIR"].startswith(own)
     assert match["TMPDIR"].startswith(own)

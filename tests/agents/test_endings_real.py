@@ -49,7 +49,7 @@ Expected = tuple[QueryFailureReason, Category, bool] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One query: what the API does, and how the attempt should be told of it."""
+    """One query: the API's behaviour and the expected failure."""
 
     step: Step
     expected: Expected
@@ -66,7 +66,7 @@ def _environment(url: str, home: Path, more_: Mapping[str, str]) -> dict[str, st
     return {
         **unset,
         "ANTHROPIC_BASE_URL": url,
-        "ANTHROPIC_API_KEY": "nobody's",
+        "ANTHROPIC_API_KEY": "sk-none",
         "HOME": str(home),
         "CLAUDE_CONFIG_DIR": str(home / "config"),
         "CLAUDE_CODE_TMPDIR": str(home),
@@ -95,7 +95,7 @@ async def _run_query(url: str, home: Path, row: Row) -> QueryFailure | None:
                 assistant_error = message.error
             elif isinstance(message, ResultMessage):
                 result = message
-    # Whatever it is, it is what the table is about.
+    # Any error: its classification is what is tested.
     except Exception as error:  # noqa: BLE001
         raised = error
     ending = QueryEnding.from_query(
@@ -187,7 +187,7 @@ def test_answers_that_never_come_or_break_off_are_worth_another_attempt(tmp_path
     assert (hung.state, stalled.state) == (RequestState.ABANDONED, RequestState.ABANDONED)
 
 
-def test_answers_that_are_no_result_are_told_apart(tmp_path: Path) -> None:
+def test_answers_without_a_result_are_distinguished(tmp_path: Path) -> None:
     shape = (QueryFailureReason.SCHEMA_MISMATCH, Category.PARSE, True)
     structure = {"output_format": SCHEMA}
     rows = {
@@ -199,7 +199,7 @@ def test_answers_that_are_no_result_are_told_apart(tmp_path: Path) -> None:
             options=structure,
             environment={"MAX_STRUCTURED_OUTPUT_RETRIES": "2"},
         ),
-        # It is told once more to hand its result in, and then believed.
+        # The CLI asks once more for a result, and then accepts the text.
         "prose": Row(step=text("It is 42."), expected=shape, requests=2, options=structure),
         "refusal": Row(
             step=text("No.", stop_reason="refusal"),

@@ -23,7 +23,7 @@ from verification.messages_api import RequestState, hang, reset, stall, text, tr
 
 
 @scenario
-async def test_a_question_goes_up_with_the_real_key_and_all_that_was_said_with_it() -> None:
+async def test_a_request_is_forwarded_with_the_real_key_and_its_other_headers() -> None:
     async with scripted_model([text("hello")]) as (api, client):
         message = {
             "anthropic-beta": "a,b",
@@ -44,7 +44,7 @@ async def test_a_question_goes_up_with_the_real_key_and_all_that_was_said_with_i
 
 @pytest.mark.parametrize("variable", [AUTH_TOKEN, OAUTH_TOKEN])
 @scenario
-async def test_a_bearer_token_goes_up_as_one(variable: str) -> None:
+async def test_a_bearer_token_is_sent_in_the_authorization_header(variable: str) -> None:
     credential = Credential("a-real-token", variable)
     async with scripted_model([text("hello")], credential=credential) as (api, client):
         shown = {"authorization": f"Bearer {client.gateway.token}", "x-api-key": ""}
@@ -68,7 +68,7 @@ async def test_a_bearer_token_goes_up_as_one(variable: str) -> None:
     ],
 )
 @scenario
-async def test_nobody_gets_through_without_the_token(shown: dict[str, str]) -> None:
+async def test_a_request_without_the_token_is_rejected(shown: dict[str, str]) -> None:
     budget = RecordingBudget()
     async with scripted_model([text("hello")], budget) as (api, client):
         status, body = await client.response(headers=shown)
@@ -110,7 +110,7 @@ async def test_nothing_but_questions_reaches_the_upstream(method: str, path: str
 
 
 @scenario
-async def test_whoever_does_not_know_the_place_finds_nothing_there() -> None:
+async def test_a_request_without_the_prefix_is_not_found() -> None:
     async with scripted_model([text("hello")]) as (api, client):
         folder, _, _ = client.gateway.url.rpartition("/")
         shown = {"x-api-key": client.gateway.token}
@@ -188,10 +188,10 @@ async def test_a_connection_that_is_reset_is_reset_and_no_answer(stream: bool) -
 
 
 @scenario
-async def test_a_connection_that_is_refused_is_reset_and_said() -> None:
+async def test_a_refused_connection_is_reset_and_reported() -> None:
     async with scripted_model([]) as (api, _):
-        nobody = api.url
-    async with open_gateway(nobody) as client:
+        unreachable = api.url
+    async with open_gateway(unreachable) as client:
         with pytest.raises(BROKEN):
             await client.response()
 
@@ -226,7 +226,7 @@ async def test_a_stream_that_ends_too_early_ends_there() -> None:
 
 
 @scenario
-async def test_whoever_leaves_is_followed_by_the_gateway() -> None:
+async def test_the_gateway_disconnects_when_its_client_does() -> None:
     budget = RecordingBudget()
     async with scripted_model([hang(), text("hello")], budget) as (api, client):
         request_task = asyncio.create_task(client.response())
@@ -251,7 +251,7 @@ async def test_what_cannot_be_priced_is_not_asked(body: bytes) -> None:
 
 
 @scenario
-async def test_a_redirection_is_neither_followed_nor_told() -> None:
+async def test_a_redirect_is_neither_followed_nor_passed_on() -> None:
     async with raw_upstream(http_response("200 OK", b"{}")) as elsewhere:
         there = http_response("307 Temporary Redirect", b"", location=elsewhere.url)
         async with (
@@ -300,7 +300,7 @@ async def test_the_command_line_does_not_ask_a_proxy_for_the_gateway() -> None:
         "http://a#b",
     ],
 )
-def test_what_is_no_address_is_refused_and_not_repeated(upstream: str) -> None:
+def test_an_invalid_address_is_refused_and_not_quoted(upstream: str) -> None:
     budget = RecordingBudget()
     with pytest.raises(ConfigurationError) as refused:
         Gateway(Credential(SECRET), upstream, before=budget.before, after=budget.after)

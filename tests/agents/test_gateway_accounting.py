@@ -1,4 +1,4 @@
-"""What a gateway asks before a question is paid for, and tells after it was answered."""
+"""The budget check of a gateway before a request, and its report after the response."""
 
 import asyncio
 import gzip
@@ -41,7 +41,7 @@ BEGUN = TokenCounts(input=1000, output=1, cache_read=30, cache_write=4)
 
 
 @scenario
-async def test_before_a_question_it_is_said_what_will_be_asked() -> None:
+async def test_before_receives_the_request() -> None:
     budget = RecordingBudget()
     async with scripted_model([text("hello")], budget) as (_, client):
         headers = {"x-claude-code-agent-id": "a1"}
@@ -61,7 +61,7 @@ async def test_before_a_question_it_is_said_what_will_be_asked() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 @scenario
-async def test_after_an_answer_it_is_said_what_it_cost(stream: bool) -> None:
+async def test_after_receives_the_cost_of_the_response(stream: bool) -> None:
     budget = RecordingBudget()
     async with scripted_model([text("hello", usage=USED)], budget) as (_, client):
         await client.response(stream=stream)
@@ -77,7 +77,7 @@ async def test_after_an_answer_it_is_said_what_it_cost(stream: bool) -> None:
 
 
 @scenario
-async def test_it_is_said_before_whoever_asked_can_know_that_it_is_over() -> None:
+async def test_after_is_called_before_the_client_sees_the_end() -> None:
     budget = RecordingBudget()
     async with scripted_model([stall(after=99, of=text("hello", usage=USED))], budget) as (
         _,
@@ -108,7 +108,7 @@ async def test_it_is_said_before_whoever_asked_can_know_that_it_is_over() -> Non
     ids=["reset", "ended", "overloaded", "new error", "at once", "500", "page", "page as answer"],
 )
 @scenario
-async def test_an_answer_that_is_not_whole_costs_what_was_begun(
+async def test_an_incomplete_response_costs_its_started_part(
     says: Step, status: int | None, tokens: TokenCounts
 ) -> None:
     budget = RecordingBudget()
@@ -141,7 +141,7 @@ async def test_a_broken_stream_and_its_repetition_are_each_counted_once() -> Non
 
 
 @scenario
-async def test_whoever_leaves_pays_for_what_was_begun() -> None:
+async def test_a_client_that_disconnects_pays_for_the_started_response() -> None:
     budget = RecordingBudget()
     async with scripted_model([stall(after=3, of=text(usage=USED))], budget) as (api, client):
         async with client.ask() as answer:
@@ -152,7 +152,7 @@ async def test_whoever_leaves_pays_for_what_was_begun() -> None:
 
 
 @scenario
-async def test_a_question_that_was_stopped_is_not_asked_nor_any_after_it() -> None:
+async def test_a_refused_request_and_all_later_ones_are_not_sent() -> None:
     budget = RecordingBudget(decisions=[None, "the budget of 2 USD is used up"])
     async with scripted_model([text("hello")], budget) as (api, client):
         assert (await client.response())[0] == 200
@@ -170,7 +170,7 @@ async def test_a_question_that_was_stopped_is_not_asked_nor_any_after_it() -> No
 
 
 @scenario
-async def test_what_was_let_go_goes_although_another_was_stopped_meanwhile() -> None:
+async def test_an_allowed_request_is_sent_although_another_was_refused_meanwhile() -> None:
     budget, stopped = RecordingBudget(), asyncio.Event()
 
     async def before(request: ModelRequest) -> str | None:
@@ -193,7 +193,7 @@ async def test_what_was_let_go_goes_although_another_was_stopped_meanwhile() -> 
 
 
 @scenario
-async def test_a_budget_that_cannot_be_asked_stops_everything() -> None:
+async def test_no_request_is_sent_after_a_failed_budget_check() -> None:
     broken = OSError("no budget today")
     budget = RecordingBudget(decisions=[broken])
     async with scripted_model([text("hello")], budget) as (api, client):
@@ -205,7 +205,7 @@ async def test_a_budget_that_cannot_be_asked_stops_everything() -> None:
 
 
 @scenario
-async def test_a_budget_that_cannot_be_told_stops_what_comes_next() -> None:
+async def test_no_request_is_sent_after_the_usage_could_not_be_recorded() -> None:
     broken = OSError("no budget today")
 
     def after(model_response: ModelResponse) -> None:
@@ -219,7 +219,7 @@ async def test_a_budget_that_cannot_be_told_stops_what_comes_next() -> None:
 
 
 @scenario
-async def test_whoever_leaves_while_the_budget_is_asked_has_asked_nothing() -> None:
+async def test_a_client_that_disconnects_during_the_budget_check_sends_no_request() -> None:
     requested, budget = asyncio.Event(), RecordingBudget()
 
     async def before(_: ModelRequest) -> str | None:
@@ -238,7 +238,7 @@ async def test_whoever_leaves_while_the_budget_is_asked_has_asked_nothing() -> N
 
 @pytest.mark.parametrize("status", [429, 503, 529])
 @scenario
-async def test_how_long_to_wait_is_kept_until_a_later_question_is_answered(status: int) -> None:
+async def test_the_retry_delay_is_remembered_until_a_later_request_succeeds(status: int) -> None:
     budget = RecordingBudget()
     put_off = error(status, headers={"retry-after": "90"})
     async with scripted_model([put_off, error(500), text("hello")], budget) as (_, client):
@@ -256,7 +256,7 @@ async def test_how_long_to_wait_is_kept_until_a_later_question_is_answered(statu
 
 
 @scenario
-async def test_an_answer_to_an_earlier_question_is_no_word_about_waiting() -> None:
+async def test_a_response_to_an_earlier_request_does_not_clear_the_retry_delay() -> None:
     says = [text("hello", gate="first"), error(429, headers={"retry-after": "90"})]
     async with scripted_model(says) as (api, client):
         first = asyncio.create_task(client.response())
@@ -270,7 +270,7 @@ async def test_an_answer_to_an_earlier_question_is_no_word_about_waiting() -> No
 
 
 @scenario
-async def test_a_moment_to_wait_for_is_counted_from_the_answers_own() -> None:
+async def test_a_retry_date_is_relative_to_the_response_s_own_date() -> None:
     moments = {
         "date": "Wed, 21 Oct 2026 07:28:00 GMT",
         "retry_after": "Wed, 21 Oct 2026 07:30:30 GMT",
@@ -285,7 +285,7 @@ async def test_a_moment_to_wait_for_is_counted_from_the_answers_own() -> None:
 
 
 @scenario
-async def test_an_answer_that_is_packed_is_counted_and_passed_on_unpacked() -> None:
+async def test_a_compressed_response_is_counted_and_passed_on_uncompressed() -> None:
     body = json.dumps({"type": "message", "usage": {"input_tokens": 5}}).encode()
     packed, budget = (
         http_response("200 OK", gzip.compress(body), content_encoding="gzip"),
@@ -305,7 +305,7 @@ async def test_an_answer_that_is_packed_is_counted_and_passed_on_unpacked() -> N
 
 @pytest.mark.parametrize(("variable", "usd"), [(AUTH_TOKEN, 0.004), (OAUTH_TOKEN, 0.002)])
 @scenario
-async def test_an_unknown_model_costs_what_the_command_line_would_say(
+async def test_an_unknown_model_has_the_price_that_the_cli_assumes(
     variable: str, usd: float
 ) -> None:
     budget, credential = RecordingBudget(), Credential("real", variable)
@@ -319,7 +319,7 @@ async def test_an_unknown_model_costs_what_the_command_line_would_say(
 
 
 @scenario
-async def test_silence_is_told_as_no_answer_when_it_ends() -> None:
+async def test_a_request_without_a_response_is_reported_when_it_ends() -> None:
     budget = RecordingBudget()
     async with scripted_model([hang()], budget) as (api, client):
         request_task = asyncio.create_task(client.response())

@@ -44,7 +44,7 @@ async def test_a_body_that_is_too_large_is_refused(
 
 
 async def _status_of_raw(client: GatewayClient, framing: str, *, later: str = "") -> bytes:
-    """What is said to a question whose body is sent like this, and no further."""
+    """Returns the response to a request whose body is sent in these chunks only."""
     host, _, path = client.gateway.url.removeprefix("http://").partition("/")
     reader, writer = await asyncio.open_connection(*host.split(":"))
     head = f"POST /{path}{MESSAGES} HTTP/1.1\r\nhost: x\r\nx-api-key: {client.gateway.token}"
@@ -72,7 +72,7 @@ async def test_a_body_that_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(gateway_module, "_BODY_TIMEOUT_S", 1.0)
     async with scripted_model([text("hello")]) as (api, client):
         framing = "transfer-encoding: chunked\r\n\r\n1\r\n{\r\n"
-        # One of the two parsers that the server may have tells nobody: then time runs out.
+        # One of the server's two parsers does not report it: then the request times out.
         assert await _status_of_raw(client, framing, later="zz\r\n") in (b"400", b"408")
         assert api.requests == []
 

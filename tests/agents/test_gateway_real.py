@@ -64,7 +64,7 @@ async def test_a_tool_that_looks_everywhere_finds_only_the_token(
 @scenario
 async def test_a_question_that_is_stopped_ends_the_run_at_once(tmp_path: Path) -> None:
     budget = RecordingBudget(decisions=[None, "the budget of 1 USD is used up"])
-    says = [tool_use("Bash", {"command": "echo 1"}), text("never said")]
+    says = [tool_use("Bash", {"command": "echo 1"}), text("never sent")]
     received: set[str] = set()
     async with scripted_model(says, budget) as (api, client):
         options = _options(client.gateway, tmp_path, tools=["Bash"], allowed_tools=["Bash"])
@@ -89,7 +89,7 @@ def _is_a_look(request: Request) -> bool:
 
 
 @scenario
-async def test_what_is_counted_is_what_the_command_line_counts(tmp_path: Path) -> None:
+async def test_the_counted_cost_is_what_the_cli_reports(tmp_path: Path) -> None:
     small = Usage(input_tokens=1234, output_tokens=567, cache_read_tokens=89, cache_write_tokens=10)
     large = Usage(input_tokens=9, output_tokens=7, cache_read_tokens=99_999, cache_write_tokens=6)
     answers = [text(usage=small), text(usage=large), text(usage=small), text(usage=large)]

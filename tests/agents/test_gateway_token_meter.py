@@ -31,7 +31,7 @@ def _delta(**usage: Any) -> bytes:
 
 STOP = _event("message_stop")
 QUOTED_EVENTS = (
-    'he said "message_stop", {"type": "message_start"} and\n\ndata: {"type":"message_stop"}'
+    'he wrote "message_stop", {"type": "message_start"} and\n\ndata: {"type":"message_stop"}'
 )
 TEXT = _event("content_block_delta", index=0, delta={"type": "text_delta", "text": QUOTED_EVENTS})
 WHOLE = _start(input_tokens=30, cache_read_input_tokens=4) + TEXT + _delta(output_tokens=5) + STOP

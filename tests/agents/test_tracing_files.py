@@ -28,7 +28,7 @@ def read(folder: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", json.loads((folder / TRACE_FILE).read_text()))
 
 
-def test_a_trace_is_there_while_the_step_runs_and_whole_when_it_is_over(
+def test_a_trace_is_written_while_the_step_runs_and_at_its_end(
     tmp_path: Path, reports: RecordingReports
 ) -> None:
     summaries: list[str] = []
@@ -50,9 +50,7 @@ def test_a_trace_is_there_while_the_step_runs_and_whole_when_it_is_over(
     assert not any("after" in line for line in reports.lines)
 
 
-def test_a_step_that_is_broken_off_leaves_its_trace(
-    tmp_path: Path, reports: RecordingReports
-) -> None:
+def test_an_interrupted_step_leaves_its_trace(tmp_path: Path, reports: RecordingReports) -> None:
     summaries: list[str] = []
 
     def broken_off() -> None:
@@ -70,7 +68,9 @@ def test_a_step_that_is_broken_off_leaves_its_trace(
     assert summaries[0].startswith("look: interrupted after ")
 
 
-def test_a_disk_that_takes_nothing_ends_no_step(tmp_path: Path, reports: RecordingReports) -> None:
+def test_a_trace_that_cannot_be_written_fails_no_step(
+    tmp_path: Path, reports: RecordingReports
+) -> None:
     summaries: list[str] = []
     (tmp_path / "traces").write_text("in the way")
 
@@ -81,7 +81,7 @@ def test_a_disk_that_takes_nothing_ends_no_step(tmp_path: Path, reports: Recordi
     assert "could not follow" not in "".join(reports.lines)
 
 
-def test_the_file_is_its_owners_alone_and_never_half_written(tmp_path: Path) -> None:
+def test_the_trace_file_is_private_and_written_atomically(tmp_path: Path) -> None:
     write_trace(str(tmp_path), [{"step": "one \ud800"}])
     path = tmp_path / TRACE_FILE
     first = path.read_bytes()
@@ -95,7 +95,7 @@ def test_the_file_is_its_owners_alone_and_never_half_written(tmp_path: Path) -> 
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_what_the_agent_put_in_the_way_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_that_the_agent_created_is_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
     folder = tmp_path / "attempt"

@@ -32,7 +32,7 @@ SCHEMA = {"type": "object", "properties": {"answer": {"type": "integer"}}, "requ
 
 
 class TracedAgent:
-    """An agent in a folder, somebody who watches it, and all that was said."""
+    """An agent in a folder, its tracer, and all reports."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,7 +53,7 @@ class TracedAgent:
         return NOON + timedelta(milliseconds=self._ticks)
 
     def with_usage(self, step: Answer) -> Callable[[Request], Step]:
-        """The step, told as the gateway would: what it took, and a cent."""
+        """Returns the step; its usage and a cost of one cent are reported as the gateway would."""
 
         def give(_request: Request) -> Step:
             usage = step.usage
@@ -121,7 +121,7 @@ class TracedAgent:
         return {
             **dict.fromkeys(unset, ""),
             "ANTHROPIC_BASE_URL": url,
-            "ANTHROPIC_API_KEY": "nobody's",
+            "ANTHROPIC_API_KEY": "sk-none",
             "HOME": str(self.folder),
             "CLAUDE_CONFIG_DIR": str(self.folder / "config"),
             "CLAUDE_CODE_TMPDIR": str(self.folder),
@@ -132,7 +132,7 @@ class TracedAgent:
         }
 
 
-def test_a_whole_step_is_traced_and_told(tmp_path: Path) -> None:
+def test_a_whole_step_is_traced_and_logged(tmp_path: Path) -> None:
     watched = TracedAgent(tmp_path)
     cached = Usage(
         input_tokens=100, output_tokens=20, cache_read_tokens=800, cache_write_tokens=100
@@ -220,7 +220,7 @@ def test_a_whole_step_is_traced_and_told(tmp_path: Path) -> None:
 
 
 def test_another_hook_may_still_refuse_and_the_older_list_is_understood(tmp_path: Path) -> None:
-    async def refuse(_told: Any, _tool: Any, _context: Any) -> dict[str, Any]:
+    async def refuse(_payload: Any, _tool: Any, _context: Any) -> dict[str, Any]:
         decision = {"permissionDecision": "deny", "permissionDecisionReason": "not that"}
         return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **decision}}
 

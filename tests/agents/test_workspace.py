@@ -224,7 +224,7 @@ def test_a_folder_that_is_in_use_is_left_alone(origin: Origin, machine: Workspac
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
-def test_a_local_repository_may_belong_to_somebody_else(
+def test_a_local_repository_may_belong_to_another_user(
     origin: Origin, machine: WorkspaceMachine
 ) -> None:
     for position in (origin.path, *origin.path.rglob("*")):

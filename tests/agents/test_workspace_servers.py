@@ -1,4 +1,4 @@
-"""Reaching a repository over HTTP and ssh, and what is said when it cannot be reached."""
+"""Reaching a repository over HTTP and ssh, and the errors when it cannot be reached."""
 
 from pathlib import Path
 
@@ -84,7 +84,7 @@ def test_a_redirect_of_the_server_is_followed(origin: Origin, machine: Workspace
         assert machine.open(url).commit
 
 
-def test_nobody_who_listens_and_no_repository_there(
+def test_an_unreachable_server_and_a_missing_repository_have_their_categories(
     tmp_path: Path, machine: WorkspaceMachine
 ) -> None:
     with serve_repository(tmp_path) as url:
@@ -119,7 +119,7 @@ def test_what_ssh_says_becomes_a_category(
     assert failure_of(caught.value).category is category
 
 
-def test_ssh_asks_nobody_and_gets_the_address_in_pieces(
+def test_ssh_prompts_for_nothing_and_gets_the_parts_of_the_address(
     origin: Origin, tmp_path: Path, machine: WorkspaceMachine
 ) -> None:
     # A stand-in that does what the other side would do, with what it was given.

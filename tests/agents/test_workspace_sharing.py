@@ -94,7 +94,7 @@ def test_a_clone_that_was_killed_half_way_is_never_taken_for_whole(
         attempt.kill()
         attempt.communicate(timeout=60)
         try:
-            # Its git lives on until somebody kills it, and nobody else writes as long as it does.
+            # Its git runs until it is killed, and no other attempt writes until then.
             with pytest.raises(TimeoutError, match="another attempt was fetching"):
                 machine.open(url, git=fresh_git(0.1))
         finally:
@@ -208,7 +208,7 @@ def test_git_finds_nothing_of_the_machine_or_the_process_in_its_environment(
     assert actual["GIT_ALLOW_PROTOCOL"] == "none"
 
 
-def test_a_git_that_floods_or_leaves_somebody_behind_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_git_is_killed_with_everything_that_it_started(tmp_path: Path) -> None:
     path = install_program(tmp_path / "bin", "git", "sleep 100 & echo $!")
     quick = Git(deadline=time.monotonic() + 60, environment={"PATH": path})
 

@@ -1,4 +1,4 @@
-"""Nothing that a repository or an agent wrote is run by us, or makes us write elsewhere."""
+"""Longshore runs no program that a repository or an agent provides, and writes nowhere else."""
 
 import subprocess
 from pathlib import Path
@@ -22,7 +22,7 @@ def origin(tmp_path: Path) -> Origin:
 
 @pytest.fixture
 def trap(tmp_path: Path) -> Path:
-    """A program that leaves a mark when it is run."""
+    """Returns a program that creates a file when it runs."""
     program = tmp_path / "trap.sh"
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/sprung\ncat\n")
     program.chmod(0o755)
@@ -30,14 +30,14 @@ def trap(tmp_path: Path) -> Path:
 
 
 def _triggered(trap: Path) -> bool:
-    mark = trap.with_name("sprung")
-    result = mark.exists()
-    mark.unlink(missing_ok=True)
+    created = trap.with_name("sprung")
+    result = created.exists()
+    created.unlink(missing_ok=True)
     return result
 
 
 def _set_traps(repository: Path, trap: Path) -> None:
-    """All the ways in which a repository's own settings can have a program run."""
+    """Configure every setting of a repository that makes git run a program."""
     for name in ("post-checkout", "pre-auto-gc", "post-index-change", "reference-transaction"):
         hook = repository / "hooks" / name
         hook.parent.mkdir(exist_ok=True)
@@ -117,7 +117,7 @@ def test_what_the_agent_made_of_its_repository_is_not_run_by_us(
     assert ".git/" not in text
 
 
-def test_without_a_repository_of_its_own_left_the_changes_are_told(
+def test_changes_are_found_although_the_agent_deleted_its_repository(
     origin: Origin, machine: WorkspaceMachine, tmp_path: Path
 ) -> None:
     origin.commit({"a.txt": b"one\n"})

@@ -1,4 +1,4 @@
-"""What a test of an observer needs: an ear, a clock, and messages as the SDK makes them."""
+"""Recorded reports, a clock, and messages of the SDK, for tests of the tracer."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +10,7 @@ USAGE = {"input_tokens": 10, "output_tokens": 1, "cache_read_input_tokens": 90}
 
 
 class RecordingReports:
-    """A clock that goes on by a second a look, and an ear."""
+    """A clock that advances by one second per call, and recorded reports."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, dict[str, Any]]] = []

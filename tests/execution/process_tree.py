@@ -1,4 +1,4 @@
-"""Who lives below a keeper: its guards, and below each that rests a leader that waits."""
+"""The processes below a fork server: its reapers, and a preforked child below each idle one."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def reapers_of(runner: ProcessRunner) -> list[int]:
 
 
 def is_idle(reaper: int) -> bool:
-    """Whether there is nobody below a guard but one that waits for the next attempt."""
+    """Whether a reaper has no descendant but its preforked child."""
     return [_process_name(item) for item in descendants(reaper)] == [PREFORKED_NAME.decode()]
 
 

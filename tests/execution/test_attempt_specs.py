@@ -103,7 +103,7 @@ async def test_a_task_of_the_pool_finds_no_variable_of_the_one_before(
 
 
 @scenario
-async def test_a_task_of_the_pool_finds_its_own_surroundings_whatever_the_one_before_did(
+async def test_a_pool_task_gets_its_own_environment_after_any_previous_task(
     runner: ProcessRunner, tmp_path: Path
 ) -> None:
     pool = {"isolation": Isolation.POOL}
@@ -137,7 +137,7 @@ async def unread_spec(
 
 
 @scenario
-async def test_a_long_order_is_given_up_when_the_keeper_dies(
+async def test_sending_a_long_spec_stops_when_the_fork_server_dies(
     runner: ProcessRunner, tmp_path: Path
 ) -> None:
     starting, reapers = await unread_spec(runner, tmp_path / "work")
@@ -164,13 +164,13 @@ async def test_a_start_that_is_cancelled_before_its_order_is_read_leaves_nothing
 
     assert starting.cancelled()
     assert list((tmp_path / "work").iterdir()) == []
-    # A guard comes to it, and finds that nobody wants it any more.
+    # The reaper starts the child, which finds that the attempt was abandoned.
     await wait_until(lambda: all(is_quiescent(reaper_process) for reaper_process in reapers))
     ending, _ = await run_attempt(runner, a_command("true"))
     assert ending.failure is None
 
 
 def is_quiescent(reaper: int) -> bool:
-    """Whether it has read all that it was told, and nothing of an attempt is below it."""
+    """Whether it has read all messages and has no process of an attempt below it."""
     asleep = Path(f"/proc/{reaper}/stat").read_text().rpartition(") ")[2][0] == "S"
     return asleep and is_idle(reaper)

@@ -51,7 +51,7 @@ def files_below(folder: Path | None) -> dict[str, str]:
 
 @pytest.mark.parametrize("isolation", PROCESS_PER_ATTEMPT)
 @scenario
-async def test_all_that_a_task_tells_arrives_and_its_files_stay_until_they_are_let_go(
+async def test_all_reports_of_a_task_arrive_and_its_files_stay_until_close(
     isolation: Isolation, runner: ProcessRunner
 ) -> None:
     async with running_attempt(runner, a_task("reports_everything", isolation)) as attempt:
@@ -147,7 +147,7 @@ async def test_a_task_that_looks_once_and_never_again_is_killed_after_the_grace(
 
 
 @scenario
-async def test_a_script_may_tell_its_progress_and_a_summary_by_hand(
+async def test_a_shell_script_can_report_progress_and_a_summary(
     runner: ProcessRunner,
 ) -> None:
     script = """

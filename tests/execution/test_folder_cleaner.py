@@ -155,14 +155,14 @@ async def test_without_a_thread_folders_go_all_the_same(
 
 @pytest.mark.parametrize(("keep", "left"), [(False, ["new.agent", "old.1"]), (True, None)])
 @scenario
-async def test_what_nobody_came_back_to_for_long_goes(
+async def test_folders_that_were_unused_for_long_are_removed(
     tmp_path: Path, keep: bool, left: list[str] | None
 ) -> None:
     for name in ("old.agent", "new.agent", "old.1"):
         (tmp_path / name / "files").mkdir(parents=True)
         for folder in (tmp_path / name / "files", tmp_path / name):
             os.utime(folder, (1_000_000, 1_000_000))
-    # Somebody was at work in it since.
+    # It was used since.
     os.utime(tmp_path / "new.agent" / "files", (3_000_000, 3_000_000))
     before = datetime.fromtimestamp(2_000_000, UTC)
 

@@ -49,7 +49,7 @@ async def test_a_guard_that_is_killed_while_it_is_free_is_replaced(runner: Proce
     reapers = reapers_of(runner)
     for reaper in reapers:
         os.kill(reaper, signal.SIGKILL)
-    # Until the keeper has noticed it.
+    # Until the fork server has noticed it.
     await wait_until(lambda: not any(Path(f"/proc/{reaper}").exists() for reaper in reapers))
 
     ending, _ = await run_attempt(runner, a_command("true"))
@@ -91,7 +91,7 @@ async def test_a_leader_that_waits_holds_nothing_but_its_line_to_its_guard(
 
 
 @scenario
-async def test_a_daemon_does_not_outlive_its_attempt_whose_guard_was_killed(
+async def test_a_daemon_does_not_outlive_an_attempt_whose_reaper_was_killed(
     runner: ProcessRunner,
 ) -> None:
     # In a session of its own, with none of the pipes, and its parent has ended.

@@ -52,7 +52,7 @@ def test_a_summary_that_says_nothing_is_passed_over(text: Any) -> None:
     assert decode("summary", text=text) is None
 
 
-def test_what_was_said_too_long_is_cut() -> None:
+def test_long_texts_are_truncated() -> None:
     summary, progress = (
         decode("summary", text="a b " * 1000),
         decode("progress", done=1, text="x y" * 999),
@@ -62,7 +62,7 @@ def test_what_was_said_too_long_is_cut() -> None:
     assert len(progress.text) == 500
 
 
-def test_a_secret_is_masked_in_all_that_heartbeats_tell() -> None:
+def test_secrets_are_masked_in_everything_that_a_heartbeat_reports() -> None:
     message = [
         decode("summary", text=f"used {SECRET}").text,
         decode("progress", done=1, text=f"used {SECRET}").text,
@@ -73,7 +73,7 @@ def test_a_secret_is_masked_in_all_that_heartbeats_tell() -> None:
     assert [text for text in message if "hunter2" in text] == []
 
 
-def test_an_ordinary_activity_stays_as_it_was_said() -> None:
+def test_an_ordinary_activity_is_unchanged() -> None:
     doing = Activity(type="step_running", step_name="fetch page 3", timestamp=NOW)
 
     assert decode("activity", activity="step_running", step="fetch page 3") == ActivityReport(doing)

@@ -79,7 +79,7 @@ async def test_a_function_s_result_comes_back_be_it_async_or_not(
 
 
 @scenario
-async def test_options_of_the_definition_are_used_and_the_input_stands_over_them(
+async def test_the_input_overrides_the_options_of_the_definition(
     runner: ProcessRunner,
 ) -> None:
     spec = a_call(
@@ -107,7 +107,7 @@ async def test_options_of_the_definition_are_used_and_the_input_stands_over_them
     ],
 )
 @scenario
-async def test_what_a_function_raises_is_told_with_its_category(
+async def test_an_exception_of_a_function_is_reported_with_its_category(
     runner: ProcessRunner, name: str, category: ErrorCategory, retryable: bool
 ) -> None:
     ending, _ = await run_attempt(runner, a_call("raises", name))
@@ -144,7 +144,7 @@ async def test_a_result_that_is_no_json_is_a_failure_that_says_so(
 
 @pytest.mark.parametrize("code", [0, 5])
 @scenario
-async def test_a_function_that_ends_without_a_word_has_crashed(
+async def test_a_function_that_exits_without_a_report_has_crashed(
     runner: ProcessRunner, code: int
 ) -> None:
     ending, _ = await run_attempt(runner, a_call("vanishes", code))
@@ -166,7 +166,7 @@ async def test_a_function_that_a_signal_ends_has_crashed(runner: ProcessRunner) 
 
 @scenario
 async def test_a_function_that_is_not_there_is_a_failure(runner: ProcessRunner) -> None:
-    ending, _ = await run_attempt(runner, a_call("nobody"))
+    ending, _ = await run_attempt(runner, a_call("missing"))
 
     assert ending.failure is not None
     assert ending.failure.category is ErrorCategory.PROGRAMMING

@@ -86,7 +86,7 @@ async def test_steps_are_reported_and_waited_for_and_later_ones_skipped(
 
 
 @scenario
-async def test_a_step_that_is_kept_after_the_child_s_death_is_said_to_nobody(
+async def test_a_step_stored_after_the_child_s_death_is_not_confirmed(
     runner: ProcessRunner, tmp_path: Path
 ) -> None:
     async with running_attempt(runner, a_call("takes_one_step_and_waits")) as attempt:
@@ -94,7 +94,7 @@ async def test_a_step_that_is_kept_after_the_child_s_death_is_said_to_nobody(
         while not isinstance(await anext(reports), StepReport):
             pass
         await attempt.stop(grace=NO_GRACE)
-        # Whatever is opened now gets the numbers of the pipes that were closed.
+        # Files opened now get the numbers of the closed pipes.
         paths = [tmp_path / f"file-{number}" for number in range(30)]
         files = [path.open("w") for path in paths]
 
@@ -160,7 +160,7 @@ async def test_a_script_may_report_by_hand_and_nonsense_does_not_silence_it(
     ],
 )
 @scenario
-async def test_an_error_said_by_hand_is_taken_as_far_as_it_makes_sense(
+async def test_the_valid_fields_of_a_hand_written_error_are_used(
     runner: ProcessRunner, text: str
 ) -> None:
     ending, _ = await run_attempt(

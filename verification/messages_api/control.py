@@ -1,7 +1,7 @@
 """Control: scripts and requests of a server that runs in another process, over HTTP.
 
 =======================================  ==========================================================
-``PUT /_control/scripts[/KEY]``          play a script (see ``reading``); answers with its base URL
+``PUT /_control/scripts[/KEY]``          set a script (see ``reading``); answers with its base URL
 ``GET /_control/requests[/KEY]``         what was asked; with ``?count=N&timeoutS=S``, when so many
 ``GET /_control/repeated-requests[/KEY]``      numbers of requests for an answer that had been given
 ``POST /_control/gates/NAME``            let the answers go that wait at a gate

@@ -18,7 +18,7 @@ _SHOWN_CHARACTERS = 80
 
 
 class NoScript(Exception):
-    """A request that nobody has written an answer for; the text says which."""
+    """A request without a scripted answer; the text names it."""
 
 
 @dataclass(slots=True)

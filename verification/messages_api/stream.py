@@ -2,7 +2,7 @@
 
 The stream has what the real one has and a careless reader trips over: text and tool input in
 pieces, a ping in between, output tokens that are 1 at the start and whole only at the end, and all
-other figures told twice.
+other counts twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from verification.messages_api.script import (
     Usage,
 )
 
-# What a reader must send back as it came; its content is nobody's business.
+# Opaque: a client must send it back unchanged.
 _SIGNATURE = "c2lnbmF0dXJl"
 _CHUNKS = 3
 

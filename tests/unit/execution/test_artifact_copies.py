@@ -67,7 +67,7 @@ def test_no_name_leads_out_of_the_folder(name: str, working_folder: Path, artifa
     assert stored.name.isprintable()
 
 
-def test_a_copy_stays_what_the_file_was_and_the_last_one_stands(
+def test_a_copy_keeps_the_content_and_a_later_copy_replaces_it(
     working_folder: Path, artifacts: Path
 ) -> None:
     write(working_folder, "a")
@@ -101,7 +101,7 @@ def test_in_a_folder_only_what_belongs_to_it_is_copied(
     (working_folder / "reports" / "inside").symlink_to("deep/b")
     (working_folder / "reports" / "outside").symlink_to(tmp_path / "secret")
     (working_folder / "reports" / "outside-folder").symlink_to(tmp_path / "secrets")
-    (working_folder / "reports" / "gone").symlink_to("nobody")
+    (working_folder / "reports" / "gone").symlink_to("missing")
     os.mkfifo(working_folder / "reports" / "pipe")
 
     stored = copy_artifact("reports", str(artifacts))
@@ -145,8 +145,8 @@ def test_the_folder_of_the_attempt_itself_can_be_kept(
 
 
 def test_what_is_not_there_cannot_be_kept(working_folder: Path, artifacts: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="nobody"):
-        copy_artifact("nobody", str(artifacts))
+    with pytest.raises(FileNotFoundError, match="missing"):
+        copy_artifact("missing", str(artifacts))
 
     assert not artifacts.exists()
 

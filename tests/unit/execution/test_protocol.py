@@ -1,4 +1,4 @@
-"""Worker and keeper: lines that are cut anywhere arrive whole, and records as they were told."""
+"""The protocol: lines split anywhere arrive whole, and records are decoded as encoded."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,7 +49,7 @@ STATUSES = st.builds(
 
 
 @given(reported=st.lists(STATUSES, max_size=9))
-def test_records_are_read_as_they_were_told(reported: list[ChildStatus]) -> None:
+def test_records_are_decoded_as_they_were_encoded(reported: list[ChildStatus]) -> None:
     assert decode_statuses(b"".join(item.encode() for item in reported)) == reported
 
 

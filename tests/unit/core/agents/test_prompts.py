@@ -46,7 +46,7 @@ def test_a_place_gets_its_value(template: str, expected: str) -> None:
         ("{{ input.name.first }}", "the prompt needs input.name.first, and input.name has no such"),
         ("{{ input.list.9 }}", "needs input.list.9"),
         ("{{ tasks.other }}", "needs tasks.other"),
-        ("{{ weather }}", "names nothing"),
+        ("{{ env }}", "names nothing"),
     ],
 )
 def test_a_place_without_a_value_is_an_error_that_says_what_there_is(
@@ -87,7 +87,7 @@ def test_a_good_template_has_no_problem() -> None:
 
 
 @given(st.text(), st.text())
-def test_what_stands_in_a_value_is_never_a_place(first: str, second: str) -> None:
+def test_a_placeholder_inside_a_value_stays_text(first: str, second: str) -> None:
     values = PromptValues(input={"a": f"{{{{ input.b }}}}{first}", "b": second})
 
     shown = fill_template("{{ input.a }}", values)
@@ -145,7 +145,7 @@ def test_sections_come_in_order_and_only_if_there_is_something_to_say() -> None:
     assert bare.startswith("<task>\nWrite.\n</task>\n\n<answer>\nYour last message")
 
 
-def test_what_the_template_names_is_not_said_twice() -> None:
+def test_a_value_that_the_template_names_is_not_repeated() -> None:
     prompt = prompt_for(
         PromptRequest(
             template="{{ input.a }} {{ tasks.t }} {{ steps.s }}",
@@ -158,7 +158,7 @@ def test_what_the_template_names_is_not_said_twice() -> None:
 
 
 @pytest.mark.parametrize("schema", [True, False])
-def test_a_revision_goes_on_with_what_the_reviewer_said(schema: bool) -> None:
+def test_a_revision_prompt_contains_the_feedback(schema: bool) -> None:
     request = PromptRequest(
         template="x",
         values=PromptValues(),

@@ -1,4 +1,4 @@
-"""What tools are given, as it stands in a trace: short, masked, told as a person would."""
+"""The inputs of tools in a trace: short, masked, summarised."""
 
 from datetime import timedelta
 from typing import Any
@@ -63,7 +63,7 @@ def test_what_lies_deep_is_not_followed() -> None:
         ({"secret": "hunter2"}, "[masked]"),
     ],
 )
-def test_an_input_is_told_by_what_says_most(fields: Any, summary: str) -> None:
+def test_a_summary_is_the_most_informative_field_of_an_input(fields: Any, summary: str) -> None:
     assert input_summary(fields) == summary
 
 

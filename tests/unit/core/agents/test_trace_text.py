@@ -1,4 +1,4 @@
-"""What is said of an agent while it works: who, what, how long."""
+"""The log lines of a running agent."""
 
 from typing import Any
 
@@ -142,7 +142,7 @@ AGENT = SubagentStarted(at=at(1), agent_id="a1", kind="Explore", tool_id="t0", d
         ([QueryFinished(at=at(1), completed=True), usage_event()], []),
     ],
 )
-def test_each_happening_is_a_line_that_begins_with_the_step(
+def test_each_event_is_a_line_that_starts_with_the_step(
     reported: list[AgentEvent], expected: list[str]
 ) -> None:
     assert format_lines(a_step(), *reported) == [f"review: {line}" for line in expected]
@@ -180,7 +180,7 @@ def test_what_a_subagent_does_begins_with_its_kind() -> None:
     ]
 
 
-def test_the_list_of_the_agent_is_told_as_it_moves() -> None:
+def test_changes_of_the_todo_list_are_logged() -> None:
     def moved(id_: str, state: TodoState, seconds: float) -> TodoUpdated:
         return TodoUpdated(at=at(seconds), todo_id=id_, state=state)
 
@@ -225,7 +225,7 @@ def test_a_list_that_is_written_anew_is_one_line() -> None:
     ],
     ids=lambda item: type(item).__name__,
 )
-def test_nothing_is_said_of_what_is_not_kept(forgotten: AgentEvent) -> None:
+def test_events_of_omitted_entries_are_not_logged(forgotten: AgentEvent) -> None:
     assert event_line(forgotten, a_step()) is None
 
 
@@ -241,7 +241,7 @@ def test_nothing_is_said_of_what_is_not_kept(forgotten: AgentEvent) -> None:
         (7_500_000, "2 h 5 min"),
     ],
 )
-def test_durations_are_told_as_people_say_them(duration_ms: int, text: str) -> None:
+def test_durations_are_formatted_with_fitting_units(duration_ms: int, text: str) -> None:
     assert format_elapsed(duration_ms) == text
 
 

@@ -1,4 +1,4 @@
-"""A stored conversation is gone on with; an answer that it has is never asked for again."""
+"""A stored conversation is continued, and its final answer is used."""
 
 import json
 from typing import Any

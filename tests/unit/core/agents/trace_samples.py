@@ -1,4 +1,4 @@
-"""A step of an agent, told at moments that a test chooses."""
+"""Events of an agent's step at times that a test chooses."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,12 +20,12 @@ NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
 
 
 def at(seconds: float) -> datetime:
-    """So long after the step began."""
+    """Returns the time ``seconds`` after the start of the step."""
     return NOON + timedelta(seconds=seconds)
 
 
 def a_step(*events: AgentEvent, **how: Any) -> StepTrace:
-    """A step to which this has happened."""
+    """Returns a trace with these events."""
     trace = StepTrace("review", at=NOON, **how)
     for event in events:
         trace.apply(event)
@@ -33,7 +33,7 @@ def a_step(*events: AgentEvent, **how: Any) -> StepTrace:
 
 
 def format_lines(trace: StepTrace, *events: AgentEvent) -> list[str]:
-    """What is said while it happens."""
+    """Returns the log lines of the events."""
     lines = [event_line(item, trace) if trace.apply(item) else None for item in events]
     return [line for line in lines if line is not None]
 
