@@ -22,7 +22,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
-from longshore.core.document_reader import Problem
 from longshore.core.documents import submitted_document_key
 from longshore.core.ids import is_request_id, job_id_of, task_id_of
 from longshore.core.jobs import job as jobs
@@ -53,7 +52,7 @@ from longshore.errors import (
     AlreadyExists,
     InvalidJob,
     NotFound,
-    ProblemLike,
+    Problem,
     UsageError,
     VersionConflict,
 )
@@ -221,7 +220,7 @@ class Producer:
         document: Any,
         *,
         own: Sequence[Definition] = (),
-        own_problems: Sequence[ProblemLike] = (),
+        own_problems: Sequence[Problem] = (),
     ) -> AcceptedJob:
         """Accept a job. The same request id always gives the same job.
 
@@ -279,7 +278,7 @@ class Producer:
         tenant: str,
         document: Any,
         own_names: Collection[str],
-        own_problems: Sequence[ProblemLike],
+        own_problems: Sequence[Problem],
     ) -> JobRequest:
         problems = list(own_problems)
         try:
