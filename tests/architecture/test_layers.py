@@ -347,7 +347,7 @@ ALLOWED = [
     ("interfaces/lambdas/a.py", "from longshore.wiring import wire"),
     ("execution/runners/__main__.py", "from longshore.wiring import wire"),
     ("execution/forkserver/a.py", "import os\nimport longshore.execution.runners.channel"),
-    ("execution/runners/a.py", "import longshore.execution.child_environment"),
+    ("execution/runners/a.py", "import longshore.execution.protocol"),
     ("wiring/a.py", "import longshore.adapters.sqlite.x\nimport longshore.interfaces.cli.main"),
     ("testing/contracts/a.py", "import pytest\nimport longshore.adapters.memory.x"),
     ("verification/crash/a.py", "import apsw\nimport longshore.adapters.shared.failpoints"),

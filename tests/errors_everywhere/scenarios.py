@@ -289,11 +289,11 @@ async def _prepare_half_done(harness: ErrorHarness) -> None:
     dying = ServiceHarness(
         replace(harness.raw, ledger=FlakyPort(harness.raw.ledger, "commit", Crash(), None, skip=1)),
         worker_registry=harness.worker_registry,
-        retry=others.producer._task_creation.retry,
+        retry=others.producer.retry,
     )
     for act in (
         lambda stage: stage.submit(*three, request_id="half-created"),
-        lambda stage: stage.task_adder.add_tasks(
+        lambda stage: stage.producer.add_tasks(
             TENANT, job_id("half-grown"), "more", {"tasks": grown}
         ),
         lambda stage: stage.canceller.cancel_job(job_id("half-cancelled"), by="ann"),

@@ -169,22 +169,22 @@ TASK_BUGS = (
     ),
     Bug(
         "a half-created job is forgotten",
-        at="services.submit:Producer._write",
-        do=Argument("create() new_id()", "intent", None),
+        at="services.submit:Producer._write_job",
+        do=Argument("create()", "intent", None),
     ),
     Bug(
         "a half-done addition is forgotten",
-        at="services.submit:TaskAdder._commit",
+        at="services.submit:Producer._commit_addition",
         do=Argument("replace()", "intent", None),
     ),
     Bug(
         "a request adds its tasks again",
-        at="services.submit:TaskAdder.add_tasks",
-        do=Condition("find_addition()", "$0 and known is None"),
+        at="services.submit:Producer.add_tasks",
+        do=Condition("find_addition()", "$0 and existing is None"),
     ),
     Bug(
         "a task is added behind a failure and counted as able to run",
-        at="services.submit:TaskAdder._commit",
+        at="services.submit:Producer._commit_addition",
         do=Argument("AddTasks()", "blocked", None),
     ),
     Bug(

@@ -147,7 +147,7 @@ class Clients:
         self.answers.added.setdefault(which, (action.document, False))
 
         async def add(process: Process) -> None:
-            adding = process.services.task_adder
+            adding = process.services.producer
             added = await adding.add_tasks(TENANT, job_id, action.addition_id, action.document)
             self._simulation.record_action(process.name, ActionKind.ADD_TASKS, action.addition_id)
             wanted = tuple(task["taskId"] for task in action.document["tasks"])

@@ -50,7 +50,11 @@ class OutputLog(Protocol):
     """An ordered stream per task: by attempt, then by sequence."""
 
     async def append(self, task_id: str, chunks: Sequence[OutputChunk]) -> None:
-        """Store chunks; a chunk whose attempt and sequence are already stored changes nothing."""
+        """Store chunks; a chunk whose attempt and sequence are already stored changes nothing.
+
+        An attempt has one writer. It appends in order, and repeats an append whose outcome is
+        unknown before it appends more.
+        """
         ...
 
     async def read(
