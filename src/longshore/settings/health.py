@@ -150,10 +150,6 @@ class AlertsSettings(Section):
         "Time that all alerts of a check may take together.", 20 * _SECOND, _SECOND, _HOUR
     )
 
-    @property
-    def uses_slack(self) -> bool:
-        return self.slack_token is not None or self.slack_webhook is not None
-
     def contradictions(self) -> Iterator[str]:
         if self.slack_token and not self.slack_channel:
             yield "alerts.slack_token needs alerts.slack_channel, which the bot writes to"
