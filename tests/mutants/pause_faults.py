@@ -68,13 +68,13 @@ HOLD_FAULTS = (
     ),
     _fault(
         name="a hold lasts one tick longer than it says",
-        at="ports.configuration:QueuePause.is_active",
+        at="core.queues:QueuePause.is_active",
         do=Operator("< timedelta()", "<="),
         caught_by=f"{_MEMORY_HOLDS}::test_a_hold_is_over_at_its_moment_and_then_is_nothing",
     ),
     _fault(
         name="a hold lasts as long as anybody wants",
-        at="ports.configuration:capped_hold_end",
+        at="core.queues:capped_hold_end",
         do=Replace("min()", "$1"),
         caught_by=f"{_MEMORY_HOLDS}::test_no_hold_lasts_longer_than_the_longest",
     ),
@@ -245,7 +245,7 @@ PAUSE_FAULTS = (
     _fault(
         name="a reason of any length is kept",
         at="services.operator_commands:QueuePauser.pause_queue",
-        do=Condition("comment_problem()", "(problem := '')"),
+        do=Drop("= _checked_reason()"),
         caught_by=f"{_PAUSING}::test_a_reason_that_cannot_be_kept_is_refused_and_changes_nothing",
     ),
     _fault(

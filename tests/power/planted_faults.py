@@ -184,13 +184,10 @@ FAULTS = (
     _fault(
         "inputs are stored after the rows that refer to them",
         Change(
-            "services.submit:Producer._write",
+            "services.submit:Producer._write_job",
             (
-                Drop("store_documents()"),
-                Replace(
-                    "return _write_atomically()",
-                    ("row = $1\nawait self._task_creation.store_documents(planned)\nreturn row"),
-                ),
+                Drop("_store_documents()"),
+                After("_commit()", "await self._store_documents(planned)"),
             ),
         ),
     ),

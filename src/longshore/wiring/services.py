@@ -8,7 +8,7 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -48,7 +48,7 @@ from longshore.services.output_follow import follow_task
 from longshore.services.queries import Queries
 from longshore.services.resilience import race
 from longshore.services.spill import DocumentStore
-from longshore.services.submit import Producer, TaskAdder, TaskCreation
+from longshore.services.submit import Producer
 from longshore.services.sweeper import Sweeper, SweeperPolicy
 from longshore.services.transitions import Transitions
 from longshore.services.worker.artifacts import ArtifactPolicy
@@ -234,22 +234,15 @@ class Services:
         )
 
     @cached_property
-    def task_creation(self) -> TaskCreation:
-        return TaskCreation(
-            backend=self.backend,
-            transitions=self.transitions,
-            retry=self.settings.retry.policy,
-            task_limit=self.settings.sizes.max_tasks_per_job,
-            input_limit_bytes=self.settings.sizes.input_bytes,
-        )
-
-    @cached_property
     def producer(self) -> Producer:
         return Producer(
             backend=self.backend,
             transitions=self.transitions,
             documents=self.documents,
-            task_creation=self.task_creation,
+            dispatcher=self.dispatcher,
+            retry=self.settings.retry.policy,
+            task_limit=self.settings.sizes.max_tasks_per_job,
+            input_limit_bytes=self.settings.sizes.input_bytes,
             app=self.settings.app,
         )
 
@@ -262,16 +255,6 @@ class Services:
             worker_registry=self.worker_registry,
             wait=self.settings.worker.poll_wait,
             poll_interval=self.intervals.dead_worker_check,
-        )
-
-    @cached_property
-    def task_adder(self) -> TaskAdder:
-        return TaskAdder(
-            backend=self.backend,
-            transitions=self.transitions,
-            documents=self.documents,
-            creation=self.task_creation,
-            dispatcher=self.dispatcher,
         )
 
     @cached_property
@@ -297,15 +280,16 @@ class Services:
             app=self.settings.app,
         )
 
-    @property
-    def _finishers(self) -> dict[IntentKind, Callable[[JobRow, Intent], Awaitable[bool]]]:
-        """What completes an intent of each kind, except a cancel."""
-        return {
-            IntentKind.UNPARK: self.budget_operations.finish_intent,
-            IntentKind.CREATE: self.producer.finish_intent,
-            IntentKind.ADD: self.task_adder.finish_intent,
-            IntentKind.RESUME: self.resumer.finish_intent,
+    async def finish_intent(self, job: JobRow, intent: Intent) -> bool:
+        """Carry out the rest of an intent. Returns False if another process was faster."""
+        finishers = {
+            IntentKind.CREATE: self.producer.finish_submit,
+            IntentKind.ADD: self.producer.finish_addition,
+            IntentKind.CANCEL: self.canceller.finish_cancel,
+            IntentKind.RESUME: self.resumer.finish_resume,
+            IntentKind.UNPARK: self.budget_operations.finish_unpark,
         }
+        return await finishers[intent.kind](job, intent)
 
     @cached_property
     def canceller(self) -> Canceller:
@@ -314,7 +298,7 @@ class Services:
             transitions=self.transitions,
             documents=self.documents,
             dispatcher=self.dispatcher,
-            finishers=self._finishers,
+            finish_intent=self.finish_intent,
         )
 
     @cached_property
@@ -335,7 +319,7 @@ class Services:
             dispatcher=self.dispatcher,
             dead_letters=self.dead_letters,
             budget_operations=self.budget_operations,
-            finishers={**self._finishers, IntentKind.CANCEL: self.canceller.finish_intent},
+            finish_intent=self.finish_intent,
             worker_registry=self.worker_registry,
             policy=SweeperPolicy(
                 every=self.intervals.sweep,

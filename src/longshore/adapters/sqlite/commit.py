@@ -20,7 +20,7 @@ from longshore.adapters.sqlite.notifier import Topic
 from longshore.adapters.sqlite.store_file import rows
 from longshore.adapters.sqlite.task_queue import UPSERT_MESSAGE
 from longshore.adapters.sqlite.write_lock import WriteLock
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.core.tasks.changes import Enqueue
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.errors import VersionConflict

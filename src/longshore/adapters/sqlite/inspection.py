@@ -17,7 +17,7 @@ from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.store_file import rows
 from longshore.core.events.wire import from_ms
 from longshore.core.inspection import StoreFacts
-from longshore.ports.task_queue import QueueDepth
+from longshore.core.queues import QueueDepth
 
 # Older versions, including that of many Python builds, can damage a WAL with two writers.
 MIN_SQLITE_VERSION = (3, 51, 3)

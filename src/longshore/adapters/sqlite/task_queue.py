@@ -14,10 +14,10 @@ from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.notifier import Topic
 from longshore.adapters.sqlite.store_file import Row, rows
 from longshore.core.maximums import RECEIVE_LIMIT
-from longshore.core.messages import lane_order
+from longshore.core.queues import QueueDepth, lane_order
 from longshore.core.tasks.states import Priority
 from longshore.errors import ReceiptExpired
-from longshore.ports.task_queue import Message, OutgoingMessage, QueueDepth
+from longshore.ports.task_queue import Message, OutgoingMessage
 
 # A new message for a task whose message is being processed replaces that message. The old receipt
 # becomes invalid, so that deleting it cannot delete the new message.

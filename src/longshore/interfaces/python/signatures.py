@@ -17,8 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from longshore.core.document_reader import MAX_DEPTH
 from longshore.core.documents import RESULT_REFERENCE
-from longshore.core.jobs.submission import MAX_INPUT_DEPTH
 from longshore.errors import InvalidInput, UsageError
 from longshore.interfaces.python.calls import Call
 
@@ -173,7 +173,7 @@ def calls_in(value: Any) -> Iterator[Call[Any]]:
         if isinstance(item, Call):
             yield item
         # A deeper value, or one that contains itself, is refused later.
-        elif depth <= MAX_INPUT_DEPTH and isinstance(item, list | tuple | dict):
+        elif depth <= MAX_DEPTH and isinstance(item, list | tuple | dict):
             inner = item.values() if isinstance(item, dict) else item
             stack += [(child, depth + 1) for child in reversed(list(inner))]
 

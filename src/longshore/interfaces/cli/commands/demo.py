@@ -24,7 +24,6 @@ from rich.table import Table
 from rich.text import Text
 
 from longshore.core.events import types as e
-from longshore.core.events.codec import from_wire
 from longshore.core.events.event import Event
 from longshore.core.events.types import EVENT_TO_STATE
 from longshore.core.ids import split_task_id
@@ -34,6 +33,7 @@ from longshore.errors import BackendUnavailable
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
 from longshore.interfaces.cli.options import GlobalOptions, command
 from longshore.interfaces.cli.render import formats
+from longshore.interfaces.cli.render.event_text import parse_event
 from longshore.interfaces.cli.render.screen import console, print_pairs, state_text
 from longshore.interfaces.cli.services import open_command_services
 from longshore.interfaces.cli.signals import handle_signals
@@ -238,7 +238,7 @@ class _Scenario:
     async def _follow_events(self) -> None:
         async for item in await self._app.follow_job_events(self._job_id):
             if isinstance(item.data, d.EventDocument):
-                event = from_wire(d.to_dict(item.data))
+                event = parse_event(item.data)
                 self._events.append(event)
                 if key := split_task_id(event.entity_id)[1]:
                     self._on_event(key, event)
@@ -276,7 +276,7 @@ class _Scenario:
         if self._killed is not None:
             after = formats.duration_text(event.at - self._killed[1])
             worker = self._workers[self._holder].name
-            self._note(f"{worker} took over after {after}, after the last stored step", "green")
+            self._note(f"{worker} took over {after} later, after the last stored step", "green")
 
     def _note(self, text: str, colour: str) -> None:
         self._notes.append(Text(text, style=f"bold {colour}"))

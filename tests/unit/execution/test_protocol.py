@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.execution.forkserver_protocol import (
+from longshore.execution import protocol
+from longshore.execution.protocol import (
     STATUS_READ_BYTES,
     ChildStatus,
     ForkServerMessage,
@@ -52,3 +53,17 @@ def test_records_are_read_as_they_were_told(told: list[ChildStatus]) -> None:
 
 def test_a_full_read_ends_between_two_records() -> None:
     assert STATUS_READ_BYTES % len(ChildStatus(number=1, ended=False).encode()) == 0
+
+
+def test_the_pipes_have_numbers_that_any_shell_accepts_in_a_redirection() -> None:
+    numbers = {protocol.CHANNEL_FD, protocol.REPLIES_FD}
+
+    assert numbers <= set(range(3, 10))
+    assert len(numbers) == 2
+
+
+def test_every_variable_has_the_prefix_of_an_attempt() -> None:
+    names = [name for key, name in vars(protocol).items() if key.endswith("_VARIABLE")]
+
+    assert len(names) == len(set(names)) == 5
+    assert all(name.startswith("LONGSHORE_ATTEMPT") for name in names)

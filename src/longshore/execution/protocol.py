@@ -1,11 +1,18 @@
-"""The messages between a worker and its fork server.
+"""The protocol between a worker, its fork server and a child.
 
-A private socket carries JSON lines: the worker sends ``start`` (with the child's ends of four
-pipes: output, errors, channel, replies) and ``signal``; the fork server sends ``ready`` once, and
-``refused`` when it cannot start a child. The worker chooses a number for every attempt.
+A private socket carries JSON lines between the worker and its fork server: the worker sends
+``start`` (with the child's ends of four pipes: output, errors, channel, replies) and ``signal``;
+the fork server sends ``ready`` once, and ``refused`` when it cannot start a child. The worker
+chooses a number for every attempt. A pipe that the fork server shares with its reapers carries
+fixed-size records: the start and the end of each attempt, written by the process that learns of it
+first.
 
-A pipe that the fork server shares with its reapers carries fixed-size records: the start and the
-end of each attempt, written by the process that learns of it first.
+A child reads its spec, one JSON line, from its replies, and writes JSON lines to its channel, one
+message a line. A shell script can report through the channel too::
+
+    echo '{"type":"result","value":42}' >&$LONGSHORE_ATTEMPT_CHANNEL
+
+Every child imports this module first: its import must stay cheap.
 """
 
 from __future__ import annotations
@@ -14,7 +21,38 @@ import json
 import struct
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
+
+TASK_VARIABLE = "LONGSHORE_ATTEMPT_TASK"
+ATTEMPT_VARIABLE = "LONGSHORE_ATTEMPT"
+# Paths of JSON files: the task's input, and the results of its dependencies by key.
+INPUT_VARIABLE = "LONGSHORE_ATTEMPT_INPUT"
+DEPENDENCIES_VARIABLE = "LONGSHORE_ATTEMPT_DEPENDENCIES"
+
+CHANNEL_VARIABLE = "LONGSHORE_ATTEMPT_CHANNEL"
+# One digit: some shells accept no more after ">&".
+CHANNEL_FD = 3
+REPLIES_FD = 4
+
+# Below an attempt's folder: an agent's home directory, where its CLI writes transcripts.
+AGENT_FOLDER = "agent"
+
+LINE_LIMIT_BYTES = 64 * 1024 * 1024
+"""The worker neither reads nor answers a longer line of a child."""
+
+ChildMessage = Literal[
+    "result",
+    "error",
+    "activity",
+    "progress",
+    "summary",
+    "usage",
+    "step",
+    "spend",
+    "conversation",
+    "log",
+]
+"""The type of a message on the channel; standard output and error are only output."""
 
 FDS_PER_START = 4
 EXIT_CANNOT_LOAD = 78
