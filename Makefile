@@ -63,7 +63,7 @@ bench: $(DEV) ## Measure throughput and latency
 
 docs: $(DEV) ## Generate docs/reference from the code
 	$(BIN)/python docs/generate.py
-	$(BIN)/longshore deploy --stage dev --render infra/templates
+	$(BIN)/longshore aws deploy --stage dev --render infra/templates
 
 mutants: $(DEV) ## Plant faults in the code and check that the tests find them
 	$(BIN)/python -m tests.mutants

@@ -12,7 +12,7 @@ from datetime import timedelta
 from unittest.mock import patch
 
 from longshore.ports.runner import AttemptEnding, AttemptSpec, ChildReport
-from longshore.wiring import execution
+from longshore.wiring import services as wiring
 
 # Above the highest number that Linux gives out, so that no such process can exist.
 _NUMBERS = itertools.count(2**22 + 1)
@@ -65,5 +65,5 @@ class InstantRunner:
 @contextlib.contextmanager
 def without_children() -> Iterator[None]:
     """Workers that are built meanwhile get the stub; all else of the wiring stays as it is."""
-    with patch.object(execution, "ProcessRunner", InstantRunner):
+    with patch.object(wiring, "ProcessRunner", InstantRunner):
         yield

@@ -31,7 +31,7 @@ def command_line(command: str) -> str | None:
 
 def worker_program() -> str | None:
     """The program whose ``worker`` is what users run; None: a script with the same wiring."""
-    return command_line("commands.work")
+    return command_line("commands.worker")
 
 
 def clean_environment(**more: str) -> dict[str, str]:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -34,8 +33,7 @@ from longshore.core.events.types import (
 )
 from longshore.core.events.wire import WireObject
 from longshore.interfaces.cli.exit_codes import ExitCode, exit_code_of
-from longshore.interfaces.cli.main import COMMANDS
-from longshore.interfaces.cli.options import command_line
+from longshore.interfaces.cli.main import COMMANDS, load_command
 from longshore.services.dispatcher import ENDING_EVENTS
 from longshore.settings import ENVIRONMENT_ALIASES, FIELDS, Settings, variable_of
 from longshore.settings.model import format_value
@@ -184,8 +182,8 @@ def event_docs() -> list[EventDoc]:
     ]
 
 
-def _property_docs(wire_object: WireObject, prefix: str) -> Iterator[PropertyDoc]:
-    for item in wire_object.properties:
+def _property_docs(fields: WireObject, prefix: str) -> Iterator[PropertyDoc]:
+    for item in fields.properties:
         name = f"{prefix}{item.name}"
         yield PropertyDoc(name, item.kind.name, item.nullable)
         if item.kind.inner is not None:
@@ -331,10 +329,7 @@ def _arguments(error: type[Exception]) -> list[str]:
 
 def commands() -> list[tuple[str, Any]]:
     """Every command by its name, as the object that parses its arguments."""
-    return [
-        (name, command_line(getattr(import_module(entry.module), entry.function), name))
-        for name, entry in COMMANDS.items()
-    ]
+    return [(name, load_command(name).build(name.rpartition(" ")[2])) for name in COMMANDS]
 
 
 def cli_page() -> str:

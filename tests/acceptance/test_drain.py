@@ -148,7 +148,7 @@ def test_a_signal_during_twenty_tasks_lets_them_finish_and_none_begins_any_more(
             with start_worker(cli, grace="1h") as worker:
                 await wait_until(work.all_begun(1, *running))
                 send_signal(worker, signal.SIGTERM)
-                wait_for_words(worker, f"stopping when {RUNNING} tasks")
+                wait_for_words(worker, f"for {RUNNING} running tasks")
                 work.let_through(*work.keys)
                 assert worker.wait(TIMEOUT_S) == 0
             assert [key for key in waiting if work.begun(key)] == []
@@ -178,7 +178,7 @@ def test_what_does_not_finish_in_the_grace_period_is_started_by_another_worker(
                 await wait_until(work.all_begun(1, *work.keys))
                 with start_worker(cli, grace="1h"):
                     send_signal(first, signal.SIGTERM)
-                    wait_for_words(first, f"stopping when {RUNNING} tasks")
+                    wait_for_words(first, f"for {RUNNING} running tasks")
                     work.let_through(*quick)
                     await wait_until(work.all_begun(2, *slow))
                     assert first.wait(TIMEOUT_S) == 0
@@ -222,7 +222,7 @@ def test_a_second_signal_ends_the_worker_and_its_tasks_without_waiting_for_the_g
             with start_worker(cli, grace="1h") as worker:
                 await wait_until(work.all_begun(1, *work.keys))
                 send_signal(worker, signal.SIGTERM)
-                wait_for_words(worker, f"stopping when {RUNNING} tasks")
+                wait_for_words(worker, f"for {RUNNING} running tasks")
                 send_signal(worker, signal.SIGTERM)
                 assert worker.wait(TIMEOUT_S) == 128 + signal.SIGTERM
 

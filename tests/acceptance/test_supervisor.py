@@ -141,7 +141,7 @@ def test_sigterm_lets_every_worker_finish_what_it_runs_and_take_nothing_new(
 
             supervised.signal(signal.SIGTERM)
 
-            await supervised.wait_for_text("stopping when 1 task", 2)
+            await supervised.wait_for_text("for 1 running task", 2)
             (marker_dir / "go").touch()
             assert supervised.wait() == 0
             rows = [await row_of(services, accepted.job.id, f"t{n}") for n in range(3)]
@@ -165,7 +165,7 @@ def test_a_second_signal_gives_everything_back_at_once(
             accepted = await services.producer.submit("default", "r", make_job(marker_dir, 2))
             await wait_until_started(marker_dir, "t0", "t1")
             supervised.signal(signal.SIGTERM)
-            await supervised.wait_for_text("stopping when 1 task", 2)
+            await supervised.wait_for_text("for 1 running task", 2)
 
             supervised.signal(signal.SIGTERM)
 
@@ -242,7 +242,7 @@ def test_giving_up_one_worker_drains_the_others(
             await supervised.wait_for_record("worker.started", 3)
             os.kill(supervised.process_ids[-1], signal.SIGKILL)
 
-            await supervised.wait_for_text("stopping when 1 task")
+            await supervised.wait_for_text("for 1 running task")
             (marker_dir / "go").touch()
 
             assert supervised.wait() == 1

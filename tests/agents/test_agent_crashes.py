@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core.agents.prices import LIST_PRICES, BilledTokens
+from longshore.core.agents.prices import LIST_PRICES, TokenCounts
 from longshore.core.tasks.states import TaskState
 from tests.agents.harness import MODEL, SCHEMA, AgentHarness, open_harness, scenario, survivors
 from tests.agents.held_cli import HeldCli, wait_for_file
@@ -111,7 +111,7 @@ async def check_all_is_counted(stage: AgentHarness) -> None:
         spent.output_tokens,
     )
     assert row.usage.turns == 3
-    one = LIST_PRICES.cost_usd(MODEL, BilledTokens(input=100, output=10))
+    one = LIST_PRICES.cost_usd(MODEL, TokenCounts(input=100, output=10))
     assert row.usage.cost_usd == pytest.approx(3 * one)
     assert (row.attempt, row.attempts_used) == (KILLS + 1, KILLS)
     failures = await stage.failures()

@@ -1,7 +1,7 @@
 """An agent whose result somebody looks at before it counts."""
 
 from longshore.core.tasks.states import TaskState
-from longshore.execution.child_environment import AGENT_FOLDER
+from longshore.execution.protocol import AGENT_FOLDER
 from tests.acceptance.conftest import wait_until
 from tests.agents.harness import SCHEMA, TENANT, AgentHarness, scenario, survivors
 from verification.messages_api import RequestState as Far

@@ -15,10 +15,7 @@ from longshore.core.agents.plan import AgentPlan
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.execution.runners.agent.accounting import ModelRequest
 from longshore.execution.runners.agent.session import AgentSession
-from longshore.execution.runners.agent.working_directory import (
-    WorkingDirectory,
-    open_working_directory,
-)
+from longshore.execution.runners.agent.workspace import open_working_directory
 from longshore.execution.runners.channel import Channel
 
 GET_DUMPABLE, SET_DUMPABLE = 3, 4
@@ -69,9 +66,7 @@ def session_in(folder: Path, channel: Any) -> AgentSession:
         "environment": {},
         "has_budget": True,
     }
-    return AgentSession(
-        order, AgentPlan(steps=()), cast("Channel", channel), WorkingDirectory(folder=folder)
-    )
+    return AgentSession(order, AgentPlan(steps=()), cast("Channel", channel), folder)
 
 
 # From outside, root can look into any process, and the tests may be run by it.
@@ -83,7 +78,7 @@ def test_the_child_hides_its_memory_before_the_credential_is_used(
     house = session_in(tmp_path, GrantingChannel())
 
     async def open_it() -> int:
-        async with house:
+        async with house.open():
             return int(prctl(GET_DUMPABLE, 0, 0, 0, 0))
 
     assert asyncio.run(open_it()) == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from longshore.core.agents.prices import LIST_PRICES, BilledTokens
+from longshore.core.agents.prices import LIST_PRICES, TokenCounts
 from longshore.core.agents.transcripts import session_id
 from longshore.core.documents import conversation_part_key
 from longshore.core.tasks.states import TaskState
@@ -61,8 +61,8 @@ async def test_a_command_line_that_is_killed_costs_an_attempt_and_no_answer(
     assert survivors(family) == {}
     assert harness.repeated_requests() == []
     # The answer that broke off had told what was read for it; nothing else is counted twice.
-    one = BilledTokens(input=100, output=10)
-    begun = BilledTokens(input=100, output=1)
+    one = TokenCounts(input=100, output=10)
+    begun = TokenCounts(input=100, output=1)
     cost = 2 * LIST_PRICES.cost_usd(MODEL, one) + LIST_PRICES.cost_usd(MODEL, begun)
     assert row.usage.cost_usd == pytest.approx(cost)
     assert (row.usage.turns, row.usage.input_tokens) == (2, 300)

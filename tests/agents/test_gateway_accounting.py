@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from longshore.core.agents.prices import LIST_PRICES, NO_TOKENS, BilledTokens
+from longshore.core.agents.prices import LIST_PRICES, NO_TOKENS, TokenCounts
 from longshore.execution.runners.agent.accounting import ModelRequest, ModelResponse
 from longshore.execution.runners.agent.credentials import AUTH_TOKEN, OAUTH_TOKEN, Credential
 from tests.agents.gateway_client import (
@@ -36,8 +36,8 @@ from verification.messages_api import (
 from verification.messages_api.script import Step
 
 USED = Usage(input_tokens=1000, output_tokens=200, cache_read_tokens=30, cache_write_tokens=4)
-TOKENS = BilledTokens(input=1000, output=200, cache_read=30, cache_write=4)
-BEGUN = BilledTokens(input=1000, output=1, cache_read=30, cache_write=4)
+TOKENS = TokenCounts(input=1000, output=200, cache_read=30, cache_write=4)
+BEGUN = TokenCounts(input=1000, output=1, cache_read=30, cache_write=4)
 
 
 @scenario
@@ -109,7 +109,7 @@ async def test_it_is_said_before_whoever_asked_can_know_that_it_is_over() -> Non
 )
 @scenario
 async def test_an_answer_that_is_not_whole_costs_what_was_begun(
-    says: Step, status: int | None, tokens: BilledTokens
+    says: Step, status: int | None, tokens: TokenCounts
 ) -> None:
     books = RecordingBudget()
     async with scripted_model([says], books) as (_, client):
@@ -292,7 +292,7 @@ async def test_an_answer_that_is_packed_is_counted_and_passed_on_unpacked() -> N
         assert "content-encoding" not in answer.headers
         assert "accept-encoding: identity" in up.request_heads[0].lower()
 
-    assert books.responses[0].tokens == BilledTokens(input=5)
+    assert books.responses[0].tokens == TokenCounts(input=5)
 
 
 @pytest.mark.parametrize(("variable", "usd"), [(AUTH_TOKEN, 0.004), (OAUTH_TOKEN, 0.002)])

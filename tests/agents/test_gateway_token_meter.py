@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from longshore.core.agents.prices import NO_TOKENS, BilledTokens
+from longshore.core.agents.prices import NO_TOKENS, TokenCounts
 from longshore.execution.runners.agent import accounting
 from longshore.execution.runners.agent.accounting import (
     DocumentMeter,
@@ -53,7 +53,7 @@ def test_a_stream_is_read_in_pieces_of_any_size(size: int, ending: bytes) -> Non
         meter.feed(stream[start : start + size])
 
     assert meter.complete
-    assert meter.tokens == BilledTokens(input=30, output=5, cache_read=4)
+    assert meter.tokens == TokenCounts(input=30, output=5, cache_read=4)
     assert (meter.error_type, meter.error_status) == (None, None)
 
 
@@ -79,17 +79,17 @@ def test_a_last_line_without_its_end_counts() -> None:
 @pytest.mark.parametrize(
     ("begun", "ended", "tokens"),
     [
-        ({"input_tokens": 10}, {"output_tokens": 0, "input_tokens": 30}, BilledTokens(input=30)),
-        ({"input_tokens": 30}, {"output_tokens": 0, "input_tokens": 10}, BilledTokens(input=10)),
-        ({"input_tokens": 10}, {"output_tokens": 0, "input_tokens": 0}, BilledTokens(input=10)),
-        ({"input_tokens": 10}, {"input_tokens": 10}, BilledTokens(input=10, output=1)),
-        ({"input_tokens": 10}, {"output_tokens": None}, BilledTokens(input=10, output=1)),
-        ({}, {"output_tokens": 0, "speed": "fast"}, BilledTokens(fast=True)),
-        ({"inference_geo": "us"}, {"output_tokens": 0}, BilledTokens(in_the_us=True)),
+        ({"input_tokens": 10}, {"output_tokens": 0, "input_tokens": 30}, TokenCounts(input=30)),
+        ({"input_tokens": 30}, {"output_tokens": 0, "input_tokens": 10}, TokenCounts(input=10)),
+        ({"input_tokens": 10}, {"output_tokens": 0, "input_tokens": 0}, TokenCounts(input=10)),
+        ({"input_tokens": 10}, {"input_tokens": 10}, TokenCounts(input=10, output=1)),
+        ({"input_tokens": 10}, {"output_tokens": None}, TokenCounts(input=10, output=1)),
+        ({}, {"output_tokens": 0, "speed": "fast"}, TokenCounts(fast=True)),
+        ({"inference_geo": "us"}, {"output_tokens": 0}, TokenCounts(in_the_us=True)),
     ],
 )
 def test_a_later_word_counts_unless_it_says_nothing(
-    begun: dict[str, Any], ended: dict[str, Any], tokens: BilledTokens
+    begun: dict[str, Any], ended: dict[str, Any], tokens: TokenCounts
 ) -> None:
     assert _read(_start(**begun) + _delta(**ended)).tokens == tokens
 
@@ -97,31 +97,31 @@ def test_a_later_word_counts_unless_it_says_nothing(
 @pytest.mark.parametrize(
     ("usage", "tokens"),
     [
-        ({"cache_creation_input_tokens": 9}, BilledTokens(cache_write=9)),
+        ({"cache_creation_input_tokens": 9}, TokenCounts(cache_write=9)),
         (
             {"cache_creation_input_tokens": 9, "cache_creation": (0, 9)},
-            BilledTokens(cache_write_1h=9),
+            TokenCounts(cache_write_1h=9),
         ),
         (
             {"cache_creation_input_tokens": 9, "cache_creation": (3, 6)},
-            BilledTokens(cache_write=3, cache_write_1h=6),
+            TokenCounts(cache_write=3, cache_write_1h=6),
         ),
         (
             {"cache_creation_input_tokens": 9, "cache_creation": (0, 99)},
-            BilledTokens(cache_write_1h=9),
+            TokenCounts(cache_write_1h=9),
         ),
         (
             {"cache_creation_input_tokens": 9, "cache_creation": (99, 0)},
-            BilledTokens(cache_write=9),
+            TokenCounts(cache_write=9),
         ),
-        ({"cache_creation": (3, 6)}, BilledTokens(cache_write=3, cache_write_1h=6)),
-        ({"server_tool_use": {"web_search_requests": 3}}, BilledTokens(web_searches=3)),
+        ({"cache_creation": (3, 6)}, TokenCounts(cache_write=3, cache_write_1h=6)),
+        ({"server_tool_use": {"web_search_requests": 3}}, TokenCounts(web_searches=3)),
         ({"server_tool_use": None, "cache_creation": None}, NO_TOKENS),
         ({"input_tokens": "7", "output_tokens": -7, "cache_read_input_tokens": True}, NO_TOKENS),
     ],
 )
 def test_figures_are_read_as_the_command_line_reads_them(
-    usage: dict[str, Any], tokens: BilledTokens
+    usage: dict[str, Any], tokens: TokenCounts
 ) -> None:
     if isinstance(usage.get("cache_creation"), tuple):
         short, long = usage["cache_creation"]
@@ -146,7 +146,7 @@ def test_figures_are_read_as_the_command_line_reads_them(
 def test_what_makes_no_sense_is_passed_over(line: bytes) -> None:
     meter = _read(line + WHOLE)
 
-    assert meter.tokens == BilledTokens(input=30, output=5, cache_read=4)
+    assert meter.tokens == TokenCounts(input=30, output=5, cache_read=4)
     assert meter.error_type is None
 
 
@@ -191,7 +191,7 @@ def test_a_document_is_read_when_it_is_whole() -> None:
 
     meter.end()
 
-    assert (meter.complete, meter.tokens) == (True, BilledTokens(input=7))
+    assert (meter.complete, meter.tokens) == (True, TokenCounts(input=7))
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"{}", b"[" * 99_999])

@@ -21,7 +21,7 @@ from claude_agent_sdk import (
 )
 from claude_agent_sdk.types import ServerToolResultBlock, ServerToolUseBlock
 
-from longshore.core.agents.events import TokenCounts
+from longshore.core.agents.prices import TokenCounts
 from longshore.execution.runners.agent.tracing import StepTracer
 from longshore.execution.runners.channel import BURST, Send
 from tests.agents.tracing_samples import (

@@ -9,7 +9,7 @@ from typing import Any
 
 from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, query
 
-from longshore.core.agents.events import TokenCounts
+from longshore.core.agents.prices import TokenCounts
 from longshore.core.agents.trace import TRACE_FILE
 from longshore.execution.runners.agent.tracing import AttemptTrace, StepTracer
 from verification.messages_api import (
@@ -63,7 +63,7 @@ class TracedAgent:
                     input=usage.input_tokens,
                     output=usage.output_tokens,
                     cache_read=usage.cache_read_tokens,
-                    cache_creation=usage.cache_write_tokens,
+                    cache_write=usage.cache_write_tokens,
                 ),
                 0.01,
             )

@@ -58,7 +58,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "adapters.sqlite": {"apsw"},
     "interfaces.cli": {"click", "rich", "typer", "yaml"},
     "interfaces.client": {"httpx"},
-    "interfaces.definition_files": {"yaml"},
+    "interfaces.document_files": {"yaml"},
     "interfaces.lambdas": {"aws_lambda_powertools"},
     "interfaces.python": {"pydantic", "pydantic_core"},
     "interfaces.rest": {"fastapi", "msgspec", "pydantic", "starlette", "uvicorn"},
@@ -80,7 +80,7 @@ CHECKING = {"audit", "verification"}
 # Often imported without being used: they import `wiring` inside a function.
 QUICK_TO_START = {("interfaces", "cli"), ("interfaces", "python")}
 # The second only sets the environment of a child process.
-MAY_TOUCH_THE_ENVIRONMENT = {("settings",), ("execution", "forkserver", "child")}
+MAY_TOUCH_THE_ENVIRONMENT = {("settings", "loader"), ("execution", "forkserver", "child")}
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 
 
@@ -233,7 +233,7 @@ def _relative_imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _environment_reads(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    problem = "only settings.py touches the environment"
+    problem = "only settings/loader.py touches the environment"
     nodes = list(ast.walk(tree))
     imported = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names_of_os = {alias.asname or "os" for alias in imported if alias.name == "os"}
@@ -311,9 +311,13 @@ PLANTED = [
     ("verification/simulation/a.py", "import pytest", "verification must not import pytest"),
     ("verification/simulation/a.py", "import apsw", "verification must not import apsw"),
     ("services/a.py", "from . import b", "relative import"),
-    ("services/a.py", "import os\nos.getenv('HOME')", "only settings.py touches the environment"),
-    ("services/a.py", "import os as o\no.environ['HOME']", "only settings.py touches"),
-    ("services/a.py", "from os import environ", "only settings.py touches the environment"),
+    (
+        "services/a.py",
+        "import os\nos.getenv('HOME')",
+        "only settings/loader.py touches the environment",
+    ),
+    ("services/a.py", "import os as o\no.environ['HOME']", "only settings/loader.py touches"),
+    ("services/a.py", "from os import environ", "only settings/loader.py touches the environment"),
     ("helpers.py", "", "no rule for this module"),
 ]
 
@@ -324,7 +328,7 @@ ALLOWED = [
         "from longshore.core.tasks.task import Task\ndef f():\n    import longshore.wiring",
     ),
     ("aws.py", "from longshore.errors import NotFound\ndef f():\n    import boto3"),
-    ("settings.py", "import os\nimport pydantic\nos.environ['HOME']"),
+    ("settings/loader.py", "import os\nimport pydantic\nos.environ['HOME']"),
     ("core/a.py", "import json\nfrom datetime import datetime\nfrom longshore.core import task"),
     ("ports/a.py", "import asyncio\nfrom longshore.ports.clock import Clock"),
     ("adapters/sqlite/a.py", "import apsw\nfrom longshore.adapters.sqlite.database import x"),
@@ -343,7 +347,7 @@ ALLOWED = [
     ("interfaces/lambdas/a.py", "from longshore.wiring import wire"),
     ("execution/runners/__main__.py", "from longshore.wiring import wire"),
     ("execution/forkserver/a.py", "import os\nimport longshore.execution.runners.channel"),
-    ("execution/runners/a.py", "import longshore.execution.child_environment"),
+    ("execution/runners/a.py", "import longshore.execution.protocol"),
     ("wiring/a.py", "import longshore.adapters.sqlite.x\nimport longshore.interfaces.cli.main"),
     ("testing/contracts/a.py", "import pytest\nimport longshore.adapters.memory.x"),
     ("verification/crash/a.py", "import apsw\nimport longshore.adapters.shared.failpoints"),

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from longshore.adapters.aws.attributes import compress_text, decompress_text
 from longshore.adapters.aws.client import CallRefused
-from longshore.adapters.aws.compression import compress_text, decompress_text
 from longshore.adapters.memory.backend import memory_backend
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.audit import dynamo_reader, memory_reader
 from longshore.audit.audit import audit
 from longshore.audit.store_snapshot import StoreSnapshot
 from longshore.audit.vocabulary import job_id_of
-from longshore.interfaces.cli.operations.history_audit import audit_aws
+from longshore.interfaces.cli.history_audit import audit_aws
 from longshore.settings import Settings
 from longshore.settings.aws import AwsSettings
 from longshore.testing.clock import FakeClock

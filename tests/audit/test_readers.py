@@ -126,7 +126,7 @@ def _event(sequence: int, **fields: Any) -> Callable[[Backend], None]:
 
 
 def _output(backend: Backend) -> None:
-    entries = backend.output._entries[TASK]
+    entries = backend.output._chunks[TASK]
     del entries[next(place for place in entries if place.attempt == 1)]
 
 
@@ -297,7 +297,7 @@ def test_an_audit_changes_nothing(folder: Path, sqlite_snapshots: SnapshotPair) 
 
 
 # How bytes are packed, and nothing of what they say.
-MAY_SHARE_VIOLATIONS = ("longshore.adapters.aws.compression",)
+MAY_SHARE_VIOLATIONS = ("longshore.adapters.aws.attributes",)
 
 
 def test_the_auditor_shares_no_code_with_what_it_checks() -> None:

@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
-from longshore.adapters.aws.queue.batcher import Batcher
 from tests.aws.call_sites import (
     ENTRY_POINTS,
     FILES,
@@ -55,9 +54,6 @@ def trace_callers() -> Iterator[None]:
                     owner = getattr(home, kind)
                     way = _traced_probe if kind == "Probe" else _traced
                     stack.enter_context(patch.object(owner, name, way(getattr(owner, name))))
-        by_entries: dict[int, tuple[Any, Chain]] = {}
-        stack.enter_context(patch.object(Batcher, "run", _traced_batch(Batcher.run, by_entries)))
-        stack.enter_context(patch.object(Batcher, "_send", _traced_send(Batcher._send, by_entries)))
         yield
 
 
@@ -91,24 +87,6 @@ def _traced_probe(original: Callable[..., Any]) -> Callable[..., Any]:
                 loop.end()
 
         return ask()
-
-    return way
-
-
-def _traced_batch(original: Callable[..., Any], by_entries: dict[int, Any]) -> Callable[..., Any]:
-    def way(batches: Any, name: str, operation: str, entries: Any, **named: Any) -> Any:
-        # Kept, so that no other list is the same.
-        by_entries[id(entries)] = entries, (chain := calling_sites())
-        return _run_in_chain(chain, original(batches, name, operation, entries, **named))
-
-    return way
-
-
-def _traced_send(original: Callable[..., Any], by_entries: dict[int, Any]) -> Callable[..., Any]:
-    async def way(batches: Any, kind: Any, parts: Any) -> None:
-        # Who came first: others who came meanwhile go with it.
-        _CHAIN.set(by_entries[id(parts[0].entries)][1])
-        await original(batches, kind, parts)
 
     return way
 

@@ -11,10 +11,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from longshore.adapters.aws import lambda_records
 from longshore.adapters.aws.backend import aws_backend
 from longshore.adapters.aws.client import AwsClient
+from longshore.adapters.aws.lambda_records import DynamoChangeStream
 from longshore.adapters.aws.names import Names
+from longshore.adapters.aws.queue.sqs import SqsClient
 from longshore.audit import dynamo_reader
 from longshore.audit.audit import Violation, audit
 from longshore.core.events.codec import EVENT_TYPES
@@ -66,9 +67,7 @@ class AwsFaultHarness:
         self._pending: list[dict[str, Any]] = []
         self._relay = Relay(
             bus=services.backend.bus,
-            position_of=lambda_records.sequence_number_of,
-            events_in=lambda_records.events_in_stream_record,
-            dead_letter=_reject_record,
+            stream=_ReadableStream(SqsClient(reliable_aws, services.clock), names),
         )
 
     # What people do -----------------------------------------------------------------------------
@@ -179,8 +178,8 @@ class AwsFaultHarness:
             return False
         batch = self._pending
         first = await self.advance_until_done(lambda: self._relay.publish(batch))
-        places = [lambda_records.sequence_number_of(record) for record in batch]
-        self._pending = [] if first is None else batch[places.index(first) :]
+        positions = [record["dynamodb"]["SequenceNumber"] for record in batch]
+        self._pending = [] if first is None else batch[positions.index(first) :]
         return True
 
     async def _save(self) -> bool:
@@ -196,8 +195,11 @@ class AwsFaultHarness:
         return True
 
 
-async def _reject_record(_: object, reason: str) -> None:
-    raise AssertionError(reason)
+class _ReadableStream(DynamoChangeStream):
+    """A stream whose records can all be read."""
+
+    async def dead_letter(self, record: object, reason: str) -> None:
+        raise AssertionError(reason)
 
 
 async def _shards(aws: AwsClient, table: str) -> dict[str, str]:

@@ -45,22 +45,27 @@ async def _deliver(harness: ErrorHarness, handle: Callable[[], Awaitable[object]
     raise Stuck(message)
 
 
+class _ReadableStream:
+    """A stream whose records can all be read."""
+
+    def position_of(self, record: Any) -> str:
+        return str(record["position"])
+
+    def events_in(self, record: Any) -> Any:
+        return record["relayed"]
+
+    async def dead_letter(self, record: Any, reason: str) -> None:
+        message = f"{record} can be read: {reason}"
+        raise AssertionError(message)
+
+
 async def _relay_records(harness: ErrorHarness) -> None:
     events = await harness.raw.events.history(TENANT, f"TASK#{task_id('relayed', 'relayed')}")
     records: list[dict[str, Any]] = [
         {"position": str(one.sequence), "relayed": [one]} for one in events
     ]
 
-    async def aside(record: Any, reason: str) -> None:
-        message = f"{record} can be read: {reason}"
-        raise AssertionError(message)
-
-    relay = Relay(
-        bus=harness.faulty.backend.bus,
-        position_of=lambda record: str(record["position"]),
-        events_in=lambda record: record["relayed"],
-        dead_letter=aside,
-    )
+    relay = Relay(bus=harness.faulty.backend.bus, stream=_ReadableStream())
     await _deliver(harness, lambda: relay.publish(records))
 
 

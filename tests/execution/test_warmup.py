@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from longshore.execution.forkserver.warmup import WARMUP_RUNS, warm_up
+from longshore.execution.forkserver.child import WARMUP_RUNS, warm_up
 from longshore.execution.runners.context import current
 
 

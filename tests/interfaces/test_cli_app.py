@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from longshore.errors import ConfigurationError
-from longshore.interfaces.cli.app_modules import check_app_modules
+from longshore.interfaces.cli.commands.worker import check_app_modules
 from longshore.interfaces.cli.exit_codes import ExitCode
 from tests.interfaces.command_line import Cli, CommandResult
 
@@ -38,9 +38,9 @@ def test_a_module_is_found_in_the_folder_or_among_what_is_installed(tmp_path: Pa
 @pytest.mark.parametrize(
     ("module", "problem"),
     [
-        ("nowhere_to_be_found", "there is no module 'nowhere_to_be_found'"),
-        ("nowhere_to_be_found.tasks", "there is no module 'nowhere_to_be_found.tasks'"),
-        ("json.nothing", "there is no module 'json.nothing'"),
+        ("nowhere_to_be_found", "no module 'nowhere_to_be_found'"),
+        ("nowhere_to_be_found.tasks", "no module 'nowhere_to_be_found.tasks'"),
+        ("json.nothing", "no module 'json.nothing'"),
         ("nowhere_to_be_found.py", "leave out the .py"),
         ("broken_in_a_test.tasks", r"'broken_in_a_test.tasks' cannot be imported: ZeroDivision"),
     ],
@@ -70,7 +70,7 @@ def test_a_worker_without_its_modules_does_not_start(
     answer = inside("worker", "--app", "json", "--app", "nowhere_1", *more, *place)
 
     assert answer.code == ExitCode.USAGE
-    assert "worker.app: there is no module 'nowhere_1'" in answer.err
+    assert "worker.app: no module 'nowhere_1'" in answer.err
     assert list(cli.folder.iterdir()) == []
 
 

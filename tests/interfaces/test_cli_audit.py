@@ -10,9 +10,9 @@ from typing import Any
 import apsw
 import pytest
 
+from longshore.interfaces.cli import history_audit
 from longshore.interfaces.cli.exit_codes import ExitCode
-from longshore.interfaces.cli.operations import history_audit
-from longshore.interfaces.cli.operations.history_audit import INVARIANT_TEXTS
+from longshore.interfaces.cli.history_audit import INVARIANT_TEXTS
 from tests.interfaces.command_line import Cli, CommandResult, send_signal
 
 Inside = Callable[..., CommandResult]

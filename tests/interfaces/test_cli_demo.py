@@ -1,4 +1,4 @@
-"""``longshore demo``: the story goes well, leaves nothing behind, and would say if it did not."""
+"""``longshore demo``: it succeeds, leaves nothing behind, and reports what went wrong."""
 
 import re
 import signal
@@ -10,7 +10,7 @@ import pytest
 
 from longshore.core.events import types as e
 from longshore.core.events.event import Event
-from longshore.interfaces.cli.demo.report import report_of
+from longshore.interfaces.cli.commands.demo import report_of
 from longshore.interfaces.cli.exit_codes import ExitCode
 from tests.interfaces.command_line import TIMEOUT_S, Cli, send_signal
 
@@ -20,37 +20,37 @@ SECOND = timedelta(seconds=1)
 
 def _processes_in(folder: Path) -> list[str]:
     """Command lines of all processes that name this folder."""
-    found = []
+    command_lines = []
     for line in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             text = line.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             continue
         if str(folder) in text:
-            found.append(text)
-    return found
+            command_lines.append(text)
+    return command_lines
 
 
-def test_the_demo_loses_nothing_and_does_nothing_twice(cli: Cli) -> None:
+def test_the_demo_loses_nothing_and_completes_nothing_twice(cli: Cli) -> None:
     temporary = cli.folder / "tmp"
     temporary.mkdir()
 
     answer = cli("demo", env={"TMPDIR": str(temporary), "LONGSHORE_BACKEND": "memory"})
 
-    told = dict(re.findall(r"^(\S[^\n]*?)  +(\S[^\n]*)$", answer.out, re.MULTILINE))
+    report = dict(re.findall(r"^(\S[^\n]*?)  +(\S[^\n]*)$", answer.out, re.MULTILINE))
     assert answer.code == 0, answer.out + answer.err
     assert re.search(r"killed worker [12] with SIGKILL in the middle of analyse", answer.out)
-    assert told["tasks completed"] == "5 of 5"
-    assert (told["lost"], told["run to completion twice"]) == ("0", "0")
-    assert (told["gaps in the history"], told["workers killed"]) == ("0", "1 with SIGKILL")
-    assert float(told["recovered"].split()[0]) < 10
-    assert "longshore run" in told["your own command"]
+    assert report["tasks completed"] == "5 of 5"
+    assert (report["lost"], report["completed twice"]) == ("0", "0")
+    assert (report["gaps in the history"], report["workers killed"]) == ("0", "1 with SIGKILL")
+    assert float(report["recovered"].split()[0]) < 10
+    assert "longshore run" in report["your own command"]
     assert "\x1b" not in answer.out
     assert list(temporary.iterdir()) == []
     assert _processes_in(temporary) == []
 
 
-def test_on_a_terminal_the_picture_moves_and_ctrl_c_leaves_nothing(cli: Cli) -> None:
+def test_on_a_terminal_the_picture_moves_and_ctrl_c_leaves_nothing_behind(cli: Cli) -> None:
     temporary = cli.folder / "tmp"
     temporary.mkdir()
 
@@ -69,7 +69,7 @@ def test_on_a_terminal_the_picture_moves_and_ctrl_c_leaves_nothing(cli: Cli) -> 
     assert _processes_in(temporary) == []
 
 
-def test_a_signal_before_the_workers_are_there_leaves_nothing_either(cli: Cli) -> None:
+def test_a_signal_before_the_workers_have_started_leaves_nothing_behind(cli: Cli) -> None:
     kept = cli.folder / "kept"
 
     with cli.start("demo", "--data-dir", str(kept)) as demo:
@@ -122,14 +122,14 @@ EVENTS = [
     _started("b", 2, 5, "w2"),
     _completed("b", 3, 6),
 ]
-KILLED_AT = NOON + 3 * SECOND
+KILLED = ("w1", NOON + 3 * SECOND)
 
 
-def test_a_good_story_has_a_good_verdict() -> None:
-    verdict = report_of(EVENTS, total=2, killed_worker_id="w1", killed_at=KILLED_AT)
+def test_the_report_is_good_if_nothing_was_lost() -> None:
+    report = report_of(EVENTS, total=2, killed=KILLED)
 
-    assert verdict.good
-    assert (verdict.completed, verdict.recovery) == (2, 2 * SECOND)
+    assert report.good
+    assert (report.completed, report.recovery) == (2, 2 * SECOND)
 
 
 @pytest.mark.parametrize(
@@ -141,20 +141,20 @@ def test_a_good_story_has_a_good_verdict() -> None:
         ([replace(EVENTS[0], sequence=2), *EVENTS[1:]], 2, "gaps"),
     ],
 )
-def test_the_verdict_names_what_went_wrong(events: list[Event], total: int, wrong: str) -> None:
-    verdict = report_of(events, total=total, killed_worker_id="w1", killed_at=KILLED_AT)
+def test_the_report_names_what_went_wrong(events: list[Event], total: int, wrong: str) -> None:
+    report = report_of(events, total=total, killed=KILLED)
 
-    assert not verdict.good
-    assert getattr(verdict, wrong) == 1
+    assert not report.good
+    assert getattr(report, wrong) == 1
 
 
-def test_nobody_taking_over_is_no_recovery() -> None:
+def test_without_a_later_attempt_there_is_no_recovery() -> None:
     events = [event for event in EVENTS if "w2" not in repr(event)]
 
-    verdict = report_of(events, total=2, killed_worker_id="w1", killed_at=KILLED_AT)
+    report = report_of(events, total=2, killed=KILLED)
 
-    assert (verdict.recovery, verdict.good) == (None, False)
+    assert (report.recovery, report.good) == (None, False)
 
 
-def test_a_story_without_its_kill_proves_nothing() -> None:
-    assert not report_of(EVENTS, total=2, killed_worker_id="", killed_at=None).good
+def test_without_a_kill_the_report_is_not_good() -> None:
+    assert not report_of(EVENTS, total=2, killed=None).good

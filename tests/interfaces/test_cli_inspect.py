@@ -10,7 +10,7 @@ import pytest
 
 from longshore.core.events.codec import EVENT_SIZE_LIMIT_BYTES
 from longshore.errors import UsageError
-from longshore.interfaces.cli.entity_refs import MAX_IDS, EntityRef, resolve
+from longshore.interfaces.cli.client import MAX_IDS, EntityRef, resolve
 from longshore.interfaces.cli.exit_codes import ExitCode
 from tests.interfaces.command_line import TIMEOUT_S, Cli, CommandResult
 from tests.interfaces.conftest import At
@@ -247,13 +247,13 @@ def test_logs_of_one_attempt(ask: Inside) -> None:
     assert ask("logs", task_id, "--attempt", "2").out == "second\n"
     both = ask("logs", task_id)
     assert (both.out, both.err) == ("first\nsecond\n", "longshore: attempt 2\n")
-    assert ask("logs", task_id, "--attempt", "3").err == "nothing was printed in attempt 3 so far\n"
+    assert ask("logs", task_id, "--attempt", "3").err == "no output in attempt 3 yet\n"
 
 
-def test_logs_as_json_have_their_place(ask: Inside) -> None:
-    pieces = ask("logs", _id_of(ask, "retried"), "-o", "json").json
+def test_logs_as_json_have_attempt_and_sequence(ask: Inside) -> None:
+    chunks = ask("logs", _id_of(ask, "retried"), "-o", "json").json
 
-    assert [(piece["attempt"], piece["sequence"], piece["text"]) for piece in pieces] == [
+    assert [(chunk["attempt"], chunk["sequence"], chunk["text"]) for chunk in chunks] == [
         (1, 1, "first\n"),
         (2, 1, "second\n"),
     ]

@@ -50,7 +50,7 @@ def test_the_command_runs_where_the_user_is_and_its_bytes_are_not_touched(cli: C
         (("--", "sh", "-c", "kill -9 $$"), 128 + signal.SIGKILL, "SIGKILL"),
         (("--timeout", "300ms", "--", "sleep", "60"), ExitCode.TIMED_OUT, "--timeout"),
         (("--", "no-such-command"), ExitCode.COMMAND_NOT_FOUND, "PATH"),
-        (("--", "./plain.txt"), ExitCode.NOT_EXECUTABLE, "executed"),
+        (("--", "./plain.txt"), ExitCode.NOT_EXECUTABLE, "not executable"),
     ],
 )
 def test_an_end_without_an_exit_code_is_told_as_shells_do(

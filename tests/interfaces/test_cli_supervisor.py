@@ -30,7 +30,7 @@ def test_the_first_line_says_what_is_supervised(cli: Cli) -> None:
     assert answer.code == 0
     assert line.startswith("supervisor ")
     assert "2 workers; serving mail; 1 task at once each; " in line
-    assert line.endswith(f"{cli.folder / '.longshore'}; until nothing is left")
+    assert line.endswith(f"{cli.folder / '.longshore'}; until no tasks are left")
 
 
 def test_workers_get_the_options_and_their_lines_get_their_numbers(cli: Cli) -> None:
@@ -90,7 +90,7 @@ def test_a_worker_alone_logs_to_a_file_too(cli: Cli) -> None:
         (("--log-format", "xml"), "log_format: "),
         (("--log-file", "/nowhere/at/all.log"), "log_file: '/nowhere/at/all.log' cannot be"),
         (("--supervisor-fd", "2"), "'--supervisor-fd': Input should be greater"),
-        (("--supervisor-fd", "999"), "--supervisor-fd 999 is not a line to a supervisor"),
+        (("--supervisor-fd", "999"), "--supervisor-fd 999 is not a socket"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_begins(
@@ -111,7 +111,7 @@ def test_processes_that_share_no_store_are_refused(
     answer = inside("worker", "--processes", "2", "--data-dir", str(cli.folder / "x"))
 
     assert answer.code == ExitCode.USAGE
-    assert "processes do not share the backend memory" in answer.err
+    assert "processes cannot share the memory backend" in answer.err
 
 
 def test_in_a_terminal_ctrl_c_drains_and_records_are_for_a_person(cli: Cli) -> None:
@@ -124,7 +124,7 @@ def test_in_a_terminal_ctrl_c_drains_and_records_are_for_a_person(cli: Cli) -> N
         terminal.press("\x03")
 
         assert terminal.wait() == 0
-        assert "stopping 2 workers, in 35 s at the latest; once more gives up" in terminal.text
+        assert "stopping 2 workers, within 35 s; press Ctrl-C again to stop now" in terminal.text
         assert terminal.text.count("worker.ended") == 2
         assert terminal.text.count("code=0") == 2
         assert "{" not in terminal.text

@@ -166,7 +166,7 @@ def test_definitions_of_files_are_there_at_once_and_the_screen_tells_from_where(
         assert (
             f"defined  1 in longshore.yaml and 3 in 2 files of definitions/ in {cli.folder} (4 new)"
         ) in shown
-        assert "broken" not in shown
+        assert "invalid" not in shown
         assert cli("submit", "morning.yaml", "--request-id", "r", "--wait").code == 0
         assert version_of(client, "mail-staff") == (1, ["dear all"])
     with up(cli) as (process, _):
@@ -180,9 +180,9 @@ def test_a_broken_file_is_on_the_screen_and_everything_else_goes_on(cli: Cli) ->
     with up(cli) as (process, client):
         shown = screen(process, "nothing")
         assert "defined  1 in 1 file of definitions/" in shown
-        assert "broken   longshore.yaml, line 3: tasks: unknown here; expected" in shown
-        assert "broken   longshore.yaml, line 2: definitions.a.runner: expected one of" in shown
-        assert "nothing of a broken file was stored; mend it, and it is read again" in shown
+        assert "invalid  longshore.yaml, line 3: tasks: unknown field; expected" in shown
+        assert "invalid  longshore.yaml, line 2: definitions.a.runner: expected one of" in shown
+        assert "nothing of an invalid file was stored; fix the file, and it is read again" in shown
         assert "\x1b" not in shown
         assert version_of(client) == (1, ["one"])
         (cli.folder / "longshore.yaml").write_text("definitions: {a: {runner: command}}\n")
@@ -222,7 +222,7 @@ def test_who_stores_another_version_by_the_api_is_overruled_only_by_a_changed_fi
             pass
         assert version_of(client) == (2, ["by the api"])
     with up(cli) as (process, client):
-        assert "(1 left as others changed them)" in screen(process)
+        assert "(1 kept as changed through the API)" in screen(process)
         assert version_of(client) == (2, ["by the api"])
         feed(cli, "another")
         assert logged(process, "definition.applied")["version"] == 3

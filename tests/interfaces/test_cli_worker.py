@@ -125,7 +125,7 @@ def test_a_signal_lets_what_runs_finish(
     with cli.start("worker") as worker:
         begun.read_text()
         send_signal(worker, signal.SIGTERM)
-        while "stopping when 1 task" not in worker.stderr.readline():
+        while "for 1 running task" not in worker.stderr.readline():
             continue
         gate.write_text("go\n")
         code = worker.wait(TIMEOUT_S)
@@ -143,7 +143,7 @@ def test_a_second_signal_gives_back_at_once_what_runs(
     with cli.start("worker") as worker:
         child = int(told.read_text())
         send_signal(worker, signal.SIGINT)
-        while "stopping when 1 task" not in worker.stderr.readline():
+        while "for 1 running task" not in worker.stderr.readline():
             continue
         send_signal(worker, signal.SIGINT)
         code = worker.wait(TIMEOUT_S)

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from longshore.interfaces.cli.supervisor_channel import SupervisorChannel
-from longshore.interfaces.cli.worker_process import LocalWorkerProcess
+from longshore.interfaces.cli.supervisor import LocalWorkerProcess, SupervisorChannel
 from longshore.services.worker.supervisor import WorkerStatus
 from tests.interfaces.command_line import TIMEOUT_S, is_alive
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from longshore.errors import ConfigurationError
-from longshore.interfaces.cli.log_files import WorkerLog, log_to_file, with_worker_number
+from longshore.interfaces.cli.log_records import WorkerLog, log_to_file, with_worker_number
 from longshore.settings import Settings
 
 logger = logging.getLogger("longshore.test")
@@ -38,16 +38,16 @@ def test_records_go_to_the_file_as_json_unless_text_is_asked_for(tmp_path: Path)
 
 
 def test_a_full_file_is_put_aside_and_the_oldest_is_dropped(tmp_path: Path) -> None:
-    log_to_file(Settings(log_file_bytes=1024, log_file_count=2), tmp_path / "a.log")
+    log_to_file(Settings(), tmp_path / "a.log", max_bytes=1024)
     journal = WorkerLog()
 
-    for number in range(50):
+    for number in range(99):
         journal.write(1, f"line {number:02} " + "x" * 90)
 
     files = sorted(tmp_path.iterdir())
-    assert [file.name for file in files] == ["a.log", "a.log.1", "a.log.2"]
+    assert [file.name for file in files] == ["a.log", *(f"a.log.{n}" for n in range(1, 6))]
     assert all(file.stat().st_size <= 1024 for file in files)
-    assert "line 49" in files[0].read_text().splitlines()[-1]
+    assert "line 98" in files[0].read_text().splitlines()[-1]
 
 
 def test_a_file_that_cannot_be_written_is_a_wrong_setting(tmp_path: Path) -> None:

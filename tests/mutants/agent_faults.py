@@ -138,10 +138,17 @@ AGENT_FAULTS = (
     ),
     _fault(
         name="the memory of the child is not hidden",
-        at="execution.runners.agent.session:AgentSession.__aenter__",
+        at="execution.runners.agent.session:AgentSession.open",
         do=Drop("hide_memory()"),
         caught_by="agents/test_agent_session.py::"
         "test_the_child_hides_its_memory_before_the_credential_is_used",
+    ),
+    _fault(
+        name="a tool starts before its request is stored",
+        at="execution.runners.agent.query:ConversationStore.before_tool",
+        do=Drop("wait()"),
+        caught_by="agents/test_conversation_store.py::"
+        "test_a_tool_waits_until_the_worker_has_its_request",
     ),
     _fault(
         name="an answer that is there is asked for again",
@@ -237,7 +244,7 @@ AGENT_FAULTS = (
     ),
     _fault(
         name="an agent's files stay when its work is done",
-        at="execution.runners.agent.working_directory:WorkingDirectory.remove",
+        at="execution.runners.agent.workspace:WorkingDirectory.remove",
         do=Drop("rmtree()"),
         caught_by=f"{_TASKS}::test_a_plain_answer_is_the_result",
     ),

@@ -56,7 +56,7 @@ BLOB_FAULTS = (
     _fault(
         name="a reader does not look again for a file that was replaced",
         at="adapters.sqlite.blobs:SqliteBlobStore._open",
-        do=Condition("size()", True),
+        do=Condition("point_value()", True),
         caught_by=f"{_FOUR}::test_many_writers_and_readers_never_meet_in_one_blob",
     ),
     _fault(
@@ -91,13 +91,13 @@ BLOB_FAULTS = (
     ),
     _fault(
         name="the old bytes in memory are gone before the new ones are there",
-        at="adapters.memory.blobs:MemoryBlobStore.put",
+        at="adapters.memory.keyed_stores:MemoryBlobStore.put",
         do=After("validate_key()", "self._blobs[key] = b''"),
         caught_by=f"{_MEMORY}::test_a_stream_that_breaks_off_leaves_the_old_bytes",
     ),
     _fault(
         name="a reader in memory changes over to the new bytes",
-        at="adapters.memory.blobs:MemoryBlobStore.stream",
+        at="adapters.memory.keyed_stores:MemoryBlobStore.stream",
         do=Replace("[] _CHUNK_BYTES", "self._blobs[key][$2]"),
         caught_by=f"{_MEMORY}::test_a_reader_that_has_begun_sees_one_version_to_the_end",
     ),

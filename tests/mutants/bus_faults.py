@@ -99,19 +99,19 @@ BUS_FAULTS = (
     ),
     _fault(
         name="a late acknowledgement goes back in memory",
-        at="adapters.memory.events:MemoryEventBus.acknowledge",
+        at="adapters.memory.logs:MemoryEventBus.acknowledge",
         do=Replace("max()", "$1"),
         caught_by=f"{_MEMORY}::test_acknowledging_late_or_twice_does_not_go_back",
     ),
     _fault(
         name="a receipt in memory covers more than was delivered",
-        at="adapters.memory.events:MemoryEventBus._next",
+        at="adapters.memory.logs:MemoryEventBus._next",
         do=Argument("Delivery() str()", "receipt", "str($1 + 1)"),
         caught_by=f"{_MEMORY}::test_a_delivery_has_no_more_events_than_the_limit_and_all_come",
     ),
     _fault(
         name="an event between looking and waiting is missed in memory",
-        at="adapters.memory.waiters:Waiters.wait_until",
+        at="adapters.memory.store:Waiters.wait_until",
         do=Before("_wait_for_change()", "await asyncio.sleep(0)"),
         caught_by=f"{_MEMORY}::test_no_event_is_missed_between_looking_and_waiting",
     ),

@@ -206,7 +206,7 @@ LEDGER_FAULTS = (
     ),
     _fault(
         name="a page begins with the last of the one before in memory",
-        at="adapters.memory.listings:_by_number",
+        at="adapters.memory.ledger:_by_number",
         do=Operator("> number", ">="),
         caught_by=f"{_MEMORY}::test_the_pages_of_a_jobs_tasks_give_each_once_and_end",
     ),

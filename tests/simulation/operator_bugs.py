@@ -1,6 +1,6 @@
 """Bugs of operator commands and alerts: cancel, review, pause, health check."""
 
-from tests.planting import After, Argument, Condition, Drop, Replace, Value
+from tests.planting import After, Argument, Before, Condition, Drop, Replace, Value
 from tests.simulation.task_bugs import Bug
 
 OPERATOR_BUGS = (
@@ -16,8 +16,8 @@ OPERATOR_BUGS = (
     ),
     Bug(
         "a cancellation ignores a resume that is in progress",
-        at="services.operator_commands:Canceller._finish_intents",
-        do=Condition("get()", "$0 and intent.kind is not IntentKind.RESUME"),
+        at="services.operator_commands:Canceller.cancel_job",
+        do=Before("finish_intent()", "if intent.kind == 'resume':\n    continue"),
     ),
     Bug(
         "an approval ignores which attempt was reviewed",

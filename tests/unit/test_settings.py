@@ -53,6 +53,7 @@ def test_a_variable_that_marks_an_attempt_is_not_taken_for_a_setting(tmp_path: P
         ),
         ("[workers]\nconcurrency = 1", "no setting is called 'workers'; did you mean 'worker'?"),
         ("zzzzzz = 1", "no setting is called 'zzzzzz'"),
+        ('[sqlite]\nslow_poll = "1s"', "no setting is called 'sqlite'"),
         ("worker = 3", "worker must be a table: [worker]"),
     ],
 )
@@ -96,7 +97,7 @@ def test_all_problems_are_told_at_once_each_with_its_origin(tmp_path: Path) -> N
         flags={"worker.concurrency": 0},
         LONGSHORE_LOG_FORMAT="xml",
         LONGSHORE_WORKER_QUEUES="default,no good",
-        LONGSHORE_SQLITE_SLOW_POLL="-1",
+        LONGSHORE_WORKER_POLL_WAIT="-1",
         LONGSHORE_TYPO="1",
     )
 
@@ -105,7 +106,7 @@ def test_all_problems_are_told_at_once_each_with_its_origin(tmp_path: Path) -> N
     assert "worker.concurrency: Input should be greater than or equal to 1, not 0 (flag)" in text
     assert "not 'xml' (LONGSHORE_LOG_FORMAT in the environment)" in text
     assert "worker.queues: 'no good' is not a name" in text
-    assert "sqlite.slow_poll: a duration cannot be negative, but '-1' is" in text
+    assert "worker.poll_wait: a duration cannot be negative, but '-1' is" in text
     assert "retry.base: 'soon' is not a duration" in text
     assert "(longshore.toml)" in text
 
@@ -120,12 +121,12 @@ def test_a_worker_serves_at_least_one_queue_and_none_twice(tmp_path: Path, queue
 @pytest.mark.parametrize(
     ("environ", "names"),
     [
-        ({"WORKER_RENEW_EVERY": "30s"}, ["worker.renew_every (30s)", "worker.extend_by (30s)"]),
+        ({"WORKER_RENEW_EVERY": "30s"}, ["worker: renew_every", "extend_by (30s), not 30s"]),
         (
             {"WORKER_KILL_GRACE": "23s"},
-            ["worker.renew_every (20s)", "worker.kill_grace (23s)", "worker.extend_by (30s)"],
+            ["worker: renew_every (20s)", "kill_grace (23s)", "extend_by (30s)"],
         ),
-        ({"RETRY_BASE": "31s"}, ["retry.base (31s)", "retry.cap (30s)"]),
+        ({"RETRY_BASE": "31s"}, ["retry: cap", "base (31s), not 30s"]),
     ],
 )
 def test_settings_that_contradict_each_other_are_both_named(
@@ -152,11 +153,11 @@ def test_settings_just_inside_their_bounds_are_accepted(tmp_path: Path) -> None:
         LONGSHORE_RETRY_BASE="30s",
     ).settings
 
-    assert settings.worker.lease_duration == 45 * SECOND
+    assert settings.worker.lease.duration == 45 * SECOND
 
 
 def test_a_bound_that_is_crossed_inside_a_section_is_also_refused_in_code() -> None:
-    with pytest.raises(ValidationError, match=r"worker\.renew_every"):
+    with pytest.raises(ValidationError, match="worker: renew_every"):
         WorkerSettings(renew_every=40 * SECOND)
 
 
@@ -222,13 +223,13 @@ def test_a_credential_cannot_be_passed_to_every_task(tmp_path: Path, variable: s
 def test_what_is_no_name_of_a_variable_cannot_be_passed(tmp_path: Path) -> None:
     (problem,) = refused(tmp_path, LONGSHORE_WORKER_PASS_ENVIRONMENT="A=B")
 
-    assert "'A=B' is not the name of a variable" in problem
+    assert "'A=B' is not a variable name" in problem
 
 
 def test_no_home_folder_for_a_path_is_a_problem(tmp_path: Path) -> None:
     (problem,) = refused(tmp_path, LONGSHORE_DATA_DIR="~no-such-user-anywhere/x")
 
-    assert "no home folder is known" in problem
+    assert "has no home directory" in problem
 
 
 def test_a_secret_is_written_masked() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from longshore.aws import heartbeat_interval_sec
-from longshore.settings.aliases import ENVIRONMENT_ALIASES
+from longshore.settings import ENVIRONMENT_ALIASES
 from tests.unit.settings_loading import load_settings_for_test, row
 from tests.unit.test_settings import refused
 

@@ -24,7 +24,7 @@ def test_without_anything_given_all_are_defaults(tmp_path: Path) -> None:
 def test_the_defaults_are_those_of_the_policies() -> None:
     settings = Settings()
 
-    assert settings.worker.lease_duration == LeasePolicy().duration == 45 * SECOND
+    assert settings.worker.lease.duration == LeasePolicy().duration == 45 * SECOND
     assert settings.retry.max_attempts == RetryPolicy().max_attempts
 
 

@@ -23,7 +23,6 @@ def test_the_defaults_are_those_of_the_policy() -> None:
 
     assert supervisor.restart_delay == policy.restart_delay
     assert supervisor.restart_limit == policy.restart_limit
-    assert supervisor.short_life == policy.short_life
     assert supervisor.memory_ceiling == policy.memory_ceiling_bytes == 2**30
     assert supervisor.recycle_at is policy.recycle_at is None
 
@@ -84,7 +83,7 @@ def test_modules_of_an_app_are_read_like_other_lists(tmp_path: Path) -> None:
 def test_what_cannot_be_the_name_of_a_module_is_refused(tmp_path: Path, name: str) -> None:
     problem = refusal(tmp_path, LONGSHORE_WORKER_APP=name)
 
-    assert problem.startswith(f"worker.app: {name!r} is not the name of a module")
+    assert problem.startswith(f"worker.app: {name!r} is not a module name")
 
 
 def test_no_variable_at_all_can_be_passed_on_by_name(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from longshore.wiring.services import Services, open_services
 from verification.crash.client import CrashClient
 from verification.crash.failpoint_ports import OnReached, with_failpoints
 from verification.crash.killer import Killer, KillPoint
-from verification.crash.workload import settings_for
+from verification.crash.workload import INTERVALS, SQLITE, settings_for
 
 EXIT_FAILED = 70
 
@@ -96,7 +96,7 @@ def _run_in_child(main: Callable[[], None], log: Path) -> NoReturn:
 @contextlib.asynccontextmanager
 async def _services(folder: Path, reached: OnReached) -> AsyncIterator[Services]:
     settings = settings_for(folder)
-    async with open_services(settings) as bare:
+    async with open_services(settings, intervals=INTERVALS, sqlite=SQLITE) as bare:
         yield replace(bare, backend=with_failpoints(bare.backend, reached))
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from longshore.adapters.sqlite.database import SqliteOptions
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.settings import Settings, load_settings
+from longshore.wiring.services import Intervals
 from verification.crash import tasks
 
 TENANT = "default"
@@ -33,12 +36,11 @@ _SETTINGS: Mapping[str, Any] = {
     "worker.skew_margin": "20ms",
     "worker.drain_grace": "20ms",
     "worker.poll_wait": "5s",
-    "worker.sweep_every": "40ms",
-    "worker.output_flush": "5ms",
     "retry.base": "1ms",
     "retry.cap": "5ms",
-    "sqlite.slow_poll": "50ms",
 }
+INTERVALS = Intervals(sweep=timedelta(milliseconds=40), output_flush=timedelta(milliseconds=5))
+SQLITE = SqliteOptions(slow_poll=timedelta(milliseconds=50))
 
 
 def settings_for(folder: Path) -> Settings:

@@ -8,18 +8,27 @@ could not be read, or a late write has replaced it by an older state.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from longshore.core.alerts import CHANNEL_STATE_PREFIX, BacklogChange, HealthNotice
-from longshore.core.events.wire import to_ms
+from longshore.core.alerts import (
+    CHANNEL_STATE_PREFIX,
+    EMPTY_CHANNEL_STATE,
+    BacklogChange,
+    ChannelState,
+    HealthNotice,
+)
 from longshore.core.health import HealthPolicy
 from longshore.core.undelivered import UndeliveredNotice
 from longshore.errors import AlertFailed
-from longshore.services.health import AlertSender, HealthCheck, HealthCheckPolicy
+from longshore.services.health import (
+    AlertSender,
+    HealthCheck,
+    HealthCheckPolicy,
+    channel_states_from_json,
+)
 from verification.simulation.faults import Fault
 from verification.simulation.workload import ActionKind
 
@@ -30,7 +39,7 @@ if TYPE_CHECKING:
 
 CHANNELS = ("pager", "room")
 DEAD_LETTERS = "dead letters"
-# Times are stored in whole milliseconds.
+# Sort keys of backlogs are in whole milliseconds.
 _TICK = timedelta(milliseconds=2)
 _MAX_DELAY_S = 8.0
 _MAX_RETRY_AFTER_S = 8.0
@@ -116,9 +125,9 @@ class AlertMonitor:
     def on_stored(self, key: str, data: bytes | None) -> None:
         """The state of the channels was written; None means that it was deleted."""
         if key.startswith(CHANNEL_STATE_PREFIX):
-            document = json.loads(data) if data else {}
+            channels = channel_states_from_json(data) if data else {}
             for (channel, _), delivered in self._delivered.items():
-                delivered.stored = _is_stored(document, channel, delivered)
+                delivered.stored = _is_stored(channels, channel, delivered)
                 delivered.overwritten &= not delivered.stored
 
     def on_stored_late(self, key: str) -> None:
@@ -188,22 +197,19 @@ def _items_in(notice: HealthNotice) -> Iterator[_AlertItem]:
         )
 
 
-def _is_stored(document: Mapping[str, Any], channel: str, alert: _DeliveredAlert) -> bool:
-    """Whether the stored state has the alert that the channel accepted."""
-    item, at = alert.item, to_ms(alert.at)
+def _is_stored(channels: Mapping[str, ChannelState], channel: str, alert: _DeliveredAlert) -> bool:
+    """Whether the store says what a channel was sent."""
+    item, state = alert.item, channels.get(channel, EMPTY_CHANNEL_STATE)
     if item.subject == DEAD_LETTERS:
-        stored = document.get("deadLetters", {}).get(channel)
-        if stored is None or item.resolved:
-            return stored is None and item.resolved
-        return (stored["atLeast"], stored["newestAt"], stored["newestId"], stored["at"]) == (
-            *item.content,
-            at,
-        )
-    stored = document.get("channels", {}).get(channel, {}).get(item.subject)
-    if stored is None:
+        last = state.dead_letters
+        if last is None or item.resolved:
+            return last is None and item.resolved
+        return (last.minimum_count, *last.newest_key, last.at) == (*item.content, alert.at)
+    problem = state.problems.get(item.subject)
+    if problem is None:
         return False
-    state = (stored["attempt"], stored["health"], stored["at"], stored["resolved"])
-    return state == (*item.content, at, item.resolved)
+    stored = (problem.attempt, problem.health.value, problem.at, problem.resolved)
+    return stored == (*item.content, alert.at, item.resolved)
 
 
 class SimulatedChannel:

@@ -15,6 +15,7 @@ from inspect import iscoroutinefunction
 from random import Random
 from typing import Any, Protocol
 
+from longshore.core.queues import QueuePause
 from longshore.core.tasks.changes import Effect
 from longshore.core.tasks.rows import TaskRow
 from longshore.errors import (
@@ -26,7 +27,6 @@ from longshore.errors import (
 )
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
-from longshore.ports.configuration import QueuePause
 from longshore.ports.events import Delivery
 from longshore.ports.ledger import AnyChange
 from verification.simulation.faults import Fault, FaultProfile

@@ -8,7 +8,7 @@ from the first failed record on, those of a queue message by message.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import count
@@ -163,15 +163,20 @@ async def _as_coroutine(work: Awaitable[ResultT]) -> ResultT:
     return await work
 
 
+class _SimulatedStream:
+    """The records of the simulated stream; each one can be read."""
+
+    def position_of(self, record: Mapping[str, Any]) -> str:
+        return str(record["position"])
+
+    def events_in(self, record: Mapping[str, Any]) -> Sequence[Event]:
+        events: Sequence[Event] = record["events"]
+        return events
+
+    async def dead_letter(self, record: object, reason: str) -> None:
+        raise AssertionError(reason)
+
+
 async def _relay_batch(batch: Sequence[StreamRecord], process: Process) -> str | None:
-    relay = Relay(
-        bus=process.services.backend.bus,
-        position_of=lambda record: str(record["position"]),
-        events_in=lambda record: record["events"],
-        dead_letter=_refuse_dead_letter,
-    )
+    relay = Relay(bus=process.services.backend.bus, stream=_SimulatedStream())
     return await relay.publish([record._asdict() for record in batch])
-
-
-async def _refuse_dead_letter(_: object, reason: str) -> None:
-    raise AssertionError(reason)

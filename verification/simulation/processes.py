@@ -159,6 +159,7 @@ class Process:
             backend=faulty_backend(self, simulation, clock, stale_reads),
             worker_registry=MachineWorkerRegistry(self),
             new_id=lambda: f"{name}.{next(ids)}",
+            intervals=simulation.intervals,
         )
         self._forever: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._worker_group: WorkerGroup | None = None

@@ -19,9 +19,9 @@ from longshore.audit.memory_reader import read_snapshot
 from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import LongshoreError
-from longshore.settings import Settings
+from longshore.settings import RetrySettings, Settings, WorkerSettings
 from longshore.settings.health import AlertsSettings, HealthSettings
-from longshore.settings.model import RetrySettings, WorkerSettings
+from longshore.wiring.services import Intervals
 from verification.simulation import oracle
 from verification.simulation.clients import Clients
 from verification.simulation.faults import Fault, FaultProfile
@@ -139,12 +139,14 @@ class _Run:
         aws = scenario.profile is FaultProfile.AWS
         one_machine = rng.random() < 0.4 and not aws
         self._length = rng.choice((30.0, 60.0, 120.0))
+        settings, intervals = _settings(rng)
         self._simulation = Simulation(
             scenario.seed,
-            _settings(rng),
+            settings,
             atomic=one_machine or rng.random() < 0.3,
             without=scenario.without,
             profile=scenario.profile,
+            intervals=intervals,
         )
         self._machines = [
             Machine(self._simulation, f"machine-{number}")
@@ -327,7 +329,7 @@ class _Run:
             await asyncio.wait(others, timeout=1.0)
 
 
-def _settings(rng: Random) -> Settings:
+def _settings(rng: Random) -> tuple[Settings, Intervals]:
     quick = {
         "renew_every": timedelta(seconds=4),
         "extend_by": timedelta(seconds=6),
@@ -335,20 +337,24 @@ def _settings(rng: Random) -> Settings:
         "skew_margin": timedelta(seconds=1),
     }
     lease = LeasePolicy(**(quick if rng.random() < 0.7 else {}))
+    concurrency = rng.choice((1, 2, 3))
+    poll_wait = timedelta(seconds=rng.choice((5, 20, 20)))
+    intervals = Intervals(
+        sweep=timedelta(seconds=rng.choice((15, 30, 30))),
+        dead_worker_check=timedelta(seconds=rng.choice((0.5, 3.0, 3.0, 3.0))),
+    )
     worker = WorkerSettings(
         renew_every=lease.renew_every,
         extend_by=lease.extend_by,
         kill_grace=lease.kill_grace,
         skew_margin=lease.skew_margin,
-        concurrency=rng.choice((1, 2, 3)),
+        concurrency=concurrency,
         queues=QUEUES,
-        poll_wait=timedelta(seconds=rng.choice((5, 20, 20))),
-        sweep_every=timedelta(seconds=rng.choice((15, 30, 30))),
-        dead_worker_check_every=timedelta(seconds=rng.choice((0.5, 3.0, 3.0, 3.0))),
+        poll_wait=poll_wait,
         drain_grace=timedelta(seconds=rng.choice((1, 10))),
         task_timeout=timedelta(seconds=40),
     )
-    return Settings(
+    settings = Settings(
         backend="memory",
         tenant=TENANT,
         worker=worker,
@@ -356,6 +362,7 @@ def _settings(rng: Random) -> Settings:
         health=_health_settings(rng),
         alerts=AlertsSettings(timeout=timedelta(seconds=5)),
     )
+    return settings, intervals
 
 
 def _health_settings(rng: Random) -> HealthSettings:

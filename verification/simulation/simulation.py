@@ -14,6 +14,7 @@ from typing import Any
 
 from longshore.adapters.memory.backend import memory_backend
 from longshore.settings import Settings
+from longshore.wiring.services import DEFAULT_INTERVALS, Intervals
 from verification.simulation.alerts import AlertMonitor
 from verification.simulation.faults import Fault, FaultProfile, Faults
 from verification.simulation.history import AttemptRecords, History
@@ -79,9 +80,11 @@ class Simulation:
         atomic: bool,
         without: Collection[Fault] = (),
         profile: FaultProfile = FaultProfile.DEFAULT,
+        intervals: Intervals = DEFAULT_INTERVALS,
     ) -> None:
         self.seed = seed
         self.settings = settings
+        self.intervals = intervals
         self.profile = profile
         self.faults = Faults(self.random_for("faults"), without, profile)
         self.clock = SimulationClock()

@@ -50,7 +50,7 @@ def read_snapshot(
                 for place, event in enumerate(store.events, start=1)
             ]
         ),
-        output=tuple(_output(backend.output._entries)),
+        output=tuple(_output(backend.output._chunks)),
         messages=tuple(_messages(backend.queue)),
         blobs=frozenset(blobs),
         settled=settled,

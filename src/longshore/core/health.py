@@ -22,6 +22,7 @@ from longshore.core.events.types import (
 )
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
+from longshore.core.text.durations import format_duration
 
 _ZERO = timedelta(0)
 
@@ -56,7 +57,8 @@ class HealthPolicy:
         if self.warning_within < self.healthy_within:
             message = (
                 f"warning_within must be no shorter than healthy_within "
-                f"({self.healthy_within!r}), not {self.warning_within!r}"
+                f"({format_duration(self.healthy_within)}), "
+                f"not {format_duration(self.warning_within)}"
             )
             raise ValueError(message)
 

@@ -336,6 +336,11 @@ class OutputChunkDocument(ApiDocument, kw_only=True, omit_defaults=True):
         """The bytes that were printed."""
         return base64.b64decode(self.base64) if self.base64 else self.text.encode()
 
+    @property
+    def end(self) -> int:
+        """Its sequence, or the last sequence that is missing."""
+        return self.sequence if self.last_sequence is None else self.last_sequence
+
 
 class OutputPage(ApiDocument, kw_only=True):
     """Chunks of output, in order; continue after the id of the last one."""
@@ -844,18 +849,6 @@ def output_chunk_document(job_id: str, key: str, chunk: OutputChunk) -> OutputCh
         text=text,
         base64=None if is_text else base64.b64encode(chunk.data).decode(),
         last_sequence=chunk.last,
-    )
-
-
-def output_chunk(document: OutputChunkDocument) -> OutputChunk:
-    """The chunk that a document was made of, with its time in milliseconds."""
-    return OutputChunk(
-        attempt=document.attempt,
-        sequence=document.sequence,
-        at=datetime.fromisoformat(document.at),
-        stream=document.stream,
-        data=document.data,
-        last=document.last_sequence,
     )
 
 

@@ -1,8 +1,8 @@
-"""A group of settings, and how values are read and shown; what can be set is in ``sections``."""
+"""The base class of a settings section, and how values are read and shown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import time, timedelta
 from typing import Annotated, Any, Final, Self
 
@@ -12,41 +12,41 @@ from longshore.core.text.durations import format_duration, parse_duration
 
 PREFIX: Final = "LONGSHORE_"
 NONE: Final = "none"
-"""How a setting that has no value is written: an empty variable counts as not set."""
+"""How a setting without a value is written: an empty variable counts as not set."""
 KIB, MIB, GIB = ByteSize(2**10), ByteSize(2**20), ByteSize(2**30)
 
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 
 
 def bounded(description: str, default: Any, least: Any, most: Any) -> Any:
-    """A setting between two bounds, which may be reached."""
+    """A setting with inclusive bounds."""
     return Field(default=default, ge=least, le=most, description=description)
 
 
 def lower(value: object) -> object:
-    """A choice as it is written, in whatever case."""
+    """A choice in any case."""
     return value.lower() if isinstance(value, str) else value
 
 
 def split_list(value: object) -> object:
-    """A list as one text, as the environment has it: ``a,b``."""
+    """A list that is written as one text, as in the environment: ``a,b``."""
     if not isinstance(value, str):
         return value
     return [item.strip() for item in value.split(",") if item.strip()]
 
 
 def split_optional_list(value: object) -> object:
-    """Likewise; it may be empty."""
+    """A list that may be empty, which is written ``none``."""
     return () if value == NONE else split_list(value)
 
 
 def optional_value(value: object) -> object:
-    """A value that may be missing."""
+    """A value that may be missing, which is written ``none``."""
     return None if value == NONE else value
 
 
 def format_value(value: object) -> str:
-    """A setting's value as a person would write it, with its unit; a secret stays hidden."""
+    """A setting's value as it is written in a file, with its unit. Secrets are masked."""
     match value:
         case timedelta():
             return format_duration(value)
@@ -67,7 +67,7 @@ def format_value(value: object) -> str:
 
 
 class Contradictions(ValueError):
-    """Settings that are each fine alone and not together."""
+    """Settings that are valid alone but not together."""
 
     def __init__(self, messages: Sequence[str]) -> None:
         self.messages = tuple(messages)
@@ -75,15 +75,15 @@ class Contradictions(ValueError):
 
 
 class Section(BaseModel):
-    """A frozen group of settings that knows which of them must agree."""
+    """A frozen group of settings that checks which of them must agree."""
 
-    # Inputs stay out of pydantic's own errors, because some of them are secrets.
+    # Inputs are left out of pydantic's own errors, because some of them are secrets.
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True
     )
 
     def contradictions(self) -> Iterator[str]:
-        """A sentence for each two settings of the group that cannot both be so."""
+        """A message for each pair of settings that contradict each other."""
         return iter(())
 
     @model_validator(mode="after")
@@ -93,8 +93,9 @@ class Section(BaseModel):
         return self
 
 
-def exceeds_message(name: str, value: object, bound_name: str, bound: object) -> str:
-    """What is said of two settings the wrong way round."""
-    return (
-        f"{name} ({format_value(value)}) must not be more than {bound_name} ({format_value(bound)})"
-    )
+def policy_problems(section: str, build: Callable[[], object]) -> Iterator[str]:
+    """The rule of a core policy that a section's values break, if there is one."""
+    try:
+        build()
+    except ValueError as error:
+        yield f"{section}: {error}"

@@ -1,7 +1,7 @@
-"""What can be set of the health check, and of the ways in which people hear of what it finds.
+"""Settings of the health check and of alerts.
 
-Tokens, signing secrets and the addresses of webhooks are secrets: whoever has one can write to the
-channel. They are ``SecretStr``, and what is said of a wrong one never quotes it.
+Tokens, signing secrets and webhook URLs are secrets: each of them is enough to write to the
+channel. They are ``SecretStr``, and an error message never quotes one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from longshore.settings.fields import (
     Duration,
     Section,
     bounded,
-    exceeds_message,
+    lower,
     optional_value,
+    policy_problems,
     split_optional_list,
 )
 
@@ -35,11 +36,11 @@ _CHANNEL = re.compile(r"#?[^\s#<>&]{1,80}")
 def _switch(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return value.lower() if isinstance(value, str) else value
+    return lower(value)
 
 
 def _check_token(token: SecretStr | None) -> SecretStr | None:
-    # Anything else could not stand in a header, and the error of a library would quote it.
+    # An HTTP header cannot contain other characters, and a library's error would quote the token.
     if token is not None and not _VISIBLE.fullmatch(token.get_secret_value()):
         message = "a token has only visible ASCII characters"
         raise ValueError(message)
@@ -53,22 +54,22 @@ def _check_channel(name: str | None) -> str | None:
     return name
 
 
-def _check_https_address(url: SecretStr | None) -> SecretStr | None:
+def _check_https_url(url: SecretStr | None) -> SecretStr | None:
     return _check_schemes(url, "https")
 
 
-def _check_address(url: SecretStr | None) -> SecretStr | None:
+def _check_url(url: SecretStr | None) -> SecretStr | None:
     return _check_schemes(url, "https", "http")
 
 
 def _check_schemes(url: SecretStr | None, *schemes: str) -> SecretStr | None:
-    if url is not None and not _is_address(url.get_secret_value(), schemes):
-        message = f"it is not an address that begins with {' or '.join(schemes)}:// and has a host"
+    if url is not None and not _is_url(url.get_secret_value(), schemes):
+        message = f"must be a URL that begins with {' or '.join(schemes)}:// and has a host"
         raise ValueError(message)
     return url
 
 
-def _is_address(url: str, schemes: tuple[str, ...]) -> bool:
+def _is_url(url: str, schemes: tuple[str, ...]) -> bool:
     if not _VISIBLE.fullmatch(url):
         return False
     try:
@@ -82,7 +83,7 @@ def _is_address(url: str, schemes: tuple[str, ...]) -> bool:
 
 def _check_secret_length(secrets: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
     if any(len(secret.get_secret_value().encode()) < SECRET_MIN_BYTES for secret in secrets):
-        message = f"a secret that signs must have at least {SECRET_MIN_BYTES} bytes"
+        message = f"a signing secret must have at least {SECRET_MIN_BYTES} bytes"
         raise ValueError(message)
     return secrets
 
@@ -108,19 +109,23 @@ class HealthSettings(Section):
         *(_POLICY.warning_within, _SECOND, 365 * _DAY),
     )
     cool_down: Duration = bounded(
-        "Time before a problem that has not changed is told again.", _HOUR, _ZERO, 365 * _DAY
+        "Time before an unchanged problem is reported again.", _HOUR, _ZERO, 365 * _DAY
     )
 
+    @property
+    def policy(self) -> HealthPolicy:
+        return HealthPolicy(
+            longest_run=self.longest_run,
+            healthy_within=self.healthy_within,
+            warning_within=self.warning_within,
+        )
+
     def contradictions(self) -> Iterator[str]:
-        if self.healthy_within > self.warning_within:
-            yield exceeds_message(
-                *("health.healthy_within", self.healthy_within),
-                *("health.warning_within", self.warning_within),
-            )
+        yield from policy_problems("health", lambda: self.policy)
 
 
 class AlertsSettings(Section):
-    """How people hear of tasks that are not healthy; nothing set: they do not."""
+    """Where alerts about unhealthy tasks are sent; without a channel there are none."""
 
     slack_token: Annotated[
         SecretStr | None, BeforeValidator(optional_value), AfterValidator(_check_token)
@@ -129,33 +134,37 @@ class AlertsSettings(Section):
         str | None, BeforeValidator(optional_value), AfterValidator(_check_channel)
     ] = Field(default=None, description="Slack channel that the bot writes to; its id is best.")
     slack_webhook: Annotated[
-        SecretStr | None, BeforeValidator(optional_value), AfterValidator(_check_https_address)
-    ] = Field(default=None, description="Slack's incoming webhook, instead of a bot.")
+        SecretStr | None, BeforeValidator(optional_value), AfterValidator(_check_https_url)
+    ] = Field(default=None, description="Incoming webhook of Slack, instead of a bot.")
     webhook_url: Annotated[
-        SecretStr | None, BeforeValidator(optional_value), AfterValidator(_check_address)
-    ] = Field(default=None, description="Address that signed JSON is sent to.")
+        SecretStr | None, BeforeValidator(optional_value), AfterValidator(_check_url)
+    ] = Field(default=None, description="URL that signed JSON is sent to.")
     webhook_secrets: Annotated[
         tuple[SecretStr, ...],
         BeforeValidator(split_optional_list),
         AfterValidator(_check_secret_length),
     ] = Field(
-        default=(), description="Secrets that sign what is sent; two while one replaces the other."
+        default=(), description="Secrets that sign the JSON; two while one replaces the other."
     )
     timeout: Duration = bounded(
         "Time that all alerts of a check may take together.", 20 * _SECOND, _SECOND, _HOUR
     )
 
+    @property
+    def uses_slack(self) -> bool:
+        return self.slack_token is not None or self.slack_webhook is not None
+
     def contradictions(self) -> Iterator[str]:
         if self.slack_token and not self.slack_channel:
-            yield "alerts.slack_token needs alerts.slack_channel: where should the bot write?"
+            yield "alerts.slack_token needs alerts.slack_channel, which the bot writes to"
         if self.slack_channel and not self.slack_token:
             yield (
                 "alerts.slack_channel needs alerts.slack_token; an incoming webhook has its "
                 "own channel"
             )
         if self.slack_token and self.slack_webhook:
-            yield "alerts.slack_token and alerts.slack_webhook would both write: set one of them"
+            yield "alerts.slack_token and alerts.slack_webhook would both alert: set one of them"
         if self.webhook_url and not self.webhook_secrets:
-            yield "alerts.webhook_url needs alerts.webhook_secrets, which sign what is sent"
+            yield "alerts.webhook_url needs alerts.webhook_secrets, which sign the JSON"
         if self.webhook_secrets and not self.webhook_url:
-            yield "alerts.webhook_secrets needs alerts.webhook_url: nothing is sent"
+            yield "alerts.webhook_secrets needs alerts.webhook_url, where the JSON is sent"

@@ -1,8 +1,7 @@
-"""What can be set: each setting with its type, its unit, its bounds, and one line for a person.
+"""What can be set: each setting with its type, unit, bounds and description.
 
-Reference pages and ``longshore settings`` are made from these classes. What depends on each other
-is checked together, with a message that names both. Where pure code has the number already, as
-the default of a policy, it is taken from there.
+The reference page and ``longshore settings`` are generated from these classes. Settings that depend
+on each other are checked together. Policies of ``core`` give their defaults and check their rules.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr
 
+from longshore.core.api_keys import Rate
+from longshore.core.budgets import Budget
 from longshore.core.ids import is_name
 from longshore.core.maximums import MAX_TASKS_PER_JOB
 from longshore.core.supervision import SupervisionPolicy
 from longshore.core.tasks.backoff import RetryPolicy
-from longshore.core.tasks.lease import LEASE_SLACK, LeasePolicy
-from longshore.settings.agent import AgentSettings
-from longshore.settings.api import ApiSettings
+from longshore.core.tasks.lease import LeasePolicy
 from longshore.settings.aws import AwsSettings, stage_problems
 from longshore.settings.fields import (
     GIB,
@@ -31,10 +30,10 @@ from longshore.settings.fields import (
     Duration,
     Section,
     bounded,
-    exceeds_message,
     format_value,
     lower,
     optional_value,
+    policy_problems,
     split_list,
     split_optional_list,
 )
@@ -48,7 +47,7 @@ DEFAULT_PASS_ENVIRONMENT: Final = (
     *("CLAUDE_SKIP_PERMISSIONS", "AWS_REGION", "S3_BUCKET", "DELETE_FILES_AFTER_UPLOAD"),
     *("EVENTBRIDGE_BUS_NAME", "TENANT_ID", "APP_NAME", "TASK_DEFINITIONS_TABLE"),
 )
-# What a task may do with these is for its definition to say, not for the worker's settings.
+# Only a definition can pass these to a task.
 _CREDENTIALS = {
     *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
     *("LONGSHORE_AGENT_API_KEY", "LONGSHORE_AGENT_AUTH_TOKEN", "LONGSHORE_AGENT_OAUTH_TOKEN"),
@@ -58,6 +57,8 @@ _CREDENTIALS = {
     *("SLACK_BOT_TOKEN", "SLACK_WEBHOOK_URL"),
 }
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HOST = re.compile(r"\*|[A-Za-z0-9.-]{1,253}|[0-9A-Fa-f:]{2,45}")
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _TIME_OF_DAY = re.compile(r"[0-9]{2}:[0-9]{2}(:[0-9]{2})?")
 _LEASE, _RETRY, _SUPERVISION = LeasePolicy(), RetryPolicy(), SupervisionPolicy()
 _ZERO, _TICK, _SECOND = timedelta(0), timedelta(milliseconds=1), timedelta(seconds=1)
@@ -73,7 +74,7 @@ def _check_name(text: str) -> str:
 
 def _check_variable(name: str) -> str:
     if not _VARIABLE.fullmatch(name):
-        message = f"{name!r} is not the name of a variable"
+        message = f"{name!r} is not a variable name"
         raise ValueError(message)
     if name in _CREDENTIALS:
         message = f"{name} is a credential: only the definition of a task can ask for it"
@@ -84,7 +85,7 @@ def _check_variable(name: str) -> str:
 def _parse_time_of_day(value: object) -> object:
     text = value.isoformat() if isinstance(value, time) else value
     if isinstance(text, str) and _TIME_OF_DAY.fullmatch(text):
-        # Out of the bounds of a day is a ValueError too.
+        # An hour or minute out of range is a ValueError too.
         return time.fromisoformat(text)
     if value is None or value == NONE:
         return None
@@ -94,7 +95,7 @@ def _parse_time_of_day(value: object) -> object:
 
 def _check_module(name: str) -> str:
     if not all(part.isidentifier() for part in name.split(".")):
-        message = f"{name!r} is not the name of a module: write it as in an import, like shop.tasks"
+        message = f"{name!r} is not a module name: write it as in an import, like shop.tasks"
         raise ValueError(message)
     return name
 
@@ -114,8 +115,22 @@ def _expand(path: Path) -> Path:
     try:
         return path.expanduser()
     except RuntimeError as error:
-        message = f"no home folder is known for {str(path)!r}"
+        message = f"{str(path)!r} has no home directory"
         raise ValueError(message) from error
+
+
+def _check_host(name: str) -> str:
+    if not _HOST.fullmatch(name):
+        message = f"{name!r} is not a host name or an IP address"
+        raise ValueError(message)
+    return name.lower()
+
+
+def _check_url(text: str | None) -> str | None:
+    if text is not None and not text.startswith(("http://", "https://")):
+        message = f"{text!r} is not a URL: write it like https://api.example.com"
+        raise ValueError(message)
+    return text
 
 
 Name = Annotated[str, AfterValidator(_check_name)]
@@ -124,13 +139,16 @@ Variables = Annotated[
     tuple[Annotated[str, AfterValidator(_check_variable)], ...],
     BeforeValidator(split_optional_list),
 ]
+Host = Annotated[str, AfterValidator(_check_host)]
+Optionally = BeforeValidator(optional_value)
+OptionalPath = Annotated[Path | None, Optionally, AfterValidator(_expand_optional)]
 Modules = Annotated[
     tuple[Annotated[str, AfterValidator(_check_module)], ...], BeforeValidator(split_optional_list)
 ]
 
 
 class WorkerSettings(Section):
-    """How a worker takes tasks, runs them, and lets go of them."""
+    """How a worker takes tasks, runs them and stops."""
 
     concurrency: int = bounded("How many tasks a worker runs at the same time.", 3, 1, 1_000)
     queues: QueueNames = Field(
@@ -150,7 +168,7 @@ class WorkerSettings(Section):
         "Time an attempt may take if its definition sets none.", 200 * _SECOND, _TICK, 30 * _DAY
     )
     kill_grace: Duration = bounded(
-        "Time from asking an attempt to end to killing it.", _LEASE.kill_grace, _ZERO, _HOUR
+        "Time from SIGTERM to SIGKILL when an attempt is stopped.", _LEASE.kill_grace, _ZERO, _HOUR
     )
     drain_grace: Duration = bounded(
         "Time running attempts get when the worker is stopped.", 30 * _SECOND, _ZERO, _DAY
@@ -160,51 +178,36 @@ class WorkerSettings(Section):
     )
     # SQS waits no longer than this.
     poll_wait: Duration = bounded(
-        "Time a request for work waits at an empty queue.", 20 * _SECOND, _ZERO, 20 * _SECOND
-    )
-    sweep_every: Duration = bounded(
-        "Time between two sweeps that mend what crashes left behind.", _MINUTE, _TICK, _MINUTE
-    )
-    dead_worker_check_every: Duration = bounded(
-        "Time between two looks for workers of this machine that died.", 500 * _TICK, _TICK, _MINUTE
-    )
-    output_flush: Duration = bounded(
-        "Time output may be held back to be stored in one go.", 50 * _TICK, _ZERO, _MINUTE
+        "Time a poll of an empty queue waits for a message.", 20 * _SECOND, _ZERO, 20 * _SECOND
     )
     keep_work_dirs: bool = Field(
-        default=False, description="Whether the folder of an attempt stays when it has ended."
+        default=False, description="Whether the directory of an attempt is kept after it ended."
     )
     pass_environment: Variables = Field(
         default=DEFAULT_PASS_ENVIRONMENT,
-        description="Names of the variables that are handed to tasks.",
+        description="Names of the environment variables that tasks get.",
     )
 
     @property
-    def lease_duration(self) -> timedelta:
-        """How long a lease lasts from the moment it is written."""
-        return self.extend_by * LEASE_SLACK
+    def lease(self) -> LeasePolicy:
+        return LeasePolicy(
+            renew_every=self.renew_every,
+            extend_by=self.extend_by,
+            kill_grace=self.kill_grace,
+            skew_margin=self.skew_margin,
+        )
 
     @property
     def stop_timeout(self) -> timedelta:
-        """How long what runs can take to end when the worker is stopped."""
+        """How long running attempts can take to end when the worker is stopped."""
         return self.drain_grace + self.kill_grace
 
     def contradictions(self) -> Iterator[str]:
-        every = f"worker.renew_every ({format_value(self.renew_every)})"
-        reach = f"worker.extend_by ({format_value(self.extend_by)})"
-        if self.renew_every >= self.extend_by:
-            yield f"{every} must be shorter than {reach}"
-        elif self.renew_every + self.kill_grace + self.skew_margin >= self.lease_duration:
-            yield (
-                f"{every}, worker.kill_grace ({format_value(self.kill_grace)}) and"
-                " worker.skew_margin "
-                f"({format_value(self.skew_margin)}) must together be shorter than {LEASE_SLACK} × "
-                f"{reach}: an attempt would be killed before it could renew"
-            )
+        yield from policy_problems("worker", lambda: self.lease)
 
 
 class SupervisorSettings(Section):
-    """How worker processes are kept running; the time of day is that of the machine."""
+    """How worker processes are kept running; a time of day is local time."""
 
     processes: int = bounded(
         "How many worker processes a supervisor runs; 0: there is none.", 0, 0, 1_000
@@ -214,12 +217,8 @@ class SupervisorSettings(Section):
         *(_SUPERVISION.restart_delay, _ZERO, _HOUR),
     )
     restart_limit: int = bounded(
-        "How many restarts in a row may live shortly before all ends.",
+        "How many workers in a row may end within 10 s before the supervisor gives up.",
         *(_SUPERVISION.restart_limit, 1, 1_000_000),
-    )
-    short_life: Duration = bounded(
-        "Time that a worker must live for its end not to count as a bad start.",
-        *(_SUPERVISION.short_life, _ZERO, _DAY),
     )
     memory_ceiling: ByteSize = bounded(
         "Bytes of memory beyond which a worker process is recycled; 0 sets no ceiling.",
@@ -232,7 +231,7 @@ class SupervisorSettings(Section):
 
 
 class RetrySettings(Section):
-    """How often a task is tried, and how long it waits in between."""
+    """How many attempts a task has, and the time between them."""
 
     max_attempts: int = bounded(
         "How many attempts a task has if its definition sets none.", _RETRY.max_attempts, 1, 100
@@ -242,28 +241,29 @@ class RetrySettings(Section):
     )
     cap: Duration = bounded("Longest time between two attempts.", _RETRY.cap, _TICK, _DAY)
 
+    @property
+    def policy(self) -> RetryPolicy:
+        return RetryPolicy(max_attempts=self.max_attempts, base=self.base, cap=self.cap)
+
     def contradictions(self) -> Iterator[str]:
-        if self.base > self.cap:
-            yield exceeds_message("retry.base", self.base, "retry.cap", self.cap)
+        yield from policy_problems("retry", lambda: self.policy)
 
 
 class DefinitionsSettings(Section):
-    """Where `longshore up` finds definitions in files, and how it hears of changes."""
+    """Where `longshore up` reads definition files."""
 
-    folder: Annotated[
-        Path | None, BeforeValidator(optional_value), AfterValidator(_expand_optional)
-    ] = Field(
+    folder: OptionalPath = Field(
         default=Path(),
-        description="Folder of longshore.yaml and definitions/; none: no files are read.",
+        description="Directory of longshore.yaml and definitions/; none: no files are read.",
     )
     watch_every: Duration = bounded(
-        "Time between two looks for changed files; 0: there is only the first.",
+        "Time between two checks for changed files; 0: files are read only at the start.",
         *(_SECOND, _ZERO, _HOUR),
     )
 
 
 class SizesSettings(Section):
-    """How large things may get before they are refused, moved or cut."""
+    """Maximum sizes. Larger values are refused, moved or cut."""
 
     max_tasks_per_job: int = bounded(
         "How many tasks a job may have.", MAX_TASKS_PER_JOB, 1, 100_000
@@ -282,59 +282,151 @@ class SizesSettings(Section):
     events_ttl_days: int = bounded("Days events are kept; 0 keeps them for ever.", 0, 0, 36_500)
 
 
-class SqliteSettings(Section):
-    """How the file on one machine is written."""
+class ApiSettings(Section):
+    """Where the API listens, and the limits of a request."""
 
-    busy_timeout: Duration = bounded(
-        "Time to wait for another process that is writing.", 30 * _SECOND, _TICK, _HOUR
+    host: Host = Field(default="127.0.0.1", description="Address that the API listens at.")
+    port: int = bounded("Port that the API listens at; 0: any free port.", 8421, 0, 65_535)
+    hosts: Annotated[tuple[Host, ...], BeforeValidator(split_list)] = Field(
+        default=_LOOPBACK,
+        description="Host names that requests may use for the server; * allows any.",
+        min_length=1,
     )
-    group_limit: int = bounded("How many changes are committed together.", 256, 1, 10_000)
-    wal_autocheckpoint: int = bounded("Pages of log before a checkpoint.", 1_000, 1, 1_000_000)
-    slow_poll: Duration = bounded(
-        "Time between two looks for work that no wake-up told of.", _SECOND, _TICK, _MINUTE
+    body_bytes: ByteSize = bounded("Bytes a request's body may have.", 16 * MIB, KIB, 1024 * MIB)
+    requests_per_second: int = bounded(
+        "How many requests a second one key may make.", 100, 1, 1_000_000
     )
+    burst: int = bounded("How many requests one key may make at once.", 500, 1, 1_000_000)
+
+    @property
+    def rate(self) -> Rate:
+        return Rate(per_second=self.requests_per_second, burst=self.burst)
+
+
+class AgentSettings(Section):
+    """How agent tasks reach their model, and what they may do on this machine."""
+
+    api_key: Annotated[SecretStr | None, Optionally] = Field(
+        default=None, description="Key for the model API; also read from ANTHROPIC_API_KEY."
+    )
+    auth_token: Annotated[SecretStr | None, Optionally] = Field(
+        default=None, description="Bearer token instead; also read from ANTHROPIC_AUTH_TOKEN."
+    )
+    oauth_token: Annotated[SecretStr | None, Optionally] = Field(
+        default=None,
+        description="Subscription's token instead; also read from CLAUDE_CODE_OAUTH_TOKEN.",
+    )
+    base_url: Annotated[str | None, Optionally, AfterValidator(_check_url)] = Field(
+        default=None, description="URL of the model API; none: the public one."
+    )
+    model: Annotated[str | None, Optionally] = Field(
+        default=None, description="Model of agents whose definition names none."
+    )
+    cli_path: Annotated[Path | None, Optionally] = Field(
+        default=None, description="Path of the agent's command line; none: the one of the SDK."
+    )
+    retries: int = bounded(
+        "How often a request to the model is repeated before the attempt counts as failed.",
+        *(2, 0, 10),
+    )
+    response_timeout: Duration = bounded(
+        "Time in which the model API must begin to answer.",
+        *(2 * _MINUTE, _SECOND, 60 * _MINUTE),
+    )
+    stall_timeout: Duration = bounded(
+        "Time without data after which an answer that has begun is abandoned.",
+        *(_MINUTE, 10 * _SECOND, 60 * _MINUTE),
+    )
+    memory_per_agent: ByteSize = bounded(
+        "Bytes of memory that one agent is expected to take.", 400 * MIB, MIB, 1024 * GIB
+    )
+    memory_ceiling: ByteSize = bounded(
+        "Bytes that the agents of a worker may take together; more agents wait."
+        " 0: half of the memory of the machine or its container.",
+        *(ByteSize(0), ByteSize(0), 1024 * GIB),
+    )
+    usd_per_day: Annotated[float | None, Optionally] = Field(
+        default=None, gt=0, description="Dollars that a tenant's agents may spend in a day (UTC)."
+    )
+    tokens_per_day: Annotated[int | None, Optionally] = Field(
+        default=None, gt=0, description="Tokens that a tenant's agents may use in a day (UTC)."
+    )
+    minutes_per_day: Annotated[float | None, Optionally] = Field(
+        default=None, gt=0, description="Minutes that a tenant's agents may run in a day (UTC)."
+    )
+    allow_bypass: bool = Field(
+        default=False,
+        description="Whether a definition may set bypassPermissions: any tool, without approval.",
+    )
+    local_repositories: bool = Field(
+        default=False, description="Whether a definition may name a repository on this machine."
+    )
+    preload: bool = Field(
+        default=False,
+        description="Whether workers load the agent SDK at start, and not with the first agent.",
+    )
+
+    @property
+    def day_budget(self) -> Budget:
+        """The budget of a tenant's agents for a day."""
+        return Budget(
+            usd=self.usd_per_day, tokens=self.tokens_per_day, minutes=self.minutes_per_day
+        )
+
+    def max_concurrent(self, memory_bytes: int | None) -> int | None:
+        """How many agents a worker runs at once; None: as many as tasks.
+
+        Args:
+            memory_bytes: Memory of the machine; None: unknown.
+        """
+        ceiling = self.memory_ceiling or (memory_bytes or 0) // 2
+        return ceiling // self.memory_per_agent if ceiling else None
+
+    @property
+    def credential(self) -> tuple[str, str] | None:
+        """Kind and value of the credential, in the agent's own order of preference."""
+        for kind in ("api_key", "auth_token", "oauth_token"):
+            secret: SecretStr | None = getattr(self, kind)
+            if secret is not None and secret.get_secret_value():
+                return kind, secret.get_secret_value()
+        return None
 
 
 class Settings(Section):
-    """All settings. ``load_settings`` fills them in; built bare, they are the defaults."""
+    """All settings. ``load_settings`` fills them in; built directly, they are the defaults."""
 
     data_dir: Annotated[Path, AfterValidator(_expand)] = Field(
-        default=Path(".longshore"), description="Folder of the database, the blobs and the key."
+        default=Path(".longshore"), description="Directory of the database, the blobs and the key."
     )
     backend: Annotated[Literal["sqlite", "memory", "aws"], BeforeValidator(lower)] = Field(
-        default="sqlite", description="Where state is kept; memory forgets it at the end."
+        default="sqlite", description="Where state is kept; memory loses it when the process ends."
     )
     app: Name = Field(default="longshore", description="Name of the application in events.")
     tenant: Name = Field(default="default", description="Name of the tenant that work is for.")
     environment: Name = Field(default="dev", description="Name of the stage, like dev or prod.")
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lower)] = (
-        Field(default="info", description="The least important records that are logged.")
+        Field(default="info", description="Lowest level of the records that are logged.")
     )
     log_format: Annotated[Literal["auto", "text", "json"], BeforeValidator(lower)] = Field(
-        default="auto", description="How records look; auto is text in a terminal, else json."
+        default="auto", description="Format of log records; auto: text in a terminal, else json."
     )
-    log_file: Annotated[
-        Path | None, BeforeValidator(optional_value), AfterValidator(_expand_optional)
-    ] = Field(default=None, description="File that a worker or supervisor logs to, not stderr.")
-    log_file_bytes: ByteSize = bounded(
-        "Bytes a log file may have; then a new one is begun.", 10 * MIB, KIB, 100 * GIB
+    log_file: OptionalPath = Field(
+        default=None, description="File that a worker or supervisor logs to instead of stderr."
     )
-    log_file_count: int = bounded("How many full log files are kept beside it.", 5, 1, 1_000)
-    url: Annotated[str | None, BeforeValidator(optional_value)] = Field(
-        default=None, description="Server that the command line asks instead of the data folder."
+    url: Annotated[str | None, Optionally] = Field(
+        default=None, description="Server that the command line uses instead of the data directory."
     )
-    api_key: Annotated[SecretStr | None, BeforeValidator(optional_value)] = Field(
+    api_key: Annotated[SecretStr | None, Optionally] = Field(
         default=None, description="Key that the command line sends to a server."
     )
-    contexts_file: Path = Field(  # expanded when it is used: the default holds for everybody
+    contexts_file: Path = Field(  # expanded at use, so that the documented default has no user name
         default=Path("~/.config/longshore/contexts.json"),
-        description="Where the command line remembers servers and keys.",
+        description="File in which the command line stores servers and keys.",
     )
     worker: WorkerSettings = WorkerSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
     retry: RetrySettings = RetrySettings()
     sizes: SizesSettings = SizesSettings()
-    sqlite: SqliteSettings = SqliteSettings()
     aws: AwsSettings = AwsSettings()
     definitions: DefinitionsSettings = DefinitionsSettings()
     health: HealthSettings = HealthSettings()
@@ -344,22 +436,22 @@ class Settings(Section):
 
     @property
     def checks_health(self) -> bool:
-        """Whether the health of running tasks is checked here."""
+        """Whether this installation checks the health of running tasks."""
         if self.health.enabled == "auto":
             return self.environment != "dev"
         return self.health.enabled == "true"
 
     @property
     def workers_dispatch(self) -> bool:
-        """Whether workers dispatch and sweep themselves; on AWS functions do."""
+        """Whether workers dispatch and sweep; on AWS functions do."""
         return self.backend != "aws" or not self.aws.functions
 
     @property
     def stop_timeout(self) -> timedelta:
-        """How long a stop of a worker can take: whoever supervises it must wait longer.
+        """How long a worker can take to stop. A supervisor must wait longer.
 
-        On AWS a poll that is out is waited for while tasks drain: one that is cut off may take
-        messages with it.
+        On AWS a running poll is waited for while tasks drain: a cancelled poll can lose messages
+        until they are visible again.
         """
         least = self.worker.poll_wait if self.backend == "aws" else _ZERO
         return max(self.worker.stop_timeout, least)
@@ -369,15 +461,14 @@ class Settings(Section):
             yield from stage_problems(self.environment, self.worker.queues)
         if not self.checks_health:
             return
-        healthy = f"health.healthy_within ({format_value(self.health.healthy_within)})"
         if self.worker.renew_every >= self.health.healthy_within:
             yield (
-                f"worker.renew_every ({format_value(self.worker.renew_every)}) must be"
-                " shorter than "
-                f"{healthy}: every task would look unhealthy between two heartbeats"
+                f"worker.renew_every ({format_value(self.worker.renew_every)}) must be shorter than"
+                f" health.healthy_within ({format_value(self.health.healthy_within)}):"
+                " every task would look unhealthy between two heartbeats"
             )
         if self.alerts.timeout >= self.health.every:
             yield (
-                f"alerts.timeout ({format_value(self.alerts.timeout)}) must be shorter than "
-                f"health.every ({format_value(self.health.every)})"
+                f"alerts.timeout ({format_value(self.alerts.timeout)}) must be shorter than"
+                f" health.every ({format_value(self.health.every)})"
             )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.errors import ConfigurationError
 from longshore.ports.backend import Backend
 from longshore.settings import Settings
@@ -15,12 +15,15 @@ from longshore.settings import Settings
 if TYPE_CHECKING:
     from longshore.adapters.aws.client import AwsClient
     from longshore.adapters.aws.names import Names
+    from longshore.adapters.sqlite.database import SqliteOptions
 
 
 @contextlib.asynccontextmanager
-async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
+async def open_backend(
+    settings: Settings, sqlite: SqliteOptions | None = None
+) -> AsyncIterator[Backend]:
     """The backend that the settings name, closed at the end."""
-    # Each is loaded where it is used: functions on AWS start the sooner without the others.
+    # Only the backend in use is imported: functions on AWS start sooner without the others.
     if settings.backend == "memory":
         from longshore.adapters.memory.backend import memory_backend
 
@@ -31,29 +34,22 @@ async def open_backend(settings: Settings) -> AsyncIterator[Backend]:
             yield backend
         return
     from longshore.adapters.sqlite.backend import sqlite_backend
-    from longshore.adapters.sqlite.database import SqliteOptions
 
-    options = SqliteOptions(
-        busy_timeout=settings.sqlite.busy_timeout,
-        group_limit=settings.sqlite.group_limit,
-        wal_pages=settings.sqlite.wal_autocheckpoint,
-        slow_poll=settings.sqlite.slow_poll,
-    )
     folder = settings.data_dir.absolute()
-    async with sqlite_backend(folder, SystemClock(), options) as backend:
+    async with sqlite_backend(folder, SystemClock(), sqlite) as backend:
         yield backend
 
 
 @dataclass(frozen=True, slots=True)
 class AwsInstallation:
-    """The way to AWS, and what an installation's parts are called there."""
+    """A client of AWS, and the names of an installation's parts."""
 
     aws: AwsClient
     names: Names
 
 
 def aws_installation(settings: Settings) -> AwsInstallation:
-    """Of the installation that the settings name; nothing is asked of AWS yet.
+    """The installation that the settings name. Nothing is requested from AWS yet.
 
     Raises:
         ConfigurationError: a setting is missing, or a package is.
@@ -63,26 +59,26 @@ def aws_installation(settings: Settings) -> AwsInstallation:
             ["backend is aws and aws.bucket is not set: name the bucket of the installation"]
         )
     try:
-        # Not everybody who uses Longshore has it installed.
+        # boto3 is an extra.
         from longshore.adapters.aws.client import AwsClient, AwsClientOptions
         from longshore.adapters.aws.names import Names
     except ModuleNotFoundError as error:
         problem = f"backend is aws and {error.name} is missing: pip install 'longshore[aws]'"
         raise ConfigurationError([problem]) from error
-    place = AwsClientOptions(
+    options = AwsClientOptions(
         region=settings.aws.region,
         endpoint_url=settings.aws.endpoint_url,
         max_attempts=settings.aws.tries,
     )
     names = Names(stage=settings.environment, bucket=settings.aws.bucket)
-    return AwsInstallation(AwsClient(place), names)
+    return AwsInstallation(AwsClient(options), names)
 
 
 @contextlib.asynccontextmanager
 async def open_aws_backend(
     settings: Settings, installation: AwsInstallation
 ) -> AsyncIterator[Backend]:
-    """Every port on AWS; the way there is closed at the end."""
+    """The backend on AWS; its client is closed at the end."""
     from longshore.adapters.aws import backend as on_aws
 
     options = on_aws.AwsBackendOptions(
@@ -96,8 +92,26 @@ async def open_aws_backend(
         yield backend
 
 
+@contextlib.asynccontextmanager
+async def open_installation(
+    settings: Settings,
+) -> AsyncIterator[tuple[Callable[..., Awaitable[dict[str, Any]]], Names]]:
+    """How to call AWS, and the names of the installation's parts, for an audit.
+
+    An audit reads the tables without the backend's adapters, because they are what it checks.
+
+    Raises:
+        ConfigurationError: ``aws.bucket`` is not set, or the library for AWS is not installed.
+    """
+    installation = aws_installation(settings)
+    try:
+        yield installation.aws.call, installation.names
+    finally:
+        await installation.aws.close()
+
+
 def event_indexes(settings: Settings) -> Set[int]:
     """The numbers of the event table's indexes that are filled."""
-    from longshore.adapters.aws.events.index_ranges import ALL_INDEXES, DEFAULT_INDEXES
+    from longshore.adapters.aws.events.event_log import ALL_INDEXES, DEFAULT_INDEXES
 
     return ALL_INDEXES if settings.aws.event_indexes == "all" else DEFAULT_INDEXES

@@ -1,4 +1,4 @@
-"""Settings and a stage's document → what deploys it."""
+"""Settings and stage document → deployment and doctor of an AWS installation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
+from longshore.core.inspection import Check
 from longshore.errors import ConfigurationError
 from longshore.services.dispatcher import ENDING_EVENTS
 from longshore.settings import FIELDS, Settings, load, variable_of
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
     from longshore.adapters.aws.deploy.deployment import CloudFormationDeployment
     from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
 
-_MAX_TRIES: Final = 10  # of a call: CloudFormation throttles those who ask often
-# What an installation decides by being what it is.
+_MAX_ATTEMPTS: Final = 10  # CloudFormation throttles frequent calls
+# The doctor does not retry and has short timeouts, because an operator waits for it.
+_DOCTOR_CONNECT_TIMEOUT_S: Final = 3.0
+_DOCTOR_READ_TIMEOUT_S: Final = 6.0
+# Settings that follow from the stage.
 _RESERVED_SETTINGS: Final = ("backend", "environment", "aws.bucket", "aws.region", "data_dir")
 
 
@@ -25,21 +29,21 @@ _RESERVED_SETTINGS: Final = ("backend", "environment", "aws.bucket", "aws.region
 async def open_deployment(
     settings: Settings, stage: str, document: Mapping[str, Any], origin: str
 ) -> AsyncIterator[CloudFormationDeployment]:
-    """A stage, as its document describes it.
+    """The deployment of a stage, as its document describes it.
 
     Raises:
-        ConfigurationError: the document is wrong, or what is needed for AWS is not installed.
+        ConfigurationError: the document is invalid, or the extra ``aws`` is not installed.
     """
     config = _stage_config(stage, document, origin)
     from longshore.adapters.aws.client import AwsClient, AwsClientOptions
     from longshore.adapters.aws.deploy.deployment import CloudFormationDeployment
 
-    place = AwsClientOptions(
+    options = AwsClientOptions(
         region=settings.aws.region,
         endpoint_url=settings.aws.endpoint_url,
-        max_attempts=max(_MAX_TRIES, settings.aws.tries),
+        max_attempts=max(_MAX_ATTEMPTS, settings.aws.tries),
     )
-    aws = AwsClient(place)
+    aws = AwsClient(options)
     try:
         yield CloudFormationDeployment(
             aws,
@@ -53,10 +57,10 @@ async def open_deployment(
 
 
 def render_templates(stage: str, document: Mapping[str, Any], origin: str) -> dict[str, str]:
-    """Every template of a stage as the text of a file, by the file's name.
+    """The templates of a stage, by file name.
 
     Raises:
-        ConfigurationError: the document is wrong.
+        ConfigurationError: the document is invalid.
     """
     config = _stage_config(stage, document, origin)
     from longshore.adapters.aws.deploy.stacks import templates
@@ -67,16 +71,49 @@ def render_templates(stage: str, document: Mapping[str, Any], origin: str) -> di
     }
 
 
+async def diagnose_aws(settings: Settings) -> list[Check]:
+    """Check the AWS installation that the settings name, without changing it.
+
+    Raises:
+        ConfigurationError: the extra ``aws`` is not installed.
+    """
+    try:
+        # Only the extra ``aws`` installs it.
+        from longshore.adapters.aws.client import AwsClient, AwsClientOptions
+        from longshore.adapters.aws.deploy.doctor import ExpectedInstallation, diagnose
+        from longshore.adapters.aws.names import Names
+    except ModuleNotFoundError as error:
+        problem = f"backend is aws and {error.name} is missing: pip install 'longshore[aws]'"
+        raise ConfigurationError([problem]) from error
+    options = AwsClientOptions(
+        region=settings.aws.region,
+        endpoint_url=settings.aws.endpoint_url,
+        max_attempts=1,
+        connect_timeout_s=_DOCTOR_CONNECT_TIMEOUT_S,
+        read_timeout_s=_DOCTOR_READ_TIMEOUT_S,
+    )
+    expected = ExpectedInstallation(
+        names=Names(stage=settings.environment, bucket=settings.aws.bucket or ""),
+        queues=settings.worker.queues,
+        dispatcher_events=tuple(ENDING_EVENTS),
+        skew_margin=settings.worker.skew_margin,
+    )
+    aws = AwsClient(options)
+    try:
+        return await diagnose(aws, expected, SystemClock())
+    finally:
+        await aws.close()
+
+
 def _stage_config(stage: str, document: Mapping[str, Any], origin: str) -> StageConfig:
     try:
-        # Not everybody who uses Longshore has it installed.
+        # Only the extra ``aws`` installs it.
         from longshore.adapters.aws.deploy.stacks.stage_config import read_stage_config
     except ModuleNotFoundError as error:
         problem = f"{error.name} is missing: pip install 'longshore[aws]'"
         raise ConfigurationError([problem]) from error
     config = read_stage_config(stage, document, origin)
-    problems = list(_setting_problems(config.settings))
-    if problems:
+    if problems := _setting_problems(config.settings):
         raise ConfigurationError([f"{origin}: settings: {problem}" for problem in problems])
     return config
 
@@ -86,7 +123,7 @@ def _setting_problems(values: Mapping[str, str]) -> list[str]:
     unknown = [name for name in values if name not in FIELDS]
     problems += [f"no setting is called {name!r}" for name in unknown]
     problems += [
-        f"{name} is a secret: keep it as the SSM parameter /longshore/STAGE/{name}"
+        f"{name} is a secret: store it as the SSM parameter /longshore/STAGE/{name}"
         for name in values
         if name in FIELDS and _is_secret(name)
     ]

@@ -1,30 +1,30 @@
-"""What functions on AWS are built of: settings and their secrets, the way to AWS, services.
+"""What the Lambda functions need: settings with secrets, AWS clients, services.
 
-Each function opens no more than it needs, because it is what a cold start waits for. Only those
-who tell people read secrets. What takes long to load is loaded with this module, while AWS starts
-the process and gives it more than its share of a processor.
+Each function opens only what it needs, because a cold start waits for it. Only functions that send
+alerts read secrets. Modules that are slow to import are imported here, because AWS gives a process
+more CPU while it starts.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
 
 from longshore.adapters.aws import lambda_records
+from longshore.adapters.aws.client import read_parameters
 from longshore.adapters.aws.events.event_bus import EventBridgeBus
 from longshore.adapters.aws.events.event_log import DynamoEventLog
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.queue.sqs import SqsClient
-from longshore.adapters.aws.ssm_parameters import read_parameters
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.core.dead_letters import DeadMessage
 from longshore.core.events.event import Event
 from longshore.core.undelivered import UndeliveredEvent
 from longshore.errors import ConfigurationError
 from longshore.execution.host.registry import FileWorkerRegistry
+from longshore.ports.change_stream import Record
 from longshore.services.event_delivery import Relay, UndeliveredEvents
 from longshore.settings import Settings, load_settings
 from longshore.wiring.backends import (
@@ -35,17 +35,15 @@ from longshore.wiring.backends import (
 )
 from longshore.wiring.services import Services
 
-Record = Mapping[str, Any]
-
 
 @contextlib.asynccontextmanager
 async def _open_installation(
     *, secrets: bool = False
 ) -> AsyncIterator[tuple[Settings, AwsInstallation]]:
-    """Where this function runs, as its environment says and, with secrets, SSM."""
+    """The installation that the environment names. Secrets are read from SSM."""
     settings = load_settings()
     if settings.backend != "aws":
-        raise ConfigurationError(["functions run on AWS: set LONGSHORE_BACKEND to aws"])
+        raise ConfigurationError(["a Lambda function needs LONGSHORE_BACKEND=aws"])
     installation = aws_installation(settings)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(installation.aws.close)
@@ -56,22 +54,19 @@ async def _open_installation(
 
 @contextlib.asynccontextmanager
 async def open_relay() -> AsyncIterator[Relay]:
-    """The relay, from the ledger's stream to the bus."""
+    """The relay from the ledger's stream to the bus."""
     async with _open_installation() as (_, installation):
         clock = SystemClock()
+        sqs = SqsClient(installation.aws, clock)
         yield Relay(
             bus=EventBridgeBus(installation.aws, installation.names, clock),
-            position_of=lambda_records.sequence_number_of,
-            events_in=lambda_records.events_in_stream_record,
-            dead_letter=lambda_records.UnreadableRecords(
-                SqsClient(installation.aws, clock), installation.names
-            ),
+            stream=lambda_records.DynamoChangeStream(sqs, installation.names),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
-    """The event store."""
+class EventArchive:
+    """The event table, for events from the bus."""
 
     _log: DynamoEventLog
 
@@ -79,16 +74,15 @@ class Archive:
         """Store the event in a message from the bus, without publishing it.
 
         Raises:
-            UsageError: it holds none.
+            UsageError: the message holds no event.
         """
         await self._log.save([lambda_records.event_in_queue_record(record)])
 
 
 @contextlib.asynccontextmanager
-async def open_archive() -> AsyncIterator[Archive]:
-    """The event table, for what comes from the bus."""
+async def open_archive() -> AsyncIterator[EventArchive]:
     async with _open_installation() as (settings, installation):
-        yield Archive(
+        yield EventArchive(
             DynamoEventLog(
                 *(installation.aws, installation.names, SystemClock()),
                 retention=settings.aws.keep_events or None,
@@ -99,7 +93,7 @@ async def open_archive() -> AsyncIterator[Archive]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LambdaServices(Services):
-    """The services of a function, and what reads the records that it is invoked with."""
+    """The services of a function, and readers of the records that it is invoked with."""
 
     names: Names
 
@@ -108,22 +102,19 @@ class LambdaServices(Services):
         return undelivered_events(self)
 
     def read_event(self, record: Record) -> Event:
-        """The event in a queue record."""
         return lambda_records.event_in_queue_record(record)
 
     def read_dead_message(self, record: Record) -> DeadMessage:
-        """The message in a record of the dead-letter queue."""
         now = self.backend.clock.now()
         return lambda_records.dead_message_in_record(record, self.names, now)
 
     def read_undelivered(self, record: Record) -> UndeliveredEvent:
-        """The event that could not be delivered."""
         return lambda_records.undelivered_in_record(record)
 
 
 @contextlib.asynccontextmanager
 async def open_lambda_services(*, secrets: bool = False) -> AsyncIterator[LambdaServices]:
-    """All services; with ``secrets`` alerts can be sent."""
+    """All services; alerts need ``secrets``."""
     async with contextlib.AsyncExitStack() as stack:
         settings, installation = await stack.enter_async_context(
             _open_installation(secrets=secrets)

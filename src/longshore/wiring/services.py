@@ -8,27 +8,32 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from longshore.adapters.system import key_file
-from longshore.adapters.system.clock import SystemClock
-from longshore.adapters.system.memory import machine_memory
-from longshore.core.api_keys import SECRET_BYTES, Rate, make_key
-from longshore.core.health import HealthPolicy
+from longshore.adapters.system import (
+    KEY_FILE_NAME,
+    SystemClock,
+    ensure_key,
+    machine_memory,
+    read_key,
+)
+from longshore.core.api_keys import SECRET_BYTES, make_key
 from longshore.core.inspection import StoreFacts
-from longshore.core.tasks.backoff import RetryPolicy
-from longshore.core.tasks.lease import LeasePolicy
-from longshore.core.tasks.rows import Intent, IntentKind, JobRow
+from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
 from longshore.errors import ConfigurationError
+from longshore.execution.host.launcher import ProcessRunner
 from longshore.execution.host.process_table import rss_bytes_of
 from longshore.execution.host.registry import FileWorkerRegistry
 from longshore.ports.alerts import Alerts
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
+from longshore.ports.output import OutputChunk
 from longshore.ports.runner import Runner
 from longshore.ports.worker_registry import WorkerRegistry
 from longshore.services.api_keys import ApiKeys
@@ -40,19 +45,23 @@ from longshore.services.dispatcher import Dispatcher
 from longshore.services.explain import Explainer
 from longshore.services.health import AlertSender, HealthCheck, HealthCheckPolicy
 from longshore.services.operator_commands import Canceller, QueuePauser, Resumer, ReviewDecisions
+from longshore.services.output_follow import follow_task
 from longshore.services.queries import Queries
+from longshore.services.resilience import race
 from longshore.services.spill import DocumentStore
-from longshore.services.submit import Producer, TaskAdder, TaskCreation
+from longshore.services.submit import Producer
 from longshore.services.sweeper import Sweeper, SweeperPolicy
 from longshore.services.transitions import Transitions
 from longshore.services.worker.artifacts import ArtifactPolicy
 from longshore.services.worker.context import AgentSlots, WorkerContext
-from longshore.services.worker.group import WorkerGroup
+from longshore.services.worker.group import WorkerGroup, wait_until_idle
 from longshore.services.worker.output import OutputPolicy
 from longshore.services.worker.worker import Worker, WorkerPolicy
-from longshore.settings import Settings
+from longshore.settings import Settings, child_environment
 from longshore.wiring.backends import open_backend
-from longshore.wiring.execution import build_runner
+
+if TYPE_CHECKING:
+    from longshore.adapters.sqlite.database import SqliteOptions
 
 
 def new_id() -> str:
@@ -66,6 +75,18 @@ def new_worker_id() -> str:
     return f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intervals:
+    """How often a worker process acts by itself. Tests and the simulator use shorter times."""
+
+    sweep: timedelta = timedelta(minutes=1)
+    dead_worker_check: timedelta = timedelta(milliseconds=500)
+    output_flush: timedelta = timedelta(milliseconds=50)  # output is batched for so long
+
+
+DEFAULT_INTERVALS: Final = Intervals()
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Services:
     """The services of one process on one backend. Each is built when it is first used."""
@@ -74,6 +95,13 @@ class Services:
     backend: Backend
     worker_registry: WorkerRegistry
     new_id: Callable[[], str] = new_id
+    intervals: Intervals = DEFAULT_INTERVALS
+
+    def __post_init__(self) -> None:
+        # Checked at the start, because the first alert may come much later.
+        if self.settings.alerts.uses_slack and find_spec("slack_sdk") is None:
+            problem = "Slack alerts need one more package: pip install 'longshore[slack]'"
+            raise ConfigurationError([problem])
 
     def application(
         self, caller: Caller | None = None, *, poll: timedelta = POLL_INTERVAL
@@ -97,12 +125,37 @@ class Services:
             worker_registry=self.worker_registry,
         )
 
+    def now(self) -> datetime:
+        """The current time by the clock of the backend."""
+        return self.backend.clock.now()
+
+    def follow_task(self, task_id: str) -> AsyncIterator[tuple[TaskRow, list[OutputChunk]]]:
+        """The task's row and its new output, again and again until the task has ended."""
+        return follow_task(self.backend, task_id)
+
+    async def run_until_idle(self, group: WorkerGroup) -> None:
+        """Run until the group has stopped, or its queues have no task that is due soon.
+
+        A task that waits for its next attempt is due soon; one that is due next week is not.
+        """
+        idle = wait_until_idle(
+            self.backend,
+            self.dispatcher,
+            tenant=self.settings.tenant,
+            queues=self.settings.worker.queues,
+            horizon=self.settings.retry.cap,
+        )
+        async with race(idle, group.wait()) as parts:
+            for part in parts:
+                if part.done():
+                    await part
+
     def worker(
         self, worker_id: str | None = None, *, queues: Sequence[str] | None = None
     ) -> Worker:
         """A worker of this process."""
         name = worker_id or new_worker_id()
-        runner = build_runner(
+        runner = _build_runner(
             self.settings, self.backend.clock, lambda: self.worker_registry.lock_descriptors(name)
         )
         return self.worker_with_runner(
@@ -134,9 +187,9 @@ class Services:
             reservations=self.reservations,
             runner=runner,
             worker_registry=self.worker_registry,
-            lease=self._lease_policy,
+            lease=self.settings.worker.lease,
             output=OutputPolicy(
-                flush_after=settings.worker.output_flush,
+                flush_after=self.intervals.output_flush,
                 limit_bytes=settings.sizes.output_bytes_per_attempt,
             ),
             artifacts=ArtifactPolicy(
@@ -145,7 +198,6 @@ class Services:
             ),
             agent_slots=AgentSlots(settings.agent.max_concurrent(memory_bytes)),
             day_budget=settings.agent.day_budget,
-            longest_hold=settings.agent.longest_hold,
             timeout=settings.worker.task_timeout,
             result_limit_bytes=settings.sizes.result_bytes,
             process_id=process_id,
@@ -160,16 +212,6 @@ class Services:
             app=settings.app,
         )
         return Worker(context, policy)
-
-    @property
-    def _lease_policy(self) -> LeasePolicy:
-        worker = self.settings.worker
-        return LeasePolicy(
-            renew_every=worker.renew_every,
-            extend_by=worker.extend_by,
-            kill_grace=worker.kill_grace,
-            skew_margin=worker.skew_margin,
-        )
 
     @cached_property
     def documents(self) -> DocumentStore:
@@ -199,23 +241,15 @@ class Services:
         )
 
     @cached_property
-    def task_creation(self) -> TaskCreation:
-        retry = self.settings.retry
-        return TaskCreation(
-            backend=self.backend,
-            transitions=self.transitions,
-            retry=RetryPolicy(max_attempts=retry.max_attempts, base=retry.base, cap=retry.cap),
-            task_limit=self.settings.sizes.max_tasks_per_job,
-            input_limit_bytes=self.settings.sizes.input_bytes,
-        )
-
-    @cached_property
     def producer(self) -> Producer:
         return Producer(
             backend=self.backend,
             transitions=self.transitions,
             documents=self.documents,
-            task_creation=self.task_creation,
+            dispatcher=self.dispatcher,
+            retry=self.settings.retry.policy,
+            task_limit=self.settings.sizes.max_tasks_per_job,
+            input_limit_bytes=self.settings.sizes.input_bytes,
             app=self.settings.app,
         )
 
@@ -227,17 +261,7 @@ class Services:
             documents=self.documents,
             worker_registry=self.worker_registry,
             wait=self.settings.worker.poll_wait,
-            poll_interval=self.settings.worker.dead_worker_check_every,
-        )
-
-    @cached_property
-    def task_adder(self) -> TaskAdder:
-        return TaskAdder(
-            backend=self.backend,
-            transitions=self.transitions,
-            documents=self.documents,
-            creation=self.task_creation,
-            dispatcher=self.dispatcher,
+            poll_interval=self.intervals.dead_worker_check,
         )
 
     @cached_property
@@ -263,15 +287,16 @@ class Services:
             app=self.settings.app,
         )
 
-    @property
-    def _finishers(self) -> dict[IntentKind, Callable[[JobRow, Intent], Awaitable[bool]]]:
-        """What completes an intent of each kind, except a cancel."""
-        return {
-            IntentKind.UNPARK: self.budget_operations.finish_intent,
-            IntentKind.CREATE: self.producer.finish_intent,
-            IntentKind.ADD: self.task_adder.finish_intent,
-            IntentKind.RESUME: self.resumer.finish_intent,
+    async def finish_intent(self, job: JobRow, intent: Intent) -> bool:
+        """Carry out the rest of an intent. Returns False if another process was faster."""
+        finishers = {
+            IntentKind.CREATE: self.producer.finish_submit,
+            IntentKind.ADD: self.producer.finish_addition,
+            IntentKind.CANCEL: self.canceller.finish_cancel,
+            IntentKind.RESUME: self.resumer.finish_resume,
+            IntentKind.UNPARK: self.budget_operations.finish_unpark,
         }
+        return await finishers[intent.kind](job, intent)
 
     @cached_property
     def canceller(self) -> Canceller:
@@ -280,7 +305,7 @@ class Services:
             transitions=self.transitions,
             documents=self.documents,
             dispatcher=self.dispatcher,
-            finishers=self._finishers,
+            finish_intent=self.finish_intent,
         )
 
     @cached_property
@@ -295,30 +320,28 @@ class Services:
 
     @cached_property
     def sweeper(self) -> Sweeper:
-        worker = self.settings.worker
         return Sweeper(
             backend=self.backend,
             transitions=self.transitions,
             dispatcher=self.dispatcher,
             dead_letters=self.dead_letters,
             budget_operations=self.budget_operations,
-            finishers={**self._finishers, IntentKind.CANCEL: self.canceller.finish_intent},
+            finish_intent=self.finish_intent,
             worker_registry=self.worker_registry,
             policy=SweeperPolicy(
-                every=worker.sweep_every,
-                dead_worker_check_every=worker.dead_worker_check_every,
-                skew_margin=worker.skew_margin,
+                every=self.intervals.sweep,
+                dead_worker_check_every=self.intervals.dead_worker_check,
+                skew_margin=self.settings.worker.skew_margin,
                 sweeps=self.settings.workers_dispatch,
             ),
         )
 
     @cached_property
     def api_keys(self) -> ApiKeys:
-        api = self.settings.api
         return ApiKeys(
             backend=self.backend,
             app=self.settings.app,
-            rate=Rate(per_second=api.requests_per_second, burst=api.burst),
+            rate=self.settings.api.rate,
             random_bytes=secrets.token_bytes,
         )
 
@@ -334,18 +357,13 @@ class Services:
     @cached_property
     def health_check(self) -> HealthCheck:
         health = self.settings.health
-        thresholds = HealthPolicy(
-            longest_run=health.longest_run,
-            healthy_within=health.healthy_within,
-            warning_within=health.warning_within,
-        )
         return HealthCheck(
             backend=self.backend,
             worker_registry=self.worker_registry,
             alert_sender=self.alert_sender,
             app=self.settings.app,
             tenant=self.settings.tenant,
-            policy=HealthCheckPolicy(every=health.every, thresholds=thresholds),
+            policy=HealthCheckPolicy(every=health.every, thresholds=health.policy),
         )
 
     @cached_property
@@ -368,16 +386,16 @@ class Services:
             backend=self.backend,
             documents=self.documents,
             worker_registry=self.worker_registry,
-            lease=self._lease_policy,
+            lease=self.settings.worker.lease,
         )
 
     async def ensure_machine_key(self) -> Path:
         """The file with the key that this machine created for itself; it allows everything."""
         folder = self.settings.data_dir.absolute()
-        text = key_file.ensure_key(folder, lambda: make_key(secrets.token_bytes(SECRET_BYTES)))
+        text = ensure_key(folder, lambda: make_key(secrets.token_bytes(SECRET_BYTES)))
         # The file first: a registered key that no file has could never be used or revoked.
         await self.api_keys.ensure(text, self.settings.tenant, name=socket.gethostname())
-        return folder / key_file.FILE_NAME
+        return folder / KEY_FILE_NAME
 
 
 def current_user() -> str:
@@ -389,22 +407,65 @@ def current_user() -> str:
 
 
 @contextlib.asynccontextmanager
-async def open_services(settings: Settings) -> AsyncIterator[Services]:
+async def open_services(
+    settings: Settings,
+    *,
+    intervals: Intervals = DEFAULT_INTERVALS,
+    sqlite: SqliteOptions | None = None,
+) -> AsyncIterator[Services]:
     """The services on the backend that the settings name; it is closed at the end."""
-    async with open_backend(settings) as backend:
+    async with open_backend(settings, sqlite) as backend:
         with contextlib.closing(FileWorkerRegistry(settings.data_dir.absolute())) as registry:
-            yield Services(settings=settings, backend=backend, worker_registry=registry)
+            yield Services(
+                settings=settings, backend=backend, worker_registry=registry, intervals=intervals
+            )
+
+
+def _build_runner(
+    settings: Settings, clock: Clock, inherited_fds: Callable[[], Sequence[int]]
+) -> ProcessRunner:
+    """What starts the child processes of a worker.
+
+    Args:
+        inherited_fds: File descriptors that stay open while any process of a child is alive.
+    """
+    sdk = settings.agent.preload or find_spec("claude_agent_sdk") is not None
+    return ProcessRunner(
+        settings.data_dir.absolute(),
+        child_environment(settings),
+        clock,
+        keep_folders=settings.worker.keep_work_dirs,
+        agent_access=agent_config(settings),
+        modules=settings.worker.app,
+        agent_modules=("longshore.execution.runners.agent.warmup",) if sdk else (),
+        preload=settings.agent.preload,
+        inherited_fds=inherited_fds,
+    )
+
+
+def agent_config(settings: Settings) -> dict[str, Any]:
+    """How agents reach the model, and what they may do on this machine."""
+    agent = settings.agent
+    kind, secret = agent.credential or (None, None)
+    return {
+        "credential": {"kind": kind, "secret": secret},
+        "baseUrl": agent.base_url,
+        "model": agent.model,
+        "cliPath": None if agent.cli_path is None else str(agent.cli_path),
+        "retries": agent.retries,
+        "responseTimeoutMs": int(agent.response_timeout.total_seconds() * 1000),
+        "stallTimeoutMs": int(agent.stall_timeout.total_seconds() * 1000),
+        "allowBypass": agent.allow_bypass,
+        "localRepositories": agent.local_repositories,
+    }
 
 
 def _alert_channels(settings: Settings, clock: Clock) -> Iterator[Alerts]:
     """The configured alert channels; each is imported only if it is configured."""
     alerts = settings.alerts
-    if alerts.slack_token is not None or alerts.slack_webhook is not None:
-        try:
-            from longshore.adapters.alerts import slack
-        except ImportError as error:
-            problem = "Slack alerts need one more package: pip install 'longshore[slack]'"
-            raise ConfigurationError([problem]) from error
+    if alerts.uses_slack:
+        from longshore.adapters.alerts import slack
+
         if alerts.slack_token is not None:
             token, to = alerts.slack_token.get_secret_value(), alerts.slack_channel or ""
             yield slack.slack_bot(token=token, channel=to, clock=clock, timeout=alerts.timeout)
@@ -421,7 +482,7 @@ def _alert_channels(settings: Settings, clock: Clock) -> Iterator[Alerts]:
 
 def read_machine_key(settings: Settings) -> str | None:
     """The key that a server on this data folder created for itself, if there is one."""
-    return key_file.read_key(settings.data_dir.absolute())
+    return read_key(settings.data_dir.absolute())
 
 
 def store_exists(settings: Settings) -> bool:

@@ -241,10 +241,10 @@ def _run_health_check(scenarios: RareScenarios) -> None:
     )
     dead = house.names.dead_letter_queue(QUEUE, Priority.NORMAL)
     scenarios.send_dead_letter(json.dumps({"requestId": f"{job}_a"}))
-    house.invoke("health_check", {})
+    house.invoke("health-check", {})
     assert house.blobs("health/")
     house.mappings.call("sqs", "purge_queue", QueueUrl=house.mappings.url(dead))
-    house.invoke("health_check", {})
+    house.invoke("health-check", {})
     assert not house.blobs("health/")
     house.mappings.call("dynamodb", "delete_item", TableName=house.names.ledger, Key=place)
 

@@ -54,8 +54,8 @@ def walked_through(folder: Path) -> Iterator[Walkthrough]:
     with enforcing_stand_in(folder) as here:
         run_rare_scenarios(here, folder)
         stage = ("--stage", here.stage, "--config", str(folder / "e2e.yaml"))
-        here.run("deploy", *stage)
-        here.outputs = json.loads(here.run("status", *stage, "-o", "json"))["outputs"]
+        here.run("aws", "deploy", *stage)
+        here.outputs = json.loads(here.run("aws", "status", *stage, "-o", "json"))["outputs"]
         made = start(here)
         run_jobs(made)
         read_everything(made.api, made.jobs["dag"], "keep", jobs="dag")
@@ -63,10 +63,10 @@ def walked_through(folder: Path) -> Iterator[Walkthrough]:
         cause_failures(made)
         run_server(made)
         yield made
-        here.run("destroy", *stage, "--yes", "--with-data")
+        here.run("aws", "destroy", *stage, "--yes", "--with-data")
         tables = here.call("dynamodb", "list_tables")["TableNames"]
         assert not [name for name in tables if name.startswith(f"longshore-{here.stage}-")]
-        here.run("status", *stage, code=3)
+        here.run("aws", "status", *stage, code=3)
 
 
 def a_job_went_through_the_deployed_functions_to_its_end(walkthrough: Walkthrough) -> None:

@@ -20,7 +20,7 @@ from longshore.core.events.event import Event
 from longshore.core.tasks.commands import Claim
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import Priority
-from longshore.interfaces.lambdas.container import Container
+from longshore.interfaces.lambdas.container import CONTAINERS, Container
 from longshore.services.submit import AcceptedJob
 from longshore.testing.fake_runner import FakeRunner
 from longshore.wiring import lambdas
@@ -39,8 +39,6 @@ ResultT = TypeVar("ResultT")
 CallRecorder = Callable[[str, str, dict[str, Any]], None]
 
 WORKER = "worker"
-ROLES = {each.module: each.name for each in FUNCTIONS.values()}
-"""Whose role a module's handler has."""
 
 
 class RecordingAws(FaultyAws):
@@ -68,7 +66,7 @@ class FunctionInstallation:
         self.clients: list[RecordingAws] = []  # the ways to AWS that were opened, the last one last
         self.client_by_role: dict[str | None, RecordingAws] = {}  # by role, the last that it opened
         self._container = Container(lambdas.open_lambda_services)
-        self._used_modules: set[str] = set()
+        self._invoked: set[str] = set()
         self._role: str | None = None
         self.actions_by_role: dict[str, set[Right]] = {}  # by role, what was asked of AWS
 
@@ -109,17 +107,17 @@ class FunctionInstallation:
         """Of the container that was opened last."""
         return self.clients[-1]
 
-    def handler(self, module: str) -> Callable[[Any, Any], Any]:
-        self._used_modules.add(module)
+    def handler(self, function: str) -> Callable[[Any, Any], Any]:
+        self._invoked.add(function)
 
         def handler(event: Any, context: Any) -> Any:
-            with self.as_role(ROLES[module]):
-                return container_module(module).handler(event, context)
+            with self.as_role(function):
+                return import_handler(FUNCTIONS[function].handler)(event, context)
 
         return handler
 
-    def invoke(self, module: str, event: Any, *, seconds: float = 60) -> Any:
-        return self.handler(module)(event, Invocation(seconds))
+    def invoke(self, function: str, event: Any, *, seconds: float = 60) -> Any:
+        return self.handler(function)(event, Invocation(seconds))
 
     def run(self, work: Callable[[Services], Awaitable[ResultT]]) -> ResultT:
         """Something that a person or a worker does beside the functions."""
@@ -192,23 +190,24 @@ class FunctionInstallation:
 
     def deliver_all(self) -> None:
         """Let all that was committed reach the history and the dispatcher."""
-        feeds = {"history": "save_event", "dispatcher": "dispatcher"}
+        feeds = {"history": "save-event", "dispatcher": "dispatcher"}
         came = 1
         while came:
             came = self.mappings.feed_stream(self.handler("relay"))
-            for consumer, module in feeds.items():
+            for consumer, function in feeds.items():
                 queue = self.names.consumer(consumer)
-                came += self.mappings.feed_queue(queue, self.handler(module))
+                came += self.mappings.feed_queue(queue, self.handler(function))
 
     def close(self) -> None:
-        for module in self._used_modules:
-            container_module(module).container.close()
+        for function in self._invoked:
+            CONTAINERS[function.replace("-", "_")].close()
         self._container.close()
         self.mappings.close()
 
 
-def container_module(name: str) -> Any:
-    return importlib.import_module(f"longshore.interfaces.lambdas.{name}")
+def import_handler(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
 
 
 @contextmanager

@@ -78,15 +78,15 @@ def test_each_event_is_stored_by_itself_with_its_arrival_and_told_to_nobody(
     events = events_of(installation, "saved")
     assert len(events) >= 2
     bodies = [envelope(event) for event in events]
-    installation.invoke("save_event", {"Records": []})
+    installation.invoke("save-event", {"Records": []})
     installation.newest_client.inject("put_item", throttled)
 
-    answer = installation.invoke("save_event", batch(*bodies, *MALFORMED, bodies[0]))
+    answer = installation.invoke("save-event", batch(*bodies, *MALFORMED, bodies[0]))
 
     odd = [f"message-{len(bodies) + number}" for number in range(len(MALFORMED))]
     (unstored,) = set(failed_ids(answer)) - set(odd)
     assert set(odd) < set(failed_ids(answer))
-    assert failed_ids(installation.invoke("save_event", batch(*bodies))) == []
+    assert failed_ids(installation.invoke("save-event", batch(*bodies))) == []
     assert unstored == "message-0"
     assert installation.newest_client.count("put_events") == 0
     for event in events:
@@ -97,7 +97,7 @@ def test_each_event_is_stored_by_itself_with_its_arrival_and_told_to_nobody(
         assert int(item["receivedAt"]["N"]) >= int(item["timestamp"]["N"])
         assert int(item["ttl"]["N"]) == int(item["timestamp"]["N"]) // 1000 + 86_400
     # One that is told again stays as it first came.
-    assert failed_ids(installation.invoke("save_event", batch(*bodies))) == []
+    assert failed_ids(installation.invoke("save-event", batch(*bodies))) == []
     assert stored_of(installation, events) == stored
 
 
@@ -118,7 +118,7 @@ def test_what_was_moved_out_of_an_event_is_there_for_who_reads_its_history(
     )
     installation.run(lambda all_: all_.documents.store_key(key, {"tasks": tasks}))
 
-    installation.invoke("save_event", batch(envelope(replace(created, overflow=key))))
+    installation.invoke("save-event", batch(envelope(replace(created, overflow=key))))
 
     (found,) = installation.history(created.entity)
     properties = to_wire(found, environment="")["properties"]
@@ -181,22 +181,22 @@ def test_a_dead_message_makes_its_task_fail_before_it_may_go(
 ) -> None:
     task_id = f"{installation.submit(make_task('a'), request_id='dead').job.id}_a"
     event = dead_letter_event(installation, json.dumps({"requestId": task_id}))
-    installation.invoke("dead_letters", {"Records": []})
+    installation.invoke("dlq-processor", {"Records": []})
     installation.newest_client.inject("update_item", *[throttled] * 20)
 
-    assert failed_ids(installation.invoke("dead_letters", event)) == ["message-0"]
+    assert failed_ids(installation.invoke("dlq-processor", event)) == ["message-0"]
     row = installation.run(lambda all_: all_.backend.ledger.get_task(task_id))
     assert row is not None
     assert row.state is TaskState.PENDING
 
     installation.newest_client._faults.clear()
     installation.newest_client.inject("update_item", response_lost)
-    assert failed_ids(installation.invoke("dead_letters", event)) == []
+    assert failed_ids(installation.invoke("dlq-processor", event)) == []
     row = installation.run(lambda all_: all_.backend.ledger.get_task(task_id))
     assert row is not None
     assert row.state is TaskState.FAILED
     assert (
-        failed_ids(installation.invoke("dead_letters", event)) == []
+        failed_ids(installation.invoke("dlq-processor", event)) == []
     )  # once more, and nothing changes
     assert installation.run(lambda all_: all_.backend.ledger.get_task(task_id)) == row
     assert installation.newest_client.count("receive_message") == 0
@@ -207,12 +207,12 @@ def test_a_dead_message_that_leads_nowhere_is_kept_before_it_may_go(
 ) -> None:
     odd = "what is this? " + "y" * 400
     event = dead_letter_event(installation, odd, json.dumps({"requestId": "job-aaaa_none"}))
-    installation.invoke("dead_letters", {"Records": []})
+    installation.invoke("dlq-processor", {"Records": []})
     installation.newest_client.inject("put_object", request_lost, request_lost, request_lost)
 
-    failed = failed_ids(installation.invoke("dead_letters", event))
+    failed = failed_ids(installation.invoke("dlq-processor", event))
     assert failed
-    assert failed_ids(installation.invoke("dead_letters", event)) == []
+    assert failed_ids(installation.invoke("dlq-processor", event)) == []
 
     assert installation.blobs("dead/")[f"dead/{QUEUE}/message-0"] == odd.encode()
     (one, *_) = [
@@ -227,4 +227,4 @@ def test_a_message_of_another_queue_is_not_taken_for_a_dead_letter(
 ) -> None:
     event = batch("{}", queue=installation.names.queue(QUEUE, Priority.NORMAL))
 
-    assert failed_ids(installation.invoke("dead_letters", event)) == ["message-0"]
+    assert failed_ids(installation.invoke("dlq-processor", event)) == ["message-0"]

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 from longshore.errors import UsageError
-from longshore.interfaces.lambdas.batches import process_each, process_together
-from longshore.interfaces.lambdas.container import Container, InvocationTimeout
+from longshore.interfaces.lambdas.container import (
+    Container,
+    InvocationTimeout,
+    process_each,
+    process_together,
+)
 from tests.aws.functions.mappings import Invocation, failed_ids
 
 AMPLE_S = 15  # more than a busy machine needs, and less than anything here waits by mistake

@@ -77,23 +77,23 @@ def test_a_check_tells_history_how_everything_is_that_runs(
     job_id = installation.submit(make_task("a"), request_id="checked").job.id
     installation.claim(f"{job_id}_a")
 
-    answer = installation.invoke("health_check", TICK)
+    answer = installation.invoke("health-check", TICK)
 
     assert answer["tenants"][TENANT]["totalProcessing"] == 1
     assert [one.type for one in installation.history("SYSTEM#health-check")] == [
         "Task Health Check"
     ]
-    single = installation.invoke("health_check_single", {"taskId": f"{job_id}_a"})
+    single = installation.invoke("health-check-single", {"taskId": f"{job_id}_a"})
     assert single["requestId"] == f"{job_id}_a"
     assert (single["status"], single["health"]) == ("processing", "healthy")
 
 
 def test_a_check_that_takes_too_long_says_so_in_time(installation: FunctionInstallation) -> None:
-    installation.invoke("health_check", TICK)
+    installation.invoke("health-check", TICK)
     installation.newest_client.inject("query", *[hangs] * 20)
 
     with pytest.raises(InvocationTimeout):
-        installation.invoke("health_check", TICK, seconds=1.8)
+        installation.invoke("health-check", TICK, seconds=1.8)
 
 
 @pytest.mark.parametrize("event", [None, {}, {"taskId": 7}, {"taskId": "no id!"}, []])
@@ -101,13 +101,13 @@ def test_a_question_for_no_task_says_what_to_ask(
     installation: FunctionInstallation, event: Any
 ) -> None:
     with pytest.raises(UsageError, match='"taskId"'):
-        installation.invoke("health_check_single", event)
+        installation.invoke("health-check-single", event)
 
 
 def test_another_tenants_task_is_not_found(installation: FunctionInstallation) -> None:
     task_id = f"{installation.submit(make_task('a'), request_id='theirs').job.id}_a"
 
     with pytest.raises(NotFound):
-        installation.invoke("health_check_single", {"taskId": task_id, "tenantId": "others"})
+        installation.invoke("health-check-single", {"taskId": task_id, "tenantId": "others"})
     with pytest.raises(NotFound):
-        installation.invoke("health_check_single", {"taskId": "job-none_a"})
+        installation.invoke("health-check-single", {"taskId": "job-none_a"})

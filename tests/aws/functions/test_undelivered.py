@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from longshore.adapters.alerts.slack_message import BLOCKS_LIMIT, message_of
+from longshore.adapters.alerts.slack import BLOCKS_LIMIT, message_of
 from longshore.core.undelivered import UndeliveredEvent, UndeliveredNotice
 from longshore.errors import BackendUnavailable, UsageError
 from longshore.interfaces.cli.main import main
@@ -71,7 +71,7 @@ def test_an_event_that_nobody_got_is_kept_and_told_and_can_be_told_again(
     assert event is not None
     handles = [record["receiptHandle"] for record in event["Records"]]
 
-    assert failed_ids(house.invoke("undelivered", event)) == []
+    assert failed_ids(house.invoke("eventbridge-dlq-alert", event)) == []
 
     kept = house.blobs("undelivered/")
     assert len(kept) == number
@@ -82,27 +82,27 @@ def test_an_event_that_nobody_got_is_kept_and_told_and_can_be_told_again(
     assert created["source"] == house.names.consumer("history")
     assert set(told) == {record["messageId"] for record in event["Records"]}
     # Brought once more, it is known.
-    assert failed_ids(house.invoke("undelivered", event)) == []
+    assert failed_ids(house.invoke("eventbridge-dlq-alert", event)) == []
     assert len(alert_server.received) == 1
     logged = capsys.readouterr().err
     assert "event.undelivered" in logged
     assert not [word for word in (SECRET, alert_server.url, *handles) if word in logged]
 
-    assert main(["undelivered", "list", "-o", "json", "--limit", "1"]) == 0
+    assert main(["aws", "undelivered", "list", "-o", "json", "--limit", "1"]) == 0
     (first,), cursor = json.loads(capsys.readouterr().out).values()
-    assert main(["undelivered", "list", "-o", "json", "--cursor", cursor]) == 0
+    assert main(["aws", "undelivered", "list", "-o", "json", "--cursor", cursor]) == 0
     others = json.loads(capsys.readouterr().out)["undelivered"]
     assert [one["id"] for one in (first, *others)] == sorted(one["id"] for one in told.values())
-    assert main(["undelivered", "replay", first["id"]]) == 0
+    assert main(["aws", "undelivered", "replay", first["id"]]) == 0
     assert len(house.blobs("undelivered/")) == number - 1
-    assert main(["undelivered", "replay", "--all"]) == 0
+    assert main(["aws", "undelivered", "replay", "--all"]) == 0
     assert house.blobs("undelivered/") == {}
-    assert main(["undelivered", "list"]) == 0
-    assert capsys.readouterr().out.endswith("every event was delivered\n")
-    house.mappings.feed_queue(house.names.consumer("history"), house.handler("save_event"))
+    assert main(["aws", "undelivered", "list"]) == 0
+    assert "no undelivered events\n" in capsys.readouterr().err
+    house.mappings.feed_queue(house.names.consumer("history"), house.handler("save-event"))
     assert [event.type for event in house.history(f"JOB#{job_id}")][:1] == ["Job Created"]
-    assert main(["undelivered", "replay", first["id"]]) == 3
-    assert main(["undelivered", "replay"]) == 2
+    assert main(["aws", "undelivered", "replay", first["id"]]) == 3
+    assert main(["aws", "undelivered", "replay"]) == 2
 
 
 def test_people_who_are_out_of_reach_are_told_later_and_nothing_is_lost_meanwhile(
@@ -115,9 +115,9 @@ def test_people_who_are_out_of_reach_are_told_later_and_nothing_is_lost_meanwhil
     alert_server.answers_with(Answer(status=410), Answer())
 
     ids = [record["messageId"] for record in event["Records"]]
-    assert failed_ids(house.invoke("undelivered", event)) == ids
+    assert failed_ids(house.invoke("eventbridge-dlq-alert", event)) == ids
     assert len(house.blobs("undelivered/")) == len(ids)
-    assert failed_ids(house.invoke("undelivered", event)) == []
+    assert failed_ids(house.invoke("eventbridge-dlq-alert", event)) == []
     assert len(alert_server.received) == 2
 
 
@@ -127,11 +127,11 @@ def test_nobody_is_told_of_what_could_not_be_kept(
     house = alerting_installation
     undelivered(house, "store away")
     event = house.mappings.queue_event(house.names.consumer("undelivered"))
-    house.invoke("undelivered", {"Records": []})
+    house.invoke("eventbridge-dlq-alert", {"Records": []})
     house.newest_client.inject("put_object", *[request_lost] * 5)
 
     with pytest.raises(BackendUnavailable):
-        house.invoke("undelivered", event)
+        house.invoke("eventbridge-dlq-alert", event)
 
     assert alert_server.received == []
 
@@ -150,7 +150,7 @@ def test_whatever_is_on_the_queue_is_kept_and_what_holds_no_event_cannot_be_told
     )
 
     assert house.mappings.feed_queue(
-        house.names.consumer("undelivered"), house.handler("undelivered")
+        house.names.consumer("undelivered"), house.handler("eventbridge-dlq-alert")
     )
 
     ((key, kept),) = house.blobs("undelivered/").items()

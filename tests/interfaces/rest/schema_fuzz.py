@@ -19,7 +19,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import CheckFunction
 from schemathesis.specs.openapi import checks
 
-from longshore.settings.agent import AgentSettings
+from longshore.settings import AgentSettings
 from tests.interfaces.dead_store import dead_letter_messages
 from tests.interfaces.rest.server import RestServer, a_task, run_server
 

@@ -6,6 +6,7 @@ import gzip
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,14 @@ import httpx
 from longshore.core.api_keys import ApiScope
 from longshore.interfaces.rest.app import create_app
 from longshore.interfaces.rest.server import bind_socket, serve
-from longshore.settings import Settings
-from longshore.settings.api import ApiSettings
-from longshore.settings.model import WorkerSettings
-from longshore.wiring.services import Services, open_services
+from longshore.settings import ApiSettings, Settings, WorkerSettings
+from longshore.wiring.services import Intervals, Services, open_services
 
 TIMEOUT_S = 60
 TENANT = "acme"
-FAST_WORKER = WorkerSettings(
-    sweep_every="500ms", dead_worker_check_every="50ms", poll_wait="1s", drain_grace="500ms"
+FAST_WORKER = WorkerSettings(poll_wait="1s", drain_grace="500ms")
+FAST_INTERVALS = Intervals(
+    sweep=timedelta(milliseconds=500), dead_worker_check=timedelta(milliseconds=50)
 )
 
 
@@ -109,7 +109,9 @@ async def run_server(
     """A server; ``others`` are settings beside those of the API."""
     settings = settings_in(folder, api=ApiSettings(port=0, **api), **(others or {}))
     async with contextlib.AsyncExitStack() as stack:
-        services = await stack.enter_async_context(open_services(settings))
+        services = await stack.enter_async_context(
+            open_services(settings, intervals=FAST_INTERVALS)
+        )
         services.api_keys.set_operator_tenant(settings.tenant)
         app = create_app(services, hosts=settings.api.hosts, body_bytes=settings.api.body_bytes)
         socket = bind_socket(settings.api.host, settings.api.port)

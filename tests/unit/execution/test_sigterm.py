@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from longshore.execution.runners.sigterm import SigtermHandler
+from longshore.execution.runners.context import SigtermHandler
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,7 @@ def test_a_later_look_may_be_in_another_thread() -> None:
 # In a process of its own: this one has threads, and forking it would be a gamble.
 _FORK_PROGRAM = """
 import os, select, signal
-from longshore.execution.runners.sigterm import SigtermHandler
+from longshore.execution.runners.context import SigtermHandler
 
 sigterm = SigtermHandler()
 sigterm.received()

@@ -1,22 +1,20 @@
-"""Records as event source mappings hand them to functions: of the ledger's stream, and of queues.
+"""Records that event source mappings deliver to functions: of the ledger's stream, and of queues.
 
-A function is given what a stream or a queue holds in another spelling than the client library has,
-and binary attributes as base64. What is in a record may have been written by anybody.
+A function gets these in another form than the client library returns, with binary attributes as
+base64. The content of a record may have been written by any program.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from longshore.adapters.aws.ledger.items import events_of
 from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.queue.batcher import UNANSWERED
 from longshore.adapters.aws.queue.messages import Lane, parse_message
-from longshore.adapters.aws.queue.sqs import SqsClient
+from longshore.adapters.aws.queue.sqs import UNANSWERED, SqsClient
 from longshore.core.dead_letters import DeadMessage
 from longshore.core.events.codec import from_wire
 from longshore.core.events.event import Event
@@ -25,46 +23,21 @@ from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.tasks.states import Priority
 from longshore.core.undelivered import UndeliveredEvent
 from longshore.errors import BackendRejected, BackendUnavailable, UsageError
+from longshore.ports.change_stream import Record
 
 UNDELIVERED = "undelivered"
-"""The consumer whose queue takes what reached no other."""
-
-Record = Mapping[str, Any]
+"""The consumer whose queue takes the events that reached no other."""
 
 _STREAM_RECORD = "stream-record"
-# All that a text or an item of anybody's can make reading stumble over.
+# What a malformed text or item can raise.
 _PARSE_ERRORS = (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError)
 
 
-def sequence_number_of(record: Record) -> str:
-    """Where a stream's record stands in it."""
-    return str(record["dynamodb"]["SequenceNumber"])
-
-
-def events_in_stream_record(record: Record) -> list[Event]:
-    """The events that a record of the ledger's stream tells of.
-
-    None by an item that was removed, by a person or because its time was over, and by one that is
-    no row.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
-    image = record["dynamodb"].get("NewImage")
-    if not image or "row" not in image:
-        return []
-    try:
-        return events_of(image)
-    except (*_PARSE_ERRORS, zlib.error, UsageError) as error:
-        message = f"the image of a row cannot be read: {type(error).__name__}"
-        raise UsageError(message) from error
-
-
 def event_in_queue_record(record: Record) -> Event:
-    """The event that a message from the bus holds.
+    """The event in a message from the bus.
 
     Raises:
-        UsageError: it holds none.
+        UsageError: the message holds no event.
     """
     return _parse_event(record["body"])
 
@@ -78,10 +51,10 @@ def _parse_event(body: str) -> Event:
 
 
 def events_in_undelivered(body: str) -> list[Event]:
-    """What was to be told by a message that was not delivered: an event, or a stream's record.
+    """The events in an undelivered message, which holds an event or a stream record.
 
     Raises:
-        UsageError: it cannot be read.
+        UsageError: the message cannot be read.
     """
     try:
         record = json.loads(body).get("record")
@@ -91,30 +64,41 @@ def events_in_undelivered(body: str) -> list[Event]:
     if record is None:
         return [_parse_event(body)]
     if not isinstance(record, dict) or "NewImage" not in record.get("dynamodb", {}):
-        message = "of the record only its place was kept, because it was too large for a message"
+        message = "only the position of the record was stored, because it was too large"
         raise UsageError(message)
-    return events_in_stream_record(record)
+    return _events_in_change(record)
+
+
+def _events_in_change(record: Record) -> list[Event]:
+    image = record["dynamodb"].get("NewImage")
+    if not image or "row" not in image:
+        return []  # a deleted item, or an item that is not a row
+    try:
+        return events_of(image)
+    except (*_PARSE_ERRORS, zlib.error, UsageError) as error:
+        message = f"the image of a row cannot be read: {type(error).__name__}"
+        raise UsageError(message) from error
 
 
 def dead_message_in_record(record: Record, names: Names, now: datetime) -> DeadMessage:
-    """A message of one of the queues' own dead-letter queues.
+    """A message of a dead-letter queue of this stage.
 
     Raises:
-        UsageError: it came from another queue.
+        UsageError: the message is from another queue.
     """
     queue = str(record["eventSourceARN"]).rsplit(":", 1)[-1]
     lane = _lane_of(queue, names)
     if lane is None:
-        message = f"{queue!r} holds no dead letters of this stage"
+        message = f"{queue!r} is not a dead-letter queue of this stage"
         raise UsageError(message)
-    found = parse_message(_as_received(record), lane, now).message
+    dead = parse_message(_as_received(record), lane, now).message
     return DeadMessage(
-        id=found.id,
-        queue=found.queue,
-        body=found.body,
-        # SQS begins to count anew when it moves a message there.
+        id=dead.id,
+        queue=dead.queue,
+        body=dead.body,
+        # SQS counts from zero again when it moves a message there.
         receive_count=RECEIVE_LIMIT,
-        sent_at=found.sent_at,
+        sent_at=dead.sent_at,
     )
 
 
@@ -128,7 +112,7 @@ def _lane_of(name: str, names: Names) -> Lane | None:
 
 
 def _as_received(record: Record) -> dict[str, Any]:
-    """As ``ReceiveMessage`` spells it."""
+    """The record in the form of ``ReceiveMessage``."""
     return {
         "MessageId": record["messageId"],
         "ReceiptHandle": record["receiptHandle"],
@@ -142,16 +126,16 @@ def _as_received(record: Record) -> dict[str, Any]:
 
 
 def undelivered_in_record(record: Record) -> UndeliveredEvent:
-    """A message of the queue for what was not delivered; whatever it holds, it is one."""
-    said = {
+    """A message of the queue of undelivered events, whatever its content."""
+    reasons = {
         name: value.get("stringValue") or ""
         for name, value in record.get("messageAttributes", {}).items()
     }
     attributes = record.get("attributes", {})
-    if "ERROR_CODE" in said:  # of a rule's target that could not be reached
-        source, reason = said.get("TARGET_ARN", ""), said["ERROR_CODE"]
-    elif "longshore.reason" in said:
-        source, reason = said.get("longshore.source", ""), said["longshore.reason"]
+    if "ERROR_CODE" in reasons:  # a rule could not reach its target
+        source, reason = reasons.get("TARGET_ARN", ""), reasons["ERROR_CODE"]
+    elif "longshore.reason" in reasons:
+        source, reason = reasons.get("longshore.source", ""), reasons["longshore.reason"]
     else:
         source, reason = attributes.get("DeadLetterQueueSourceArn", ""), "received too often"
     return UndeliveredEvent(
@@ -163,41 +147,43 @@ def undelivered_in_record(record: Record) -> UndeliveredEvent:
     )
 
 
-class UnreadableRecords:
-    """Puts a stream's record that cannot be read where undelivered events are looked after."""
+class DynamoChangeStream:
+    """See ``ports.change_stream.ChangeStream``."""
 
     def __init__(self, sqs: SqsClient, names: Names) -> None:
         self._sqs = sqs
         self._queue = names.consumer(UNDELIVERED)
         self._source = names.ledger
 
-    async def __call__(self, record: Record, reason: str) -> None:
-        """When this returns, somebody will look after it.
+    def position_of(self, record: Record) -> str:
+        return str(record["dynamodb"]["SequenceNumber"])
 
-        Raises:
-            BackendUnavailable: the queue has not taken it.
-        """
+    def events_in(self, record: Record) -> list[Event]:
+        return _events_in_change(record)
+
+    async def dead_letter(self, record: Record, reason: str) -> None:
         try:
             code = await self._send(record, reason)
         except BackendRejected:
             code = "rejected"
         if code not in (None, UNANSWERED):
-            # Longer than a message may be. Its row is in the table.
+            # The record is too large for a message. Its row is in the table.
             stripped = {name: record["dynamodb"].get(name) for name in ("Keys", "SequenceNumber")}
             code = await self._send({"dynamodb": stripped}, reason)
         if code is not None:
-            message = f"a record could not be put aside: {code}"
+            message = f"a record could not be stored with the undelivered events: {code}"
             raise BackendUnavailable(message)
 
     async def _send(self, record: Record, reason: str) -> str | None:
         row_id = str(record["dynamodb"].get("Keys", {}).get("id", {}).get("S", ""))
         detail = {"entityType": "TASK" if "_" in row_id else "JOB", "entityId": row_id}
         body = {"detail-type": _STREAM_RECORD, "detail": detail, "record": dict(record)}
-        said = {"longshore.reason": reason, "longshore.source": self._source}
+        attributes = {"longshore.reason": reason, "longshore.source": self._source}
         entry = {
             "MessageBody": json.dumps(body, separators=(",", ":")),
             "MessageAttributes": {
-                name: {"DataType": "String", "StringValue": value} for name, value in said.items()
+                name: {"DataType": "String", "StringValue": value}
+                for name, value in attributes.items()
             },
         }
         (code,) = await self._sqs.send(self._queue, [entry])

@@ -1,30 +1,30 @@
-"""The memory backend: the reference the others are compared with, and what users test with.
+"""The memory backend: the reference for the other backends, and the one for users' tests.
 
-It lives on one event loop, without threads and without chance: the same calls in the same order
-give the same answers, so a simulation on it can be run again.
+It runs on one event loop, without threads and randomness: the same calls in the same order give the
+same results, so that a simulation can be repeated.
 """
 
 from __future__ import annotations
 
-from longshore.adapters.memory.api_keys import MemoryKeys
-from longshore.adapters.memory.blobs import MemoryBlobStore
-from longshore.adapters.memory.budgets import MemoryBudgets
-from longshore.adapters.memory.definitions import MemoryDefinitions
-from longshore.adapters.memory.events import MemoryEventBus, MemoryEventLog
+from longshore.adapters.memory.keyed_stores import (
+    MemoryBlobStore,
+    MemoryBudgets,
+    MemoryDefinitions,
+    MemoryKeys,
+)
 from longshore.adapters.memory.ledger import MemoryLedger
-from longshore.adapters.memory.output import MemoryOutputLog
-from longshore.adapters.memory.queue_controls import MemoryQueueControls
+from longshore.adapters.memory.logs import MemoryEventBus, MemoryEventLog, MemoryOutputLog
+from longshore.adapters.memory.queues import MemoryQueueControls, MemoryTaskQueue
 from longshore.adapters.memory.store import MemoryStore
-from longshore.adapters.memory.task_queue import MemoryTaskQueue
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
 
 
 def memory_backend(clock: Clock, *, atomic: bool = False) -> Backend:
-    """An empty backend that forgets everything with its process.
+    """An empty backend that keeps its state in this process only.
 
     Args:
-        atomic: Whether its ledger takes several changes in one commit.
+        atomic: Whether the ledger accepts several changes in one commit.
     """
     store = MemoryStore(clock)
     return Backend(

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
-from longshore.adapters.memory.listings import MemoryListings
-from longshore.adapters.memory.store import MemoryStore
-from longshore.adapters.memory.waiters import Waiters
+from longshore.adapters.memory.store import MemoryStore, Waiters
 from longshore.core.ids import split_task_id, task_id_of
+from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.core.tasks.changes import Effect, Wake
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import UsageError, VersionConflict
 from longshore.ports.ledger import AnyChange, FailedTask, LeasedTask, ParkedTask
 
+RowT = TypeVar("RowT", TaskRow, JobRow)
 
-class MemoryLedger(MemoryListings):
-    """See ``ports.ledger.Ledger``. Rings are left to the caller, nudges are its own."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class MemoryLedger:
+    """See ``ports.ledger.Ledger``. It wakes workers; the caller enqueues messages.
+
+    Listings sort all rows for each page, which is simple and correct.
+    """
 
     epoch = 0
 
     def __init__(self, store: MemoryStore, *, atomic: bool) -> None:
-        super().__init__(store)
+        self._store = store
         self._atomic = atomic
         self._wakeups: dict[str, None] = {}
         self._wakeup_waiters = Waiters(store.clock)
@@ -35,8 +43,8 @@ class MemoryLedger(MemoryListings):
         return self._store.tasks.get(task_id)
 
     async def get_tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
-        found = (self._store.tasks.get(task_id) for task_id in task_ids)
-        return [row for row in found if row is not None]
+        tasks = self._store.tasks
+        return [tasks[task_id] for task_id in task_ids if task_id in tasks]
 
     async def get_job(self, job_id: str) -> JobRow | None:
         return self._store.jobs.get(job_id)
@@ -61,10 +69,10 @@ class MemoryLedger(MemoryListings):
             raise UsageError(message)
 
     def _is_committed(self, change: AnyChange) -> bool:
-        """Whether its answer was lost.
+        """Whether the row has this change already, because an earlier answer was lost.
 
         Raises:
-            VersionConflict: it was decided from another version than the current one.
+            VersionConflict: the change was decided from another version than the current one.
         """
         row = self._store.tasks.get(change.row.id) or self._store.jobs.get(change.row.id)
         if row is not None and row.change_id == change.row.change_id:
@@ -79,10 +87,61 @@ class MemoryLedger(MemoryListings):
         else:
             self._store.jobs[row.id] = row
 
+    async def list_tasks(
+        self,
+        tenant: str,
+        *,
+        job_id: str | None = None,
+        state: TaskState | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[TaskRow]:
+        rows = [
+            row
+            for row in self._store.tasks.values()
+            if row.spec.tenant == tenant
+            and (job_id is None or row.spec.job_id == job_id)
+            and (state is None or row.state is state)
+        ]
+        if job_id is None:
+            return _newest("tasks", rows, limit, cursor)
+        return _by_number(rows, limit, cursor)
+
+    async def list_jobs(
+        self,
+        tenant: str,
+        *,
+        state: JobState | None = None,
+        name: str | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[JobRow]:
+        rows = [
+            row
+            for row in self._store.jobs.values()
+            if row.spec.tenant == tenant
+            and (state is None or row.state is state)
+            and (name is None or row.spec.name == name)
+            and (created_from is None or row.spec.created_at >= created_from)
+            and (created_before is None or row.spec.created_at < created_before)
+        ]
+        return _newest("jobs", rows, limit, cursor)
+
+    async def task_states(self, job_id: str) -> dict[str, TaskState]:
+        rows = self._store.tasks.values()
+        return {row.spec.key: row.state for row in rows if row.spec.job_id == job_id}
+
+    async def find_ids(self, tenant: str, prefix: str, *, limit: int = 10) -> list[str]:
+        rows: list[TaskRow | JobRow] = [*self._store.tasks.values(), *self._store.jobs.values()]
+        ids = (row.id for row in rows if row.spec.tenant == tenant)
+        return sorted(row_id for row_id in ids if row_id.startswith(prefix))[:limit]
+
     async def unqueued_tasks(
         self, *, due_by: datetime, enqueued_before: datetime, limit: int
     ) -> list[str]:
-        found = [
+        due = [
             (row.due_at, row.id)
             for row in self._store.tasks.values()
             if row.state is TaskState.PENDING
@@ -93,12 +152,12 @@ class MemoryLedger(MemoryListings):
                 row.enqueued_at is None or row.enqueued_at - row.due_at <= due_by - row.enqueued_at
             )
         ]
-        return [task_id for _, task_id in sorted(found)[:limit]]
+        return [task_id for _, task_id in sorted(due)[:limit]]
 
     async def leased_tasks(
         self, *, limit: int, expired_by: datetime | None = None
     ) -> list[LeasedTask]:
-        found = [
+        leased = [
             LeasedTask(
                 task_id=row.id,
                 worker_id=row.lease.worker_id,
@@ -108,20 +167,20 @@ class MemoryLedger(MemoryListings):
             for row in self._store.tasks.values()
             if row.lease is not None and (expired_by is None or row.lease.expires_at <= expired_by)
         ]
-        return sorted(found, key=lambda task: (task.expires_at, task.task_id))[:limit]
+        return sorted(leased, key=lambda task: (task.expires_at, task.task_id))[:limit]
 
     async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[ParkedTask]:
-        found = [
+        parked = [
             ParkedTask(task_id=row.id, due_at=row.due_at)
             for row in self._store.tasks.values()
             if row.state is TaskState.PARKED
             and (due_by is None or (row.due_at is not None and row.due_at <= due_by))
         ]
-        found.sort(key=lambda task: (task.due_at is None, task.due_at or due_by, task.task_id))
-        return found[:limit]
+        parked.sort(key=lambda task: (task.due_at is None, task.due_at or due_by, task.task_id))
+        return parked[:limit]
 
     async def failed_tasks(self, tenant: str, *, limit: int) -> list[FailedTask]:
-        found = [
+        failed = [
             FailedTask(
                 task_id=row.id,
                 queue=row.spec.queue,
@@ -131,16 +190,16 @@ class MemoryLedger(MemoryListings):
             for row in self._store.tasks.values()
             if row.state is TaskState.FAILED and row.spec.tenant == tenant
         ]
-        return sorted(found, key=lambda task: (task.failed_at, task.task_id), reverse=True)[:limit]
+        return sorted(failed, key=lambda task: (task.failed_at, task.task_id), reverse=True)[:limit]
 
     async def failed_tenants(self, *, limit: int, after: str = "") -> list[str]:
         rows = self._store.tasks.values()
-        found = {row.spec.tenant for row in rows if row.state is TaskState.FAILED}
-        return sorted(tenant for tenant in found if tenant > after)[:limit]
+        tenants = {row.spec.tenant for row in rows if row.state is TaskState.FAILED}
+        return sorted(tenant for tenant in tenants if tenant > after)[:limit]
 
     async def open_intents(self, *, limit: int, after: str = "") -> list[str]:
-        found = [row.id for row in self._store.jobs.values() if row.intents and row.id > after]
-        return sorted(found)[:limit]
+        ids = (row.id for row in self._store.jobs.values() if row.intents)
+        return sorted(job_id for job_id in ids if job_id > after)[:limit]
 
     async def unrecorded_ends(
         self, *, ended_by: datetime, limit: int, after: str = ""
@@ -166,26 +225,47 @@ class MemoryLedger(MemoryListings):
         self, after: str, limit: int, matches: Callable[[TaskRow, JobRow], bool]
     ) -> list[str]:
         """Ids of tasks of running jobs, by job and then by id."""
-        found = []
+        positions = []
         for task in self._store.tasks.values():
             job = self._store.jobs.get(task.spec.job_id)
             if job is not None and job.state is JobState.RUNNING and matches(task, job):
-                found.append(split_task_id(task.id))
-        later = sorted(place for place in found if place > split_task_id(after))
-        return [task_id_of(*place) for place in later[:limit]]
+                positions.append(split_task_id(task.id))
+        later = sorted(position for position in positions if position > split_task_id(after))
+        return [task_id_of(*position) for position in later[:limit]]
 
     async def unreported_ends(self, *, limit: int, after: str = "") -> list[str]:
-        found = [
-            row.id for row in self._store.jobs.values() if row.end_unreported and row.id > after
-        ]
-        return sorted(found)[:limit]
+        ids = (row.id for row in self._store.jobs.values() if row.end_unreported)
+        return sorted(job_id for job_id in ids if job_id > after)[:limit]
 
     async def wait_for_wake(self, worker_id: str) -> None:
         await self._wakeup_waiters.wait_until(lambda: True if worker_id in self._wakeups else None)
         self._wakeups.pop(worker_id, None)
 
     def _wake(self, wakeups: Sequence[Wake]) -> None:
-        for nudge in wakeups:
-            self._wakeups[nudge.worker_id] = None
+        for wakeup in wakeups:
+            self._wakeups[wakeup.worker_id] = None
         if wakeups:
             self._wakeup_waiters.wake()
+
+
+def _newest(listing: str, rows: Iterable[RowT], limit: int, cursor: str | None) -> Page[RowT]:
+    ordered = sorted(rows, key=_age, reverse=True)
+    if cursor is not None:
+        position = tuple(decode_cursor(listing, cursor, (int, str)))
+        ordered = [row for row in ordered if _age(row) < position]
+    items = tuple(ordered[:limit])
+    return Page(items, encode_cursor(listing, *_age(items[-1])) if len(ordered) > limit else None)
+
+
+def _by_number(rows: Iterable[TaskRow], limit: int, cursor: str | None) -> Page[TaskRow]:
+    ordered = sorted(rows, key=lambda row: row.spec.number)
+    if cursor is not None:
+        (number,) = decode_cursor("tasks by number", cursor, (int,))
+        ordered = [row for row in ordered if row.spec.number > number]
+    items = tuple(ordered[:limit])
+    more = len(ordered) > limit
+    return Page(items, encode_cursor("tasks by number", items[-1].spec.number) if more else None)
+
+
+def _age(row: TaskRow | JobRow) -> tuple[int, str]:
+    return (row.spec.created_at - _EPOCH) // _MICROSECOND, row.id

@@ -9,11 +9,12 @@ A hook and a message may report the same event twice: ids identify the duplicate
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
+
+from longshore.core.agents.prices import TokenCounts
 
 
 class ToolOutcome(StrEnum):
@@ -33,51 +34,6 @@ class TodoState(StrEnum):
     IN_PROGRESS = "in_progress"
     COMPLETED = "completed"
     DELETED = "deleted"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenCounts:
-    """The tokens of one or more answers; the three input counts do not overlap."""
-
-    input: int = 0
-    output: int = 0
-    cache_read: int = 0
-    cache_creation: int = 0
-
-    def __add__(self, other: TokenCounts) -> TokenCounts:
-        return TokenCounts(
-            input=self.input + other.input,
-            output=self.output + other.output,
-            cache_read=self.cache_read + other.cache_read,
-            cache_creation=self.cache_creation + other.cache_creation,
-        )
-
-    @property
-    def input_counts(self) -> tuple[int, int, int]:
-        """The input counts, which are available as soon as an answer starts."""
-        return (self.input, self.cache_read, self.cache_creation)
-
-    @property
-    def cache_efficiency(self) -> float | None:
-        """The percentage of input tokens that came from the cache; None without input."""
-        total_input = sum(self.input_counts)
-        return round(100 * self.cache_read / total_input, 1) if total_input else None
-
-
-def token_counts_of(usage: Mapping[str, Any] | None) -> TokenCounts | None:
-    """Returns the counts of a Messages API ``usage``; None without one."""
-    if not usage:
-        return None
-    return TokenCounts(
-        input=_count(usage.get("input_tokens")),
-        output=_count(usage.get("output_tokens")),
-        cache_read=_count(usage.get("cache_read_input_tokens")),
-        cache_creation=_count(usage.get("cache_creation_input_tokens")),
-    )
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and value > 0 else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,22 +205,18 @@ class StepFinished(_Event):
     error: str = ""
 
 
+ToolEvent = ToolRequested | ToolStarted | ToolFinished | ToolDenied
+SubagentEvent = SubagentStarted | SubagentFinished
+TodoEvent = TodoSeen | TodoUpdated | TodosReplaced
+ApiEvent = ApiRetried | ModelFallback | RateLimited
 AgentEvent = (
     SessionStarted
     | AnswerReceived
-    | ToolRequested
-    | ToolStarted
-    | ToolFinished
     | UsageCounted
-    | ApiRetried
-    | ModelFallback
-    | RateLimited
-    | SubagentStarted
-    | SubagentFinished
-    | ToolDenied
-    | TodoSeen
-    | TodoUpdated
-    | TodosReplaced
     | QueryFinished
     | StepFinished
+    | ToolEvent
+    | SubagentEvent
+    | TodoEvent
+    | ApiEvent
 )

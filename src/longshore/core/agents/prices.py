@@ -22,8 +22,8 @@ _WRITE, _WRITE_1H = 1.25, 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BilledTokens:
-    """The tokens of a response, by the kinds that are billed."""
+class TokenCounts:
+    """The tokens of one or more responses, by the kinds that are billed."""
 
     input: int = 0  # without cache reads and writes
     output: int = 0
@@ -37,15 +37,61 @@ class BilledTokens:
     @property
     def prompt(self) -> int:
         """All input tokens, including cache reads and writes."""
-        return self.input + self.cache_read + self.cache_creation
+        return sum(self.input_counts)
 
     @property
     def cache_creation(self) -> int:
         """All cache writes, of any lifetime."""
         return self.cache_write + self.cache_write_1h
 
+    @property
+    def input_counts(self) -> tuple[int, int, int]:
+        """The input counts, which are available as soon as an answer starts."""
+        return (self.input, self.cache_read, self.cache_creation)
 
-NO_TOKENS: Final = BilledTokens()
+    @property
+    def cache_efficiency(self) -> float | None:
+        """The percentage of input tokens that came from the cache; None without input."""
+        return round(100 * self.cache_read / self.prompt, 1) if self.prompt else None
+
+    def __add__(self, other: TokenCounts) -> TokenCounts:
+        return TokenCounts(
+            input=self.input + other.input,
+            output=self.output + other.output,
+            cache_read=self.cache_read + other.cache_read,
+            cache_write=self.cache_creation + other.cache_creation,
+        )
+
+
+NO_TOKENS: Final = TokenCounts()
+
+
+def parse_tokens(usage: Mapping[str, Any]) -> TokenCounts:
+    """Returns the tokens in a response's ``usage``; missing or invalid amounts are zero."""
+    split = _mapping(usage.get("cache_creation"))
+    written_1h = _amount(split.get("ephemeral_1h_input_tokens"))
+    written = _amount(usage.get("cache_creation_input_tokens"))
+    if not written:
+        written = written_1h + _amount(split.get("ephemeral_5m_input_tokens"))
+    written_1h = min(written_1h, written)
+    return TokenCounts(
+        input=_amount(usage.get("input_tokens")),
+        output=_amount(usage.get("output_tokens")),
+        cache_read=_amount(usage.get("cache_read_input_tokens")),
+        cache_write=written - written_1h,
+        cache_write_1h=written_1h,
+        web_searches=_amount(_mapping(usage.get("server_tool_use")).get("web_search_requests")),
+        fast=usage.get("speed") == "fast",
+        in_the_us=usage.get("inference_geo") == "us",
+    )
+
+
+def _amount(value: Any) -> int:
+    return value if type(value) is int and value > 0 else 0
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +107,7 @@ class Rates:
     long: Rates | None = None  # rates for prompts of more than ``long_above`` tokens
     long_above: int = 0
 
-    def cost_usd(self, tokens: BilledTokens) -> float:
+    def cost_usd(self, tokens: TokenCounts) -> float:
         """Returns the cost of the tokens."""
         rates = self.fast if tokens.fast and self.fast else self
         if rates.long and tokens.prompt > rates.long_above:
@@ -159,7 +205,7 @@ class Prices:
 
     default_model: str  # its price is used for unknown models
 
-    def cost_usd(self, model: str, tokens: BilledTokens) -> float:
+    def cost_usd(self, model: str, tokens: TokenCounts) -> float:
         """Returns the cost of a response."""
         match = _PATTERN.search(model.lower().replace(".", "-"))
         name = _NAMES[match.lastindex - 1] if match and match.lastindex else self.default_model

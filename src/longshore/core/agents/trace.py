@@ -13,10 +13,12 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, Final, Generic, TypeVar, assert_never
 
 from longshore.core.agents import events
-from longshore.core.agents.events import AgentEvent, TodoState, TokenCounts, ToolOutcome
+from longshore.core.agents.events import AgentEvent, TodoState, ToolOutcome
+from longshore.core.agents.prices import TokenCounts
 from longshore.core.text.sanitise import mask_mapping, safe_excerpt
 
 TRACE_VERSION: Final = 1
@@ -112,19 +114,22 @@ class BoundedList(Generic[ItemT]):
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._items: list[ItemT] = []
+        self._items: dict[str | int, ItemT] = {}
         self.omitted = 0
 
-    def add(self, item: ItemT) -> ItemT | None:
-        """Add an item. Returns the item that was dropped for it, if any."""
-        self._items.append(item)
-        if len(self._items) <= self._limit:
-            return None
-        self.omitted += 1
-        return self._items.pop(self._limit // 2)
+    def add(self, item: ItemT, item_id: str | None = None) -> None:
+        """Add an item, with an id by which ``get`` finds it."""
+        self._items[len(self._items) + self.omitted if item_id is None else item_id] = item
+        if len(self._items) > self._limit:
+            del self._items[next(islice(self._items, self._limit // 2, None))]
+            self.omitted += 1
+
+    def get(self, item_id: str | None) -> ItemT | None:
+        """Returns the item; None if it is unknown or was omitted."""
+        return None if item_id is None else self._items.get(item_id)
 
     def __iter__(self) -> Iterator[ItemT]:
-        return iter(self._items)
+        return iter(self._items.values())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -132,7 +137,6 @@ class TracedTurn:
     """One answer of the model."""
 
     number: int
-    id: str
     at: datetime
     model: str | None
     parent: str | None  # the tool call of the subagent that answered
@@ -407,7 +411,6 @@ class TurnHistory:
         self.items: BoundedList[TracedTurn] = BoundedList(MAX_TURNS)
         self.total = 0  # without API errors
         self.last_number = 0
-        self._by_id: dict[str, TracedTurn] = {}
         self._unmatched: deque[events.UsageCounted] = deque(maxlen=_MAX_UNMATCHED_USAGE)
         self._counted: TokenCounts | None = None
         self._counted_usd = 0.0
@@ -416,7 +419,7 @@ class TurnHistory:
 
     def number_of(self, turn_id: str | None, *, by: datetime) -> int:
         """Returns the number of a turn that existed at ``by``; the last number if it is unknown."""
-        if (turn := self._by_id.get(turn_id or "")) is None:
+        if (turn := self.items.get(turn_id)) is None:
             return self.last_number
         # A subagent's tool call may be reported before the answer that requested it.
         turn.at = min(turn.at, by)
@@ -441,7 +444,7 @@ class TurnHistory:
 
     def add_text(self, event: events.AnswerReceived) -> bool:
         """Add a part of an answer. Returns whether it contains text."""
-        turn = self._by_id.get(event.turn_id) or self._add_turn(event)
+        turn = self.items.get(event.turn_id) or self._add_turn(event)
         if event.tokens is not None and turn.cost_usd is None:
             turn.tokens = event.tokens
             self._match_usage(turn)
@@ -456,15 +459,12 @@ class TurnHistory:
         self.total += event.error is None
         turn = TracedTurn(
             number=self.last_number,
-            id=event.turn_id,
             at=event.at,
             model=event.model,
             parent=event.parent,
             error=event.error,
         )
-        self._by_id[turn.id] = turn
-        if (dropped := self.items.add(turn)) is not None:
-            del self._by_id[dropped.id]
+        self.items.add(turn, event.turn_id)
         return turn
 
     def _match_usage(self, turn: TracedTurn) -> None:
@@ -523,8 +523,6 @@ class StepTrace:
         self._notes: dict[str, BoundedList[dict[str, Any]]] = {
             name: BoundedList(MAX_NOTES) for name in _NOTES
         }
-        self._tool_by_id: dict[str, TracedTool] = {}
-        self._subagent_by_id: dict[str, TracedSubagent] = {}
 
     def apply(self, event: AgentEvent) -> bool:
         """Apply an event. Returns whether it is new, and not a duplicate."""
@@ -571,7 +569,7 @@ class StepTrace:
 
     def tool(self, tool_id: str) -> TracedTool | None:
         """Returns a tool call; None if it is unknown or was omitted."""
-        return self._tool_by_id.get(tool_id)
+        return self._tools.get(tool_id)
 
     def has_duplicate(self, tool: TracedTool) -> bool:
         """Whether the same answer requested the same tool more than once."""
@@ -585,7 +583,7 @@ class StepTrace:
 
     def subagent(self, agent_id: str) -> TracedSubagent | None:
         """Returns a subagent; None if it is unknown or was omitted."""
-        return self._subagent_by_id.get(agent_id)
+        return self._subagents.get(agent_id)
 
     def subagent_of(self, tool_id: str | None) -> TracedSubagent | None:
         """Returns the subagent that a tool call started, if any."""
@@ -608,7 +606,7 @@ class StepTrace:
         return is_new
 
     def _tool_requested(self, event: events.ToolRequested) -> bool:
-        tool = self._tool_by_id.get(event.tool_id)
+        tool = self._tools.get(event.tool_id)
         number = self.turns.number_of(event.turn_id, by=tool.at if tool else event.at)
         if tool is None:
             self._add_tool(event, turn=number, parent=event.parent)
@@ -617,10 +615,10 @@ class StepTrace:
         return False
 
     def _tool_started(self, event: events.ToolStarted) -> bool:
-        tool = self._tool_by_id.get(event.tool_id)
+        tool = self._tools.get(event.tool_id)
         is_new = tool is None
         if tool is None:
-            agent = self._subagent_by_id.get(event.agent_id or "")
+            agent = self._subagents.get(event.agent_id)
             parent = agent.tool_id if agent else None
             tool = self._add_tool(event, turn=self.turns.last_number, parent=parent)
         if not tool.started:
@@ -640,13 +638,11 @@ class StepTrace:
             parent=parent,
         )
         self.counts["tools"] += 1
-        self._tool_by_id[tool.id] = tool
-        if (dropped := self._tools.add(tool)) is not None:
-            del self._tool_by_id[dropped.id]
+        self._tools.add(tool, tool.id)
         return tool
 
     def _tool_finished(self, event: events.ToolFinished) -> bool:
-        tool = self._tool_by_id.get(event.tool_id)
+        tool = self._tools.get(event.tool_id)
         if tool is None:
             return False
         is_new = tool.outcome is ToolOutcome.RUNNING
@@ -667,7 +663,7 @@ class StepTrace:
 
     def _tool_denied(self, event: events.ToolDenied) -> bool:
         reason = safe_excerpt(event.reason, limit=OUTPUT_CHARACTERS)
-        tool = self._tool_by_id.get(event.tool_id)
+        tool = self._tools.get(event.tool_id)
         if tool is not None:
             if tool.outcome is ToolOutcome.DENIED:
                 return False
@@ -678,9 +674,7 @@ class StepTrace:
         self._note("denials", event.at, tool=name, input=input_excerpt(event.input), reason=reason)
         return True
 
-    def _add_note(
-        self, event: events.ApiRetried | events.ModelFallback | events.RateLimited
-    ) -> bool:
+    def _add_note(self, event: events.ApiEvent) -> bool:
         if isinstance(event, events.ApiRetried):
             fields = {"attempt": event.attempt, "limit": event.limit, "delayMs": event.delay_ms}
             error = short_name(event.error)
@@ -699,15 +693,12 @@ class StepTrace:
         self._notes[kind].add({"at": format_time(at), **fields})
 
     def _subagent_started(self, event: events.SubagentStarted) -> bool:
-        agent = self._subagent_by_id.get(event.agent_id)
+        agent = self._subagents.get(event.agent_id)
         is_new = agent is None
         if agent is None:
-            agent = self._subagent_by_id[event.agent_id] = TracedSubagent(
-                id=event.agent_id, at=event.at
-            )
+            agent = TracedSubagent(id=event.agent_id, at=event.at)
+            self._subagents.add(agent, agent.id)
             self.counts["subagents"] += 1
-            if (dropped := self._subagents.add(agent)) is not None:
-                del self._subagent_by_id[dropped.id]
         agent.kind = agent.kind or one_line(event.kind or "", limit=NAME_CHARACTERS)
         agent.tool_id = agent.tool_id or event.tool_id
         agent.description = agent.description or one_line(
@@ -716,7 +707,7 @@ class StepTrace:
         return is_new
 
     def _subagent_finished(self, event: events.SubagentFinished) -> bool:
-        agent = self._subagent_by_id.get(event.agent_id)
+        agent = self._subagents.get(event.agent_id)
         if agent is None or agent.ended_at is not None:
             return False
         agent.ended_at = event.at

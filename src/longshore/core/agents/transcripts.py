@@ -54,6 +54,17 @@ def merge_entries(chunks: Iterable[Sequence[Entry]]) -> list[Entry]:
     return list({entry_id(entry): entry for chunk in chunks for entry in chunk}.values())
 
 
+def tool_request_ids(entries: Iterable[Entry]) -> set[str]:
+    """Returns the ids of the tool calls that the entries request."""
+    return {
+        str(block.get("id"))
+        for entry in entries
+        if entry.get("type") == "assistant"
+        for block in _blocks(entry)
+        if block.get("type") == "tool_use"
+    }
+
+
 def final_answer(entries: Sequence[Entry]) -> StoredAnswer | None:
     """Returns the answer that ends this part of a conversation; None if it has none."""
     messages = [entry for entry in entries if entry.get("type") in ("user", "assistant")]

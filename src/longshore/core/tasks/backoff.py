@@ -13,6 +13,8 @@ since everybody who was turned away was told the same moment.
 from dataclasses import dataclass
 from datetime import timedelta
 
+from longshore.core.text.durations import format_duration
+
 # A server's word is honoured, but a mistake of its (a date in the wrong century) may not
 # park a task for ever.
 MAX_RETRY_AFTER = timedelta(hours=24)
@@ -38,7 +40,10 @@ class RetryPolicy:
             message = f"base must be longer than zero, not {self.base!r}"
             raise ValueError(message)
         if self.cap < self.base:
-            message = f"cap must be no shorter than base ({self.base!r}), not {self.cap!r}"
+            message = (
+                f"cap must be no shorter than base ({format_duration(self.base)}), "
+                f"not {format_duration(self.cap)}"
+            )
             raise ValueError(message)
 
 

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 
 from longshore.core.events.types import Usage
 from longshore.core.records import value
+from longshore.core.text.durations import format_duration
 
 LEASE_SLACK = 1.5
 """A lease outlasts the message's visibility by this much: one lost renewal does no harm."""
@@ -59,11 +60,17 @@ class LeasePolicy:
                 message = f"{name} must not be negative, but is {getattr(self, name)!r}"
                 raise ValueError(message)
         if self.renew_every >= self.extend_by:
-            message = "renew_every must be shorter than extend_by"
+            message = (
+                f"renew_every must be shorter than extend_by ({format_duration(self.extend_by)}), "
+                f"not {format_duration(self.renew_every)}"
+            )
             raise ValueError(message)
         if self.duration - self.kill_grace - self.skew_margin <= self.renew_every:
             message = (
-                "renew_every + kill_grace + skew_margin must be shorter than extend_by × 1.5: "
+                f"renew_every ({format_duration(self.renew_every)})"
+                f" + kill_grace ({format_duration(self.kill_grace)})"
+                f" + skew_margin ({format_duration(self.skew_margin)})"
+                f" must be shorter than extend_by ({format_duration(self.extend_by)}) × 1.5: "
                 "a worker would have to kill every attempt before it could renew"
             )
             raise ValueError(message)

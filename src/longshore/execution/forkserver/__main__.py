@@ -13,7 +13,7 @@ import traceback
 from types import ModuleType
 
 from longshore.execution.forkserver.server import ForkServer
-from longshore.execution.forkserver_protocol import EXIT_CANNOT_LOAD
+from longshore.execution.protocol import EXIT_CANNOT_LOAD
 
 
 def _prepare_functions(module: ModuleType) -> None:

@@ -20,13 +20,16 @@ import sys
 import termios
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from typing import Any, NoReturn
 
 from longshore.core.definitions.definition import Isolation
-from longshore.execution.child_environment import CHANNEL_FD, REPLIES_FD
 from longshore.execution.forkserver.linux import close_other_fds, die_with_parent, set_process_name
-from longshore.execution.forkserver.warmup import warm_up
-from longshore.execution.forkserver_protocol import FDS_PER_START
+from longshore.execution.protocol import (
+    CHANNEL_FD,
+    FDS_PER_START,
+    REPLIES_FD,
+)
 from longshore.execution.runners.channel import Channel
 from longshore.execution.runners.executor import execute_attempt, run_and_report
 
@@ -46,6 +49,23 @@ _RLIMITS = {
 _CPU_GRACE_S = 5
 # Python ignores these signals, and a program started with exec would inherit that.
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+
+WARMUP_RUNS = 10
+"""More runs than the interpreter needs before it specialises a function."""
+
+_WARMUP_SPEC = {
+    "runner": "python",
+    "options": {},
+    "folder": os.curdir,
+    "task_id": "",
+    "job_id": "",
+    "attempt": 0,
+    "input": {"function": "os:getpid", "path": []},
+    "dependency_outputs": {},
+    "checkpoints": {},
+    "feedback": None,
+    "previous_output": None,
+}
 
 
 class PreforkedChild:
@@ -95,6 +115,20 @@ def _wait_for_start(
     if not message:
         os._exit(0)  # the reaper has ended
     begin(files)
+
+
+def warm_up(times: int) -> None:
+    """Execute a spec that does nothing, ``times`` times, with its reports discarded.
+
+    The interpreter caches in memory what it meets (the method a name resolves to, the type an
+    instruction gets). Children share caches filled before the fork; a cache filled in the child
+    copies a memory page.
+    """
+    null_fd = os.open(os.devnull, os.O_RDWR)
+    channel = Channel(null_fd, null_fd)
+    for _ in range(times):
+        copy_context().run(execute_attempt, json.loads(json.dumps(_WARMUP_SPEC)), channel)
+    os.close(null_fd)
 
 
 def run_child(files: Sequence[int], environment: Mapping[str, str]) -> NoReturn:

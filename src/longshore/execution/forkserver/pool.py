@@ -15,7 +15,6 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from longshore.execution.child_environment import CHANNEL_FD, REPLIES_FD
 from longshore.execution.forkserver.child import (
     current_environment,
     exit_process,
@@ -23,7 +22,11 @@ from longshore.execution.forkserver.child import (
     receive_spec,
 )
 from longshore.execution.forkserver.linux import become_subreaper, close_other_fds, set_process_name
-from longshore.execution.forkserver_protocol import FDS_PER_START
+from longshore.execution.protocol import (
+    CHANNEL_FD,
+    FDS_PER_START,
+    REPLIES_FD,
+)
 from longshore.execution.runners.channel import Channel
 from longshore.execution.runners.executor import execute_attempt, run_and_report
 

@@ -27,7 +27,7 @@ from longshore.execution.forkserver.linux import (
     descendants,
     set_process_name,
 )
-from longshore.execution.forkserver_protocol import FDS_PER_START, ChildStatus, KillCause
+from longshore.execution.protocol import FDS_PER_START, ChildStatus, KillCause
 
 _MESSAGE_BYTES = 8192
 _MEMORY_CHECK_S = 0.25

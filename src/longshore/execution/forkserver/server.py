@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from longshore.core.definitions.definition import Isolation
 from longshore.execution.forkserver import pool
+from longshore.execution.forkserver.child import WARMUP_RUNS, warm_up
 from longshore.execution.forkserver.linux import become_subreaper, descendants
 from longshore.execution.forkserver.reaper import (
     KILL_INTERVAL_S,
@@ -31,8 +32,7 @@ from longshore.execution.forkserver.reaper import (
     Reaper,
     write_status,
 )
-from longshore.execution.forkserver.warmup import WARMUP_RUNS, warm_up
-from longshore.execution.forkserver_protocol import (
+from longshore.execution.protocol import (
     FDS_PER_START,
     STATUS_READ_BYTES,
     ChildStatus,

@@ -14,7 +14,6 @@ import os
 import signal
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,13 +22,16 @@ from longshore.adapters.shared.failpoints import reach
 from longshore.core.agents.transcripts import entry_id, new_entries
 from longshore.core.definitions.definition import ResourceLimits, RunnerKind
 from longshore.core.tasks.failures import ErrorCategory, Failure, failure_of_exit
-from longshore.execution.child_environment import AGENT_FOLDER
-from longshore.execution.forkserver_protocol import KillCause
 from longshore.execution.host.folder_cleaner import FolderCleaner
 from longshore.execution.host.forkserver_client import ChildExit, ForkedChild, ForkServerClient
-from longshore.execution.host.pipes import PipeReader, write_all
+from longshore.execution.host.pipes import ChildPipes, PipeReader, write_all
 from longshore.execution.host.process_table import rss_bytes_of
 from longshore.execution.host.report_decoder import decode_failure, decode_report, parse_message
+from longshore.execution.protocol import (
+    AGENT_FOLDER,
+    LINE_LIMIT_BYTES,
+    KillCause,
+)
 from longshore.ports.clock import Clock
 from longshore.ports.output import Stream
 from longshore.ports.runner import (
@@ -42,22 +44,11 @@ from longshore.ports.runner import (
 )
 
 _REPORT_QUEUE_SIZE = 64
-_LINE_LIMIT_BYTES = 64 * 1024 * 1024
 _DRAIN_INTERVAL = timedelta(seconds=1)
 _DRAIN_TIMEOUT = timedelta(seconds=30)
 # More than a pipe and a reader can hold: the child did not print what comes after so many.
 _MAX_CHUNKS_AFTER_EXIT = 64
 _MAX_TRANSCRIPT_BYTES = 256 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildPipes:
-    """The worker's ends of a child's pipes."""
-
-    output: int
-    errors: int | None  # None: output and errors share a terminal
-    channel: int
-    replies: int
 
 
 class ProcessAttempt:
@@ -129,9 +120,9 @@ class ProcessAttempt:
             await self._report(OutputReport(stream, chunk))
 
     async def _read_channel(self) -> None:
-        async for line in self._channel.lines(limit_bytes=_LINE_LIMIT_BYTES):
+        async for line in self._channel.lines(limit_bytes=LINE_LIMIT_BYTES):
             if line is None:
-                message = f"a message on the channel is longer than {_LINE_LIMIT_BYTES} bytes"
+                message = f"a message on the channel is longer than {LINE_LIMIT_BYTES} bytes"
                 self._failure = Failure(category=ErrorCategory.PARSE, message=message)
             elif (parsed := parse_message(line)) is not None:
                 await self._handle_message(parsed)

@@ -20,7 +20,8 @@ from typing import Any
 from longshore.adapters.shared.failpoints import reach
 from longshore.core.definitions.definition import Isolation
 from longshore.errors import BackendUnavailable, UsageError
-from longshore.execution.forkserver_protocol import (
+from longshore.execution.host.pipes import wait_writable
+from longshore.execution.protocol import (
     EXIT_CANNOT_LOAD,
     STATUS_READ_BYTES,
     ChildStatus,
@@ -30,7 +31,6 @@ from longshore.execution.forkserver_protocol import (
     decode_statuses,
     encode_message,
 )
-from longshore.execution.host.pipes import wait_writable
 
 _RECEIVE_BYTES = 64 * 1024
 _READY_NUMBER = 0
@@ -102,54 +102,54 @@ class ForkServerClient:
                     self._opening = None
 
     async def _open(self) -> None:
-        ours, theirs = socket.socketpair()
-        status_pipe, child_status_pipe = os.pipe()
-        inherited_fds = tuple(self._inherited_fds())
+        process = await self._spawn()
+        reach("forkserver.started")
+        self._decoder = LineDecoder()
+        ready = self._add_child(_READY_NUMBER)
         try:
-            with theirs, contextlib.ExitStack() as passed:
-                passed.callback(os.close, child_status_pipe)
-                reach("forkserver.starting")
+            await ready.started
+            reach("forkserver.ready")
+        except BackendUnavailable:
+            if await process.wait() == EXIT_CANNOT_LOAD:
+                message = f"{', '.join(self._modules)} cannot be loaded; see the traceback above"
+                raise UsageError(message) from None
+            raise
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        """Start the process, which gets its ends of the socket and of the status pipe."""
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            our_socket, their_socket = socket.socketpair()
+            ours.callback(our_socket.close)
+            theirs.callback(their_socket.close)
+            status_pipe, their_status_pipe = os.pipe()
+            ours.callback(os.close, status_pipe)
+            theirs.callback(os.close, their_status_pipe)
+            passed = (their_socket.fileno(), their_status_pipe)
+            inherited_fds = tuple(self._inherited_fds())
+            reach("forkserver.starting")
+            try:
                 self._process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-m",
-                    "longshore.execution.forkserver",
-                    str(theirs.fileno()),
-                    str(child_status_pipe),
-                    *self._modules,
-                    "--",
-                    *(str(fd) for fd in inherited_fds),
+                    *(sys.executable, "-m", "longshore.execution.forkserver"),
+                    *(*map(str, passed), *self._modules, "--", *map(str, inherited_fds)),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(), child_status_pipe, *inherited_fds),
+                    pass_fds=(*passed, *inherited_fds),
                     # Only the worker handles a Ctrl-C at the terminal.
                     start_new_session=True,
                     env=self._environment,
                     cwd=Path.cwd(),
                 )
-        except OSError as error:
-            ours.close()
-            os.close(status_pipe)
-            message = f"the fork server could not be started: {error}"
-            raise BackendUnavailable(message) from error
-        reach("forkserver.started")
-        ours.setblocking(False)
-        os.set_blocking(status_pipe, False)
-        self._decoder = LineDecoder()
-        self._socket = ours
-        self._status_pipe = status_pipe
-        self._ready = self._add_child(_READY_NUMBER)
+            except OSError as error:
+                message = f"the fork server could not be started: {error}"
+                raise BackendUnavailable(message) from error
+            our_socket.setblocking(False)
+            os.set_blocking(status_pipe, False)
+            self._socket, self._status_pipe = our_socket, status_pipe
+            ours.pop_all()
         loop = asyncio.get_running_loop()
-        loop.add_reader(ours, self._receive, ours)
+        loop.add_reader(our_socket, self._receive, our_socket)
         loop.add_reader(status_pipe, self._read_statuses)
-        try:
-            await self._ready.started
-            reach("forkserver.ready")
-        except BackendUnavailable:
-            code = await self._process.wait() if self._process else None
-            if code == EXIT_CANNOT_LOAD:
-                message = f"{', '.join(self._modules)} cannot be loaded; see the traceback above"
-                raise UsageError(message) from None
-            raise
+        return self._process
 
     async def start(
         self,
@@ -221,8 +221,8 @@ class ForkServerClient:
             return
         except OSError:
             data = b""
-        for said in self._decoder.feed(data):
-            self._handle_message(said)
+        for message in self._decoder.feed(data):
+            self._handle_message(message)
         if not data:
             self._disconnect(ours)
 

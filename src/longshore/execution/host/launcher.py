@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import termios
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
@@ -16,7 +14,11 @@ from longshore.adapters.shared.failpoints import reach
 from longshore.core.agents.plan import read_plan
 from longshore.core.definitions.definition import Definition, Isolation, ResourceLimits, RunnerKind
 from longshore.errors import BackendUnavailable, UsageError
-from longshore.execution.child_environment import (
+from longshore.execution.host.attempt import ProcessAttempt
+from longshore.execution.host.folder_cleaner import FolderCleaner
+from longshore.execution.host.forkserver_client import ForkServerClient
+from longshore.execution.host.pipes import open_child_pipes
+from longshore.execution.protocol import (
     ATTEMPT_VARIABLE,
     CHANNEL_FD,
     CHANNEL_VARIABLE,
@@ -24,16 +26,11 @@ from longshore.execution.child_environment import (
     INPUT_VARIABLE,
     TASK_VARIABLE,
 )
-from longshore.execution.host.attempt import ChildPipes, ProcessAttempt
-from longshore.execution.host.folder_cleaner import FolderCleaner
-from longshore.execution.host.forkserver_client import ForkServerClient
 from longshore.ports.clock import Clock
 from longshore.ports.runner import AttemptSpec
 
 _FOLDER_MODE = 0o700
 _INPUT_FILE, _DEPENDENCIES_FILE = "input.json", "dependencies.json"
-
-
 # The workspace of a failed or paused agent task is kept this long, for a resume or a larger budget.
 _STALE_AFTER = timedelta(days=30)
 
@@ -109,29 +106,18 @@ class ProcessRunner:
     ) -> ProcessAttempt:
         definition = spec.definition
         forkserver = await self._forkserver_for(definition)
-        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-            pty = definition.pty
-            output, to_output = (
-                _open_pty(ours, theirs) if pty else _open_pipe(reads=ours, writes=theirs)
-            )
-            errors, to_errors = (None, to_output) if pty else _open_pipe(reads=ours, writes=theirs)
-            channel, to_channel = _open_pipe(reads=ours, writes=theirs)
-            from_replies, replies = _open_pipe(reads=theirs, writes=ours)
-            # A child that never reads its replies must not block the worker.
-            os.set_blocking(replies, False)
+        with open_child_pipes(pty=definition.pty) as (pipes, child_ends):
             reach("attempt.child_requested")
             child = await forkserver.start(
-                (to_output, to_errors, to_channel, from_replies),
+                child_ends,
                 isolation=definition.isolation,
                 memory_bytes=definition.resources.memory_bytes,
             )
-            theirs.close()  # so that reads see the end when the child closes its ends
-            ours.pop_all()  # the attempt closes them from here on
         attempt = ProcessAttempt(
             spec,
             forkserver,
             child,
-            ChildPipes(output=output, errors=errors, channel=channel, replies=replies),
+            pipes,
             folder=folder,
             cleaner=self._cleaner,
             clock=self._clock,
@@ -166,6 +152,10 @@ class ProcessRunner:
     def _variables(
         self, spec: AttemptSpec, settings: dict[str, Any], folder: Path
     ) -> dict[str, str]:
+        input_files = {
+            INPUT_VARIABLE: str(folder / _INPUT_FILE),
+            DEPENDENCIES_VARIABLE: str(folder / _DEPENDENCIES_FILE),
+        }
         return {
             **self._environment,
             **settings.get("env", {}),
@@ -173,7 +163,7 @@ class ProcessRunner:
             TASK_VARIABLE: spec.task_id,
             ATTEMPT_VARIABLE: str(spec.attempt),
             CHANNEL_VARIABLE: str(CHANNEL_FD),
-            **(_input_variables(folder) if spec.definition.runner is RunnerKind.COMMAND else {}),
+            **(input_files if spec.definition.runner is RunnerKind.COMMAND else {}),
         }
 
     def _agent_fields(self, spec: AttemptSpec) -> dict[str, Any]:
@@ -190,26 +180,6 @@ class ProcessRunner:
                 name: asdict(session) for name, session in spec.conversations.items()
             },
         }
-
-
-def _open_pipe(*, reads: contextlib.ExitStack, writes: contextlib.ExitStack) -> tuple[int, int]:
-    """Returns both ends of a new pipe; ``reads`` and ``writes`` close them."""
-    reading, writing = os.pipe()
-    reads.callback(os.close, reading)
-    writes.callback(os.close, writing)
-    return reading, writing
-
-
-def _open_pty(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:
-    """Returns both ends of a new pseudo-terminal: the worker's and the child's."""
-    our_end, child_end = os.openpty()
-    ours.callback(os.close, our_end)
-    theirs.callback(os.close, child_end)
-    # Leave the output as printed: no carriage return before the newline.
-    modes = termios.tcgetattr(child_end)
-    modes[1] &= ~termios.OPOST
-    termios.tcsetattr(child_end, termios.TCSANOW, modes)
-    return our_end, child_end
 
 
 def _check_options(spec: AttemptSpec) -> dict[str, Any]:
@@ -265,14 +235,6 @@ def _encode_resources(limits: ResourceLimits) -> dict[str, int | None]:
     fields = asdict(limits)
     cpu = fields.pop("cpu")
     return {**fields, "cpu_s": None if cpu is None else int(cpu.total_seconds())}
-
-
-def _input_variables(folder: Path) -> dict[str, str]:
-    """Returns the variables that name a command's input files."""
-    return {
-        INPUT_VARIABLE: str(folder / _INPUT_FILE),
-        DEPENDENCIES_VARIABLE: str(folder / _DEPENDENCIES_FILE),
-    }
 
 
 def _prepare_folder(folder: Path, spec: AttemptSpec) -> None:

@@ -1,10 +1,4 @@
-"""The private pipe between a child and its worker: JSON lines, one message a line.
-
-The child sends ``result``, ``error``, ``activity``, ``progress``, ``summary``, ``usage``, ``step``,
-``spend``, ``conversation`` and ``log``; its standard output and error are only output. The number
-of the file descriptor is in the environment, so a shell script can report too:
-``echo '{"type":"result","value":42}' >&$LONGSHORE_ATTEMPT_CHANNEL``.
-"""
+"""The child's end of its channel to the worker; see ``execution.protocol``."""
 
 from __future__ import annotations
 
@@ -15,8 +9,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any, BinaryIO
 
-LINE_LIMIT_BYTES = 64 * 1024 * 1024
-"""The worker neither reads nor answers a longer line."""
+from longshore.execution.protocol import LINE_LIMIT_BYTES, ChildMessage
 
 BURST = 50
 PER_SECOND = 10.0
@@ -43,7 +36,7 @@ class Channel:
         # Replies arrive in the order of the requests: one request at a time gets its own.
         self._request_lock = Lock()
 
-    def send(self, kind: str, **content: Any) -> None:
+    def send(self, kind: ChildMessage, **content: Any) -> None:
         """Send one message completely.
 
         Raises:
@@ -72,7 +65,7 @@ class Channel:
         refusal = reply["refusal"]
         return None if refusal is None else str(refusal)
 
-    def _request(self, kind: str, **content: Any) -> Any:
+    def _request(self, kind: ChildMessage, **content: Any) -> Any:
         with self._request_lock:
             self.send(kind, **content)
             # Opened on the first request: most attempts make none.

@@ -11,13 +11,15 @@ import contextlib
 import json
 import math
 import os
+import signal
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
+from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 from longshore.core.text.sanitise import safe_excerpt
+from longshore.execution.protocol import ChildMessage
 from longshore.execution.runners.channel import Throttle
-from longshore.execution.runners.sigterm import SigtermHandler
 
 ResultT = TypeVar("ResultT")
 
@@ -28,7 +30,7 @@ LINE_LIMIT_CHARACTERS = 500
 class ReportSink(Protocol):
     """Where a context sends its reports: a ``Channel``, or a substitute without a worker."""
 
-    def send(self, kind: str, **content: Any) -> None:
+    def send(self, kind: ChildMessage, **content: Any) -> None:
         """Send one message."""
         ...
 
@@ -189,6 +191,48 @@ class Context:
     def close(self) -> None:
         """Undo the context's changes to the process: restore the handler of SIGTERM."""
         self._sigterm.restore()
+
+
+class SigtermHandler:
+    """Handles SIGTERM for a task that reads ``ctx.cancelled``."""
+
+    def __init__(self) -> None:
+        self._received = False
+        self._installed_in: int | None = None  # the process
+        self._previous_handler: Any = None
+
+    def received(self) -> bool:
+        """Whether SIGTERM arrived since the first call, which installs the handler.
+
+        Raises:
+            RuntimeError: the first call is not in the main thread.
+        """
+        if self._installed_in is None:
+            self._install()
+        return self._received
+
+    def _install(self) -> None:
+        try:
+            self._previous_handler = signal.signal(signal.SIGTERM, self._handle)
+        except ValueError as error:
+            message = "read ctx.cancelled in the main thread first, to install its handler"
+            raise RuntimeError(message) from error
+        self._installed_in = os.getpid()
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if os.getpid() == self._installed_in:
+            self._received = True
+            return
+        # A fork of the task, as multiprocessing makes: it does not check the flag and must end.
+        self.restore()
+        os.kill(os.getpid(), number)
+
+    def restore(self) -> None:
+        """Restore the previous handler of SIGTERM."""
+        if self._installed_in is not None:
+            # None: the previous handler was not installed from Python.
+            signal.signal(signal.SIGTERM, self._previous_handler or signal.SIG_DFL)
+            self._installed_in = None
 
 
 def _as_json(name: str, result: Any) -> Any:

@@ -1,7 +1,9 @@
-"""How log records look on stderr: lines for a person, or one JSON object a line for a program.
+"""Log records: text for a person or one JSON object per line, on stderr or in a file.
 
-A record is an event name and fields. Whatever it says goes through the masking of secrets, since a
-log travels further than anybody expects.
+A record is an event name and fields. Secrets are masked in all of it.
+
+Only one process may write a log file, because two would rotate it at the same time: the supervisor
+writes the lines of its workers, and the workers write no file.
 """
 
 from __future__ import annotations
@@ -10,16 +12,24 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
-from typing import Any, Literal
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from longshore.core.text.sanitise import mask_mapping, mask_secrets
+from longshore.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from longshore.settings import Settings
 
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_VERBOSE_LEVEL = logging.INFO
+_WORKER_LINE = "worker_line"
+_MAX_BYTES = 10 * 2**20
+_BACKUPS = 5  # full files that are kept beside the current one
 
 
 def configure_logging(*, level: int, style: Literal["auto", "text", "json"]) -> None:
-    """Send the records of this process to stderr, from this level on."""
+    """Send the records of this process to stderr, from this level up."""
     handler = logging.StreamHandler(sys.stderr)
     text = style == "text" or (style == "auto" and sys.stderr.isatty())
     handler.setFormatter(TextRecords() if text else JsonRecords())
@@ -30,10 +40,10 @@ def configure_logging(*, level: int, style: Literal["auto", "text", "json"]) -> 
 
 
 def level_for(verbose: int, default: int) -> int:
-    """The level that ``-v`` asks for; without it the command's usual one."""
+    """The level for this many ``-v``; without any, the default of the command."""
     if verbose >= 2:
         return logging.DEBUG
-    return min(default, _VERBOSE_LEVEL) if verbose else default
+    return min(default, logging.INFO) if verbose else default
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
@@ -44,16 +54,16 @@ class TextRecords(logging.Formatter):
     """``12:01:05 warning  lease.lost  task_id=… fence=7``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        moment = datetime.fromtimestamp(record.created, UTC).astimezone()
+        at = datetime.fromtimestamp(record.created, UTC).astimezone()
         fields = " ".join(f"{name}={_plain(value)}" for name, value in _fields(record).items())
-        line = f"{moment:%H:%M:%S} {record.levelname.lower():7}  {record.getMessage()}  {fields}"
+        line = f"{at:%H:%M:%S} {record.levelname.lower():7}  {record.getMessage()}  {fields}"
         if record.exc_info:
             line = f"{line.rstrip()}\n{self.formatException(record.exc_info)}"
         return mask_secrets(line.rstrip())
 
 
 class JsonRecords(logging.Formatter):
-    """One object a line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         document: dict[str, Any] = {
@@ -65,7 +75,7 @@ class JsonRecords(logging.Formatter):
         }
         if record.exc_info:
             document["exception"] = self.formatException(record.exc_info)
-        # Masked value by value: on the finished line a rule might take a quotation mark along.
+        # Masked value by value: in the finished line, a match could include a quotation mark.
         plain = json.loads(json.dumps(document, default=str))
         return json.dumps(mask_mapping(plain), ensure_ascii=False)
 
@@ -73,3 +83,57 @@ class JsonRecords(logging.Formatter):
 def _plain(value: Any) -> str:
     text = str(value)
     return json.dumps(text, ensure_ascii=False) if not text or " " in text else text
+
+
+def log_to_file(settings: Settings, path: Path, *, max_bytes: int = _MAX_BYTES) -> None:
+    """Send the records of this process to a rotating file instead of stderr.
+
+    Raises:
+        ConfigurationError: the file cannot be written.
+    """
+    try:
+        handler = RotatingFileHandler(
+            path,
+            maxBytes=max_bytes,
+            backupCount=_BACKUPS,
+            encoding="utf-8",
+            errors="backslashreplace",
+        )
+    except OSError as error:
+        problem = f"log_file: {str(path)!r} cannot be written: {error.strerror}"
+        raise ConfigurationError([problem]) from error
+    handler.setFormatter(TextRecords() if settings.log_format == "text" else JsonRecords())
+    logging.getLogger().handlers = [handler]
+
+
+class WorkerLog:
+    """Writes the lines of worker processes to the log of this process."""
+
+    def __init__(self) -> None:
+        (self._handler,) = logging.getLogger().handlers
+        self._handler.setFormatter(_WorkerLogFormatter(self._handler.formatter or JsonRecords()))
+
+    def write(self, number: int, line: str) -> None:
+        """Write a line of the worker with this number."""
+        self._handler.handle(
+            logging.makeLogRecord({_WORKER_LINE: with_worker_number(number, line)})
+        )
+
+
+class _WorkerLogFormatter(logging.Formatter):
+    """Leaves the lines of workers as they are: the workers have formatted them."""
+
+    def __init__(self, default: logging.Formatter) -> None:
+        super().__init__()
+        self._default = default
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: str | None = getattr(record, _WORKER_LINE, None)
+        return self._default.format(record) if line is None else line
+
+
+def with_worker_number(number: int, line: str) -> str:
+    """The line with the number of its worker; a JSON object stays a JSON object."""
+    if line.startswith('{"') and line.endswith("}"):
+        return f'{{"worker": {number}, {line[1:]}'
+    return f"[{number}] {line}"

@@ -1,9 +1,8 @@
-"""The options that every command has, and how a function becomes a command line.
+"""The options that every command accepts, and how a function becomes a command.
 
-A command is a function whose first argument is ``GlobalOptions``: what the shared options said.
-The options
-themselves are written once, below, and are put into each command's signature, where typer finds
-them; so each command's help is whole, and an option works wherever it stands.
+A command is a function whose first argument is ``GlobalOptions``. The fields of ``GlobalOptions``
+are added to the command's own options, so the help of a command is complete. The same options can
+also be written before the command, where the groups in ``main`` accept them.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -21,11 +20,14 @@ from typing import Annotated, Any
 import typer
 
 from longshore.core.text.durations import parse_duration
-from longshore.interfaces.cli.exit_codes import OutputClosed
+from longshore.errors import UsageError
+
+CommandFunction = Callable[..., Coroutine[Any, Any, int | None] | int | None]
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 90}
 
 
 class OutputFormat(StrEnum):
-    """How an answer is printed."""
+    """How a command prints its answer."""
 
     TABLE = "table"
     JSON = "json"
@@ -33,122 +35,128 @@ class OutputFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalOptions:
-    """What the shared options said."""
+    """The options that commands share."""
 
-    data_dir: Path | None = None
-    server: str | None = None
-    context: str | None = None
-    tenant: str | None = None
-    verbose: int = 0
-    output: OutputFormat = OutputFormat.TABLE
+    output: Annotated[OutputFormat, typer.Option("--output", "-o", help="Output format.")] = (
+        OutputFormat.TABLE
+    )
+    server: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Use a server. [default: LONGSHORE_URL]"),
+    ] = None
+    context: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Use a saved server; see `longshore contexts`."),
+    ] = None
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Data folder. [default: .longshore or LONGSHORE_DATA_DIR]"
+        ),
+    ] = None
+    tenant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Tenant name. [default: default]")
+    ] = None
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "--verbose", "-v", count=True, help="Log to stderr; -vv logs more.", show_default=False
+        ),
+    ] = 0
 
     @property
     def json(self) -> bool:
-        """Whether the answer is for a program."""
         return self.output is OutputFormat.JSON
 
     def flags(self) -> dict[str, Any]:
-        """The settings that were given on the command line, by name."""
+        """The settings that the command line overrides, by name."""
         return {"data_dir": self.data_dir, "url": self.server, "tenant": self.tenant}
 
 
-_OUTPUT_OPTION = inspect.Parameter(
-    "output",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=OutputFormat.TABLE,
-    annotation=Annotated[
-        OutputFormat, typer.Option("--output", "-o", help="For a person or a program.")
-    ],
-)
-_SERVER_OPTIONS = (
-    inspect.Parameter(
-        "server",
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[
-            str | None,
-            typer.Option(
-                "--server",
-                metavar="URL",
-                help="Ask a server instead of a folder. [default: LONGSHORE_URL]",
-                show_default=False,
-            ),
-        ],
-    ),
-    inspect.Parameter(
-        "context",
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[
-            str | None,
-            typer.Option(
-                "--context",
-                metavar="NAME",
-                help="Ask a server that is remembered; see `longshore contexts`.",
-                show_default=False,
-            ),
-        ],
-    ),
-)
-_SHARED_OPTIONS = (
-    inspect.Parameter(
-        "data_dir",
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[
-            Path | None,
-            typer.Option(
-                "--data-dir",
-                metavar="PATH",
-                help="Folder of the database. [default: .longshore or LONGSHORE_DATA_DIR]",
-                show_default=False,
-            ),
-        ],
-    ),
-    inspect.Parameter(
-        "tenant",
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[
-            str | None,
-            typer.Option("--tenant", metavar="NAME", help="Whose work it is.", show_default=False),
-        ],
-    ),
-    inspect.Parameter(
-        "verbose",
-        inspect.Parameter.KEYWORD_ONLY,
-        default=0,
-        annotation=Annotated[
-            int,
-            typer.Option(
-                "--verbose",
-                "-v",
-                count=True,
-                help="Log to stderr; -vv logs more.",
-                show_default=False,
-            ),
-        ],
-    ),
-)
+DEFAULTS = {field.name: field.default for field in fields(GlobalOptions)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A function that is ready to become a command line."""
+    """A function that can become a command of the command line."""
 
-    function: Callable[..., int | None]
+    function: CommandFunction
     examples: tuple[tuple[str, str], ...]
-    has_output: bool  # whether it has -o
-    remote: bool  # whether it can ask a server as well
-    interspersed: bool  # False: what follows the first argument belongs to somebody else
+    output: bool  # accepts -o
+    remote: bool  # accepts --server and --context
+    interspersed: bool  # False: options after the first argument belong to that argument
 
     def help(self) -> str:
-        """The docstring, and examples that can be copied."""
+        """The docstring and the examples."""
         widest = max(len(line) for line, _ in self.examples)
         lines = [f"  {line:{widest}}  {meaning}".rstrip() for line, meaning in self.examples]
         text = inspect.cleandoc(self.function.__doc__ or "")
-        # The mark keeps typer from filling these lines like prose.
+        # \b keeps typer from rewrapping these lines.
         return "\n".join([text, "", "\b", "Examples:", *lines])
+
+    def build(self, name: str) -> Any:
+        """The command as typer parses and calls it."""
+        app = typer.Typer(rich_markup_mode=None, add_completion=False)
+        settings = {**CONTEXT_SETTINGS, "allow_interspersed_args": self.interspersed}
+        app.command(name, help=self.help(), context_settings=settings)(self._callback())
+        return typer.main.get_command(app)
+
+    def _callback(self) -> Callable[..., int | None]:
+        accepted = {"output": self.output, "server": self.remote, "context": self.remote}
+        names = {name for name in DEFAULTS if accepted.get(name, True)}
+        signature = inspect.signature(self.function, eval_str=True)
+        parameters = [
+            *list(signature.parameters.values())[1:],
+            *(option for option in OPTION_PARAMETERS if option.name in names),
+        ]
+
+        @functools.wraps(self.function)
+        def call(ctx: typer.Context, **values: Any) -> int | None:
+            own = {name: values.pop(name) for name in names}
+            result = self.function(_merge_options(ctx, own), **values)
+            code = _run_coroutine(result) if isinstance(result, Coroutine) else result
+            # Into a pipe, a closed output shows when it is flushed.
+            sys.stdout.flush()
+            return code
+
+        set_parameters(call, parameters)
+        return call
+
+
+def _run_coroutine(coroutine: Coroutine[Any, Any, int | None]) -> int | None:
+    import asyncio  # help is printed without it
+
+    return asyncio.run(coroutine)
+
+
+def set_parameters(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> None:
+    """Make typer see these parameters after the context, instead of the function's own."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    context = inspect.Parameter("ctx", kind, annotation=typer.Context)
+    seen = [context, *(parameter.replace(kind=kind) for parameter in parameters)]
+    function.__signature__ = inspect.Signature(seen)  # type: ignore[attr-defined]
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in seen}
+    # Otherwise typer reads the signature of the wrapped function.
+    vars(function).pop("__wrapped__", None)
+
+
+OPTION_PARAMETERS = tuple(inspect.signature(GlobalOptions, eval_str=True).parameters.values())
+
+
+def _merge_options(ctx: typer.Context, own: Mapping[str, Any]) -> GlobalOptions:
+    """The options after the command's name; then those before it, from the inside out."""
+    values = {name: value for name, value in own.items() if value != DEFAULTS[name]}
+    parent = ctx.parent
+    while parent is not None:
+        for name, default in DEFAULTS.items():
+            if parent.params.get(name, default) == default:
+                continue
+            if name not in own:
+                message = f"`{ctx.command_path}` does not accept --{name}"
+                raise UsageError(message)
+            values.setdefault(name, parent.params[name])
+        parent = parent.parent
+    return GlobalOptions(**values)
 
 
 def command(
@@ -156,63 +164,19 @@ def command(
     output: bool = False,
     remote: bool = False,
     interspersed: bool = True,
-) -> Callable[[Callable[..., int | None]], Command]:
-    """Make a command of a function whose first argument is ``GlobalOptions``."""
+) -> Callable[[CommandFunction], Command]:
+    """Make a command of a function, async or not, whose first argument is ``GlobalOptions``."""
 
-    def decorate_command(function: Callable[..., int | None]) -> Command:
+    def decorate(function: CommandFunction) -> Command:
         return Command(
             function=function,
             examples=examples,
-            has_output=output,
+            output=output,
             remote=remote,
             interspersed=interspersed,
         )
 
-    return decorate_command
-
-
-def command_line(given: Command, name: str) -> Any:
-    """The command as something that parses a command line."""
-    app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
-    app.command(
-        name,
-        help=given.help(),
-        context_settings={
-            "help_option_names": ["-h", "--help"],
-            "allow_interspersed_args": given.interspersed,
-            "max_content_width": 90,
-        },
-    )(_with_shared_options(given))
-    return typer.main.get_command(app)
-
-
-def _with_shared_options(given: Command) -> Callable[..., int | None]:
-    shared = (
-        *((_OUTPUT_OPTION,) if given.has_output else ()),
-        *(_SERVER_OPTIONS if given.remote else ()),
-        *_SHARED_OPTIONS,
-    )
-    names = [parameter.name for parameter in shared]
-    signature = inspect.signature(given.function, eval_str=True)
-    own = list(signature.parameters.values())[1:]
-
-    @functools.wraps(given.function)
-    def called(**values: Any) -> int | None:
-        here = GlobalOptions(**{name: values.pop(name) for name in names})
-        try:
-            code = given.function(here, **values)
-            # On a terminal print flushes by itself; into a pipe a lost reader shows here.
-            sys.stdout.flush()
-        except BrokenPipeError as error:
-            raise OutputClosed from error
-        return code
-
-    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *shared)]
-    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {one.name: one.annotation for one in parameters}
-    # Else the signature of the function itself would be found again.
-    del called.__wrapped__
-    return called
+    return decorate
 
 
 def parse_duration_option(text: str) -> timedelta:

@@ -1,1 +1,1 @@
-"""Functions on AWS, a module each: ``longshore.interfaces.lambdas.{module}.handler``."""
+"""The Lambda functions of an AWS installation."""

@@ -1,23 +1,27 @@
-"""Requests of an API Gateway (HTTP API, payload 2.0), answered by an ASGI app.
+"""The handler ``api``: requests of an API Gateway (HTTP API, payload 2.0) to the REST API.
 
-An answer goes back whole: nothing is sent on while it is being made, it has at most 6 MB as AWS
-writes it, and the gateway waits for 30 s. So a stream is a long poll here. It ends when nothing
-more has come for a moment, or when time is over, without the event ``end``; a reader asks again and
-sends ``Last-Event-ID``, as it would after any broken connection, and misses nothing. A job's whole
-output has no place to go on from and begins anew each time: read its tasks one by one instead.
+A response is returned as a whole: it has at most 6 MB as AWS encodes it, and the gateway waits for
+30 s. So a stream is a long poll here. It ends when nothing more has come for a moment, or after a
+timeout, without the event ``end``; a client connects again with ``Last-Event-ID``, as after any
+broken connection, and misses nothing. The output of a whole job cannot be resumed and starts anew
+each time: read the output of its tasks instead.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import unquote
 
 from longshore.errors import UsageError
+from longshore.interfaces.lambdas.container import Container, LambdaContext, handler, seconds_left
+from longshore.interfaces.rest.app import create_app
 from longshore.interfaces.rest.errors import MEDIA_TYPE, ApiProblem, problem_document
+from longshore.wiring.lambdas import open_services_with_secrets
 
 AsgiMessage = MutableMapping[str, Any]
 AsgiApp = Callable[
@@ -28,11 +32,10 @@ AsgiApp = Callable[
     ],
     Awaitable[None],
 ]
-"""An ASGI app."""
 
-# Written as base64, which is a third more, it stays below 6 MB.
+# As base64, which is a third larger, it stays below 6 MB.
 _BODY_LIMIT_BYTES = 4_400_000
-# Text of this size goes as it is, however many of its characters JSON must escape.
+# Text up to this size is sent as text, even if JSON must escape every character.
 _TEXT_LIMIT_BYTES = 900_000
 _GATEWAY_TIMEOUT_S = 28.0
 _STREAM_LIMIT_S = 20.0
@@ -43,64 +46,80 @@ _EVENT_STREAM = b"text/event-stream"
 _TIMED_OUT = ApiProblem(
     503,
     "timed-out",
-    "this took too long to answer here; the same request may be sent again",
+    "the request took too long; it is safe to send it again",
     headers={"Retry-After": "1"},
 )
 _TOO_LARGE = ApiProblem(
     400,
     "response-too-large",
-    f"the answer has more than {_BODY_LIMIT_BYTES} bytes, which cannot be sent here; ask for less "
-    "at once, by `limit`",
+    f"the response has more than {_BODY_LIMIT_BYTES} bytes; request fewer items with `limit`",
 )
 
 
+@contextlib.asynccontextmanager
+async def open_app() -> AsyncIterator[AsgiApp]:
+    """The REST API of the installation that the environment names."""
+    async with open_services_with_secrets() as services:
+        api = services.settings.api
+        # A function has no machine key, which elsewhere names the tenant of the operators.
+        services.api_keys.set_operator_tenant(services.settings.tenant)
+        yield create_app(services, hosts=api.hosts, body_bytes=api.body_bytes)
+
+
+@handler(open_app)
+def api(container: Container[AsgiApp], event: Any, context: LambdaContext) -> dict[str, Any]:
+    """Answer one request."""
+    timeout_s = seconds_left(context)
+    return container.run(lambda app: handle_request(app, event, timeout_s=timeout_s), context)
+
+
 async def handle_request(app: AsgiApp, event: Any, *, timeout_s: float) -> dict[str, Any]:
-    """The app's answer to a request, as the gateway wants it.
+    """The app's response to a request, in the form that the gateway expects.
 
     Raises:
-        UsageError: it is not a request of a gateway with payload 2.0.
+        UsageError: the event is not a request of a gateway with payload 2.0.
     """
     scope, body = _scope_of(event)
-    answer = _Response()
-    asked = asyncio.ensure_future(app(scope, _RequestBody(body), answer.send))
+    response = _Response()
+    request = asyncio.ensure_future(app(scope, _RequestBody(body), response.send))
     try:
-        await _wait_for_response(asked, answer, min(timeout_s, _GATEWAY_TIMEOUT_S))
+        await _wait_for_response(request, response, min(timeout_s, _GATEWAY_TIMEOUT_S))
     finally:
-        late = not asked.done()
-        asked.cancel()
-        await asyncio.wait({asked}, timeout=_CANCEL_TIMEOUT_S)
+        late = not request.done()
+        request.cancel()
+        await asyncio.wait({request}, timeout=_CANCEL_TIMEOUT_S)
     request_id = event["requestContext"].get("requestId", "")
-    if answer.too_large:
+    if response.too_large:
         return _problem_response(_TOO_LARGE, request_id)
-    if late and not answer.is_stream:
+    if late and not response.is_stream:
         return _problem_response(_TIMED_OUT, request_id)
     if not late:
-        asked.result()  # what the app raises is for whoever looks after the function
-    return answer.document()
+        request.result()  # an error of the app is an error of the function
+    return response.document()
 
 
 async def _wait_for_response(
     request: asyncio.Future[Any], response: _Response, timeout_s: float
 ) -> None:
     now = asyncio.get_running_loop().time
-    begun = now()
+    started = now()
     while not request.done() and not response.too_large and not response.full:
-        ends = begun + (min(timeout_s, _STREAM_LIMIT_S) if response.is_stream else timeout_s)
-        waits_s = ends - now()
+        limit_s = min(timeout_s, _STREAM_LIMIT_S) if response.is_stream else timeout_s
+        left_s = started + limit_s - now()
         if response.is_stream and response.body:
-            waits_s = min(waits_s, _STREAM_IDLE_S)
-        if waits_s <= 0:
+            left_s = min(left_s, _STREAM_IDLE_S)
+        if left_s <= 0:
             return
         response.changed.clear()
-        moved = asyncio.ensure_future(response.changed.wait())
-        await asyncio.wait({request, moved}, timeout=waits_s, return_when=asyncio.FIRST_COMPLETED)
-        moved.cancel()
+        changed = asyncio.ensure_future(response.changed.wait())
+        await asyncio.wait({request, changed}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        changed.cancel()
         if response.is_stream and response.body and not response.changed.is_set():
-            return  # nothing more has come
+            return  # the stream is idle
 
 
 class _RequestBody:
-    """A request's body, which is here already."""
+    """The body of a request, as an ASGI ``receive`` callable."""
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body
@@ -108,13 +127,13 @@ class _RequestBody:
     async def __call__(self) -> AsgiMessage:
         body, self._body = self._body, None
         if body is None:
-            # Nobody leaves before the answer is there.
+            # The gateway never disconnects before the response.
             await asyncio.Event().wait()
         return {"type": "http.request", "body": body, "more_body": False}
 
 
 class _Response:
-    """What the app has answered so far."""
+    """What the app has sent so far."""
 
     def __init__(self) -> None:
         self.status = 500
@@ -125,14 +144,12 @@ class _Response:
 
     @property
     def is_stream(self) -> bool:
-        """Whether it goes on for as long as there is something to tell."""
         return any(
             name == b"content-type" and value.startswith(_EVENT_STREAM)
             for name, value in self.headers
         )
 
     async def send(self, message: AsgiMessage) -> None:
-        """What the app sends."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.headers = [(name.lower(), value) for name, value in message["headers"]]
@@ -142,14 +159,13 @@ class _Response:
 
     def _add(self, chunk: bytes) -> None:
         if self.full or len(self.body) + len(chunk) > _BODY_LIMIT_BYTES:
-            # A stream is taken up again behind the last piece that fitted.
+            # The client resumes a stream after the last chunk that fitted.
             self.full = self.is_stream and bool(self.body)
             self.too_large = not self.full
         else:
             self.body += chunk
 
     def document(self) -> dict[str, Any]:
-        """As the gateway reads it."""
         headers: dict[str, str] = {}
         cookies: list[str] = []
         for name, value in ((name.decode(), value.decode()) for name, value in self.headers):
@@ -175,18 +191,18 @@ def _response_document(
     return {**document, "body": base64.b64encode(body).decode(), "isBase64Encoded": True}
 
 
-def _problem_response(refused: ApiProblem, request_id: str) -> dict[str, Any]:
-    headers = {"content-type": MEDIA_TYPE, **{k.lower(): v for k, v in refused.headers.items()}}
-    body = json.dumps(problem_document(refused, request_id)).encode()
-    return _response_document(refused.status, headers, body, [])
+def _problem_response(problem: ApiProblem, request_id: str) -> dict[str, Any]:
+    headers = {"content-type": MEDIA_TYPE, **{k.lower(): v for k, v in problem.headers.items()}}
+    body = json.dumps(problem_document(problem, request_id)).encode()
+    return _response_document(problem.status, headers, body, [])
 
 
 def _scope_of(event: Any) -> tuple[AsgiMessage, bytes]:
-    """The request as ASGI has it, and its body."""
+    """The ASGI scope of a request, and its body."""
     try:
-        asked, http = event["requestContext"], event["requestContext"]["http"]
-        path, stage = event["rawPath"], asked.get("stage", "$default")
-        # With a stage of its own name, the gateway leaves it in the path.
+        request, http = event["requestContext"], event["requestContext"]["http"]
+        path, stage = event["rawPath"], request.get("stage", "$default")
+        # The gateway leaves the name of a named stage in the path.
         root = f"/{stage}" if path.startswith(f"/{stage}/") else ""
         path = path.removeprefix(root)
         headers = [
@@ -209,7 +225,7 @@ def _scope_of(event: Any) -> tuple[AsgiMessage, bytes]:
             "query_string": event.get("rawQueryString", "").encode(),
             "headers": headers,
             "client": (http.get("sourceIp", ""), 0),
-            "server": (asked.get("domainName", "localhost"), 443),
+            "server": (request.get("domainName", "localhost"), 443),
         }
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         message = "expected a request of an API Gateway, an HTTP API with payload format 2.0"

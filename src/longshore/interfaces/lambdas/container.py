@@ -1,28 +1,37 @@
-"""What a function keeps between its invocations: an event loop, and what was wired on it.
+"""The container of a Lambda function: its event loop, its resources, and batches of records.
 
-AWS keeps the process of a function for its next invocations, so all that takes long is done once.
-Between two invocations the process is frozen: whatever an invocation leaves running would go on in
-the midst of the next one, and is called off at its end. When an invocation has broken the loop, or
-something will not be called off, all of it is thrown away and built anew.
+AWS reuses the process of a function for later invocations, so resources are opened once. Between
+two invocations the process is frozen. Tasks that an invocation leaves running would continue during
+the next one, so they are cancelled at its end. If an invocation broke the loop, or a task cannot be
+cancelled, the container is discarded and the next invocation builds a new one.
+
+A batch response names the records that failed; AWS delivers those again. A record counts as failed
+until it is done, so also after a timeout.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Generic, Protocol, TypeVar
 
+from longshore.errors import BackendUnavailable, UsageError
 from longshore.interfaces.cli import log_records
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 ResultT = TypeVar("ResultT")
+ContentT = TypeVar("ContentT")
+Record = Mapping[str, Any]
+BatchResponse = dict[str, list[dict[str, str]]]
 
-# Of the time that AWS gives, so much is left for calling off what is late, and for the answer.
+_CONCURRENT_RECORDS = 10
+# Reserved at the end of an invocation to cancel tasks and to answer.
 _MARGIN_S = 1.5
 _MIN_TIMEOUT_S = 0.1
 _CANCEL_TIMEOUT_S = 0.5
@@ -30,21 +39,21 @@ _CLOSE_TIMEOUT_S = 2.0
 
 
 class LambdaContext(Protocol):
-    """What AWS tells of an invocation."""
+    """The context that AWS passes to a handler."""
 
     aws_request_id: str
 
     def get_remaining_time_in_millis(self) -> int:
-        """How long until it is cut off."""
+        """Time until AWS kills the invocation."""
         ...
 
 
 class InvocationTimeout(Exception):
-    """An invocation was ended in good time before AWS would have cut it off."""
+    """The invocation was ended shortly before AWS would have killed it."""
 
 
 class Container(Generic[T]):
-    """The process of one function. ``opens`` gives what its invocations work with."""
+    """The event loop of one function, and the resources that its invocations share."""
 
     def __init__(self, open_resources: Callable[[], AbstractAsyncContextManager[T]]) -> None:
         self._open_resources = open_resources
@@ -54,10 +63,10 @@ class Container(Generic[T]):
         self._has_leftover_tasks = False
 
     def run(self, work: Callable[[T], Awaitable[ResultT]], context: LambdaContext) -> ResultT:
-        """What comes of the work.
+        """Run one invocation.
 
         Raises:
-            OutOfTime: there was not enough time.
+            InvocationTimeout: there was not enough time.
         """
         _set_log_invocation(context.aws_request_id)
         if self._runner is None or self._runner.get_loop().is_closed():
@@ -68,7 +77,7 @@ class Container(Generic[T]):
         except Exception:
             raise
         except BaseException:
-            # Nobody knows in what state the loop is.
+            # The state of the loop is unknown.
             self.close()
             raise
         finally:
@@ -85,31 +94,31 @@ class Container(Generic[T]):
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            message = f"it was not done in {seconds:.1f} s; what is left is for the next invocation"
+            message = f"not finished within {seconds:.1f} s; the next invocation continues"
             raise InvocationTimeout(message) from error
         finally:
             self._has_leftover_tasks = not await _cancel_other_tasks()
 
     async def _open(self) -> T:
         if self._resources is None:
-            # What is half open when this fails is closed again at once.
+            # If this fails, whatever is open already is closed.
             async with AsyncExitStack() as opening:
                 self._resources = await opening.enter_async_context(self._open_resources())
                 self._stack = opening.pop_all()
         return self._resources
 
     def close(self) -> None:
-        """Close all of it, as far as that can be; the next invocation builds it anew."""
+        """Close everything; the next invocation opens it again."""
         runner, stack = self._runner, self._stack
         self._reset()
         if runner is None:
             return
-        calm = False
+        idle = False
         with contextlib.suppress(Exception):
-            calm = runner.run(_close_stack(stack))
+            idle = runner.run(_close_stack(stack))
         with contextlib.suppress(Exception):
-            # A runner waits for ever for what will not be called off.
-            (runner if calm else runner.get_loop()).close()
+            # A runner would wait forever for a task that cannot be cancelled.
+            (runner if idle else runner.get_loop()).close()
 
     def _reset(self) -> None:
         self._runner, self._resources, self._stack = None, None, AsyncExitStack()
@@ -117,32 +126,32 @@ class Container(Generic[T]):
 
 
 def seconds_left(context: LambdaContext) -> float:
-    """How long the work of an invocation may take."""
+    """How long an invocation may work."""
     return max(context.get_remaining_time_in_millis() / 1000 - _MARGIN_S, _MIN_TIMEOUT_S)
 
 
 async def _cancel_other_tasks() -> bool:
-    """Call off whatever else runs; whether it has ended."""
-    late = asyncio.all_tasks() - {asyncio.current_task()}
-    for one in late:
-        one.cancel()
-    if late:
-        await asyncio.wait(late, timeout=_CANCEL_TIMEOUT_S)
-    return all(one.done() for one in late)
+    """Cancel all other tasks. Returns True if they have ended."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=_CANCEL_TIMEOUT_S)
+    return all(task.done() for task in others)
 
 
 async def _close_stack(stack: AsyncExitStack) -> bool:
-    """Close what was opened; whether nothing runs any more."""
+    """Close the resources. Returns True if no task is left."""
     try:
         async with asyncio.timeout(_CLOSE_TIMEOUT_S):
             await stack.aclose()
     finally:
-        calm = await _cancel_other_tasks()
-    return calm
+        idle = await _cancel_other_tasks()
+    return idle
 
 
 class _InvocationFilter(logging.Filter):
-    """Puts the invocation's id into every record."""
+    """Adds the id of the invocation to every log record."""
 
     invocation = ""
 
@@ -155,10 +164,129 @@ _invocation_filter = _InvocationFilter()
 
 
 def _set_log_invocation(invocation: str) -> None:
-    """Send records to where AWS takes them from, as JSON, with the invocation's id."""
+    """Log as JSON, with the id of the invocation."""
     _invocation_filter.invocation = invocation
     handlers: list[Any] = logging.getLogger().handlers
     if not any(_invocation_filter in handler.filters for handler in handlers):
         log_records.configure_logging(level=logging.INFO, style="json")
         for handler in logging.getLogger().handlers:
             handler.addFilter(_invocation_filter)
+
+
+# Handlers ---------------------------------------------------------------------------------------
+
+CONTAINERS: dict[str, Container[Any]] = {}
+"""The container of each handler, by the handler's name."""
+
+_Handle = Callable[[Container[T], Any, LambdaContext], ResultT]
+_Handler = Callable[[Any, LambdaContext], ResultT]
+
+
+def handler(
+    open_resources: Callable[[], AbstractAsyncContextManager[T]],
+) -> Callable[[_Handle[T, ResultT]], _Handler[ResultT]]:
+    """Make a Lambda handler of a function whose first argument is a container."""
+
+    def decorate(handle: _Handle[T, ResultT]) -> _Handler[ResultT]:
+        container = CONTAINERS[handle.__name__] = Container(open_resources)
+
+        @functools.wraps(handle)
+        def invoke(event: Any, context: LambdaContext) -> ResultT:
+            return handle(container, event, context)
+
+        return invoke
+
+    return decorate
+
+
+def records_of(event: Any) -> Sequence[Record]:
+    """The records of a batch.
+
+    Raises:
+        UsageError: the event is not a batch.
+    """
+    records = event.get("Records") if isinstance(event, dict) else None
+    if not isinstance(records, list):
+        message = "expected an event of an event source mapping, with a list of Records"
+        raise UsageError(message)
+    return records
+
+
+def failure_response(ids: Collection[str]) -> BatchResponse:
+    """The response after which AWS delivers these records again."""
+    return {"batchItemFailures": [{"itemIdentifier": record_id} for record_id in ids]}
+
+
+def process_each(
+    container: Container[T],
+    event: Any,
+    context: LambdaContext,
+    process: Callable[[T, Record], Awaitable[object]],
+) -> BatchResponse:
+    """Process the records of a queue concurrently and independently."""
+    records = {record["messageId"]: record for record in records_of(event)}
+    done: set[str] = set()
+    slots = asyncio.Semaphore(_CONCURRENT_RECORDS)
+
+    async def process_record(resources: T, message_id: str) -> None:
+        async with slots:
+            try:
+                await process(resources, records[message_id])
+            except Exception as error:  # noqa: BLE001 - a record must not fail the others
+                _log_failure(message_id, error)
+            else:
+                done.add(message_id)
+
+    async def process_all(resources: T) -> None:
+        await asyncio.gather(*(process_record(resources, message_id) for message_id in records))
+
+    _run_batch(container, process_all, context)
+    return failure_response([message_id for message_id in records if message_id not in done])
+
+
+def process_together(
+    container: Container[T],
+    event: Any,
+    context: LambdaContext,
+    read: Callable[[T, Record], ContentT],
+    process: Callable[[T, Mapping[str, ContentT]], Awaitable[Collection[str]]],
+) -> BatchResponse:
+    """Process all records of a queue in one call.
+
+    Args:
+        read: Returns the content of a record. If it raises UsageError, the record is delivered
+            again, until the queue gives up and moves it to the undelivered events.
+        process: Gets the contents by message id, and returns the ids to deliver again.
+    """
+    records = {record["messageId"]: record for record in records_of(event)}
+    done: set[str] = set()
+
+    async def process_all(resources: T) -> None:
+        contents: dict[str, ContentT] = {}
+        for message_id, record in records.items():
+            try:
+                contents[message_id] = read(resources, record)
+            except UsageError as error:
+                _log_failure(message_id, error)
+        failed = await process(resources, contents)
+        done.update(contents.keys() - failed)
+
+    _run_batch(container, process_all, context)
+    return failure_response([message_id for message_id in records if message_id not in done])
+
+
+def _run_batch(
+    container: Container[T], work: Callable[[T], Awaitable[None]], context: LambdaContext
+) -> None:
+    try:
+        container.run(work, context)
+    except InvocationTimeout as error:
+        logger.warning("batch.timed_out", extra={"error": str(error)})
+
+
+def _log_failure(message_id: str, error: Exception) -> None:
+    extra = {"message_id": message_id, "error": str(error)}
+    if isinstance(error, BackendUnavailable | UsageError):
+        logger.warning("record.failed", extra=extra)
+    else:
+        logger.error("record.failed", extra=extra, exc_info=error)

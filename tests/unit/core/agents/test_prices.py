@@ -6,7 +6,7 @@ from longshore.core.agents.prices import (
     LIST_PRICES,
     NO_TOKENS,
     SUBSCRIPTION_PRICES,
-    BilledTokens,
+    TokenCounts,
 )
 
 MILLION = 1_000_000
@@ -56,7 +56,7 @@ MEASURED_LONG = {**MEASURED, "claude-haiku-5-5": (0.5, 2.5, 0.05, 0.625, 1)}
 
 def _of_each_kind(model: str, count: int, *, fast: bool = False) -> tuple[float, ...]:
     def cost(**tokens: int) -> float:
-        return LIST_PRICES.cost_usd(model, BilledTokens(fast=fast, **tokens))
+        return LIST_PRICES.cost_usd(model, TokenCounts(fast=fast, **tokens))
 
     read = cost(input=count)
     return (
@@ -90,22 +90,22 @@ def test_a_long_prompt_costs_what_was_measured(model: str) -> None:
 @pytest.mark.parametrize(
     ("tokens", "usd"),
     [
-        (BilledTokens(input=100_000), 0.01),
-        (BilledTokens(input=50_000, cache_read=25_000, cache_write=25_001), 0.041875625),
-        (BilledTokens(input=50_000, cache_read=25_000, cache_write_1h=25_001), 0.051251),
-        (BilledTokens(input=10, output=MILLION), 0.500001),
+        (TokenCounts(input=100_000), 0.01),
+        (TokenCounts(input=50_000, cache_read=25_000, cache_write=25_001), 0.041875625),
+        (TokenCounts(input=50_000, cache_read=25_000, cache_write_1h=25_001), 0.051251),
+        (TokenCounts(input=10, output=MILLION), 0.500001),
     ],
     ids=["at the limit", "one above it", "one above it for an hour", "a long answer is none"],
 )
-def test_a_prompt_is_long_by_all_that_the_model_reads(tokens: BilledTokens, usd: float) -> None:
+def test_a_prompt_is_long_by_all_that_the_model_reads(tokens: TokenCounts, usd: float) -> None:
     assert LIST_PRICES.cost_usd("claude-haiku-5-5", tokens) == pytest.approx(usd, abs=1e-12)
 
 
 def test_a_search_costs_a_cent_and_no_more_in_the_united_states() -> None:
-    searched = BilledTokens(input=SOME, web_searches=1000, in_the_us=True)
+    searched = TokenCounts(input=SOME, web_searches=1000, in_the_us=True)
 
     assert LIST_PRICES.cost_usd("claude-haiku-4-5", searched) == pytest.approx(10.099)
-    assert LIST_PRICES.cost_usd("foo", BilledTokens(web_searches=3)) == pytest.approx(0.03)
+    assert LIST_PRICES.cost_usd("foo", TokenCounts(web_searches=3)) == pytest.approx(0.03)
 
 
 def test_nothing_costs_nothing() -> None:
@@ -113,7 +113,7 @@ def test_nothing_costs_nothing() -> None:
 
 
 def test_what_is_written_to_a_cache_counts_together() -> None:
-    tokens = BilledTokens(input=1, cache_read=20, cache_write=300, cache_write_1h=4000)
+    tokens = TokenCounts(input=1, cache_read=20, cache_write=300, cache_write_1h=4000)
 
     assert tokens.cache_creation == 4300
     assert tokens.prompt == 4321
@@ -158,7 +158,7 @@ def test_what_is_written_to_a_cache_counts_together() -> None:
     ],
 )
 def test_a_longer_name_is_priced_by_the_model_in_it_as_was_measured(name: str, usd: float) -> None:
-    assert LIST_PRICES.cost_usd(name, BilledTokens(input=1000)) == pytest.approx(usd / 1000)
+    assert LIST_PRICES.cost_usd(name, TokenCounts(input=1000)) == pytest.approx(usd / 1000)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_longer_name_is_priced_by_the_model_in_it_as_was_measured(name: str, u
     ],
 )
 def test_an_unknown_model_has_the_price_of_the_default_one_as_was_measured(name: str) -> None:
-    tokens = BilledTokens(input=1000)
+    tokens = TokenCounts(input=1000)
 
     assert LIST_PRICES.cost_usd(name, tokens) == pytest.approx(0.004)
     assert SUBSCRIPTION_PRICES.cost_usd(name, tokens) == pytest.approx(0.002)

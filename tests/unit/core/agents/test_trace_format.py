@@ -81,7 +81,8 @@ def test_moments_and_durations() -> None:
 def test_a_list_with_a_limit_drops_from_its_middle() -> None:
     ends: BoundedList[int] = BoundedList(4)
 
-    dropped = [ends.add(number) for number in range(7)]
+    for number in range(7):
+        ends.add(number, None if number % 2 else f"id {number}")
 
-    assert dropped == [None, None, None, None, 2, 3, 4]
+    assert [ends.get(item_id) for item_id in ("id 0", "id 2", None)] == [0, None, None]
     assert (list(ends), ends.omitted) == ([0, 1, 5, 6], 3)

@@ -18,10 +18,10 @@ from longshore.core.agents.events import (
     TodosReplaced,
     TodoState,
     TodoUpdated,
-    TokenCounts,
     ToolDenied,
     ToolOutcome,
 )
+from longshore.core.agents.prices import TokenCounts
 from longshore.core.agents.trace import StepTrace
 from longshore.core.agents.trace_text import event_line, format_elapsed, format_usd, summary_of
 from tests.unit.core.agents.trace_samples import (

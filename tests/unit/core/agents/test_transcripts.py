@@ -12,6 +12,7 @@ from longshore.core.agents.transcripts import (
     merge_entries,
     new_entries,
     session_id,
+    tool_request_ids,
 )
 
 PROMPT = {"type": "user", "uuid": "p", "message": {"role": "user", "content": "do it"}}
@@ -32,6 +33,12 @@ def tool_result(number: str = "t1", *, failed: bool = False) -> dict[str, Any]:
 
 
 TEXT_MESSAGE = assistant({"type": "text", "text": "the "}, {"type": "text", "text": "end"})
+
+
+def test_the_requested_tools_are_those_of_the_model_s_messages() -> None:
+    entries = [PROMPT, called("Bash"), tool_result(), called("Read", number="t2"), TEXT_MESSAGE]
+
+    assert tool_request_ids(entries) == {"t1", "t2"}
 
 
 def test_a_session_belongs_to_its_task_and_step_for_ever() -> None:

@@ -6,13 +6,13 @@ from typing import Any
 from longshore.core.agents.events import (
     AgentEvent,
     AnswerReceived,
-    TokenCounts,
     ToolFinished,
     ToolOutcome,
     ToolRequested,
     ToolStarted,
     UsageCounted,
 )
+from longshore.core.agents.prices import TokenCounts
 from longshore.core.agents.trace import StepTrace
 from longshore.core.agents.trace_text import event_line
 

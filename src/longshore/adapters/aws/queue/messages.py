@@ -1,8 +1,7 @@
-"""Messages as SQS keeps them: what travels beside a body, and what a receipt says.
+"""Messages as SQS stores them: the attributes beside a body, and the content of a receipt.
 
-SQS counts in whole seconds and milliseconds, forgets a message's past when it is sent again, and
-refuses some characters. So a message carries in its attributes what a ``Message`` must tell: when
-it was first sent, what it is called, how often it was received before it was sent again.
+SQS forgets a message's history when it is sent again, counts in whole seconds, and refuses some
+characters. So a message carries attributes: when it was first sent, and its first id.
 """
 
 from __future__ import annotations
@@ -21,27 +20,25 @@ from longshore.ports.task_queue import Message, OutgoingMessage
 Lane = tuple[str, Priority]
 Entry = dict[str, Any]
 
-DELAY_LIMIT_S = 900
 HIDE_LIMIT = timedelta(hours=12)
+_DELAY_LIMIT_S = 900
 _SECOND = timedelta(seconds=1)
 
 _SENT = "longshore.sent"  # microseconds
-_AT = "longshore.at"  # microseconds: not to be delivered before, for those beyond SQS's delay
+_AT = "longshore.at"  # microseconds: not before; for delays longer than SQS allows
 _ID = "longshore.id"  # of a message that was sent again
-_RECEIVES = "longshore.receives"  # before it was sent again
-_FORM = "longshore.form"  # "json" if the body is a JSON text of the body
-ATTRIBUTES = "longshore.*"
-SYSTEM_ATTRIBUTES = (
-    "ApproximateFirstReceiveTimestamp",
-    "ApproximateReceiveCount",
-    "SentTimestamp",
-)
-# What XML 1.0 knows; of a message with anything else SQS says that it is invalid.
+_FORM = "longshore.form"  # "json" if the body is JSON text of the body
+RECEIVE_ATTRIBUTES: Mapping[str, Any] = {
+    "MessageAttributeNames": ["longshore.*"],
+    "MessageSystemAttributeNames": ["ApproximateReceiveCount", "SentTimestamp"],
+}
+"""The parameters of ``ReceiveMessage`` that return what ``parse_message`` reads."""
+# SQS refuses characters that XML 1.0 does not have.
 _INVALID_CHARACTERS = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def whole_seconds(duration: timedelta) -> int:
-    """As SQS counts: rounded up, so that nothing is seen before its time."""
+    """Rounded up, so that no message is visible too early."""
     return max(0, -(-duration // _SECOND))
 
 
@@ -51,47 +48,28 @@ class ReceivedMessage:
 
     lane: Lane
     handle: str
-    requested_us: int  # when the receive was asked for: SQS gave it then, or a little later
+    requested_us: int  # when the receive was requested: SQS delivers then, or a little later
     id: str
     sent_us: int
-    receive_count: int  # as the port counts: this one included, those before its moment not
     body: str
-    # Known only where it was received.
-    earlier_receives: int = 0  # what it brought with it when it was last sent
-    sqs_receives: int = 0  # SQS's own, since it was last sent
-    visible_at_us: int | None = None
-
-    def remaining_delay(self, now: datetime) -> timedelta | None:
-        """How long it must be hidden again; None if its time has come."""
-        if self.visible_at_us is None or (at := from_us(self.visible_at_us)) <= now:
-            return None
-        return at - now
-
-    @property
-    def requested_at(self) -> datetime:
-        """When the receive was asked for."""
-        return from_us(self.requested_us)
+    # Not in the receipt.
+    receive_count: int = 0
+    visible_at_us: int = 0
 
     @property
     def max_hidden_until(self) -> datetime:
-        """SQS hides no message longer than this after one receive, however often it is asked."""
-        return self.requested_at + HIDE_LIMIT
+        """SQS hides no message longer than this after one receive."""
+        return from_us(self.requested_us) + HIDE_LIMIT
 
     @property
     def receipt(self) -> str:
-        """All that another process needs to give the message back; the body of a doorbell is small.
-
-        It stays the same when the message is hidden for longer.
-        """
+        """What any process needs to delete or resend the message."""
         queue, priority = self.lane
         parts = [queue, int(priority), self.handle, self.requested_us]
-        return json.dumps(
-            [*parts, self.id, self.sent_us, self.receive_count, self.body], separators=(",", ":")
-        )
+        return json.dumps([*parts, self.id, self.sent_us, self.body], separators=(",", ":"))
 
     @property
     def message(self) -> Message:
-        """As the port hands it out."""
         queue, priority = self.lane
         return Message(
             id=self.id,
@@ -105,38 +83,31 @@ class ReceivedMessage:
 
 
 def parse_receipt(receipt: str) -> ReceivedMessage | None:
-    """What a receipt says; None of text that is none."""
+    """The delivery that a receipt belongs to, or None if the text is not a receipt."""
     try:
         parts = json.loads(receipt)
     except (ValueError, RecursionError):
         return None
-    kinds = [str, int, str, int, str, int, int, str]
-    if not isinstance(parts, list) or [type(part) for part in parts] != kinds:
+    types = [str, int, str, int, str, int, str]
+    if not isinstance(parts, list) or [type(part) for part in parts] != types:
         return None
-    queue, priority, handle, asked_us, message_id, sent_us, receives, body = parts
+    queue, priority, handle, requested_us, message_id, sent_us, body = parts
     if priority not in tuple(Priority):
         return None
     return ReceivedMessage(
         lane=(queue, Priority(priority)),
         handle=handle,
-        requested_us=asked_us,
+        requested_us=requested_us,
         id=message_id,
         sent_us=sent_us,
-        receive_count=receives,
         body=body,
     )
 
 
 def parse_message(raw: Mapping[str, Any], lane: Lane, requested_at: datetime) -> ReceivedMessage:
-    """A message as SQS hands it out; it may have been sent by anybody."""
+    """A message as ``ReceiveMessage`` returns it. Its sender may not be Longshore."""
     attributes: Mapping[str, Any] = raw.get("MessageAttributes", {})
     system: Mapping[str, str] = raw["Attributes"]
-    count = int(system["ApproximateReceiveCount"])
-    first_ms = int(system.get("ApproximateFirstReceiveTimestamp", 0))
-    at_us = _number(attributes, _AT)
-    before = _number(attributes, _RECEIVES) or 0
-    # Before its moment it is received once, to be hidden, and sent again the second time.
-    early = at_us is not None and count > 1 and first_ms < at_us // 1000
     sent_us = _number(attributes, _SENT)
     return ReceivedMessage(
         lane=lane,
@@ -144,58 +115,45 @@ def parse_message(raw: Mapping[str, Any], lane: Lane, requested_at: datetime) ->
         requested_us=to_us(requested_at),
         id=_text(attributes, _ID) or raw["MessageId"],
         sent_us=int(system["SentTimestamp"]) * 1000 if sent_us is None else sent_us,
-        receive_count=before + count - early,
         body=_decode_body(raw["Body"], _text(attributes, _FORM)),
-        earlier_receives=before,
-        sqs_receives=count,
-        visible_at_us=at_us,
+        receive_count=int(system["ApproximateReceiveCount"]),
+        visible_at_us=_number(attributes, _AT) or 0,
     )
 
 
 def new_entry(outgoing: OutgoingMessage, now: datetime) -> Entry:
-    """A new message, as an entry of a batch."""
+    """A new message as an entry of a batch."""
     return _entry(outgoing.body, {_SENT: to_us(now)}, outgoing.visible_at, now)
 
 
-def resend_entry(
-    message: ReceivedMessage,
-    now: datetime,
-    *,
-    receive_count: int,
-    visible_at: datetime | None = None,
-) -> Entry:
-    """The same message once more, received ``receives`` times so far."""
+def resend_entry(message: ReceivedMessage, now: datetime, visible_at: datetime) -> Entry:
+    """The same message as an entry of a batch; SQS counts its receives from zero again."""
     attributes: dict[str, int | str] = {_SENT: message.sent_us, _ID: message.id}
-    if receive_count:
-        attributes[_RECEIVES] = receive_count
     return _entry(message.body, attributes, visible_at, now)
 
 
 def entry_size(entry: Entry) -> int:
-    """What SQS counts of an entry, or a little more."""
+    """The size that SQS counts for an entry, or a little more."""
     body: str = entry.get("MessageBody", "")
     attributes: Mapping[str, Mapping[str, str]] = entry.get("MessageAttributes", {})
-    beside = sum(
+    return len(body.encode()) + sum(
         len(name) + sum(len(part.encode()) for part in value.values())
         for name, value in attributes.items()
     )
-    return len(body.encode()) + beside
 
 
 def _entry(
     body: str, attributes: dict[str, int | str], visible_at: datetime | None, now: datetime
 ) -> Entry:
     delay = 0 if visible_at is None else whole_seconds(visible_at - now)
-    if visible_at is not None and delay > DELAY_LIMIT_S:
+    if visible_at is not None and delay > _DELAY_LIMIT_S:
         attributes[_AT] = to_us(visible_at)
     if not body or _INVALID_CHARACTERS.search(body):
         attributes[_FORM] = "json"
         body = json.dumps(body)
-    # A tenant's share of a fair queue would be said here, as the entry's MessageGroupId; then a
-    # receipt must carry it too, for the message to keep it when it is sent again.
     return {
         "MessageBody": body,
-        "DelaySeconds": min(delay, DELAY_LIMIT_S),
+        "DelaySeconds": min(delay, _DELAY_LIMIT_S),
         "MessageAttributes": {
             name: {
                 "DataType": "Number" if isinstance(value, int) else "String",

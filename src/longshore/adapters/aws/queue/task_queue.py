@@ -1,71 +1,113 @@
-"""The queue on SQS: a standard queue for each name and priority, and one for its dead letters.
+"""The task queue on SQS: a standard queue for each lane, and one for its dead letters.
 
-**What is sent.** Messages travel in batches of ten. One for later is delayed by SQS, fifteen
-minutes at most; beyond that it carries its moment, and whoever receives it early hides it again,
-twelve hours at a time, and sends it again after that. What is hidden so is in flight to SQS, which
-allows about 120,000 such messages a queue and hands out nothing when there are more. A key is not
-looked at: two messages of one key stay two.
+**Send.** Messages are sent in batches of ten. SQS delays a message by fifteen minutes at most; a
+longer delay is an attribute of the message, and a process that receives the message early sends it
+again with the rest of the delay. The merge key is not used: two messages of one key stay two.
 
-**What is received.** Older first within a lane is what SQS tries, not what it promises. A lane that
-was found empty is passed over for two seconds while others have something. So with everything busy
-a task costs one send, one receive and one delete, or a tenth of each where ten go together, and
-each empty lane one request in two seconds. An idle worker has one long poll of 20 s out for each
-lane: 540 requests an hour for each queue that it serves (about 0.16 dollars a month), however many
-tasks it could run. To put a message off is to send it again and remove the old one: two requests.
+**Receive.** SQS tries to deliver older messages first, but does not promise it. A receive first
+polls the lanes one after the other, in the order of their priorities, and then waits for one long
+poll of 20 s on each lane. When the last long polls of all lanes brought nothing, it makes only
+long polls: an idle worker costs 540 requests an hour for each queue. SQS delivers a message to a
+poll even if its caller has gone, so a poll is never cancelled. A long poll that outlives its
+receive serves the next one; messages that no receive wants are sent again.
 
-**What a receipt is worth.** SQS says that a message was removed also when the receipt is an old one
-or the message is gone. A process knows what it has received itself and still hides, and removes
-that straight away. All else is hidden once more before it is removed or sent again, which SQS
-refuses for a handle that is not current: one request more. What cannot be known on AWS: whether
-another process has removed the message with the same receipt meanwhile. And contrary to the port
-SQS may call a receipt not current from the end of its time on, not from the next delivery on; its
-message stays, and is delivered again.
+**Receipts.** SQS refuses to hide a message with a stale receipt, but reports the deletion of a
+stale or deleted message as a success. So on AWS ``delete`` cannot tell every stale receipt, and a
+late ``delete`` may remove a message that another worker has received since: the worker goes on
+under its lease, and the sweeper enqueues the task again if needed. A message stays hidden for at
+most twelve hours after its receive; then its receipt is stale.
 
-No message stays hidden for more than twelve hours after its receive. From then on its receipt is
-not current. Whoever works on the task goes on under its lease; who is given the message meanwhile
-puts it off, and should it get lost on the way, the sweeper rings again.
+**Delay.** SQS counts every receive. To delay a message without counting the delivery, it is sent
+again and the old one is deleted, so its receives are counted from zero.
 
-**When an answer is lost.** A send is made again: the message may be doubled and is not lost. To
-hide or to remove says the same when it is said twice. A receive leaves its messages hidden for
-their time; they come again, counted once more.
+**Lost answers.** A send is repeated: the message may be duplicated, never lost. Hiding and deleting
+are idempotent. The messages of a lost receive stay hidden and are delivered again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.queue.dead_letters import SqsDeadLetters
-from longshore.adapters.aws.queue.messages import Lane, new_entry
-from longshore.adapters.aws.queue.poller import Poller
-from longshore.adapters.aws.queue.receipts import Receipts
-from longshore.adapters.aws.queue.sqs import SqsClient
-from longshore.core.messages import LOW_EVERY, lane_order
+from longshore.adapters.aws.queue.messages import (
+    HIDE_LIMIT,
+    RECEIVE_ATTRIBUTES,
+    Lane,
+    ReceivedMessage,
+    new_entry,
+    parse_message,
+    parse_receipt,
+    resend_entry,
+    whole_seconds,
+)
+from longshore.adapters.aws.queue.sqs import BATCH_SIZE, UNANSWERED, SqsClient
+from longshore.adapters.shared.codec import from_us, to_us
+from longshore.core.queues import LOW_EVERY, QueueDepth, lane_order
 from longshore.core.tasks.states import Priority
-from longshore.errors import BackendRejected
+from longshore.errors import (
+    BackendError,
+    BackendRejected,
+    BackendUnavailable,
+    NotDeployed,
+    ReceiptExpired,
+)
 from longshore.ports.clock import Clock
-from longshore.ports.task_queue import Message, OutgoingMessage, QueueDepth
+from longshore.ports.task_queue import Message, OutgoingMessage
 
 logger = logging.getLogger(__name__)
 
+_POLL_LIMIT_S = 20
+_NOT_CURRENT = "not current"
+_VERIFY_VISIBILITY_S = 30
+_SECOND = timedelta(seconds=1)
+
+# For each receipt: None if the operation succeeded, else the error code.
+_ReceiptResults = dict[str, str | None]
+_LaneOperation = Callable[[str, Sequence[ReceivedMessage]], Awaitable[Sequence[str | None]]]
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _PendingReceive:
+    """A receive that is under way."""
+
+    lanes: Sequence[Lane]
+    limit: int
+    hidden_s: int
+    messages: list[ReceivedMessage] = field(default_factory=list)
+    error: BackendError | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def remaining(self) -> int:
+        return self.limit - len(self.messages)
+
+    def accepts(self, lane: Lane, hidden_s: int) -> bool:
+        return self.remaining > 0 and lane in self.lanes and self.hidden_s == hidden_s
+
 
 class SqsTaskQueue:
-    """See ``ports.queue.TaskQueue``. To be closed when nobody receives any more."""
+    """See ``ports.task_queue.TaskQueue``. Close it after the last receive."""
 
     def __init__(self, aws: AwsClient, names: Names, clock: Clock) -> None:
         self._names = names
         self._clock = clock
         self._sqs = SqsClient(aws, clock)
-        self._poller = Poller(self._sqs, names, clock)
-        self._receipts = Receipts(self._sqs, names, clock)
         self._dead_letters = SqsDeadLetters(self._sqs, names, clock)
         self._turns = 0
+        self._receives: dict[_PendingReceive, None] = {}  # in the order of their calls
+        self._long_polls: dict[tuple[Lane, int], asyncio.Task[int]] = {}
+        self._idle: set[Lane] = set()  # the last poll was a long poll that brought nothing
+        self._resends: dict[asyncio.Task[None], Lane] = {}
+        self._in_flight: set[asyncio.Task[Any]] = set()
+        self._closing = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,81 +121,118 @@ class SqsTaskQueue:
         await self.close()
 
     async def close(self) -> None:
-        """Wait for the polls that are out, 20 s at most, and give back what they bring."""
-        await self._poller.close()
+        """Wait for the outstanding polls, 20 s at most, and send their messages again.
+
+        A process that is killed instead loses nothing: the messages become visible again when
+        their time is over, counted as received once.
+        """
+        self._closing = True
+        for receive in self._receives:
+            receive.changed.set()
+        while self._in_flight:
+            await asyncio.wait(self._in_flight)
 
     async def send(self, messages: Sequence[OutgoingMessage]) -> list[OutgoingMessage]:
         now = self._clock.now()
-        lanes: dict[Lane, list[int]] = {}
-        for number, outgoing in enumerate(messages):
-            lanes.setdefault((outgoing.queue, outgoing.priority), []).append(number)
+        by_lane: dict[Lane, list[OutgoingMessage]] = {}
+        for message in messages:
+            by_lane.setdefault((message.queue, message.priority), []).append(message)
 
-        async def send_on(lane: Lane, numbers: Sequence[int]) -> list[str | None] | BackendRejected:
-            entries = [new_entry(messages[number], now) for number in numbers]
+        async def send_on(
+            lane: Lane, outgoing: Sequence[OutgoingMessage]
+        ) -> Sequence[str | None] | BackendRejected:
+            entries = [new_entry(message, now) for message in outgoing]
             try:
                 return await self._sqs.send(self._names.queue(*lane), entries)
             except BackendRejected as error:
                 return error
-            finally:
-                self._poller.clear_empty(lane)
 
-        answers = await asyncio.gather(*(send_on(*each) for each in lanes.items()))
+        answers = await asyncio.gather(*(send_on(*item) for item in by_lane.items()))
         refusals = [answer for answer in answers if isinstance(answer, BackendRejected)]
         if refusals and len(refusals) == len(answers):
             raise refusals[0]
         for refusal in refusals:
-            # The others were sent, and that must not be hidden by an error.
+            # Raising would hide that the other messages were sent.
             logger.error("queue.send_rejected", extra={"error": str(refusal)})
-        unsent: set[int] = set()
-        for numbers, answer in zip(lanes.values(), answers, strict=True):
-            codes = [str(answer)] * len(numbers) if isinstance(answer, BackendRejected) else answer
-            unsent |= {number for number, code in zip(numbers, codes, strict=True) if code}
-        return [message for number, message in enumerate(messages) if number in unsent]
-
-    async def receive(
-        self, queues: Sequence[str], *, limit: int, hidden_for: timedelta, wait: timedelta
-    ) -> list[Message]:
-        turn = lane_order(self._turns)
-        found = await self._poller.receive(
-            self._lane_order(queues), limit=limit, hidden_for=hidden_for, wait=wait
-        )
-        if found:
-            self._turns += 1
-        self._receipts.record_received(found, hidden_for)
-        found.sort(key=lambda one: (turn.index(one.lane[1]), one.sent_us))
-        return [one.message for one in found]
-
-    def _lane_order(self, queues: Sequence[str]) -> list[Lane]:
-        """The lanes as this turn has them, queues turn about within a priority.
-
-        Each queue comes first in each kind of turn sooner or later, also where the number of queues
-        and the turns of a kind would meet the same one again and again.
-        """
-        queues = list(dict.fromkeys(queues))
-        first = (self._turns // LOW_EVERY + self._turns % LOW_EVERY) % max(len(queues), 1)
-        order = [*queues[first:], *queues[:first]]
-        return [(queue, priority) for priority in lane_order(self._turns) for queue in order]
+        unsent: list[OutgoingMessage] = []
+        for outgoing, answer in zip(by_lane.values(), answers, strict=True):
+            codes = [str(answer)] * len(outgoing) if isinstance(answer, BackendRejected) else answer
+            unsent += [message for message, code in zip(outgoing, codes, strict=True) if code]
+        return unsent
 
     async def extend(self, receipts: Sequence[str], *, hidden_for: timedelta) -> list[str]:
-        return await self._receipts.extend(receipts, hidden_for=hidden_for)
+        now = self._clock.now()
+
+        async def hide(name: str, messages: Sequence[ReceivedMessage]) -> Sequence[str | None]:
+            current = [message for message in messages if message.max_hidden_until - now >= _SECOND]
+            seconds = [
+                min(whole_seconds(hidden_for), (message.max_hidden_until - now) // _SECOND)
+                for message in current
+            ]
+            handles = [message.handle for message in current]
+            hidden = await self._sqs.hide(name, list(zip(handles, seconds, strict=True)))
+            codes = dict(zip(handles, hidden, strict=True))
+            return [codes.get(message.handle, _NOT_CURRENT) for message in messages]
+
+        return _stale(receipts, await self._by_lane(receipts, hide))
 
     async def delete(self, receipts: Sequence[str]) -> list[str]:
-        return await self._receipts.delete(receipts)
+        async def remove(name: str, messages: Sequence[ReceivedMessage]) -> Sequence[str | None]:
+            return await self._sqs.delete(name, [message.handle for message in messages])
+
+        return _stale(receipts, await self._by_lane(receipts, remove))
 
     async def delay(self, receipt: str, *, until: datetime) -> None:
-        self._poller.clear_empty(await self._receipts.delay(receipt, until=until))
+        async def verify(name: str, messages: Sequence[ReceivedMessage]) -> Sequence[str | None]:
+            return await self._sqs.hide(name, [(m.handle, _VERIFY_VISIBILITY_S) for m in messages])
+
+        message = parse_receipt(receipt)
+        if message is None or _stale([receipt], await self._by_lane([receipt], verify)):
+            raise ReceiptExpired(receipt)
+        name = self._names.queue(*message.lane)
+        again = resend_entry(message, self._clock.now(), until)
+        if not all(await self._sqs.replace(name, [(message, again)])):
+            text = f"{name}: a message could not be sent again to delay it"
+            raise BackendUnavailable(text)
+
+    async def _by_lane(self, receipts: Sequence[str], operation: _LaneOperation) -> _ReceiptResults:
+        messages = {receipt: parse_receipt(receipt) for receipt in receipts}
+        by_lane: dict[Lane, dict[str, ReceivedMessage]] = {}
+        for receipt, message in messages.items():
+            if message is not None:
+                by_lane.setdefault(message.lane, {})[receipt] = message
+        parts = await asyncio.gather(
+            *(self._on_lane(lane, part, operation) for lane, part in by_lane.items())
+        )
+        results: _ReceiptResults = dict.fromkeys(receipts, _NOT_CURRENT)
+        for part in parts:
+            results |= part
+        return results
+
+    async def _on_lane(
+        self, lane: Lane, messages: Mapping[str, ReceivedMessage], operation: _LaneOperation
+    ) -> _ReceiptResults:
+        try:
+            codes = await operation(self._names.queue(*lane), list(messages.values()))
+        except NotDeployed:
+            # The queue does not exist, so none of its receipts is current.
+            return dict.fromkeys(messages, _NOT_CURRENT)
+        return dict(zip(messages, codes, strict=True))
 
     async def depth(self, queue: str) -> QueueDepth:
-        alive = await asyncio.gather(
-            *(self._sqs.counts(self._names.queue(queue, each)) for each in Priority)
+        live = await asyncio.gather(
+            *(self._sqs.counts(self._names.queue(queue, priority)) for priority in Priority)
         )
         dead = await asyncio.gather(
-            *(self._sqs.counts(self._names.dead_letter_queue(queue, each)) for each in Priority)
+            *(
+                self._sqs.counts(self._names.dead_letter_queue(queue, priority))
+                for priority in Priority
+            )
         )
         return QueueDepth(
-            ready=sum(each.visible for each in alive),
-            hidden=sum(each.hidden for each in alive),
-            dead_letters=sum(each.visible + each.hidden for each in dead),
+            ready=sum(counts.visible for counts in live),
+            hidden=sum(counts.hidden for counts in live),
+            dead_letters=sum(counts.visible + counts.hidden for counts in dead),
         )
 
     async def dead_letters(self, queue: str | None, *, limit: int) -> list[Message]:
@@ -161,3 +240,182 @@ class SqsTaskQueue:
 
     async def delete_dead_letter(self, message_id: str) -> bool:
         return await self._dead_letters.drop(message_id)
+
+    # Receiving ----------------------------------------------------------------------------------
+
+    async def receive(
+        self, queues: Sequence[str], *, limit: int, hidden_for: timedelta, wait: timedelta
+    ) -> list[Message]:
+        if limit <= 0:
+            return []
+        end = self._clock.elapsed() + wait
+        lanes = self._lane_order(queues)
+        # Messages that are being sent again are visible as soon as that is done.
+        if resends := [task for task, lane in self._resends.items() if lane in lanes]:
+            await asyncio.wait(resends)
+        hidden_s = whole_seconds(min(hidden_for, HIDE_LIMIT))
+        receive = _PendingReceive(lanes=lanes, limit=limit, hidden_s=hidden_s)
+        self._receives[receive] = None
+        try:
+            waits = wait > timedelta(0)
+            if not (waits and self._idle.issuperset(lanes)):
+                await self._poll_lanes(receive, skip_long_polls=waits)
+            if waits and not receive.messages:
+                await self._wait_for_message(receive, end)
+        except BackendError as error:
+            if not receive.messages:
+                raise
+            logger.warning("queue.partly_received", extra={"error": str(error)})
+        except BaseException:
+            self._return_messages(receive.messages)
+            raise
+        finally:
+            del self._receives[receive]
+        if receive.messages:
+            self._turns += 1
+        order = {lane: number for number, lane in enumerate(lanes)}
+        received = sorted(receive.messages, key=lambda m: (order[m.lane], m.sent_us))
+        return [message.message for message in received]
+
+    def _lane_order(self, queues: Sequence[str]) -> list[Lane]:
+        """The lanes in the order of this turn; within a priority, queues take turns.
+
+        The first queue also changes with the kind of turn, so that each queue comes first in each
+        kind of turn, whatever the number of queues.
+        """
+        queues = list(dict.fromkeys(queues))
+        first = (self._turns // LOW_EVERY + self._turns % LOW_EVERY) % max(len(queues), 1)
+        order = [*queues[first:], *queues[:first]]
+        return [(queue, priority) for priority in lane_order(self._turns) for queue in order]
+
+    async def _poll_lanes(self, receive: _PendingReceive, *, skip_long_polls: bool) -> None:
+        """Take what is visible now. A lane with an outstanding long poll is empty."""
+        refusal: BackendRejected | None = None
+        for lane in receive.lanes:
+            if skip_long_polls and (lane, receive.hidden_s) in self._long_polls:
+                continue
+            try:
+                await self._drain_lane(receive, lane)
+            except BackendRejected as error:
+                refusal = error  # the other lanes may have messages
+        if refusal is not None:
+            raise refusal
+
+    async def _drain_lane(self, receive: _PendingReceive, lane: Lane) -> None:
+        while receive.remaining > 0:
+            size = min(BATCH_SIZE, receive.remaining)
+            poll = self._start(
+                self._poll(lane, size, receive.hidden_s, wait_s=0, preferred=receive)
+            )
+            if await asyncio.shield(poll) < size:
+                return
+
+    async def _wait_for_message(self, receive: _PendingReceive, end: timedelta) -> None:
+        """Wait for the first message on any of the lanes."""
+        receive.error = None
+        timer = asyncio.ensure_future(self._clock.sleep(end - self._clock.elapsed()))
+        timer.add_done_callback(lambda _: receive.changed.set())
+        try:
+            while not receive.messages and not self._closing:
+                left = end - self._clock.elapsed()
+                if left <= timedelta(0):
+                    return
+                receive.changed.clear()
+                for lane in receive.lanes:
+                    self._start_long_poll(lane, receive.hidden_s, left)
+                await receive.changed.wait()
+                if receive.error is not None:
+                    raise receive.error
+        finally:
+            timer.cancel()
+
+    def _start_long_poll(self, lane: Lane, hidden_s: int, left: timedelta) -> None:
+        if (lane, hidden_s) in self._long_polls:
+            return
+        limit = sum(r.remaining for r in self._receives if r.accepts(lane, hidden_s))
+        wait_s = min(_POLL_LIMIT_S, whole_seconds(left))
+        poll = self._start(self._poll(lane, min(BATCH_SIZE, limit), hidden_s, wait_s=wait_s))
+        self._long_polls[lane, hidden_s] = poll
+        poll.add_done_callback(lambda _: self._on_long_poll_done(lane, hidden_s, poll))
+
+    def _on_long_poll_done(self, lane: Lane, hidden_s: int, poll: asyncio.Task[int]) -> None:
+        del self._long_polls[lane, hidden_s]
+        error = None if poll.cancelled() else poll.exception()
+        for receive in self._receives:
+            if lane in receive.lanes:
+                if isinstance(error, BackendError):
+                    receive.error = error
+                receive.changed.set()
+
+    async def _poll(
+        self,
+        lane: Lane,
+        limit: int,
+        hidden_s: int,
+        *,
+        wait_s: int,
+        preferred: _PendingReceive | None = None,
+    ) -> int:
+        """Poll SQS once and distribute the messages. Returns how many SQS delivered."""
+        requested_at = self._clock.now()
+        answer = await self._sqs.call(
+            self._names.queue(*lane),
+            "receive_message",
+            MaxNumberOfMessages=limit,
+            VisibilityTimeout=hidden_s,
+            WaitTimeSeconds=wait_s,
+            **RECEIVE_ATTRIBUTES,
+        )
+        messages = [parse_message(raw, lane, requested_at) for raw in answer.get("Messages", ())]
+        if wait_s and not messages:
+            self._idle.add(lane)
+        else:
+            self._idle.discard(lane)
+        now_us = to_us(self._clock.now())
+        unwanted = [message for message in messages if message.visible_at_us > now_us]
+        receives = sorted(self._receives, key=lambda receive: receive is not preferred)
+        for message in messages:
+            if message.visible_at_us <= now_us:
+                taker = next((r for r in receives if r.accepts(lane, hidden_s)), None)
+                if taker is None:
+                    unwanted.append(message)
+                else:
+                    taker.messages.append(message)
+                    taker.changed.set()
+        self._return_messages(unwanted)
+        return len(messages)
+
+    def _return_messages(self, messages: Sequence[ReceivedMessage]) -> None:
+        for lane in {message.lane for message in messages}:
+            task = self._start(self._resend(lane, [m for m in messages if m.lane == lane]))
+            self._resends[task] = lane
+            task.add_done_callback(self._resends.pop)
+
+    async def _resend(self, lane: Lane, messages: Sequence[ReceivedMessage]) -> None:
+        """Send messages again that no receive wants, or that are not due yet."""
+        now = self._clock.now()
+        again = [(m, resend_entry(m, now, from_us(m.visible_at_us))) for m in messages]
+        await self._sqs.replace(self._names.queue(*lane), again)
+
+    def _start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._in_flight.add(task)
+        task.add_done_callback(self._on_task_done)
+        return task
+
+    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
+        self._in_flight.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A receive that waits for the poll raises the error; there may be none.
+            logger.debug("queue.poll_failed", extra={"error": str(error)})
+
+
+def _stale(receipts: Sequence[str], results: _ReceiptResults) -> list[str]:
+    """The receipts that are not current, or not known to be.
+
+    Raises:
+        BackendUnavailable: SQS answered for none of them.
+    """
+    if results and all(code == UNANSWERED for code in results.values()):
+        raise BackendUnavailable("sqs: no answer for any of the receipts")
+    return [receipt for receipt in receipts if results[receipt] is not None]

@@ -22,7 +22,7 @@ from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from longshore.core.agents.prices import NO_TOKENS, BilledTokens, Prices
+from longshore.core.agents.prices import NO_TOKENS, Prices, TokenCounts, parse_tokens
 
 _NAME_LIMIT = 300
 _TYPICAL_OUTPUT_TOKENS = 1_000  # tokens
@@ -69,7 +69,7 @@ class ModelResponse:
 
     request: ModelRequest
     status: int | None  # for an error in mid-stream its status; None: no response
-    tokens: BilledTokens
+    tokens: TokenCounts
     cost_usd: float
     complete: bool  # whether the whole response arrived
     duration: timedelta
@@ -108,7 +108,7 @@ def parse_model_request(body: bytes, headers: Mapping[str, str]) -> ModelRequest
 def expected_usage(request: ModelRequest, prices: Prices) -> dict[str, float]:
     """Returns the estimated usage of a request, which is reserved for it."""
     output = min(request.max_tokens or _TYPICAL_OUTPUT_TOKENS, _TYPICAL_OUTPUT_TOKENS)
-    tokens = BilledTokens(input=request.size_bytes // _BYTES_A_TOKEN, output=output)
+    tokens = TokenCounts(input=request.size_bytes // _BYTES_A_TOKEN, output=output)
     return {
         "inputTokens": tokens.input,
         "outputTokens": tokens.output,
@@ -172,7 +172,7 @@ class TokenMeter(ABC):
         self._seen_bytes = 0  # of content
 
     @property
-    def tokens(self) -> BilledTokens:
+    def tokens(self) -> TokenCounts:
         """The consumed tokens, as far as they were reported.
 
         The output tokens are reported at the end. For a response that broke off they are estimated
@@ -272,30 +272,6 @@ class DocumentMeter(TokenMeter):
         if message.get("type") == "error":
             self._record_error(message)
         self._record_usage(message.get("usage"))
-
-
-def parse_tokens(usage: Mapping[str, Any]) -> BilledTokens:
-    """Returns the tokens in a response's ``usage``; missing or invalid amounts are zero."""
-    split = _mapping(usage.get("cache_creation"))
-    written_1h = _amount(split.get("ephemeral_1h_input_tokens"))
-    written = _amount(usage.get("cache_creation_input_tokens"))
-    if not written:
-        written = written_1h + _amount(split.get("ephemeral_5m_input_tokens"))
-    written_1h = min(written_1h, written)
-    return BilledTokens(
-        input=_amount(usage.get("input_tokens")),
-        output=_amount(usage.get("output_tokens")),
-        cache_read=_amount(usage.get("cache_read_input_tokens")),
-        cache_write=written - written_1h,
-        cache_write_1h=written_1h,
-        web_searches=_amount(_mapping(usage.get("server_tool_use")).get("web_search_requests")),
-        fast=usage.get("speed") == "fast",
-        in_the_us=usage.get("inference_geo") == "us",
-    )
-
-
-def _amount(value: Any) -> int:
-    return value if type(value) is int and value > 0 else 0
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -18,7 +18,6 @@ import hmac
 import secrets
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Final, Self, cast
 
 from aiohttp import web
@@ -166,12 +165,7 @@ class Gateway:
             self._resources = opened.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        raised: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._resources.aclose()
 
     async def _cancel_all(self) -> None:

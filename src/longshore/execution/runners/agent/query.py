@@ -11,27 +11,31 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from claude_agent_sdk import (
     AssistantMessage,
     ClaudeAgentOptions,
+    HookContext,
     ResultMessage,
     SessionKey,
     SessionStoreEntry,
     query,
 )
+from claude_agent_sdk.types import HookInput, HookJSONOutput
 
-from longshore.core.agents.transcripts import StoredAnswer, final_answer
+from longshore.core.agents.transcripts import StoredAnswer, final_answer, tool_request_ids
 from longshore.execution.runners.channel import Send
 
 _STDERR_LINES = 50
 _EXIT_TIMEOUT_S = 4.0
+# Far more than the delay with which the CLI writes entries: about 0.1 s.
+_STORE_TIMEOUT_S = 10.0
 
 
 class ConversationStore:
@@ -43,6 +47,7 @@ class ConversationStore:
         self._earlier_entries: list[Any] = list(stored["earlier_entries"]) if stored else []
         self._entries: list[Any] = list(stored["entries"]) if stored else []
         self._send = send
+        self._tool_request_stored: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     @property
     def has_entries(self) -> bool:
@@ -71,6 +76,23 @@ class ConversationStore:
         await asyncio.to_thread(
             self._send, "conversation", conversation=self.id, entries=list(entries)
         )
+        for tool_id in tool_request_ids(entries):
+            self._tool_request_stored[tool_id].set()
+
+    async def before_tool(
+        self, payload: HookInput, tool_id: str | None, _context: HookContext
+    ) -> HookJSONOutput:
+        """Let a tool wait until its request is stored.
+
+        The CLI writes entries with a delay. A tool that ran before its request was stored would
+        leave changes of which a resumed conversation knows nothing. Requests of subagents are not
+        stored.
+        """
+        if tool_id is not None and not cast("Mapping[str, Any]", payload).get("agent_id"):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STORE_TIMEOUT_S):
+                    await self._tool_request_stored[tool_id].wait()
+        return {}
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         """Returns all entries; None if there are none."""

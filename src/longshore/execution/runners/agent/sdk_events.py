@@ -24,7 +24,8 @@ from claude_agent_sdk import (
 from claude_agent_sdk.types import ServerToolResultBlock, ServerToolUseBlock
 
 from longshore.core.agents import events
-from longshore.core.agents.events import AgentEvent, TodoState, ToolOutcome, token_counts_of
+from longshore.core.agents.events import AgentEvent, TodoState, ToolOutcome
+from longshore.core.agents.prices import TokenCounts, parse_tokens
 
 HOOKS = (
     "PreToolUse",
@@ -83,7 +84,7 @@ def _translate_answer(message: AssistantMessage, at: datetime) -> Iterator[Agent
         turn_id=turn_id,
         model=model,
         text="\n".join(texts),
-        tokens=token_counts_of(message.usage) if model else None,
+        tokens=_tokens(message.usage) if model else None,
         parent=parent,
         error=message.error,
     )
@@ -158,7 +159,7 @@ def _translate_result(message: ResultMessage, at: datetime) -> Iterator[AgentEve
         reason=reason,
         status=message.api_error_status,
         error="; ".join(message.errors or ()) or message.result or "",
-        tokens=token_counts_of(message.usage),
+        tokens=_tokens(message.usage),
         cost_usd=message.total_cost_usd,
     )
 
@@ -255,6 +256,10 @@ def _result_text(content: Any) -> str:
 
 def _todo_state(value: Any) -> TodoState | None:
     return _STATES.get(value) if isinstance(value, str) else None
+
+
+def _tokens(usage: Mapping[str, Any] | None) -> TokenCounts | None:
+    return parse_tokens(usage) if usage else None
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -23,9 +23,9 @@ from longshore.core.agents.events import (
     AgentEvent,
     ApiRetried,
     StepFinished,
-    TokenCounts,
     UsageCounted,
 )
+from longshore.core.agents.prices import TokenCounts
 from longshore.core.agents.trace import TRACE_FILE, StepTrace, trace_document
 from longshore.core.agents.trace_text import event_line, summary_of
 from longshore.core.tasks.failures import error_text

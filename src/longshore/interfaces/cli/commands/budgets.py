@@ -1,78 +1,145 @@
-"""The commands for budgets: ``budget show``, ``budget add``.
-
-Here are their command lines alone; what they do is imported when they run.
-"""
+"""The commands for budgets: ``budget show``, ``budget add``."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from longshore.errors import UsageError
+from longshore.interfaces.cli.client import ApiClient, new_request_id, open_client
+from longshore.interfaces.cli.commands.shared import RequestId
+from longshore.interfaces.cli.exit_codes import print_stderr
 from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.render.screen import Column, print_json, print_table
+
+if TYPE_CHECKING:
+    from longshore.services import documents as d
 
 _Id = Annotated[
     str,
-    typer.Argument(metavar="ID", help="Of a job or a task, or 'today'.", show_default=False),
+    typer.Argument(metavar="ID", help="ID or unique prefix of a job or task, or 'today'."),
 ]
+_TODAY = "today"
+_UNITS = {"usd": "dollars", "tokens": "tokens", "minutes": "minutes"}
+_FORMATS = {"usd": ",.4f", "tokens": ",.0f", "minutes": ",.1f"}
 
 
 @command(
-    ("longshore budget show today", "what agents may spend today, and have spent"),
+    ("longshore budget show today", "limit and spending of today"),
     ("longshore budget show job-4f2", "of one job"),
     output=True,
     remote=True,
 )
-def show(options: GlobalOptions, id_: _Id) -> None:
-    """Show what agents may spend on a job, on a task or today, and have spent.
+async def show(options: GlobalOptions, id_: _Id) -> None:
+    """Show the budget of a job, of a task or of today, and how much of it agents have spent.
 
-    A task's budget is in its definition, a job's in the job file, a day's in the settings. Days
-    begin at midnight UTC.
+    The budget of a task is set in its definition, of a job in the job file, of a day in the
+    settings. Days begin at midnight UTC.
     """
-    from longshore.interfaces.cli.operations import budgets
-
-    asyncio.run(budgets.show(options, id_))
+    async with open_client(options) as client:
+        entity_id = await _resolve(client, id_)
+        status = await client.app.get_budget(entity_id)
+        if options.json:
+            print_json(status)
+        else:
+            print(entity_id or _TODAY)
+            _print_status(status)
 
 
 @command(
-    ("longshore budget add job-4f2_review --usd 5", "a task that is parked goes on where it was"),
-    ("longshore budget add today --tokens 1000000", "for all of today's tasks"),
+    ("longshore budget add job-4f2_review --usd 5", "a parked task continues"),
+    ("longshore budget add today --tokens 1000000", "for all tasks of today"),
     output=True,
     remote=True,
 )
-def add(
+async def add(
     options: GlobalOptions,
     id_: _Id,
     *,
     usd: Annotated[
         float | None,
-        typer.Option("--usd", metavar="N", min=0.000001, help="Dollars.", show_default=False),
+        typer.Option("--usd", metavar="N", min=0.000001, help="Dollars."),
     ] = None,
     tokens: Annotated[
         int | None,
-        typer.Option("--tokens", metavar="N", min=1, help="Tokens.", show_default=False),
+        typer.Option("--tokens", metavar="N", min=1, help="Tokens."),
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option("--minutes", metavar="N", min=0.001, help="Minutes.", show_default=False),
+        typer.Option("--minutes", metavar="N", min=0.001, help="Minutes."),
     ] = None,
-    request_id: Annotated[
-        str | None,
-        typer.Option(
-            "--request-id",
-            metavar="ID",
-            help="Adds once, however often it is sent.",
-            show_default=False,
-        ),
-    ] = None,
+    request_id: RequestId = None,
 ) -> None:
-    """Allow agents to spend more on a job, on a task or today.
+    """Add to the budget of a job, of a task or of today.
 
-    Tasks that are parked for want of it go on where they were, in the same conversation.
+    Tasks that were parked because the budget was used up continue in the same conversation.
     """
-    from longshore.core.budgets import Budget
-    from longshore.interfaces.cli.operations import budgets
+    from longshore.core.budgets import MAX_AMOUNT, Budget
 
+    amounts = {"usd": usd, "tokens": tokens, "minutes": minutes}
+    for unit, amount in amounts.items():
+        if amount is not None and amount > MAX_AMOUNT:
+            message = f"--{unit}: {MAX_AMOUNT:,} at most"
+            raise UsageError(message)
     more = Budget(usd=usd, tokens=tokens, minutes=minutes)
-    asyncio.run(budgets.add(options, id_, more, request_id=request_id))
+    if not more:
+        message = "nothing to add: use --usd, --tokens or --minutes"
+        raise UsageError(message)
+    async with open_client(options) as client:
+        entity_id = await _resolve(client, id_)
+        status = await client.app.add_budget(
+            entity_id, more, request_id=request_id or new_request_id()
+        )
+        if options.json:
+            print_json(status)
+            return
+        print(f"{entity_id or _TODAY}: {more} more")
+        _print_status(status)
+        _warn_if_exhausted(status)
+        if entity_id is not None and "_" in entity_id:
+            await _warn_if_parked(client, entity_id)
+
+
+async def _resolve(client: ApiClient, text: str) -> str | None:
+    return None if text == _TODAY else (await client.resolve(text)).id
+
+
+def _warn_if_exhausted(status: d.BudgetStatusDocument) -> None:
+    """A task that continues is parked again at once if the budget is still used up."""
+    for unit, name in _UNITS.items():
+        limit, spent = getattr(status.limit, unit), getattr(status.spent, unit)
+        if limit is not None and spent >= limit:
+            amounts = f"{spent:{_FORMATS[unit]}} of {limit:{_FORMATS[unit]}} {name}"
+            print_stderr(f"longshore: the budget is still used up: {amounts}; add more")
+
+
+async def _warn_if_parked(client: ApiClient, task_id: str) -> None:
+    """A task may be parked because the budget of its job or of the day is used up."""
+    parked = (await client.app.get_task(task_id)).parked
+    if parked is not None:
+        hint = f"`longshore why {task_id}` explains how to continue"
+        print_stderr(f"longshore: the task is still parked, {parked.reason}; {hint}")
+
+
+def _print_status(status: d.BudgetStatusDocument) -> None:
+    columns: dict[str, d.BudgetDocument | d.SpendDocument] = {
+        "LIMIT": status.limit,
+        "ADDED": status.added,
+        "SPENT": status.spent,
+        "RESERVED": status.reserved,
+    }
+    print_table(
+        [Column(""), *(Column(title, right=True, optional=title == "ADDED") for title in columns)],
+        [
+            [name, *(_amount(title, amounts, unit) for title, amounts in columns.items())]
+            for unit, name in _UNITS.items()
+        ],
+    )
+
+
+def _amount(title: str, amounts: d.BudgetDocument | d.SpendDocument, unit: str) -> str:
+    amount: float | None = getattr(amounts, unit)
+    if amount is None:
+        return "no limit" if title == "LIMIT" else ""
+    return f"{amount:{_FORMATS[unit]}}"

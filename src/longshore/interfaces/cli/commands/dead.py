@@ -1,22 +1,53 @@
-"""The commands about dead letters: ``dead list``, ``dead show``, ``dead replay``, ``dead discard``.
+"""The commands for dead letters: ``dead list``, ``dead show``, ``dead replay``, ``dead discard``.
 
-Here are their command lines alone; what they do is imported when they run.
+A replay selects and counts the tasks, asks the user, and replays exactly the tasks that it counted.
+It asks outside the event loop, where Ctrl-C interrupts the question.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from longshore.core.ids import split_task_id
 from longshore.core.tasks.error_categories import ErrorCategory
-from longshore.interfaces.cli.commands.shared import Cursor, Limit
+from longshore.core.tasks.states import TaskState
+from longshore.errors import CommandRefused, NotFound, UsageError
+from longshore.interfaces.cli.client import ApiClient, id_lines, open_client
+from longshore.interfaces.cli.commands.shared import Cursor, Limit, Yes
+from longshore.interfaces.cli.exit_codes import ExitCode, MissingResource, print_stderr
 from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.render import formats
+from longshore.interfaces.cli.render.screen import (
+    Column,
+    ask,
+    console,
+    print_json,
+    print_listing,
+    print_pairs,
+    print_table,
+    print_title,
+    state_text,
+    styled,
+)
 
-_Queue = Annotated[
-    str | None, typer.Option("--queue", metavar="NAME", help="Only those of this queue.")
-]
+if TYPE_CHECKING:
+    from longshore.core.dead_letters import DeadLetterFilter
+    from longshore.services import documents as d
+
+_WIDE_TERMINAL = 100
+_BODY_CHARACTERS = 200
+_MAX_SHOWN = 10
+_LIST_HINT = "`longshore dead list` lists all dead letters"
+
+_Queue = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="Only of this queue.")]
 _Definition = Annotated[
     str | None,
     typer.Option("--definition", metavar="NAME", help="Only tasks of this definition."),
@@ -26,7 +57,7 @@ _Category = Annotated[
     typer.Option(
         "--category",
         metavar="WORD",
-        help="Only tasks that failed in this way, such as network or exit-code.",
+        help="Only tasks with this category of error, such as network or exit-code.",
     ),
 ]
 _Job = Annotated[str | None, typer.Option("--job", metavar="ID", help="Only tasks of this job.")]
@@ -35,19 +66,59 @@ _Since = Annotated[
     typer.Option(
         "--since",
         metavar="TIME",
-        help="Only those of the last 2h, or from 2026-01-31 or 2026-01-31T12:30 on.",
+        help="Only since 2h ago, or since 2026-01-31 or 2026-01-31T12:30.",
     ),
 ]
 
 
+async def _read_filter(
+    client: ApiClient,
+    *,
+    queue: str | None,
+    definition: str | None,
+    category: ErrorCategory | None,
+    job: str | None,
+    since: str | None,
+) -> DeadLetterFilter:
+    from longshore.core.dead_letters import DeadLetterFilter
+
+    return DeadLetterFilter(
+        queue=queue,
+        definition=definition,
+        category=category,
+        job_id=(await client.resolve(job)).job_id if job else None,
+        since=parse_since(since, client.now()) if since else None,
+    )
+
+
+def parse_since(text: str, now: datetime) -> datetime:
+    """The time that a duration before now, or a date with or without a time, names.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    from longshore.core.text.durations import parse_duration
+
+    try:
+        return now - parse_duration(text)
+    except (ValueError, OverflowError):
+        pass
+    try:
+        # Without a time zone it is local time.
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError) as error:
+        message = f"--since {text!r} is not a time: use 2h, 7d, 2026-01-31 or 2026-01-31T12:30"
+        raise UsageError(message) from error
+
+
 @command(
-    ("longshore dead list", "what failed for good, the latest first"),
-    ("longshore dead list --category network --since 2h", "what the network has done to us"),
+    ("longshore dead list", "newest first"),
+    ("longshore dead list --category network --since 2h", "recent network errors"),
     ("longshore dead list --queue mail -o json | jq .count", "for a monitor"),
     output=True,
     remote=True,
 )
-def list_(
+async def list_(
     options: GlobalOptions,
     *,
     queue: _Queue = None,
@@ -58,45 +129,212 @@ def list_(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
-    """List dead letters, the latest first: what nobody will look at again by itself.
+    """List dead letters, newest first: tasks and messages that need an operator.
 
-    A task is here when it failed and has no attempt left, or none could help. It stays until it is
-    replayed. A message is here when it was received too often and leads to no task; it stays until
-    it is discarded.
+    A task is a dead letter when it has failed and is not retried any more. It stays until it is
+    replayed. A message is a dead letter when it was received too often and belongs to no task. It
+    stays until it is discarded.
     """
-    from longshore.interfaces.cli.operations import dead_letters
-
-    wish = dead_letters.DeadLetterOptions(queue, definition, category, job, since)
-    asyncio.run(dead_letters.list_(options, wish, limit, cursor))
+    async with open_client(options) as client:
+        dead_filter = await _read_filter(
+            client, queue=queue, definition=definition, category=category, job=job, since=since
+        )
+        page = await client.app.list_dead_letters(dead_filter, limit=limit, cursor=cursor)
+        now = client.now()
+        # The ids are long; `dead show` has the definition.
+        wide = console().width >= _WIDE_TERMINAL
+        print_listing(
+            options,
+            page,
+            [
+                Column("ID"),
+                Column("DEFINITION", optional=True),
+                Column("QUEUE", flexible=True),
+                Column("CATEGORY"),
+                Column("ATTEMPTS", right=True),
+                Column("DIED"),
+            ],
+            [
+                [
+                    letter.id,
+                    letter.name or "" if wide else "",
+                    letter.queue,
+                    letter.category or styled("message", "magenta"),
+                    "" if letter.name is None else f"{letter.attempts_used}/{letter.max_attempts}",
+                    formats.relative_time(letter.at, now),
+                ]
+                for letter in page.dead_letters
+            ],
+            empty="no dead letters",
+            errors=[letter.error for letter in page.dead_letters],
+            cursor=page.cursor,
+        )
+        if page.cursor is not None and not options.json:
+            print_stderr(f"{page.count:,} dead letters in total")
 
 
 @command(
-    ("longshore dead show job-k3x_fetch", "a task: each attempt, and the last it printed"),
-    ("longshore dead show msg-17", "a message: why nobody could act on it"),
+    ("longshore dead show job-k3x_fetch", "a task: its attempts and its last output"),
+    ("longshore dead show msg-17", "a message: why it could not be processed"),
     output=True,
     remote=True,
 )
-def show(
+async def show(
     options: GlobalOptions,
     letter: Annotated[
         str,
         typer.Argument(
-            metavar="ID",
-            help="A task or its job, by as much of the id as is enough; or a message.",
-            show_default=False,
+            metavar="ID", help="ID or unique prefix of a task or its job, or ID of a message."
         ),
     ],
 ) -> None:
-    """Show one dead letter: why it died, each attempt with its error, the last lines it printed."""
-    from longshore.interfaces.cli.operations import dead_letters
+    """Show a dead letter: its error, its attempts and the last lines of its output."""
+    async with open_client(options) as client:
+        document = await _find(client, letter)
+        if options.json:
+            print_json(document)
+        elif document.task is not None:
+            _print_task(document, document.task, client.now())
+        else:
+            _print_message(document, client.now())
 
-    asyncio.run(dead_letters.show(options, letter))
+
+async def _find(client: ApiClient, text: str) -> d.PostMortemDocument:
+    """The dead letter that a text names: a message, a task, or the only one of a job."""
+    from longshore.core.dead_letters import DeadLetterFilter, message_id_of
+
+    if message_id_of(text) is not None:
+        return await _get_message(client, text)
+    ref = await client.resolve(text)
+    if ref.task_id is not None:
+        try:
+            return await client.app.get_dead_letter(ref.task_id)
+        except NotFound:
+            state = (await client.app.get_task(ref.task_id)).status.replace("_", " ")
+            problem = f"the task {ref.task_id} is {state} and not a dead letter"
+            raise MissingResource(problem, f"see `longshore events {ref.task_id}`") from None
+    letters = await client.list_all_dead_letters(DeadLetterFilter(job_id=ref.job_id))
+    if not letters:
+        raise MissingResource(f"{ref.job_id} has no dead letters", _LIST_HINT)
+    if len(letters) > 1:
+        ids = id_lines([letter.id for letter in letters])
+        message = f"{ref.job_id} has {len(letters)} dead letters; name one of them:{ids}"
+        raise UsageError(message)
+    return await client.app.get_dead_letter(letters[0].id)
+
+
+async def _get_message(client: ApiClient, letter_id: str) -> d.PostMortemDocument:
+    try:
+        return await client.app.get_dead_letter(letter_id)
+    except NotFound:
+        raise MissingResource(f"there is no dead letter {letter_id!r}", _LIST_HINT) from None
+
+
+def _print_message(letter: d.PostMortemDocument, now: datetime) -> None:
+    from longshore.core.text.sanitise import safe_excerpt
+
+    print_title(letter.id, styled("message", "magenta"))
+    print_pairs(
+        [
+            ("queue", letter.queue),
+            ("task", letter.request_id or ""),
+            ("reason", letter.error),
+            ("received", formats.plural(letter.receives or 0, "time")),
+            ("sent", formats.relative_time(letter.sent_at, now)),
+            ("size", formats.size(letter.body_bytes or 0)),
+            ("body", safe_excerpt(letter.body or "", limit=_BODY_CHARACTERS)),
+            ("next", "" if letter.request_id else f"longshore dead discard {letter.id}"),
+        ]
+    )
+
+
+def _print_task(letter: d.PostMortemDocument, task: d.TaskDocument, now: datetime) -> None:
+    print_title(task.task_id, state_text(TaskState.FAILED))
+    used = letter.attempts_used
+    print_pairs(
+        [
+            ("task", task.request_id),
+            ("definition", task.name),
+            ("queue", letter.queue),
+            ("error", letter.error),
+            ("category", letter.category or ""),
+            ("type", (task.error.type or "") if task.error else ""),
+            ("ended by", letter.ended_by or ""),
+            ("attempts", f"{used} of {letter.max_attempts} used" if used else ""),
+            ("round", str(letter.round) if (letter.round or 1) > 1 else ""),
+            ("input", formats.size(letter.input_bytes) if letter.input_bytes else "none"),
+            ("created", formats.relative_time(task.created_at, now)),
+            ("died", formats.relative_time(letter.at, now)),
+            ("next", f"longshore dead replay {task.request_id}"),
+        ]
+    )
+    if letter.attempts:
+        print()
+        _print_attempts(letter.attempts, now)
+    if letter.last_lines:
+        print()
+        screen = console()
+        screen.print(styled(f"Last lines of output from attempt {task.attempt}:", "dim"))
+        for line in letter.last_lines:
+            sign, style = ("!", "yellow") if line.stream == "stderr" else ("|", "")
+            text = styled(f"  {sign} ", "dim").append(line.text, style or "default")
+            screen.print(text, soft_wrap=True)
+        screen.print(styled(f"Complete output: longshore logs {task.request_id}", "dim"))
+
+
+def _print_attempts(attempts: Sequence[d.PastAttemptDocument], now: datetime) -> None:
+    rounds = attempts[-1].round > 1
+    print_table(
+        [
+            Column("ATTEMPT", right=True),
+            Column("ROUND", right=True, optional=True),
+            Column("STARTED"),
+            Column("TOOK", right=True),
+            Column("ENDED"),
+            Column("EXIT", right=True),
+            Column("WORKER"),
+        ],
+        [
+            [
+                str(attempt.attempt),
+                str(attempt.round) if rounds else "",
+                formats.relative_time(attempt.started_at, now),
+                formats.duration_ms_text(attempt.duration_ms),
+                attempt.category or attempt.outcome or "",
+                "" if attempt.exit_code is None else str(attempt.exit_code),
+                attempt.worker_id or "",
+            ]
+            for attempt in attempts
+        ],
+        [attempt.error or "" for attempt in attempts],
+    )
+
+
+@dataclass(slots=True)
+class _Selection:
+    """The tasks to replay."""
+
+    task_ids: list[str] = field(default_factory=list)
+    kinds: Counter[tuple[str, str]] = field(default_factory=Counter)  # queue and category
+    queues: dict[str, None] = field(default_factory=dict)  # in their order
+    messages: int = 0  # selected too, but messages cannot be replayed
+    named: bool = False  # each task was named by its id
+
+    def add(self, letters: Sequence[d.DeadLetterDocument]) -> None:
+        """Add the tasks among dead letters."""
+        for letter in letters:
+            if letter.kind == "task":
+                self.task_ids.append(letter.id)
+                self.kinds[letter.queue, letter.category or "unknown"] += 1
+                self.queues[letter.queue] = None
+            else:
+                self.messages += 1
 
 
 @command(
     ("longshore dead replay job-k3x_fetch", "one task"),
-    ("longshore dead replay --category network --since 1h", "says how many, and asks"),
-    ("longshore dead replay --all --yes", "everything, without being asked"),
+    ("longshore dead replay --category network --since 1h", "shows the number and asks"),
+    ("longshore dead replay --all --yes", "everything, without asking"),
     output=True,
     remote=True,
 )
@@ -105,9 +343,7 @@ def replay(
     letters: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="ID",
-            help="Tasks, or jobs for all of theirs; as much of the id as is enough.",
-            show_default=False,
+            metavar="ID", help="IDs or unique prefixes of tasks, or of jobs for all their tasks."
         ),
     ] = None,
     *,
@@ -116,46 +352,169 @@ def replay(
     category: _Category = None,
     job: _Job = None,
     since: _Since = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="All that there is.", show_default=False)
-    ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask.", show_default=False)
-    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Replay all tasks.")] = False,
+    yes: Yes = False,
 ) -> int:
-    """Give tasks that failed another round, with fresh attempts.
+    """Run failed tasks again, in a new round with all their attempts.
 
-    What completed is not run again, and what waits behind a task goes on when it completes. Of two
-    who replay a task at once, one does; a task that has moved on is left as it is.
+    Completed tasks are not run again; tasks that depend on a replayed task run after it. If two
+    users replay a task at once, it is replayed once; a task that is no dead letter any more is left
+    as it is.
 
-    Before it replays more than was named by id, it says how many, and asks. Where there is no
-    terminal to ask on, --yes is needed.
+    Before it replays tasks that were not named by ID, the command shows their number and asks.
+    Without a terminal, --yes is needed.
 
-    Exits with 1 if the answer was no, and with 4 if a task that was named has moved on.
+    Exits with 1 if the answer was no, and with 4 if a task that was named is no dead letter.
     """
-    from longshore.interfaces.cli.operations import dead_letter_replay, dead_letters
+    filtered = any(value is not None for value in (queue, definition, category, job, since))
+    if letters and (filtered or everything):
+        message = "name dead letters by ID or select them by filter, not both"
+        raise UsageError(message)
+    if not letters and not filtered and not everything:
+        message = f"name tasks, use a filter such as --queue mail, or use --all; {_LIST_HINT}"
+        raise UsageError(message)
 
-    wish = dead_letters.DeadLetterOptions(queue, definition, category, job, since)
-    return dead_letter_replay.replay(options, letters or [], wish, everything=everything, yes=yes)
+    async def select() -> _Selection:
+        async with open_client(options) as client:
+            if letters:
+                return await _select_by_id(client, letters)
+            dead_filter = await _read_filter(
+                client, queue=queue, definition=definition, category=category, job=job, since=since
+            )
+            selection = _Selection()
+            selection.add(await client.list_all_dead_letters(dead_filter))
+            return selection
+
+    selection = asyncio.run(select())
+    if not selection.task_ids:
+        if options.json:
+            print_json({"replayed": [], "skipped": []})
+        else:
+            _print_skipped_messages(selection.messages, none="no dead letters")
+        return ExitCode.OK
+    if len(selection.task_ids) > 1 and not (yes or selection.named or _confirm(selection)):
+        print_stderr("nothing was replayed")
+        return ExitCode.FAILED
+    return asyncio.run(_replay(options, selection, strict=bool(letters)))
+
+
+async def _select_by_id(client: ApiClient, texts: Sequence[str]) -> _Selection:
+    from longshore.core.dead_letters import DeadLetterFilter, message_id_of
+
+    selection = _Selection(named=True)
+    for text in texts:
+        if message_id_of(text) is not None:
+            letter = await _get_message(client, text)
+            hint = f"`longshore dead discard {letter.id}` deletes it"
+            raise CommandRefused(text, f"a message cannot be replayed; {hint}")
+        ref = await client.resolve(text)
+        if ref.task_id is not None:
+            selection.task_ids.append(ref.task_id)
+            selection.queues[(await client.app.get_task(ref.task_id)).queue] = None
+            continue
+        failed = await client.list_all_dead_letters(DeadLetterFilter(job_id=ref.job_id))
+        if not failed:
+            raise CommandRefused(ref.job_id, "none of its tasks has failed")
+        selection.add(failed)
+        selection.named = False
+    selection.task_ids = list(dict.fromkeys(selection.task_ids))
+    return selection
+
+
+def _print_skipped_messages(count: int, *, none: str = "") -> None:
+    if count:
+        number = formats.plural(count, "message")
+        print_stderr(f"{number} skipped: only tasks can be replayed; see `longshore dead list`")
+    elif none:
+        print_stderr(none)
+
+
+def _confirm(selection: _Selection) -> bool:
+    number = formats.plural(len(selection.task_ids), "task")
+    jobs = {split_task_id(task_id)[0] for task_id in selection.task_ids}
+    kinds = selection.kinds.most_common()
+    widest = max((len(queue) for (queue, _), _ in kinds), default=0)
+    lines = [
+        f"{number} of {formats.plural(len(jobs), 'job')}:",
+        *(
+            f"  {count:6,}  {queue:{widest}}  {category}"
+            for (queue, category), count in kinds[:_MAX_SHOWN]
+        ),
+        *(["       …"] if len(kinds) > _MAX_SHOWN else []),
+        f"Replay {number}? [y/N] ",
+    ]
+    answer = ask("\n".join(lines), effect=f"this would replay {number}")
+    return answer.lower() in ("y", "yes")
+
+
+async def _replay(options: GlobalOptions, selection: _Selection, *, strict: bool) -> int:
+    async with open_client(options) as client:
+        result = await client.app.replay_dead_letters(selection.task_ids)
+        if options.json:
+            print_json(result)
+        else:
+            _print_replayed(client, result, list(selection.queues))
+            _print_skipped_messages(selection.messages)
+        return ExitCode.REFUSED if strict and result.skipped else ExitCode.OK
+
+
+def _print_replayed(
+    client: ApiClient, result: d.ReplayResultDocument, queues: Sequence[str]
+) -> None:
+    if tasks := result.replayed:
+        jobs = list(dict.fromkeys(split_task_id(task.request_id)[0] for task in tasks))
+        replayed = f"{formats.plural(len(tasks), 'task')} of {formats.plural(len(jobs), 'job')}"
+        if len(tasks) == 1:
+            replayed = f"{tasks[0].request_id}, now in round {tasks[0].round}"
+        next_steps = [
+            client.worker_command(queues),
+            f"longshore job {jobs[0]}" if len(jobs) == 1 else None,
+        ]
+        print_pairs(
+            [
+                ("replayed", replayed),
+                ("queue" if len(queues) == 1 else "queues", ", ".join(queues)),
+                ("next", "; ".join(filter(None, next_steps))),
+            ]
+        )
+        sys.stdout.flush()
+    for task in result.skipped[:_MAX_SHOWN]:
+        print_stderr(f"longshore: {task.request_id} was not replayed: {task.reason}")
+    if (rest := len(result.skipped) - _MAX_SHOWN) > 0:
+        print_stderr(f"longshore: and {rest:,} more")
 
 
 @command(
-    ("longshore dead discard msg-17", "forget a message that leads nowhere"),
+    ("longshore dead discard msg-17", "a message that belongs to no task"),
     output=True,
     remote=True,
 )
-def discard(
+async def discard(
     options: GlobalOptions,
     letters: Annotated[
         list[str],
-        typer.Argument(metavar="ID", help="Messages, as the list names them.", show_default=False),
+        typer.Argument(metavar="ID", help="Messages, as `dead list` shows."),
     ],
 ) -> None:
-    """Forget messages that lead to no task.
+    """Delete dead messages that belong to no task.
 
-    An event of the queue keeps the reason and how the message began. A task is never forgotten: it
-    is history, and stays in the list until it is replayed.
+    An event of the queue keeps the reason and the beginning of the message. A failed task cannot be
+    deleted: it is part of the history and stays in the list until it is replayed.
     """
-    from longshore.interfaces.cli.operations import dead_letter_replay
+    from longshore.core.dead_letters import message_id_of
 
-    asyncio.run(dead_letter_replay.discard(options, letters))
+    async with open_client(options) as client:
+        ids = []
+        for text in letters:
+            if message_id_of(text) is None:
+                ref = await client.resolve(text)
+                reason = "a failed task is part of the history; only messages can be discarded"
+                raise CommandRefused(ref.id, reason)
+            ids.append((await _get_message(client, text)).id)
+        ids = list(dict.fromkeys(ids))
+        for letter_id in ids:
+            await client.app.discard_dead_letter(letter_id)
+            if not options.json:
+                print(f"discarded {letter_id}")
+        if options.json:
+            print_json({"discarded": ids})

@@ -1,94 +1,165 @@
-"""The commands for definitions: ``definitions list``, ``show``, ``apply``, ``delete``, ``schema``.
-
-Here are their command lines alone; what they do is imported when they run.
-"""
+"""The commands for definitions: ``list``, ``show``, ``apply``, ``delete`` and ``schema``."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from longshore.errors import UsageError
+from longshore.interfaces.cli.client import open_client
 from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.render import formats
+from longshore.interfaces.cli.render.screen import Column, print_json, print_listing
 
-_Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Of the definition.", show_default=False)
-]
+if TYPE_CHECKING:
+    from longshore.services import documents as d
+
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Definition name.")]
 
 
-@command(("longshore definitions list", "what jobs can name"), output=True, remote=True)
-def list_(options: GlobalOptions) -> None:
-    """List definitions, the newest version of each."""
-    from longshore.interfaces.cli.operations import definitions
-
-    asyncio.run(definitions.list_(options))
+@command(("longshore definitions list", "what jobs can use"), output=True, remote=True)
+async def list_(options: GlobalOptions) -> None:
+    """List the newest version of each definition."""
+    async with open_client(options) as client:
+        document = await client.app.list_definitions()
+        print_listing(
+            options,
+            document,
+            [
+                Column("NAME"),
+                Column("VERSION", right=True),
+                Column("RUNNER"),
+                Column("QUEUE"),
+                Column("DESCRIPTION", flexible=True),
+            ],
+            [
+                [
+                    definition.name,
+                    str(definition.version),
+                    definition.runner,
+                    definition.queue or "",
+                    (definition.description or "").partition("\n")[0],
+                ]
+                for definition in document.definitions
+            ],
+            empty="no definitions yet; `command` and `python` are built in",
+        )
 
 
 @command(
-    ("longshore definitions show resize", "as it could be written into a file"),
-    ("longshore definitions show resize --version 2", "as an old job was started with"),
+    ("longshore definitions show resize", "as a definition file"),
+    ("longshore definitions show resize --version 2", "an older version"),
     output=True,
     remote=True,
 )
-def show(
+async def show(
     options: GlobalOptions,
     name: _Name,
     *,
     version: Annotated[
         int | None,
-        typer.Option(
-            "--version", metavar="N", min=1, help="[default: the newest]", show_default=False
-        ),
+        typer.Option("--version", metavar="N", min=1, help="[default: the newest]"),
     ] = None,
 ) -> None:
-    """Show one definition, as YAML that `definitions apply` takes back."""
-    from longshore.interfaces.cli.operations import definitions
+    """Show a definition as YAML that `definitions apply` accepts."""
+    async with open_client(options) as client:
+        definition = await client.app.get_definition(name, version=version)
+        if options.json:
+            print_json(definition)
+            return
+        import yaml
 
-    asyncio.run(definitions.show(options, name, version))
+        print(f"# version {definition.version}")
+        document = _file_document(definition)
+        print(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), end="")
+
+
+def _file_document(definition: d.DefinitionDocument) -> dict[str, Any]:
+    """The definition as in a file: without its version and without empty fields."""
+    from longshore.services.documents import to_dict
+
+    empty: tuple[Any, ...] = (None, [], {}, "")
+    values = to_dict(definition)
+    return {
+        name: value for name, value in values.items() if name != "version" and value not in empty
+    }
 
 
 @command(
     ("longshore definitions apply definitions/", "every file of a folder"),
-    ("longshore definitions apply resize.yaml --check", "say what is wrong and store nothing"),
+    ("longshore definitions apply resize.yaml --check", "validate and store nothing"),
     output=True,
     remote=True,
 )
-def apply(
+async def apply(
     options: GlobalOptions,
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE", help="YAML or JSON files, or folders.", show_default=False),
+        typer.Argument(metavar="FILE", help="YAML or JSON files, or folders."),
     ],
     *,
-    check: Annotated[
-        bool, typer.Option("--check", help="Only read them.", show_default=False)
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Validate only.")] = False,
 ) -> None:
-    """Store the definitions of files, each as its next version unless it is as it was.
+    """Create or update definitions from files. A definition that changed gets a new version.
 
-    All files are read before anything is stored, and everything that is wrong is told together.
-    Jobs that run keep the version that they were started with.
+    All files are read before anything is stored, and all problems are reported together. Jobs that
+    have started keep their version.
     """
-    from longshore.interfaces.cli.operations import definitions
+    from longshore.interfaces.definition_files import read_paths
+    from longshore.services.documents import DefinitionList, definition_request
 
-    asyncio.run(definitions.apply(options, files, check=check))
+    reading = read_paths(files)
+    if reading.problems:
+        problems = "\n  ".join(str(problem) for problem in reading.problems)
+        message = f"nothing was stored:\n  {problems}"
+        raise UsageError(message)
+    if check:
+        definitions = formats.plural(len(reading.definitions), "definition")
+        print(f"{definitions} valid; nothing was stored")
+        return
+    async with open_client(options, create=True) as client:
+        existing = (await client.app.list_definitions()).definitions
+        versions = {definition.name: definition.version for definition in existing}
+        stored = [
+            await client.app.put_definition(definition_request(file.definition))
+            for file in reading.definitions
+        ]
+        print_listing(
+            options,
+            DefinitionList(definitions=stored),
+            [Column("NAME"), Column("VERSION", right=True), Column("")],
+            [
+                [
+                    definition.name,
+                    str(definition.version),
+                    _change_text(definition, versions.get(definition.name)),
+                ]
+                for definition in stored
+            ],
+            empty="there are no definitions in these files",
+        )
+
+
+def _change_text(definition: d.DefinitionDocument, before: int | None) -> str:
+    if before is None:
+        return "new"
+    return "unchanged" if definition.version == before else f"changed, was {before}"
 
 
 @command(("longshore definitions delete resize", "running jobs keep it"), remote=True)
-def delete(options: GlobalOptions, name: _Name) -> None:
-    """Let no new job name a definition; jobs that run go on with theirs."""
-    from longshore.interfaces.cli.operations import definitions
+async def delete(options: GlobalOptions, name: _Name) -> None:
+    """Delete a definition: new jobs cannot use it, and jobs that have started keep it."""
+    async with open_client(options) as client:
+        await client.app.delete_definition(name)
+        print(f'Definition "{name}" deleted; jobs that have started keep it')
 
-    asyncio.run(definitions.delete(options, name))
 
-
-@command(
-    ("longshore definitions schema > definition.schema.json", "so that an editor completes them"),
-)
+@command(("longshore definitions schema > definition.schema.json", "completion in an editor"))
 def schema(options: GlobalOptions) -> None:
     """Print the JSON Schema of definition files."""
-    from longshore.interfaces.cli.operations import definitions
+    from longshore.core.definitions.schema import definition_schema
 
-    definitions.print_schema(options)
+    del options
+    print_json(definition_schema())

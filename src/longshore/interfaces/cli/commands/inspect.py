@@ -1,37 +1,56 @@
-"""The commands that look at things: ``jobs``, ``job``, ``tasks``, ``events``, ``logs``, ``trace``.
+"""The commands that show jobs, tasks, events and traces.
 
-Here are their command lines alone; what they do is imported when they run, so that asking for help
-costs next to nothing.
+A trace is a file that an attempt of an agent task stores when it ends. If there is none, ``trace``
+says why: the task is no agent task, the attempt runs, or the trace was not stored.
 """
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from longshore.core.ids import split_task_id
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.interfaces.cli.commands.shared import Cursor, Id, Limit
+from longshore.errors import NotFound, UsageError
+from longshore.interfaces.cli.client import ApiClient, EntityRef, id_lines, open_client
+from longshore.interfaces.cli.commands.shared import Attempt, Cursor, Follow, Id, Limit
+from longshore.interfaces.cli.exit_codes import MissingResource
 from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.render import formats
+from longshore.interfaces.cli.render.screen import (
+    Column,
+    JsonItems,
+    console,
+    print_json,
+    print_listing,
+    print_pairs,
+    print_table,
+    print_title,
+    state_text,
+    styled,
+)
 
-_Attempt = Annotated[
-    int | None,
-    typer.Option("--attempt", metavar="N", min=1, help="Only this attempt.", show_default=False),
-]
-_Follow = Annotated[
-    bool, typer.Option("--follow", "-f", help="Go on until it has ended.", show_default=False)
-]
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from longshore.services import documents as d
+
+_TYPE_WIDTH = 23
+_KEY_WIDTH = 24
 
 
 @command(
-    ("longshore jobs", "the newest ones"),
-    ("longshore jobs --state failed", "only those that failed"),
+    ("longshore jobs", "the newest jobs"),
+    ("longshore jobs --state failed", "only failed jobs"),
     ("longshore jobs -o json | jq '.jobs[].jobId'", "for a script"),
     output=True,
     remote=True,
 )
-def jobs(
+async def jobs(
     options: GlobalOptions,
     *,
     state: Annotated[
@@ -40,32 +59,52 @@ def jobs(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
-    """List jobs, the newest first."""
-    from longshore.interfaces.cli.operations import inspect
+    """List jobs, newest first."""
+    async with open_client(options) as client:
+        page = await client.app.list_jobs(state=state, limit=limit, cursor=cursor)
+        now = client.now()
+        none = f"no {state} jobs" if state else "no jobs yet; try `longshore run -- echo hello`"
+        print_listing(
+            options,
+            page,
+            [
+                Column("JOB"),
+                Column("NAME", flexible=True),
+                Column("STATE"),
+                Column("TASKS", right=True),
+                Column("CREATED"),
+                Column("TOOK", right=True),
+                Column("COST", right=True, optional=True),
+            ],
+            [
+                [
+                    job.job_id,
+                    job.name or "",
+                    state_text(job.status),
+                    f"{job.progress.completed}/{job.total_tasks}",
+                    formats.relative_time(job.created_at, now),
+                    formats.duration_text(_age(job, now)),
+                    formats.cost(job.usage.cost_usd),
+                ]
+                for job in page.jobs
+            ],
+            empty=none,
+            cursor=page.cursor,
+        )
 
-    asyncio.run(inspect.jobs(options, state, limit, cursor))
+
+def _age(job: d.JobDocument, now: datetime) -> timedelta:
+    end = datetime.fromisoformat(job.finished_at) if job.finished_at else now
+    return max(end - datetime.fromisoformat(job.created_at), timedelta())
 
 
 @command(
-    ("longshore job job-k3x", "the job whose id begins so"),
-    ("longshore job job-k3x -o json", "the same for a script"),
-    output=True,
-    remote=True,
-)
-def job(options: GlobalOptions, job_id: Id) -> None:
-    """Show one job: how far it is, and each task with its state, attempts, times and error."""
-    from longshore.interfaces.cli.operations import inspect
-
-    asyncio.run(inspect.job(options, job_id))
-
-
-@command(
-    ("longshore tasks --state processing", "what runs now"),
+    ("longshore tasks --state processing", "the running tasks"),
     ("longshore tasks --job job-k3x", "the tasks of one job"),
     output=True,
     remote=True,
 )
-def tasks(
+async def tasks(
     options: GlobalOptions,
     *,
     job: Annotated[
@@ -77,76 +116,282 @@ def tasks(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> None:
-    """List tasks: the newest first, or those of one job in order."""
-    from longshore.interfaces.cli.operations import inspect
-
-    asyncio.run(inspect.tasks(options, job, state, limit, cursor))
+    """List tasks, newest first, or the tasks of one job in the job's order."""
+    async with open_client(options) as client:
+        job_id = (await client.resolve(job)).job_id if job else None
+        page = await client.app.list_tasks(job_id=job_id, state=state, limit=limit, cursor=cursor)
+        now = client.now()
+        print_listing(
+            options,
+            page,
+            _task_columns("CREATED"),
+            [
+                _task_cells(task, task.request_id, formats.relative_time(task.created_at, now), now)
+                for task in page.tasks
+            ],
+            empty=f"no {state.replace('_', ' ')} tasks" if state else "no tasks",
+            errors=[_error(task) for task in page.tasks],
+            cursor=page.cursor,
+        )
 
 
 @command(
-    ("longshore events job-k3x", "what happened to the job itself"),
-    ("longshore events job-k3x --all -f", "and to its tasks, as it happens"),
-    ("longshore events job-k3x_fetch -o json", "every event of a task, whole"),
+    ("longshore job job-k3x", "the job whose id begins so"),
+    ("longshore job job-k3x -o json", "for a script"),
     output=True,
     remote=True,
 )
-def events(
+async def job(options: GlobalOptions, job_id: Id) -> None:
+    """Show a job: its progress, and each task with its state, attempts, times and error."""
+    async with open_client(options) as client:
+        document = await client.get_job((await client.resolve(job_id)).job_id)
+        if options.json:
+            print_json(document)
+        else:
+            _print_job(document, client.now())
+
+
+def _print_job(job: d.JobDetailDocument, now: datetime) -> None:
+    print_title(job.name or job.job_id, state_text(job.status))
+    counts = [f"{count} {state.replace('_', ' ')}" for state, count in job.states.items() if count]
+    print_pairs(
+        [
+            ("job", job.job_id),
+            ("request", job.request_id),
+            ("progress", f"{', '.join(counts)} of {formats.plural(job.total_tasks, 'task')}"),
+            ("created", formats.relative_time(job.created_at, now)),
+            ("took", formats.duration_text(_age(job, now))),
+            # With tasks that have not ended: the usage of the job has only those that have.
+            ("cost", formats.cost(sum(task.usage.cost_usd for task in job.tasks))),
+            ("round", str(job.round) if job.round > 1 else ""),
+        ]
+    )
+    print()
+    print_table(
+        [*_task_columns("STARTED"), Column("LAST EVENT")],
+        [
+            [
+                *_task_cells(task, task.task_id, formats.relative_time(task.started_at, now), now),
+                _last_event(task, now),
+            ]
+            for task in job.tasks
+        ],
+        [_error(task) for task in job.tasks],
+    )
+
+
+def _task_columns(time: str) -> list[Column]:
+    return [
+        Column("TASK"),
+        Column("STATE"),
+        Column("ATTEMPTS", right=True),
+        Column("EXIT", right=True),
+        Column(time),
+        Column("TOOK", right=True),
+        Column("COST", right=True, optional=True),
+    ]
+
+
+def _task_cells(task: d.TaskDocument, name: str, time: str, now: datetime) -> list[str | Text]:
+    attempts = f"{task.attempt}/{task.max_attempts}" if task.attempt else ""
+    if task.attempt > task.max_attempts:
+        attempts = str(task.attempt)  # released and parked attempts do not count
+    if task.exit_code is not None:
+        exit_text = str(task.exit_code)
+    else:
+        exit_text = (task.error.signal or "") if task.error and not task.worker_id else ""
+    duration = formats.duration_ms_text(task.duration_ms)
+    if task.worker_id is not None and task.started_at is not None:
+        elapsed = now - datetime.fromisoformat(task.started_at)
+        duration = formats.duration_text(max(elapsed, timedelta()))
+    cost = formats.cost(task.usage.cost_usd)
+    return [name, state_text(task.status), attempts, exit_text, time, duration, cost]
+
+
+def _last_event(task: d.TaskDocument, now: datetime) -> str:
+    if task.last_event is None:
+        return ""
+    when = formats.relative_time(task.last_event.at, now)
+    return f"{task.last_event.type.removeprefix('Task ')}, {when}".lower()
+
+
+def _error(task: d.TaskDocument) -> str:
+    if task.parked is not None:
+        return task.parked.reason
+    # The error of an earlier attempt does not matter any more once the task has completed.
+    return task.error.message if task.error and task.status is not TaskState.COMPLETED else ""
+
+
+@command(
+    ("longshore events job-k3x", "the events of the job itself"),
+    ("longshore events job-k3x --all -f", "and of its tasks, as they happen"),
+    ("longshore events job-k3x_fetch -o json", "the complete events of a task"),
+    output=True,
+    remote=True,
+)
+async def events(
     options: GlobalOptions,
     entity: Id,
     *,
     include_tasks: Annotated[
         bool,
-        typer.Option("--all", help="For a job: the events of its tasks too.", show_default=False),
+        typer.Option("--all", help="For a job: include the events of its tasks."),
     ] = False,
-    follow: _Follow = False,
+    follow: Follow = False,
 ) -> None:
-    """Show what happened to a job or task, event by event.
+    """Show the events of a job or task.
 
-    With -o json the answer is one array of events as they travel; with -f as well, one event a
-    line.
+    With -o json, the output is one array of events in the wire format; with -f as well, one event
+    per line.
     """
-    from longshore.interfaces.cli.operations import events
+    async with open_client(options) as client:
+        ref = await client.resolve(entity)
+        include_tasks = include_tasks and ref.task_id is None
+        stream = client.events(ref, include_tasks=include_tasks, follow=follow)
+        if options.json:
+            items = JsonItems(lines=follow)
+            async for event in stream:
+                items.add(event)
+            items.end()
+            return
+        keys = await client.task_keys(ref.job_id) if include_tasks else []
+        lines = _EventLines(client.now, max((len(key) for key in keys), default=0))
+        async for event in stream:
+            lines.add(event)
 
-    asyncio.run(events.events(options, entity, include_tasks=include_tasks, follow=follow))
+
+class _EventLines:
+    """Prints events, one line each; with the task's key if ``key_width`` is not 0."""
+
+    def __init__(self, now: Callable[[], datetime], key_width: int) -> None:
+        self._now = now
+        self._console = console()
+        # At least as wide as the heading TASK.
+        self._width = min(max(key_width, 4), _KEY_WIDTH) if key_width else 0
+        head = [f"{'TIME':12}", f"{'SEQ':>3}", f"{'EVENT':{_TYPE_WIDTH}}", "DETAILS"]
+        if self._width:
+            head.insert(2, f"{'TASK':{self._width}}")
+        self._console.print(styled("  ".join(head), "bold"))
+
+    def add(self, document: d.EventDocument) -> None:
+        from longshore.interfaces.cli.render.event_text import details_of, parse_event, style_of
+
+        now, event = self._now(), parse_event(document)
+        cells = [
+            styled(formats.clock_time_of(event.at, now), "dim"),
+            styled(f"{event.sequence:3}", ""),
+            styled(f"{event.type:{_TYPE_WIDTH}}", style_of(event)),
+            styled(details_of(event, now), ""),
+        ]
+        if self._width:
+            cells.insert(2, styled(f"{split_task_id(event.entity_id)[1]:{self._width}}", ""))
+        line = styled("  ", "").join(cells)
+        line.rstrip()
+        self._console.print(line, soft_wrap=True)
 
 
 @command(
-    ("longshore logs job-k3x", "what all tasks of a job printed"),
-    ("longshore logs job-k3x_fetch -f", "one task, until it has ended"),
-    ("longshore logs job-k3x_fetch --attempt 1", "only its first attempt"),
-    output=True,
-    remote=True,
-)
-def logs(
-    options: GlobalOptions,
-    entity: Id,
-    *,
-    follow: _Follow = False,
-    attempt: _Attempt = None,
-) -> None:
-    """Show what a job or task printed.
-
-    A task's stdout and stderr come out where they went in. The lines of a job have the task's name
-    before them, with | for stdout and ! for stderr, in the order in which they were printed.
-    """
-    from longshore.interfaces.cli.operations import logs
-
-    asyncio.run(logs.logs(options, entity, follow=follow, attempt=attempt))
-
-
-@command(
-    ("longshore trace job-k3x", "of a job with one task that is run by an agent"),
+    ("longshore trace job-k3x", "of a job with one agent task"),
     ("longshore trace job-k3x_review --attempt 1", "of the first attempt of a task"),
-    ("longshore trace job-k3x -o json", "all that is kept, for a script"),
+    ("longshore trace job-k3x -o json", "the whole trace, for a script"),
     output=True,
     remote=True,
 )
-def trace(options: GlobalOptions, entity: Id, *, attempt: _Attempt = None) -> None:
-    """Show what an agent did: its steps, turns and tools, what they took and cost.
+async def trace(options: GlobalOptions, entity: Id, *, attempt: Attempt = None) -> None:
+    """Show what an agent did: its steps, turns and tools, with durations and costs.
 
-    It is the trace that an attempt leaves when it ends, of the last one if none is named; while it
-    runs, `longshore logs -f` shows what it does. Times count from the beginning of the step.
+    An attempt stores its trace when it ends; the last attempt is shown unless one is named. While
+    an attempt runs, use `longshore logs -f`. Times count from the start of the step.
     """
-    from longshore.interfaces.cli.operations import trace
+    from longshore.core.agents.trace import TRACE_VERSION
 
-    asyncio.run(trace.trace(options, entity, attempt=attempt))
+    async with open_client(options) as client:
+        task = await _select_task(client, await client.resolve(entity))
+        number = _select_attempt(task, attempt)
+        content = await _read_trace(client, task, number)
+        if options.json:
+            print_json({"requestId": task.request_id, "attempt": number, **content})
+            return
+        if content.get("version") != TRACE_VERSION:
+            raise MissingResource(
+                f"the trace of attempt {number} of {task.request_id} has the format of another"
+                " version of Longshore",
+                "-o json prints it as it is",
+            )
+        from longshore.interfaces.cli.render.trace import print_trace
+
+        print_trace(content, task, number)
+
+
+async def _select_task(client: ApiClient, ref: EntityRef) -> d.TaskDocument:
+    """The task itself, or the only agent task of a job."""
+    from longshore.core.definitions.definition import RunnerKind
+
+    if ref.task_id is not None:
+        return await client.app.get_task(ref.task_id)
+    tasks = (await client.get_job(ref.job_id)).tasks
+    if len(tasks) == 1:
+        return tasks[0]
+    runners = {name: await _runner_of(client, name) for name in {task.name for task in tasks}}
+    agents = [task for task in tasks if runners[task.name] is RunnerKind.AGENT]
+    if not agents:
+        hint = f"`longshore logs {ref.job_id}` shows the output of its tasks"
+        raise MissingResource(f"{ref.job_id} has no agent task", hint)
+    if len(agents) > 1:
+        ids = id_lines([task.request_id for task in agents])
+        message = f"{ref.job_id} has {len(agents)} agent tasks; name one of them:{ids}"
+        raise UsageError(message)
+    return agents[0]
+
+
+async def _runner_of(client: ApiClient, definition: str) -> str | None:
+    """The runner of a definition; None: the definition was deleted."""
+    try:
+        return (await client.app.get_definition(definition)).runner
+    except NotFound:
+        return None
+
+
+def _select_attempt(task: d.TaskDocument, requested: int | None) -> int:
+    id_, last = task.request_id, task.attempt
+    if not last:
+        raise MissingResource(
+            f"{id_} has not started yet", f"`longshore why {id_}` says what it waits for"
+        )
+    if requested is not None and requested > last:
+        raise MissingResource(f"{id_} has no attempt {requested}", f"its last attempt is {last}")
+    return requested or last
+
+
+async def _read_trace(client: ApiClient, task: d.TaskDocument, attempt: int) -> dict[str, Any]:
+    from longshore.core.agents.trace import TRACE_FILE
+
+    id_ = task.request_id
+    try:
+        file = await client.app.open_artifact(id_, f"attempt-{attempt}/{TRACE_FILE}")
+        content = json.loads(await file.read())
+    except NotFound as error:
+        raise await _missing_trace(client, task, attempt) from error
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise MissingResource(
+            f"the trace of attempt {attempt} of {id_} is damaged",
+            f"`longshore logs {id_}` shows its output",
+        )
+    return content
+
+
+async def _missing_trace(client: ApiClient, task: d.TaskDocument, attempt: int) -> MissingResource:
+    from longshore.core.definitions.definition import RunnerKind
+
+    id_ = task.request_id
+    logs = f"`longshore logs {id_}` shows its output"
+    if (runner := await _runner_of(client, task.name)) not in (None, RunnerKind.AGENT):
+        return MissingResource(f"{id_} is a {runner} task; only agent tasks have a trace", logs)
+    if task.worker_id is not None and attempt == task.attempt:
+        return MissingResource(
+            f"attempt {attempt} of {id_} is running and stores its trace when it ends",
+            f"`longshore logs -f {id_}` shows its output",
+        )
+    return MissingResource(f"attempt {attempt} of {id_} has no trace", logs)

@@ -1,66 +1,153 @@
-"""The commands that want something of a job or task: ``cancel``, ``resume``, ``why`` and the like.
-
-Here are their command lines alone; what they do is imported when they run.
-"""
+"""The commands that explain and change jobs and tasks: ``why``, ``cancel``, ``resume`` and more."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longshore.interfaces.cli.commands.shared import Id, JobFile
+from longshore.core.health import Health
+from longshore.core.ids import split_task_id
+from longshore.core.tasks.states import JobState, TaskState
+from longshore.errors import CommandRefused
+from longshore.interfaces.cli.client import new_request_id, open_client
+from longshore.interfaces.cli.commands.shared import Id, JobFile, RequestId, TaskId
+from longshore.interfaces.cli.exit_codes import ExitCode
 from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.render import formats
+from longshore.interfaces.cli.render.screen import (
+    Column,
+    print_answer,
+    print_json,
+    print_listing,
+    print_pairs,
+    styled,
+)
 
-_Task = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID", help="A task: its id, or as much of it as is enough.", show_default=False
-    ),
-]
+if TYPE_CHECKING:
+    from longshore.services import documents as d
 
 
 @command(
-    ("longshore why job-k3x_fetch", "what it waits for, and what would move it on"),
+    ("longshore why job-k3x_fetch", "what a task waits for, and how to continue"),
     ("longshore why k3x", "of a whole job"),
     output=True,
     remote=True,
 )
-def why(options: GlobalOptions, id_: Id) -> None:
-    """Say why a job or task does not run, down to the root of it.
+async def why(options: GlobalOptions, id_: Id) -> None:
+    """Explain why a job or task does not run, down to the root cause.
 
-    Parents that have not completed, a failure before it, a delay or a backoff, a queue that is
-    paused or that nobody serves, a review, a worker that has fallen silent: each with since when,
-    until when, and the command that would move it on.
+    Possible causes are dependencies that have not completed, a failed task, a delay or backoff, a
+    queue that is paused or has no worker, a review, and a worker that does not respond. Each is
+    shown with its start, its end if it is known, and the command that resolves it.
     """
-    from longshore.interfaces.cli.operations import operate
+    async with open_client(options) as client:
+        ref = await client.resolve(id_)
+        answer = await client.app.why(ref.id)
+        if options.json:
+            print_json(answer)
+            return
+        shown_remedy: str | None = None
+        for depth, reason in enumerate(answer.reasons):
+            # The reasons of a job after the first are independent of each other.
+            indent = "  " * (depth if ref.task_id else min(depth, 1))
+            _print_reason(reason, indent, client.now())
+            if reason.remedy is not None and reason.remedy != shown_remedy:
+                print(f"{indent}  → {reason.remedy}")
+                shown_remedy = reason.remedy
 
-    asyncio.run(operate.why(options, id_))
+
+def _print_reason(reason: d.WhyReasonDocument, indent: str, now: datetime) -> None:
+    print(f"{indent}{reason.text}")
+    times = []
+    if reason.since is not None:
+        times.append(f"for {formats.duration_text(now - datetime.fromisoformat(reason.since))}")
+    if reason.until is not None and (until := datetime.fromisoformat(reason.until)) > now:
+        times.append(f"for another {formats.duration_text(until - now)}")
+    if times:
+        print(f"{indent}  {', '.join(times)}")
+
+
+_HEALTH_STYLES = {
+    Health.HEALTHY: "green",
+    Health.WARNING: "yellow",
+    Health.CRITICAL: "bold red",
+    Health.OVERTIME: "bold red",
+}
 
 
 @command(
-    ("longshore health", "of all that runs; history and people are told, as by the clock"),
-    ("longshore health k3x_fetch", "of one task; nobody else is told"),
+    ("longshore health", "of all running tasks; records the check and sends alerts"),
+    ("longshore health k3x_fetch", "of one task; records nothing"),
     output=True,
     remote=True,
 )
-def health(
+async def health(
     options: GlobalOptions,
     task: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="ID", help="A task: its id, or as much of it as is enough.", show_default=False
-        ),
+        str | None, typer.Argument(metavar="ID", help="Task ID or unique prefix.")
     ] = None,
 ) -> int:
-    """Check whether tasks that run are well: not silent, not longer at it than they may be.
+    """Check the health of running tasks: whether they are silent, or run longer than they may.
 
-    Exits with 1 if one is critical or over its time.
+    Exits with 1 if a task is critical or over its time limit.
     """
-    from longshore.interfaces.cli.operations import health
+    async with open_client(options) as client:
+        if task is not None:
+            checked = await client.app.task_health(await client.resolve_task(task))
+            _print_task_health(options, checked)
+            return _health_exit_code(checked.health)
+        check = await client.app.run_health_check()
+        print_listing(
+            options,
+            check,
+            [
+                Column("TASK"),
+                Column("HEALTH"),
+                Column("RUNNING FOR", right=True),
+                Column("SILENT FOR", right=True),
+                Column("LAST EVENT"),
+                Column("WORKER"),
+            ],
+            [
+                [
+                    row.request_id,
+                    styled(row.health, _HEALTH_STYLES[row.health]),
+                    formats.duration_ms_text(row.elapsed),
+                    formats.duration_ms_text(row.time_since_last_event),
+                    row.last_event_type.removeprefix("Task ").lower(),
+                    row.worker_id,
+                ]
+                for row in check.tasks
+            ],
+            empty="no task is running",
+        )
+        return _health_exit_code(*(row.health for row in check.tasks))
 
-    return asyncio.run(health.health(options, task))
+
+def _print_task_health(options: GlobalOptions, task: d.TaskHealthDocument) -> None:
+    if options.json:
+        print_json(task)
+    elif task.health is None:
+        state = task.status.replace("_", " ")
+        print(f"{task.request_id} is {state}; only a running task has a health")
+    else:
+        last_event = (task.last_event_type or "").removeprefix("Task ").lower()
+        print_pairs(
+            [
+                ("task", task.request_id),
+                ("health", styled(task.health, _HEALTH_STYLES[task.health])),
+                ("running for", formats.duration_ms_text(task.elapsed_ms)),
+                ("silent for", f"{formats.duration_ms_text(task.silent_ms)} since {last_event}"),
+                ("worker", task.worker_id or ""),
+            ]
+        )
+
+
+def _health_exit_code(*healths: Health | None) -> int:
+    urgent = any(health is not None and health.urgent for health in healths)
+    return ExitCode.FAILED if urgent else ExitCode.OK
 
 
 @command(
@@ -69,111 +156,128 @@ def health(
     output=True,
     remote=True,
 )
-def cancel(
+async def cancel(
     options: GlobalOptions,
     id_: Id,
     *,
     reason: Annotated[
         str | None,
-        typer.Option("--reason", metavar="TEXT", help="Kept in its history.", show_default=False),
+        typer.Option("--reason", metavar="TEXT", help="Stored with the event."),
     ] = None,
 ) -> None:
-    """End a job with all that runs or would run, or one task.
+    """Cancel a job with all its tasks that have not ended, or one task.
 
-    What is done stays done. A task that runs is killed by its worker; an outcome that is faster
-    stands. What was cancelled can be resumed.
+    Completed tasks stay completed. The worker stops a running task; if the task ends first, its
+    outcome counts. Cancelled tasks can be resumed.
 
-    Exits with 4 if it had ended already.
+    Exits with 4 if the job or task had already ended.
     """
-    from longshore.interfaces.cli.operations import operate
-
-    asyncio.run(operate.cancel(options, id_, reason=reason))
+    async with open_client(options) as client:
+        ref = await client.resolve(id_)
+        document: d.JobDocument | d.TaskDocument
+        if ref.task_id is None:
+            document = await client.app.cancel_job(ref.job_id, reason=reason)
+        else:
+            document = await client.app.cancel_task(ref.task_id, reason=reason)
+        state: JobState | TaskState = document.status
+        print_answer(
+            options, document, f"{ref.id} is {'' if state.terminal else 'being '}cancelled"
+        )
 
 
 @command(
-    ("longshore resume k3x", "all that failed or was cancelled"),
+    ("longshore resume k3x", "all failed and cancelled tasks"),
     ("longshore resume k3x_fetch", "one task"),
     output=True,
     remote=True,
 )
-def resume(options: GlobalOptions, id_: Id) -> None:
-    """Run what failed or was cancelled again; what completed is not run again.
+async def resume(options: GlobalOptions, id_: Id) -> None:
+    """Run failed and cancelled tasks again; completed tasks are not run again.
 
-    The tasks begin a new round, with fresh attempts; what waits behind them goes on after them.
+    The tasks start a new round with all their attempts; tasks that depend on them run after them.
 
-    Exits with 4 if there is nothing to resume.
+    Exits with 4 if no task can be resumed.
     """
-    from longshore.interfaces.cli.operations import operate
-
-    asyncio.run(operate.resume(options, id_))
-
-
-@command(("longshore approve k3x_draft", "what depends on it goes on"), output=True, remote=True)
-def approve(options: GlobalOptions, task: _Task) -> None:
-    """Say that the result of a task in review is right.
-
-    Exits with 4 if the task is not in review.
-    """
-    from longshore.interfaces.cli.operations import operate
-
-    asyncio.run(operate.approve(options, task))
+    async with open_client(options) as client:
+        ref = await client.resolve(id_)
+        keys = [split_task_id(ref.task_id)[1]] if ref.task_id else None
+        resumed = await client.app.resume(ref.job_id, keys)
+        if not resumed.tasks:
+            raise CommandRefused(ref.id, next(iter(resumed.refused.values())))
+        tasks = formats.plural(len(resumed.tasks), "task")
+        refused = [f"\n  not {key}: {reason}" for key, reason in resumed.refused.items()]
+        print_answer(
+            options,
+            resumed,
+            f"{resumed.job_id}: {tasks} resumed, round {resumed.round}{''.join(refused)}",
+        )
 
 
 @command(
-    ("longshore revise k3x_draft 'half as long, please'", "a new attempt gets it"),
+    ("longshore approve k3x_draft", "tasks that depend on it can run"), output=True, remote=True
+)
+async def approve(options: GlobalOptions, task: TaskId) -> None:
+    """Approve the result of a task in review.
+
+    Exits with 4 if the task is not in review.
+    """
+    async with open_client(options) as client:
+        task_id = await client.resolve_task(task)
+        print_answer(options, await client.app.approve(task_id), f"{task_id} is completed")
+
+
+@command(
+    ("longshore revise k3x_draft 'half as long, please'", "a new attempt gets the feedback"),
     output=True,
     remote=True,
 )
-def revise(
+async def revise(
     options: GlobalOptions,
-    task: _Task,
+    task: TaskId,
     feedback: Annotated[
         str,
-        typer.Argument(metavar="FEEDBACK", help="What is to be better.", show_default=False),
+        typer.Argument(metavar="FEEDBACK", help="What to improve."),
     ],
 ) -> None:
-    """Send the result of a task in review back: a new attempt gets it, with the feedback.
+    """Reject the result of a task in review: a new attempt gets the result and the feedback.
 
-    Exits with 4 if the task is not in review, or was sent back too often.
+    Exits with 4 if the task is not in review, or was revised too often.
     """
-    from longshore.interfaces.cli.operations import operate
-
-    asyncio.run(operate.revise(options, task, feedback))
+    async with open_client(options) as client:
+        task_id = await client.resolve_task(task)
+        revised = await client.app.revise(task_id, feedback)
+        print_answer(options, revised, f"{task_id} runs again, revision {revised.revision}")
 
 
 @command(
     ("longshore add k3x more.yaml", "a file with a list of tasks"),
-    ("longshore add k3x more.yaml --request-id part-2", "never twice"),
+    ("longshore add k3x more.yaml --request-id part-2", "safe to repeat"),
     output=True,
     remote=True,
 )
-def add(
+async def add(
     options: GlobalOptions,
-    job: Annotated[
-        str,
-        typer.Argument(
-            metavar="JOB", help="Its id, or as much of it as is enough.", show_default=False
-        ),
-    ],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Job ID or unique prefix.")],
     file: JobFile,
     *,
-    request_id: Annotated[
-        str | None,
-        typer.Option(
-            "--request-id",
-            metavar="TEXT",
-            help="The same id adds the tasks once, however often.",
-            show_default=False,
-        ),
-    ] = None,
+    request_id: RequestId = None,
 ) -> None:
-    """Add tasks to a job that is under way.
+    """Add tasks to a job that has not ended.
 
-    They may depend on each other and on tasks that the job has, also on those that are done, whose
-    results they get.
+    They may depend on each other and on tasks of the job. They get the results of completed tasks.
 
     Exits with 4 if the job has completed or was cancelled.
     """
-    from longshore.interfaces.cli.operations import operate
+    from longshore.interfaces.cli.commands.submit import read_document
 
-    asyncio.run(operate.add(options, job, file, request_id=request_id))
+    document = read_document(file)
+    async with open_client(options) as client:
+        job_id = (await client.resolve(job)).job_id
+        added = await client.app.add_tasks(
+            job_id, document, request_id=request_id or new_request_id()
+        )
+        tasks = formats.plural(len(added.added_tasks), "task")
+        repeated = "" if added.created else " (already added by this request)"
+        print_answer(
+            options, added, f"{job_id}: {tasks} added, {added.total_tasks} in total{repeated}"
+        )

@@ -1,23 +1,44 @@
-"""The command that runs everything: ``up``.
-
-Here is its command line alone; what it does is imported when it runs.
-"""
+"""``longshore up``: the API, a worker, the dispatcher and the sweeper in one process."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+import contextlib
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from longshore.core.definitions.schema import DEFINITIONS
+from longshore.core.text.durations import format_duration
 from longshore.interfaces.cli.commands.shared import App, Concurrency, Queues
+from longshore.interfaces.cli.commands.worker import check_app_modules, report_draining
 from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.render import formats
+from longshore.interfaces.cli.services import open_command_services, settings_for
+from longshore.interfaces.cli.signals import StopSignals, handle_signals
+from longshore.interfaces.definition_files import LONGSHORE_YAML, FolderWatch
+from longshore.interfaces.rest.app import create_app
+from longshore.interfaces.rest.server import bind_socket, serve
+from longshore.services.definitions import ApplyResult, FolderContents
+from longshore.services.resilience import race
+from longshore.settings import Settings
+
+if TYPE_CHECKING:
+    from longshore.wiring.services import Services
+
+_SHOWN_PROBLEMS = 10
+_LABEL_WIDTH = 9
 
 
 @command(
-    ("longshore up", "API, workers, repairs; until Ctrl-C"),
+    ("longshore up", "API, worker and recovery; until Ctrl-C"),
     ("longshore up --port 9000 --concurrency 8", "another port, eight tasks at once"),
     ("longshore up --no-worker", "workers run elsewhere: `longshore worker`"),
-    ("longshore up --app shop.tasks", "knows the functions of a module"),
+    ("longshore up --app shop.tasks", "with the functions of a module"),
 )
 def up(
     options: GlobalOptions,
@@ -25,26 +46,20 @@ def up(
     host: Annotated[
         str | None,
         typer.Option(
-            "--host",
-            metavar="ADDRESS",
-            help="Address to listen at. [default: 127.0.0.1, this machine alone]",
-            show_default=False,
+            metavar="ADDRESS", help="Address to listen on. [default: 127.0.0.1, localhost only]"
         ),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            "--port",
             metavar="N",
             min=0,
             max=65_535,
-            help="Port to listen at; 0 takes any that is free. [default: 8421]",
-            show_default=False,
+            help="Port to listen on; 0 chooses a free port. [default: 8421]",
         ),
     ] = None,
     worker: Annotated[
-        bool,
-        typer.Option("--worker/--no-worker", help="Whether tasks are run here."),
+        bool, typer.Option("--worker/--no-worker", help="Run tasks in this process.")
     ] = True,
     queue: Queues = None,
     concurrency: Concurrency = None,
@@ -52,16 +67,14 @@ def up(
 ) -> int:
     """Run Longshore as a service on this machine.
 
-    One process answers the API, runs tasks, moves jobs on and mends what crashes left behind. At
-    the first start it makes a key, in the file `api-key` of the data folder, readable by its owner
-    alone; requests need it. It listens at this machine alone unless --host says otherwise; then
-    the setting api.hosts must name what it is called there.
+    One process serves the API, runs tasks, dispatches events and recovers from crashes. On first
+    start it generates an API key in the file `api-key` of the data folder, readable only by you;
+    requests need it. It listens on localhost unless --host is given; the setting api.hosts must
+    then contain the host names that clients use.
 
-    Ctrl-C lets running tasks finish within the setting worker.drain_grace; a second one gives them
-    back at once.
+    Ctrl-C lets running tasks finish within the setting worker.drain_grace; a second Ctrl-C
+    releases them at once.
     """
-    from longshore.interfaces.cli.operations import up
-
     flags = {
         "api.host": host,
         "api.port": port,
@@ -69,4 +82,171 @@ def up(
         "worker.concurrency": concurrency,
         "worker.app": tuple(app) if app else None,
     }
-    return up.up(options, flags, with_worker=worker)
+    settings = settings_for(options, flags, long_running=True)
+    check_app_modules(settings.worker.app, Path.cwd())
+    return asyncio.run(_up(settings, with_worker=worker))
+
+
+async def _up(settings: Settings, *, with_worker: bool) -> int:
+    async with contextlib.AsyncExitStack() as stack:
+        # First, so that nothing is stored if the address is taken.
+        server_socket = stack.enter_context(
+            contextlib.closing(bind_socket(settings.api.host, settings.api.port))
+        )
+        services = await stack.enter_async_context(open_command_services(settings))
+        key_file = await services.ensure_machine_key()
+        # Before requests are served: the next job may name these definitions.
+        files = await _apply_definition_files(services)
+        app = create_app(services, hosts=settings.api.hosts, body_bytes=settings.api.body_bytes)
+        parts = [await stack.enter_async_context(serve(app, server_socket))]
+        background = _run_in_background(services, files, with_worker=with_worker)
+        parts += await stack.enter_async_context(background)
+        group = None
+        if with_worker:
+            # Entered last and so left first: requests are served while running tasks finish.
+            group = await stack.enter_async_context(services.worker_group())
+            parts.append(asyncio.ensure_future(group.wait()))
+        signals = StopSignals(lambda: None, group.stop_now if group else lambda: None)
+        handle_signals(signals.on_signal)
+        _print_startup(services, server_socket, key_file, files, with_worker=with_worker)
+        async with race(signals.requested.wait(), *parts):
+            for part in parts:
+                if part.done():
+                    await part  # raises the error that ended it
+        if group is not None:
+            report_draining(group, settings)
+            group.stop()
+            await asyncio.wait(parts[-1:])
+    return signals.exit_code
+
+
+class _DefinitionFiles(NamedTuple):
+    """The folder of definition files: its content at the start, and what was stored of it."""
+
+    folder: Path
+    watch: FolderWatch
+    contents: FolderContents
+    applied: ApplyResult
+
+
+async def _apply_definition_files(services: Services) -> _DefinitionFiles | None:
+    """Store the definitions of the folder, except those of invalid files."""
+    settings = services.settings
+    if settings.definitions.folder is None:
+        return None
+    folder = settings.definitions.folder.absolute()
+    watch = FolderWatch(folder)
+    contents = await asyncio.to_thread(watch.read)
+    applied = await services.definition_sync.sync_folder(
+        settings.tenant, str(folder), contents.definitions
+    )
+    return _DefinitionFiles(folder, watch, contents, applied)
+
+
+async def _watch_definition_files(services: Services, files: _DefinitionFiles) -> None:
+    async def poll() -> FolderContents:
+        return await asyncio.to_thread(files.watch.poll)
+
+    settings = services.settings
+    await services.definition_sync.watch_folder(
+        settings.tenant,
+        str(files.folder),
+        poll,
+        every=settings.definitions.watch_every,
+        # These are printed at the start; the others are logged.
+        reported=files.contents.problems[:_SHOWN_PROBLEMS],
+    )
+
+
+@contextlib.asynccontextmanager
+async def _run_in_background(
+    services: Services, files: _DefinitionFiles | None, *, with_worker: bool
+) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Run what no worker group runs: a worker group has its own dispatcher and sweeper."""
+    settings = services.settings
+    loops = [] if with_worker else [services.sweeper.run()]
+    if not with_worker and settings.workers_dispatch:
+        loops.append(services.dispatcher.run())
+    if settings.checks_health:
+        loops.append(services.health_check.run())
+    if files is not None and settings.definitions.watch_every:
+        loops.append(_watch_definition_files(services, files))
+    tasks = [asyncio.ensure_future(loop) for loop in loops]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _print_startup(
+    services: Services,
+    server_socket: socket.socket,
+    key_file: Path,
+    files: _DefinitionFiles | None,
+    *,
+    with_worker: bool,
+) -> None:
+    settings = services.settings
+    host, port = server_socket.getsockname()[:2]
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    tasks = formats.plural(settings.worker.concurrency, "task")
+    queues = ", ".join(settings.worker.queues)
+    health = f"checked every {format_duration(settings.health.every)}"
+    lines = {
+        "key": f"{key_file}",
+        "data": f"{settings.data_dir.absolute()}",
+        "defined": _definitions_text(files),
+        "health": health
+        if settings.checks_health
+        else "not checked (environment is dev; see the setting health.enabled)",
+        "worker": f"serving {queues}; {tasks} at once" if with_worker else "none here",
+        "try": f'curl -H "x-api-key: $(cat {key_file})" {address}/v1/jobs',
+        "stop": "Ctrl-C",
+    }
+    print(f"longshore is up at {address}")
+    for name, text in lines.items():
+        print(f"  {name:<{_LABEL_WIDTH}}{text}")
+    for line in _problem_lines(files, settings):
+        print(line)
+    print(end="", flush=True)
+
+
+def _definitions_text(files: _DefinitionFiles | None) -> str:
+    """How many definitions the files contain, and how many of them changed the store."""
+    if files is None:
+        return "not read from files (the setting definitions.folder is none)"
+    counts = Counter(item.file for item in files.contents.definitions)
+    own = counts.pop(LONGSHORE_YAML, 0)
+    sources = [f"{own} in {LONGSHORE_YAML}"] if own else []
+    if counts:
+        number = formats.plural(len(counts), "file")
+        sources.append(f"{counts.total()} in {number} of {DEFINITIONS}/")
+    text = f"{' and '.join(sources) or 'nothing'} in {files.folder}"
+    changes = {
+        "new": len(files.applied.new),
+        "changed": len(files.applied.changed),
+        "kept as changed through the API": len(files.applied.overridden),
+    }
+    changed = ", ".join(f"{count} {kind}" for kind, count in changes.items() if count)
+    return f"{text} ({changed})" if changed else text
+
+
+def _problem_lines(files: _DefinitionFiles | None, settings: Settings) -> list[str]:
+    """The problems of definition files, and how to go on."""
+    problems = files.contents.problems if files else ()
+    if not problems:
+        return []
+    shown = [f"invalid  {_printable(str(problem))}" for problem in problems[:_SHOWN_PROBLEMS]]
+    if (more := len(problems) - len(shown)) > 0:
+        shown.append(f"         and {more} more, see the log")
+    every = settings.definitions.watch_every
+    again = f"it is read again within {format_duration(2 * every)}" if every else "restart"
+    shown.append(f"         nothing of an invalid file was stored; fix the file, and {again}")
+    return [f"  {line}" for line in shown]
+
+
+def _printable(text: str) -> str:
+    # The file's own text may contain control characters.
+    return "".join(character if character.isprintable() else "?" for character in text)

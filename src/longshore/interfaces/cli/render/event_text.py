@@ -1,19 +1,31 @@
-"""What an event says, in the few words that fit on its line."""
+"""Events as text: their details on one line, and the colour of their names."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from longshore.core.budgets import Budget
 from longshore.core.events import types as e
+from longshore.core.events.codec import from_wire
 from longshore.core.events.event import Event
 from longshore.core.text.sanitise import safe_excerpt
 from longshore.interfaces.cli.render import formats
+
+if TYPE_CHECKING:
+    from longshore.services.documents import EventDocument
 
 _MAX_CHARACTERS = 200
 _GOOD = (e.TaskCompleted, e.TaskApproved, e.JobCompleted)
 _BAD = (e.TaskFailed, e.TaskTimeout, e.JobFailureDetected)
 _NOTABLE = (e.TaskProcessingFailed, e.TaskReleased, e.TaskParked, e.TaskCancelled, e.JobCancelled)
+
+
+def parse_event(document: EventDocument) -> Event:
+    """The event of a document."""
+    from longshore.services.documents import to_dict
+
+    return from_wire(to_dict(document))
 
 
 def style_of(event: Event) -> str:
@@ -25,7 +37,7 @@ def style_of(event: Event) -> str:
 
 
 def details_of(event: Event, now: datetime) -> str:
-    """What is worth saying beside the name."""
+    """The details of an event, such as the error of an attempt."""
     return safe_excerpt(_details(event.body, now), limit=_MAX_CHARACTERS).replace("\n", " ")
 
 
@@ -53,7 +65,7 @@ def _details(body: e.EventBody, now: datetime) -> str:
         case e.TaskFailed():
             return f"{body.error} ({body.error_category})"
         case e.TaskTimeout():
-            return f"after {formats.duration_text(body.elapsed)}, ended by {body.signal}"
+            return f"after {formats.duration_text(body.elapsed)}, stopped with {body.signal}"
         case e.TaskCancelled() | e.JobCancelled():
             return f"by {body.by}" + (f": {body.reason}" if body.reason else "")
         case e.TaskRevisionRequested():

@@ -1,4 +1,4 @@
-"""Times, sizes and counts as people say them."""
+"""Durations, times, sizes and counts as text for people."""
 
 from __future__ import annotations
 
@@ -11,18 +11,13 @@ _CENT, _MIN_COST = 0.01, 0.00005
 _SIZES = ("B", "kB", "MB", "GB", "TB")
 
 
-def parse_time(text: str | None) -> datetime | None:
-    """A time as the wire has it."""
-    return None if text is None else datetime.fromisoformat(text)
-
-
 def duration_ms_text(milliseconds: int | None) -> str:
-    """How long something took that the wire gives in milliseconds."""
+    """A duration in milliseconds, such as a document has; nothing for None."""
     return "" if milliseconds is None else duration_text(timedelta(milliseconds=milliseconds))
 
 
 def duration_text(duration: timedelta | None) -> str:
-    """How long something took: ``0.8 s``, ``12 s``, ``3 min 20 s``, ``2 d 3 h``."""
+    """A duration in at most two units: ``0.8 s``, ``12 s``, ``3 min 20 s``, ``2 d 3 h``."""
     if duration is None:
         return ""
     if duration < 10 * _SECOND:
@@ -39,10 +34,16 @@ def duration_text(duration: timedelta | None) -> str:
     return " ".join(part for part in parts if part)
 
 
-def relative_time(moment: datetime | None, now: datetime) -> str:
-    """When something was or will be: ``3 s ago``, ``5 min ago``, ``in 2 h``; far off, the date."""
+def relative_time(moment: datetime | str | None, now: datetime) -> str:
+    """A time relative to now: ``3 s ago``, ``in 2 h``; more than a week away, the date.
+
+    Args:
+        moment: A time, or a timestamp of a document.
+    """
     if moment is None:
         return ""
+    if isinstance(moment, str):
+        moment = datetime.fromisoformat(moment)
     distance = abs(now - moment)
     if distance >= 7 * _DAY:
         return f"{moment.astimezone():%Y-%m-%d}"
@@ -54,14 +55,14 @@ def relative_time(moment: datetime | None, now: datetime) -> str:
 
 
 def clock_time_of(moment: datetime, now: datetime) -> str:
-    """A moment in local time with milliseconds; with its date if that is not today's."""
+    """A time of the local day with milliseconds; with its date unless that is today."""
     local = moment.astimezone()
     shown = f"{local:%H:%M:%S}.{local.microsecond // 1000:03}"
     return shown if local.date() == now.astimezone().date() else f"{local:%Y-%m-%d} {shown}"
 
 
 def size(count: int) -> str:
-    """Bytes: ``512 B``, ``12.4 kB``."""
+    """A number of bytes: ``512 B``, ``12.4 kB``."""
     value = float(count)
     for unit in _SIZES:
         if value < 1000 or unit == _SIZES[-1]:
@@ -71,9 +72,9 @@ def size(count: int) -> str:
 
 
 def cost(amount: float) -> str:
-    """Dollars: ``$0.42``, ``$0.0042``; nothing, if it cost nothing."""
+    """An amount in dollars: ``$0.42``, ``$0.0042``; nothing if it is zero."""
     if amount < _MIN_COST:
-        return ""  # sums of fractions leave such crumbs
+        return ""  # adding fractions leaves rounding errors
     return f"${amount:,.2f}" if amount >= _CENT else f"${amount:.4f}"
 
 

@@ -1,23 +1,28 @@
-"""Printing for people: tables without frames, and colour where there is a terminal to show it.
+"""Printing for people: tables without frames, and colours on a terminal.
 
-What tasks and users wrote is always shown as text, never read as markup. In a pipe, lines are as
-long as they need to be and nothing is cut, so that other programs can search them.
+Text from tasks and users is printed as it is and never read as markup. In a pipe, lines are as long
+as they need to be and nothing is cut, so that other programs can search them. ``rich`` is imported
+when something is printed: the help of a command does not need it.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from rich.console import Console, RenderableType
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from longshore.core.tasks.states import JobState, TaskState
+from longshore.errors import UsageError
+from longshore.interfaces.cli.exit_codes import print_stderr
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from longshore.interfaces.cli.options import GlobalOptions
 
 _UNLIMITED_WIDTH = 10_000
 _ERROR_WIDTH = 30
@@ -36,40 +41,96 @@ _STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table; a flexible one gives way first when the terminal is narrow."""
+    """A column of a table."""
 
     title: str
-    flexible: bool = False
+    flexible: bool = False  # wraps first when the terminal is narrow
     right: bool = False
+    optional: bool = False  # left out if it is empty in every row
 
 
 def console(*, stderr: bool = False) -> Console:
     """A console that knows whether it is a terminal; rich itself honours NO_COLOR."""
+    from rich.console import Console
+
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _UNLIMITED_WIDTH
     return Console(file=stream, highlight=False, markup=False, emoji=False, width=width)
 
 
+def styled(text: str, style: str) -> Text:
+    """Text in a style of rich, such as ``bold red``."""
+    from rich.text import Text
+
+    return Text(text, style=style)
+
+
 def state_text(state: str) -> Text:
-    """A state in its colour; one that a newer server knows has none."""
-    return Text(str(state).replace("_", " "), style=_STYLES.get(str(state), ""))
+    """A state in its colour; a state that only a newer server has gets none."""
+    return styled(str(state).replace("_", " "), _STYLES.get(str(state), ""))
 
 
-def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]]) -> None:
-    """Print rows below their titles."""
-    print_lines(_table(columns, rows))
+def print_title(title: str, *details: Text) -> None:
+    """Print the heading of an entity: its name in bold, then details such as its state."""
+    from rich.text import Text
+
+    line = Text("  ").join([styled(title, "bold"), *details])
+    console().print(line, soft_wrap=True)
 
 
-def print_table_with_errors(
-    columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], errors: Sequence[str]
+def print_answer(options: GlobalOptions, document: Any, sentence: str) -> None:
+    """Print the answer of an operation: a sentence, or the document with ``-o json``."""
+    if options.json:
+        print_json(document)
+    else:
+        print(sentence)
+
+
+def print_listing(
+    options: GlobalOptions,
+    document: Any,
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[RenderableType]],
+    *,
+    empty: str,
+    errors: Sequence[str] = (),
+    cursor: str | None = None,
 ) -> None:
-    """Likewise, with what went wrong in a last column; below, where the terminal is too narrow."""
+    """Print a page of a listing: a table, or the document with ``-o json``.
+
+    Args:
+        empty: The message if there are no rows.
+        errors: For each row an error message, as in ``print_table``.
+        cursor: Where the next page begins; None: there is none.
+    """
+    if options.json:
+        print_json(document)
+    elif not rows:
+        print_stderr(empty)
+    else:
+        print_table(columns, rows, errors)
+        if cursor is not None:
+            print_stderr(f"more results: --cursor {cursor}")
+
+
+def print_table(
+    columns: Sequence[Column], rows: Sequence[Sequence[RenderableType]], errors: Sequence[str] = ()
+) -> None:
+    """Print rows below their titles.
+
+    Args:
+        errors: For each row an error message: a last column, or lines below the table if the
+            terminal is too narrow for it.
+    """
+    from rich.measure import Measurement
+
     screen = console()
     plain = _table(columns, rows)
-    width = Measurement.get(screen, screen.options.update(width=_UNLIMITED_WIDTH), plain).maximum
     if not any(errors):
         print_lines(plain)
-    elif width + _ERROR_WIDTH <= screen.width:
+        return
+    width = Measurement.get(screen, screen.options.update(width=_UNLIMITED_WIDTH), plain).maximum
+    if width + _ERROR_WIDTH <= screen.width:
         wider = [[*row, error] for row, error in zip(rows, errors, strict=True)]
         print_lines(_table([*columns, Column("ERROR", flexible=True)], wider))
     else:
@@ -78,22 +139,34 @@ def print_table_with_errors(
         print_pairs([(str(row[0]), error) for row, error in zip(rows, errors, strict=True)])
 
 
-def _table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]]) -> Table:
+def _table(columns: Sequence[Column], rows: Sequence[Sequence[RenderableType]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
+    shown = [
+        index
+        for index, column in enumerate(columns)
+        if not column.optional or any(str(row[index]) for row in rows)
+    ]
+    for index in shown:
         table.add_column(
-            column.title,
-            no_wrap=not column.flexible,
+            columns[index].title,
+            no_wrap=not columns[index].flexible,
             overflow="fold",
-            justify="right" if column.right else "left",
+            justify="right" if columns[index].right else "left",
         )
     for row in rows:
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+        cells = [row[index] for index in shown]
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
     return table
 
 
 def print_pairs(pairs: Sequence[tuple[str, str | Text]]) -> None:
-    """Print names and values below each other; what is empty is left out."""
+    """Print names and values below each other, without empty values."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -103,31 +176,36 @@ def print_pairs(pairs: Sequence[tuple[str, str | Text]]) -> None:
     print_lines(table)
 
 
-def print_lines(table: RenderableType) -> None:
-    """Print something without the spaces that fill up its lines."""
+def print_lines(renderable: RenderableType) -> None:
+    """Print something without the spaces that rich adds to the ends of lines."""
     screen = console()
     with screen.capture() as capture:
-        screen.print(table)
-    # A table pads its last column; nobody wants the spaces when copying a line.
+        screen.print(renderable)
     for line in capture.get().splitlines():
         print(line.rstrip())
 
 
 def print_json(value: Any) -> None:
-    """Print a document for a program."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print a document, or values, as JSON."""
+    print(json.dumps(_json_values(value), indent=2, ensure_ascii=False))
+
+
+def _json_values(value: Any) -> Any:
+    from longshore.services.documents import ApiDocument, to_dict
+
+    return to_dict(value) if isinstance(value, ApiDocument) else value
 
 
 class JsonItems:
-    """Prints many objects one by one: as one array, or one a line for a reader that follows."""
+    """Prints items one by one: as one JSON array, or as JSON lines for a reader that follows."""
 
     def __init__(self, *, lines: bool) -> None:
         self._lines = lines
         self._first = True
 
     def add(self, item: Any) -> None:
-        """Print one object."""
-        text = json.dumps(item, ensure_ascii=False)
+        """Print one item."""
+        text = json.dumps(_json_values(item), ensure_ascii=False)
         if self._lines:
             print(text, flush=True)
             return
@@ -141,7 +219,26 @@ class JsonItems:
             print("[]" if self._first else "\n]")
 
 
+def ask(question: str, *, effect: str) -> str:
+    """Ask a question on the terminal, and return the answer.
+
+    Args:
+        effect: What the command would do, for the error.
+
+    Raises:
+        UsageError: there is no terminal.
+    """
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        message = f"{effect}; there is no terminal to ask on, so add --yes"
+        raise UsageError(message)
+    print(question, end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        print_stderr("")
+    return answer.strip()
+
+
 def has_colours(*, stderr: bool = False) -> bool:
-    """Whether colours may be used there: a terminal that has some, and nobody who said no."""
+    """Whether colours may be used: on a terminal that has them, unless NO_COLOR is set."""
     screen = console(stderr=stderr)
     return screen.is_terminal and screen.color_system is not None and not screen.no_color

@@ -30,15 +30,15 @@ class LambdaFunction:
     """One function."""
 
     name: str
-    module: str  # in longshore.interfaces.lambdas
     stack: str
     description: str
     timeout_s: int = 60
+    module: str = "handlers"  # in longshore.interfaces.lambdas
 
     @property
     def handler(self) -> str:
-        """Where Lambda finds it."""
-        return f"longshore.interfaces.lambdas.{self.module}.handler"
+        """The handler that Lambda calls."""
+        return f"longshore.interfaces.lambdas.{self.module}.{self.name.replace('-', '_')}"
 
     @property
     def logical_id(self) -> str:
@@ -47,52 +47,47 @@ class LambdaFunction:
 
 
 FUNCTIONS: Final = {
-    each.name: each
-    for each in (
-        LambdaFunction(
-            name="relay", module="relay", stack="event", description="table stream to bus"
-        ),
-        LambdaFunction(
-            name="save-event", module="save_event", stack="event", description="events to table"
-        ),
+    function.name: function
+    for function in (
+        LambdaFunction(name="relay", stack="event", description="table stream to bus"),
+        LambdaFunction(name="save-event", stack="event", description="events to table"),
         LambdaFunction(
             name="eventbridge-dlq-alert",
-            module="undelivered",
             stack="event",
-            description="keeps events that could not be delivered, and alerts",
+            description="stores events that could not be delivered, and alerts",
         ),
         LambdaFunction(
-            name="dispatcher", module="dispatcher", stack="dispatcher", description="moves jobs on"
+            name="dispatcher", stack="dispatcher", description="dispatches the next tasks"
         ),
         LambdaFunction(
             name="dlq-processor",
-            module="dead_letters",
             stack="dispatcher",
             description="fails tasks whose messages were received too often",
         ),
         LambdaFunction(
             name="sweeper",
-            module="sweeper",
             stack="dispatcher",
-            description="mends what crashes leave behind",
+            description="repairs what crashes leave behind",
             timeout_s=300,
         ),
         LambdaFunction(
             name="health-check",
-            module="health_check",
             stack="health-check",
-            description="looks whether what runs is well, and alerts",
+            description="checks the health of tasks and queues, and alerts",
             timeout_s=300,
         ),
         LambdaFunction(
             name="health-check-single",
-            module="health_check_single",
             stack="health-check",
-            description="looks at one task, when it is invoked by hand",
+            description="checks one task, when it is invoked by hand",
         ),
         # API Gateway waits for 30 s.
         LambdaFunction(
-            name="api", module="api", stack="producer-api", description="the API", timeout_s=30
+            name="api",
+            stack="producer-api",
+            description="the API",
+            timeout_s=30,
+            module="api_gateway",
         ),
     )
 }

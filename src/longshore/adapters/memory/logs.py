@@ -1,0 +1,164 @@
+"""The event log, the event bus and the output log in memory. The bus delivers the event log."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+
+from longshore.adapters.memory.store import MemoryStore, Waiters
+from longshore.core.events.event import Event, EventContext, next_moment
+from longshore.core.events.types import EventBody
+from longshore.core.pages import Page, decode_cursor, encode_cursor
+from longshore.errors import AlreadyExists
+from longshore.ports.clock import Clock
+from longshore.ports.events import Delivery
+from longshore.ports.output import OUTPUT_START, OutputChunk, OutputPosition
+
+
+class MemoryEventLog:
+    """See ``ports.events.EventLog``."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    async def record(self, events: Sequence[Event]) -> None:
+        self._store.record(self._store.unrecorded(events))
+
+    async def append(
+        self,
+        *,
+        tenant: str,
+        app: str,
+        entity_id: str,
+        body: EventBody,
+        context: EventContext,
+        now: datetime,
+    ) -> Event:
+        history = self._store.history(tenant, f"{body.ENTITY.value}#{entity_id}")
+        last = history[-1] if history else None
+        event = Event(
+            entity_type=body.ENTITY,
+            entity_id=entity_id,
+            tenant=tenant,
+            app=app,
+            sequence=last.sequence + 1 if last else 1,
+            at=next_moment(now, last.at if last else None),
+            body=body,
+            context=context,
+        )
+        self._store.record([event])
+        return event
+
+    async def history(
+        self, tenant: str, entity: str, *, after: int = 0, limit: int = 1000
+    ) -> list[Event]:
+        events = self._store.history(tenant, entity)
+        return [event for event in events if event.sequence > after][:limit]
+
+    async def latest(self, tenant: str, entity: str) -> Event | None:
+        history = self._store.history(tenant, entity)
+        return history[-1] if history else None
+
+    async def query(
+        self,
+        tenant: str,
+        *,
+        app: str | None = None,
+        event_type: str | None = None,
+        entity: str | None = None,
+        job_id: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[Event]:
+        start = 0 if cursor is None else decode_cursor("events", cursor, (int,))[0]
+        matches = [
+            (position, event)
+            for position, event in enumerate(self._store.events[start:], start=start + 1)
+            if event.tenant == tenant
+            and (app is None or event.app == app)
+            and (event_type is None or event.type == event_type)
+            and (entity is None or event.entity == entity)
+            and (job_id is None or getattr(event.body, "job_id", None) == job_id)
+        ]
+        items = tuple(event for _, event in matches[:limit])
+        more = len(matches) > limit
+        return Page(items, encode_cursor("events", matches[limit - 1][0]) if more else None)
+
+
+class MemoryEventBus:
+    """See ``ports.events.EventBus``."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._positions: dict[str, int] = {}  # acknowledged, by consumer
+
+    async def publish(self, events: Sequence[Event]) -> list[Event]:
+        refused = []
+        for event in events:
+            try:
+                self._store.record(self._store.unrecorded([event]))
+            except AlreadyExists:
+                refused.append(event)
+        return refused
+
+    async def receive(
+        self,
+        consumer: str,
+        *,
+        types: Collection[str],
+        limit: int,
+        wait: timedelta,
+    ) -> Delivery | None:
+        return await self._store.event_waiters.wait_until(
+            lambda: self._next(consumer, types, limit), wait=wait
+        )
+
+    def _next(self, consumer: str, types: Collection[str], limit: int) -> Delivery | None:
+        start = self._positions.get(consumer, 0)
+        events: list[Event] = []
+        for position, event in enumerate(self._store.events[start:], start=start + 1):
+            if event.type in types:
+                events.append(event)
+                if len(events) == limit:
+                    return Delivery(events=tuple(events), receipt=str(position))
+        end = str(len(self._store.events))
+        return Delivery(events=tuple(events), receipt=end) if events else None
+
+    async def acknowledge(self, consumer: str, receipt: str) -> None:
+        self._positions[consumer] = max(int(receipt), self._positions.get(consumer, 0))
+
+
+class MemoryOutputLog:
+    """See ``ports.output.OutputLog``."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._waiters = Waiters(clock)
+        self._chunks: dict[str, dict[OutputPosition, OutputChunk]] = {}
+        self._positions: dict[str, list[OutputPosition]] = {}  # sorted
+
+    async def append(self, task_id: str, chunks: Sequence[OutputChunk]) -> None:
+        stored = self._chunks.setdefault(task_id, {})
+        positions = self._positions.setdefault(task_id, [])
+        for chunk in chunks:
+            position = OutputPosition(chunk.attempt, chunk.sequence)
+            if position not in stored:
+                stored[position] = chunk
+                insort(positions, position)
+        self._waiters.wake()
+
+    async def read(
+        self, task_id: str, *, after: OutputPosition = OUTPUT_START, limit: int = 1000
+    ) -> list[OutputChunk]:
+        positions = self._positions.get(task_id, [])
+        first = bisect_right(positions, after)
+        return [self._chunks[task_id][position] for position in positions[first : first + limit]]
+
+    async def wait_for_output(
+        self, task_id: str, *, after: OutputPosition, timeout: timedelta
+    ) -> bool:
+        def look() -> bool | None:
+            positions = self._positions.get(task_id, [])
+            return True if positions and positions[-1] > after else None
+
+        return await self._waiters.wait_until(look, wait=timeout) is not None

@@ -1,0 +1,137 @@
+"""The protocol between a worker, its fork server and a child.
+
+A private socket carries JSON lines between the worker and its fork server: the worker sends
+``start`` (with the child's ends of four pipes: output, errors, channel, replies) and ``signal``;
+the fork server sends ``ready`` once, and ``refused`` when it cannot start a child. The worker
+chooses a number for every attempt. A pipe that the fork server shares with its reapers carries
+fixed-size records: the start and the end of each attempt, written by the process that learns of it
+first.
+
+A child reads its spec, one JSON line, from its replies, and writes JSON lines to its channel, one
+message a line. A shell script can report through the channel too::
+
+    echo '{"type":"result","value":42}' >&$LONGSHORE_ATTEMPT_CHANNEL
+
+Every child imports this module first: its import must stay cheap.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+TASK_VARIABLE = "LONGSHORE_ATTEMPT_TASK"
+ATTEMPT_VARIABLE = "LONGSHORE_ATTEMPT"
+# Paths of JSON files: the task's input, and the results of its dependencies by key.
+INPUT_VARIABLE = "LONGSHORE_ATTEMPT_INPUT"
+DEPENDENCIES_VARIABLE = "LONGSHORE_ATTEMPT_DEPENDENCIES"
+
+CHANNEL_VARIABLE = "LONGSHORE_ATTEMPT_CHANNEL"
+# One digit: some shells accept no more after ">&".
+CHANNEL_FD = 3
+REPLIES_FD = 4
+
+# Below an attempt's folder: an agent's home directory, where its CLI writes transcripts.
+AGENT_FOLDER = "agent"
+
+LINE_LIMIT_BYTES = 64 * 1024 * 1024
+"""The worker neither reads nor answers a longer line of a child."""
+
+ChildMessage = Literal[
+    "result",
+    "error",
+    "activity",
+    "progress",
+    "summary",
+    "usage",
+    "step",
+    "spend",
+    "conversation",
+    "log",
+]
+"""The type of a message on the channel; standard output and error are only output."""
+
+FDS_PER_START = 4
+EXIT_CANNOT_LOAD = 78
+"""The fork server's exit code when one of its modules cannot be loaded."""
+
+
+class ForkServerMessage(StrEnum):
+    """The first field of every line."""
+
+    START = "start"
+    SIGNAL = "signal"
+    READY = "ready"  # everything is loaded; number 0
+    REFUSED = "refused"
+
+
+class KillCause(StrEnum):
+    """Why the reaper ended an attempt without a request from the worker, if it did."""
+
+    NONE = ""
+    MEMORY = "memory"
+    LOST = "lost"  # the reaper was killed: how the child ended is unknown
+
+
+def encode_message(message: ForkServerMessage, number: int, **content: Any) -> bytes:
+    """Returns the message as one line."""
+    return json.dumps({"type": message, "number": number, **content}).encode() + b"\n"
+
+
+class LineDecoder:
+    """Splits received bytes into messages."""
+
+    def __init__(self) -> None:
+        self._partial = b""
+
+    def feed(self, data: bytes) -> list[dict[str, Any]]:
+        """Returns the messages that ``data`` completes."""
+        *complete_lines, self._partial = (self._partial + data).split(b"\n")
+        return [json.loads(line) for line in complete_lines]
+
+
+# Far smaller than PIPE_BUF: each write is atomic, so records of several writers do not interleave.
+_STATUS = struct.Struct("<q?iiq8s")
+STATUS_READ_BYTES = 64 * _STATUS.size
+"""The size of one read from the pipe: a multiple of the record size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildStatus:
+    """The child of an attempt started, or the attempt ended and none of its processes is left."""
+
+    number: int
+    ended: bool
+    child_pid: int = 0
+    wait_status: int = 0
+    peak_bytes: int = 0
+    cause: KillCause = KillCause.NONE
+
+    def encode(self) -> bytes:
+        """Returns the record, to be written to the pipe in one write."""
+        return _STATUS.pack(
+            self.number,
+            self.ended,
+            self.child_pid,
+            self.wait_status,
+            self.peak_bytes,
+            self.cause.encode(),
+        )
+
+
+def decode_statuses(records: bytes) -> list[ChildStatus]:
+    """Returns the statuses in ``records``."""
+    return [
+        ChildStatus(
+            number=number,
+            ended=ended,
+            child_pid=child_pid,
+            wait_status=wait_status,
+            peak_bytes=peak_bytes,
+            cause=KillCause(cause.rstrip(b"\0").decode()),
+        )
+        for number, ended, child_pid, wait_status, peak_bytes, cause in _STATUS.iter_unpack(records)
+    ]

@@ -1,0 +1,452 @@
+"""The commands for AWS: ``aws deploy``, ``status``, ``destroy`` and ``undelivered``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from longshore.errors import ConfigurationError, LongshoreError, UsageError
+from longshore.interfaces.cli.commands.shared import Cursor, Limit, Yes
+from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
+from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.render import formats
+from longshore.interfaces.cli.render.screen import (
+    Column,
+    ask,
+    print_answer,
+    print_json,
+    print_listing,
+    print_pairs,
+    print_table,
+    styled,
+)
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from longshore.core.inspection import CloudAccount, DeployProgress, StackState
+    from longshore.services.event_delivery import UndeliveredEvents
+    from longshore.settings import Settings
+
+_FOLDER = Path("infra")
+_IN_PROGRESS = "_IN_PROGRESS"
+_PAGE_SIZE = 100
+
+_Stage = Annotated[
+    str,
+    typer.Option(
+        "--stage",
+        metavar="NAME",
+        help="Name of the deployment; an account can have several, such as dev and prod.",
+    ),
+]
+_Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Configuration of the stage. [default: infra/NAME.yaml, if it exists]",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A stage, its configuration and the file that the configuration is from."""
+
+    stage: str
+    settings: Settings
+    config: Mapping[str, Any]
+    origin: str
+
+    @classmethod
+    def read(cls, options: GlobalOptions, stage: str, config: Path | None) -> _Target:
+        """Read the configuration of a stage.
+
+        Raises:
+            ConfigurationError: the file does not exist, or is not a YAML mapping.
+        """
+        import yaml
+
+        from longshore.interfaces.cli.services import settings_for
+
+        path = config or _FOLDER / f"{stage}.yaml"
+        origin = str(path)
+        try:
+            document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            if config is not None:
+                problem = f"there is no file {origin!r}; see --config"
+                raise ConfigurationError([problem]) from None
+            document, origin = None, "defaults"
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise ConfigurationError([f"{path}: {error}"]) from error
+        if not isinstance(document, dict | None):
+            raise ConfigurationError([f"{path}: it must have names and values"])
+        return cls(stage, settings_for(options), document or {}, origin)
+
+    @property
+    def arguments(self) -> tuple[Settings, str, Mapping[str, Any], str]:
+        """The arguments of ``open_deployment``."""
+        return self.settings, self.stage, self.config, self.origin
+
+    def print(self, account: CloudAccount, *, origin: str = "") -> None:
+        """Print the account and the region of the stage."""
+        url = self.settings.aws.endpoint_url
+        endpoint = f" at {url}" if url else ""
+        by = f", configured by {origin}" if origin else ""
+        print(
+            f"stage {self.stage} in account {account.id}, region {account.region}{endpoint}{by}",
+            flush=True,
+        )
+
+    def usage(self, outputs: Mapping[str, str]) -> list[tuple[str, str | Text]]:
+        """The outputs of the stacks that users need."""
+        from longshore.settings import variable_of
+
+        bucket = outputs.get("Bucket", "")
+        values = {"backend": "aws", "environment": self.stage, "aws.bucket": bucket}
+        variables = " ".join(f"{variable_of(name)}={text}" for name, text in values.items())
+        return [
+            ("bucket", bucket),
+            ("api", outputs.get("Api", "")),
+            ("worker", f"{variables} longshore worker" if bucket else ""),
+        ]
+
+
+@command(
+    ("longshore aws deploy --stage dev", "all stacks, as in infra/dev.yaml"),
+    ("longshore aws deploy --stage dev --config my.yaml", "as in another file"),
+    ("longshore aws deploy --stage dev --render templates", "only write the templates"),
+)
+def deploy(
+    options: GlobalOptions,
+    *,
+    stage: _Stage,
+    config: _Config = None,
+    render: Annotated[
+        Path | None,
+        typer.Option(
+            "--render", metavar="FOLDER", help="Write the templates to a folder and deploy nothing."
+        ),
+    ] = None,
+) -> int:
+    """Create or update an AWS deployment.
+
+    Queues, tables, the event bus, the bucket, functions and the API are CloudFormation stacks,
+    deployed one after the other. The command first prints the account and the region. It changes
+    only what differs, and repairs a deployment that was interrupted. If a stack fails, it is rolled
+    back, the first reason is printed, and the command exits with 1.
+
+    Credentials and region are those of other AWS tools, unless the settings aws.region and
+    aws.endpoint_url override them. After Ctrl-C, CloudFormation finishes what it has started; the
+    next deployment waits for it and continues.
+    """
+    from longshore.wiring.deploy import open_deployment
+
+    target = _Target.read(options, stage, config)
+    if render is not None:
+        return _render(target, render)
+
+    async def run() -> Mapping[str, str]:
+        async with open_deployment(*target.arguments) as deployment:
+            target.print(await deployment.account(), origin=target.origin)
+            return await deployment.deploy(_print_step)
+
+    try:
+        outputs = asyncio.run(run())
+    except KeyboardInterrupt:
+        print_stderr(
+            "interrupted; CloudFormation finishes what it has started."
+            f" `longshore aws deploy --stage {stage}` waits for it and continues"
+        )
+        return ExitCode.INTERRUPTED
+    print()
+    print_pairs(target.usage(outputs))
+    return ExitCode.OK
+
+
+def _render(target: _Target, folder: Path) -> int:
+    from longshore.wiring.deploy import render_templates
+
+    templates = render_templates(target.stage, target.config, target.origin)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in templates.items():
+        (folder / name).write_text(text, encoding="utf-8")
+        print(folder / name)
+    return ExitCode.OK
+
+
+def _print_step(step: DeployProgress) -> None:
+    from longshore.core.inspection import DeployProgressKind as Kind
+
+    match step.kind:
+        case Kind.STARTED:
+            text = f"{step.stack}: {step.text}"
+        case Kind.WAITING:
+            text = f"{step.stack}: waiting: {step.text}"
+        case Kind.UNCHANGED:
+            text = f"{step.stack}: no changes"
+        case Kind.DONE:
+            text = f"{step.stack}: done"
+        case Kind.RETAINED:
+            text = f"  {step.resource}  retained"
+        case _ if step.text.endswith(_IN_PROGRESS):
+            return
+        case _:
+            text = f"  {step.resource}  {step.text}"
+    print(text, flush=True)
+
+
+@command(
+    ("longshore aws destroy --stage dev", "asks first; retains tables and blobs"),
+    ("longshore aws destroy --stage dev --with-data --yes", "everything, without asking"),
+)
+def destroy(
+    options: GlobalOptions,
+    *,
+    stage: _Stage,
+    config: _Config = None,
+    with_data: Annotated[
+        bool,
+        typer.Option(
+            "--with-data",
+            help="Delete tables and blobs too: jobs, events, output. This cannot be undone.",
+        ),
+    ] = False,
+    yes: Yes = False,
+) -> int:
+    """Delete an AWS deployment.
+
+    Tables and the bucket are retained, and the next deployment of the same stage uses them again;
+    --with-data deletes them. Messages are lost; the sweeper of the next deployment enqueues every
+    due task again.
+
+    A stage that is `protected` is not deleted: the command exits with 4 and says what to do.
+    Without a terminal, --yes is needed.
+    """
+    from longshore.wiring.deploy import open_deployment
+
+    target = _Target.read(options, stage, config)
+
+    async def read_account() -> CloudAccount:
+        async with open_deployment(*target.arguments) as deployment:
+            return await deployment.account()
+
+    async def run() -> None:
+        async with open_deployment(*target.arguments) as deployment:
+            await deployment.destroy(_print_step, with_data=with_data)
+
+    target.print(asyncio.run(read_account()), origin=target.origin)
+    if not yes and not _confirm(stage, with_data=with_data):
+        print_stderr("nothing was changed")
+        return ExitCode.FAILED
+    try:
+        asyncio.run(run())
+    except KeyboardInterrupt:
+        print_stderr("interrupted; run the same command again to continue")
+        return ExitCode.INTERRUPTED
+    return ExitCode.OK
+
+
+def _confirm(stage: str, *, with_data: bool) -> bool:
+    """Ask; to delete the data, the user must type the name of the stage."""
+    effect = f"this would delete the deployment {stage}"
+    if with_data:
+        question = f"All data of {stage} will be deleted. Type its name to continue: "
+        return ask(question, effect=effect) == stage
+    question = f"Delete {stage}? Tables and blobs are retained. [y/N] "
+    return ask(question, effect=effect).lower() in ("y", "yes")
+
+
+@command(
+    ("longshore aws status --stage dev", "what is deployed, and where"),
+    ("longshore aws status --stage dev -o json | jq -r .outputs.Bucket", "for a script"),
+    output=True,
+)
+async def status(options: GlobalOptions, *, stage: _Stage, config: _Config = None) -> int:
+    """Show the stacks of an AWS deployment, and how to use it.
+
+    Exits with 3 if nothing is deployed, and with 1 if a stack has failed.
+    """
+    from longshore.wiring.deploy import open_deployment
+
+    target = _Target.read(options, stage, config)
+    async with open_deployment(*target.arguments) as deployment:
+        account, stacks = await deployment.account(), await deployment.status()
+    outputs = {name: text for stack in stacks for name, text in stack.outputs.items()}
+    if options.json:
+        print_json(
+            {
+                "stage": stage,
+                "account": account.id,
+                "region": account.region,
+                "stacks": [_stack_document(stack) for stack in stacks],
+                "outputs": outputs,
+            }
+        )
+    else:
+        target.print(account)
+        _print_stacks(stacks)
+        if outputs:
+            print()
+            print_pairs(target.usage(outputs))
+    deployed = [stack.status for stack in stacks if stack.status]
+    if not deployed:
+        return ExitCode.NOT_FOUND
+    return ExitCode.OK if all(map(_is_healthy, deployed)) else ExitCode.FAILED
+
+
+def _print_stacks(stacks: Sequence[StackState]) -> None:
+    from longshore.wiring.services import system_clock
+
+    now = system_clock().now()
+    print_table(
+        [Column("STACK"), Column("STATUS"), Column("CHANGED"), Column("PROTECTED")],
+        [
+            [
+                stack.name,
+                _status_text(stack.status),
+                formats.relative_time(stack.changed_at, now),
+                "yes" if stack.protected else "",
+            ]
+            for stack in stacks
+        ],
+    )
+
+
+def _stack_document(stack: StackState) -> dict[str, Any]:
+    return {
+        "name": stack.name,
+        "fullName": stack.full_name,
+        "status": stack.status,
+        "changedAt": stack.changed_at.isoformat() if stack.changed_at else None,
+        "protected": stack.protected,
+    }
+
+
+def _is_healthy(status: str) -> bool:
+    completed = status.endswith("_COMPLETE") and "ROLLBACK" not in status
+    return completed or status.endswith(_IN_PROGRESS)
+
+
+def _status_text(status: str | None) -> Text:
+    if status is None:
+        return styled("not deployed", "dim")
+    if status.endswith(_IN_PROGRESS):
+        return styled(status, "yellow")
+    return styled(status, "green" if _is_healthy(status) else "bold red")
+
+
+@command(
+    ("longshore aws undelivered list", "events that the bus or a consumer did not accept"),
+    output=True,
+)
+async def undelivered_list(
+    options: GlobalOptions, *, limit: Limit = 50, cursor: Cursor = None
+) -> None:
+    """List events on AWS that could not be delivered, oldest first.
+
+    The bus gives up after some retries, a queue after some receives. Events that they gave up on
+    are stored in the bucket until they are replayed.
+    """
+    async with _open_undelivered(options) as store:
+        letters = await store.list(limit=limit + 1, after=cursor or "")
+        more = letters[limit - 1].id if len(letters) > limit else None
+        facts = [(letter, letter.facts()) for letter in letters[:limit]]
+        documents = [
+            {
+                "id": letter.id,
+                "eventType": event.event_type,
+                "detailType": event.detail_type,
+                "entity": event.entity,
+                "at": event.at.isoformat(),
+                "source": letter.source,
+                "reason": letter.reason,
+                "body": letter.body,
+            }
+            for letter, event in facts
+        ]
+        print_listing(
+            options,
+            {"undelivered": documents, "cursor": more},
+            [Column(title) for title in ("ID", "EVENT", "ENTITY", "TARGET", "REASON")],
+            [
+                [letter.id, event.event_type, event.entity, letter.source, letter.reason]
+                for letter, event in facts
+            ],
+            empty="no undelivered events",
+            cursor=more,
+        )
+
+
+@command(
+    ("longshore aws undelivered replay 000001894017600000-17", "one event"),
+    ("longshore aws undelivered replay --all", "when the consumer works again"),
+    output=True,
+)
+async def undelivered_replay(
+    options: GlobalOptions,
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID...", help="As `undelivered list` shows them."),
+    ] = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Replay all events.")] = False,
+) -> int:
+    """Publish undelivered events again.
+
+    Every consumer receives them again, also consumers that have received them before; consumers are
+    idempotent. Events that the bus accepts are removed from the list; the others stay, and the
+    command exits with 1.
+    """
+    if bool(ids) == everything:
+        message = "name the events to replay, or use --all"
+        raise UsageError(message)
+    replayed, failed = 0, 0
+    async with _open_undelivered(options) as store:
+        async for letter_id in _ids(store, ids):
+            try:
+                replayed += await store.replay(letter_id)
+            except LongshoreError as error:
+                if not everything:
+                    raise
+                failed += 1
+                print_stderr(f"longshore: {letter_id} was not replayed: {error}")
+    print_answer(
+        options,
+        {"replayed": replayed, "failed": failed},
+        f"{formats.plural(replayed, 'event')} replayed",
+    )
+    return ExitCode.FAILED if failed else ExitCode.OK
+
+
+async def _ids(store: UndeliveredEvents, named: Sequence[str] | None) -> AsyncIterator[str]:
+    """The named ids; without names all, also those after events that stay."""
+    for letter_id in named or ():
+        yield letter_id
+    after = ""
+    while not named and (page := await store.list(limit=_PAGE_SIZE, after=after)):
+        for letter in page:
+            yield letter.id
+        after = page[-1].id
+
+
+@contextlib.asynccontextmanager
+async def _open_undelivered(options: GlobalOptions) -> AsyncIterator[UndeliveredEvents]:
+    from longshore.interfaces.cli.services import open_command_services, settings_for
+
+    settings = settings_for(options)
+    if settings.backend != "aws":
+        message = "only the AWS backend has undelivered events; set LONGSHORE_BACKEND=aws"
+        raise UsageError(message)
+    from longshore.wiring.lambdas import undelivered_events
+
+    async with open_command_services(settings) as services:
+        yield undelivered_events(services)

@@ -1,0 +1,151 @@
+"""The commands for saved servers: ``contexts list``, ``add``, ``use``, ``remove``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from longshore.errors import UsageError
+from longshore.interfaces.cli import contexts
+from longshore.interfaces.cli.client import open_server_client
+from longshore.interfaces.cli.contexts import ServerContext
+from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.render.screen import Column, print_listing
+
+if TYPE_CHECKING:
+    from longshore.settings import Settings
+
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Context name.")]
+_MAX_KEY_LENGTH = 200
+
+
+@command(("longshore contexts list", "the current context has a star"), output=True)
+def list_(options: GlobalOptions) -> None:
+    """List the saved servers."""
+    from longshore.interfaces.cli.services import settings_for
+
+    saved = contexts.load(settings_for(options).contexts_file)
+    by_name = sorted(saved.by_name.items())
+    print_listing(
+        options,
+        {
+            "contexts": [
+                {
+                    "name": name,
+                    "url": context.url,
+                    "hasKey": context.key is not None,
+                    "current": name == saved.current_name,
+                }
+                for name, context in by_name
+            ]
+        },
+        [Column(""), Column("NAME"), Column("SERVER", flexible=True), Column("KEY")],
+        [
+            [
+                "*" if name == saved.current_name else "",
+                name,
+                context.url,
+                "saved" if context.key else "from the environment or this machine",
+            ]
+            for name, context in by_name
+        ],
+        empty="no contexts yet: commands use the data folder; see `longshore contexts add --help`",
+    )
+
+
+@command(
+    ("longshore contexts add prod --server https://jobs.example.com", "asks for the key"),
+    ("longshore contexts add prod --server https://… < key.txt", "reads it from a file"),
+    ("longshore contexts add here --server http://127.0.0.1:8421 --no-key", "this machine's key"),
+)
+def add(
+    options: GlobalOptions,
+    name: _Name,
+    *,
+    server: Annotated[str, typer.Option("--server", metavar="URL", help="Server URL.")],
+    key: Annotated[
+        bool,
+        typer.Option(
+            "--key/--no-key",
+            help="Save a key. Without one, LONGSHORE_API_KEY or this machine's key is used.",
+        ),
+    ] = True,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Allow to send the key over http."),
+    ] = False,
+) -> None:
+    """Save a server and its API key, and make it the current context.
+
+    The key is typed without being shown, or read from stdin; it is never an argument. It is stored
+    in the file that the setting contexts_file names, which only its owner can read. Nothing is
+    stored unless the server accepts the key.
+    """
+    from longshore.interfaces.cli.services import settings_for
+
+    settings = settings_for(options)
+    contexts.validate_name(name)
+    url = contexts.validate_url(server)
+    saved = contexts.load(settings.contexts_file)
+    context = ServerContext(url=url, key=_read_key(url) if key else None, insecure=insecure)
+    asyncio.run(_check_server(context, settings))
+    contexts.save(saved.add(name, context), settings.contexts_file)
+    print(f'Current context: "{name}", {url}')
+
+
+async def _check_server(context: ServerContext, settings: Settings) -> None:
+    """Check that the server can be reached and accepts the key."""
+    async with open_server_client(context, settings) as client:
+        await client.app.list_jobs(limit=1)
+
+
+def _read_key(url: str) -> str:
+    if sys.stdin.isatty():
+        from getpass import getpass
+
+        text = getpass(f"API key for {url}: ")
+    else:
+        text = sys.stdin.readline(_MAX_KEY_LENGTH + 2)
+    key = text.strip()
+    if not key or len(key) > _MAX_KEY_LENGTH or not key.isascii() or not key.isprintable():
+        message = "this is not an API key: `longshore keys create` creates one; --no-key saves none"
+        raise UsageError(message)
+    return key
+
+
+@command(
+    ("longshore contexts use prod", "commands use this server"),
+    ("longshore contexts use --none", "commands use the data folder"),
+)
+def use(
+    options: GlobalOptions,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Context name.")] = None,
+    *,
+    none: Annotated[bool, typer.Option("--none", help="Use the data folder.")] = False,
+) -> None:
+    """Choose the current context: the server that commands use unless an option names another."""
+    from longshore.interfaces.cli.services import settings_for
+
+    if (name is None) == (not none):
+        message = "name a context, or use --none; `longshore contexts list` lists them"
+        raise UsageError(message)
+    path = settings_for(options).contexts_file
+    saved = contexts.load(path).select(name)
+    contexts.save(saved, path)
+    context = saved.current()
+    print(
+        f'Current context: "{name}", {context.url}' if context else "Commands use the data folder"
+    )
+
+
+@command(("longshore contexts remove prod", "with its key"))
+def remove(options: GlobalOptions, name: _Name) -> None:
+    """Remove a saved server and its key. The key stays valid: see `longshore keys revoke`."""
+    from longshore.interfaces.cli.services import settings_for
+
+    path = settings_for(options).contexts_file
+    contexts.save(contexts.load(path).remove(name), path)
+    print(f'Removed context "{name}"')

@@ -1,0 +1,384 @@
+"""``longshore demo``: a job of five tasks, two workers, and the crash of one worker.
+
+Only the crash is arranged. The workers are real processes, the signal is a real SIGKILL, and the
+result is counted from the recorded events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from longshore.core.events import types as e
+from longshore.core.events.event import Event
+from longshore.core.events.types import EVENT_TO_STATE
+from longshore.core.ids import split_task_id
+from longshore.core.tasks.states import TaskState
+from longshore.core.text.sanitise import safe_excerpt
+from longshore.errors import BackendUnavailable
+from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
+from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.render import formats
+from longshore.interfaces.cli.render.event_text import parse_event
+from longshore.interfaces.cli.render.screen import console, print_pairs, state_text
+from longshore.interfaces.cli.services import open_command_services
+from longshore.interfaces.cli.signals import handle_signals
+from longshore.interfaces.cli.supervisor import LocalWorkerProcess
+from longshore.services import documents as d
+from longshore.services.resilience import race
+from longshore.settings import Settings, child_environment, load_settings
+
+if TYPE_CHECKING:
+    from longshore.services.app import Application
+
+_NAME = "nightly report"
+_QUEUE = "demo"
+_FUNCTIONS = "longshore.execution.runners.demo_tasks"
+# Key, function, dependencies and arguments of each task.
+_TASKS: tuple[tuple[str, str, tuple[str, ...], dict[str, object]], ...] = (
+    ("fetch-a", "fetch", (), {"source": "a", "pages": 4}),
+    ("fetch-b", "fetch", (), {"source": "b", "pages": 5}),
+    ("merge", "merge", ("fetch-a", "fetch-b"), {}),
+    ("analyse", "analyse", ("merge",), {}),
+    ("publish", "publish", ("analyse",), {}),
+)
+# The worker of this task is killed when two of its four steps are stored.
+_KILLED_TASK, _KILL_AT_LINE = "analyse", "[3/4]"
+_START_TIMEOUT_S = 30
+_TIME_LIMIT_S = 90
+_GRACE_S = 1.0
+_FRAMES_PER_SECOND = 8
+
+
+@command(("longshore demo", "takes about 15 seconds"))
+async def demo(options: GlobalOptions) -> int:
+    """Watch a job of five tasks survive the crash of a worker.
+
+    Starts two workers in a temporary folder and kills one of them in the middle of a task. The
+    recorded events then show whether anything was lost or done twice. Needs no account and no
+    configuration, and leaves nothing behind. Exits with 1 if anything was lost or done twice.
+    """
+    temporary = options.data_dir is None
+    folder = options.data_dir or Path(tempfile.mkdtemp(prefix="longshore-demo-"))
+    running = asyncio.ensure_future(_run(folder.absolute(), temporary=temporary))
+    stopped = False
+
+    def stop(_: signal.Signals) -> None:
+        # Once: a second signal must not interrupt the end of the workers.
+        nonlocal stopped
+        if not stopped:
+            stopped = running.cancel()
+
+    handle_signals(stop)
+    try:
+        return await running
+    except asyncio.CancelledError:
+        print_stderr("longshore: demo stopped; its workers have been ended")
+        return ExitCode.INTERRUPTED
+    finally:
+        if temporary:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _run(folder: Path, *, temporary: bool) -> int:
+    # The defaults alone: environment and files do not change the demo.
+    settings = load_settings({"data_dir": folder}, environ={}, cwd=folder)
+    print(f"{_NAME}: five tasks, two workers, one of them about to be killed", flush=True)
+    async with open_command_services(settings) as services, _running_workers(folder) as workers:
+        app = services.application()
+        job_id = (await app.submit(_job_document())).job_id
+        scenario = _Scenario(app, job_id, workers)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TIME_LIMIT_S):
+                await scenario.run()
+    report = scenario.report()
+    _print_report(report)
+    own_job = [] if temporary else [f"longshore events {job_id} --all --data-dir {folder}"]
+    print("\nNext:")
+    print_pairs(
+        [
+            ("your own command", "longshore run -- sh -c 'echo hello; sleep 1; echo done'"),
+            ("your own job", "longshore submit --help"),
+            *(("this job", line) for line in own_job),
+        ]
+    )
+    return ExitCode.OK if report.good else ExitCode.FAILED
+
+
+def _job_document() -> dict[str, object]:
+    tasks = [
+        {
+            "taskId": key,
+            "name": "python",
+            "dependsOn": list(dependencies),
+            "queue": _QUEUE,
+            "input": {"function": f"{_FUNCTIONS}:{function}", "kwargs": arguments},
+        }
+        for key, function, dependencies, arguments in _TASKS
+    ]
+    return {"name": _NAME, "tasks": tasks}
+
+
+class _DemoWorker:
+    """A process of ``longshore worker``."""
+
+    def __init__(self, number: int, folder: Path) -> None:
+        self.name = f"worker {number}"
+        self.alive = True
+        self._first_line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._last_line = ""
+        self.process = LocalWorkerProcess(
+            [f"--data-dir={folder}", f"--queue={_QUEUE}", "--concurrency=1"],
+            on_message=lambda _: None,
+            on_line=self._on_line,
+            memory_of=lambda _: 0,
+            environment=child_environment(Settings()),
+            folder=folder,
+        )
+
+    def _on_line(self, line: str) -> None:
+        self._last_line = line
+        if not self._first_line.done() and line.startswith("worker "):
+            self._first_line.set_result(line)
+
+    async def started(self) -> str:
+        """Wait until the worker runs, and return its id.
+
+        Raises:
+            BackendUnavailable: it did not start.
+        """
+        async with asyncio.timeout(_START_TIMEOUT_S), race(self._first_line, self.process.wait()):
+            if not self._first_line.done():
+                message = f"a worker did not start: {self._last_line}"
+                raise BackendUnavailable(message)
+        return self._first_line.result().split()[1].rstrip(":")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.alive = False
+
+    async def end(self) -> None:
+        """Let the worker release its tasks; kill it if that takes too long."""
+        for stop in (self.process.request_stop, self.process.request_stop, self.process.kill):
+            stop()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.process.wait(), _GRACE_S)
+                return
+
+
+@contextlib.asynccontextmanager
+async def _running_workers(folder: Path) -> AsyncIterator[dict[str, _DemoWorker]]:
+    """Two workers by their ids."""
+    workers: list[_DemoWorker] = []
+    try:
+        workers += [_DemoWorker(number, folder) for number in (1, 2)]
+        ids = await asyncio.gather(*(worker.started() for worker in workers))
+        yield dict(zip(ids, workers, strict=True))
+    finally:
+        await asyncio.gather(*(worker.end() for worker in workers))
+
+
+@dataclass(slots=True)
+class _TaskLine:
+    """What is shown of a task."""
+
+    state: TaskState = TaskState.WAITING
+    attempt: int = 0
+    worker: str = ""
+    duration: str = ""
+    output: str = ""
+
+
+class _Scenario:
+    """Follows the events and the output of the job, kills a worker, and shows both."""
+
+    def __init__(self, app: Application, job_id: str, workers: dict[str, _DemoWorker]) -> None:
+        from longshore.wiring.services import system_clock
+
+        self._app = app
+        self._job_id = job_id
+        self._workers = workers
+        self._clock = system_clock()
+        self._started = self._clock.elapsed()
+        self._lines = {key: _TaskLine() for key, *_ in _TASKS}
+        self._notes: list[Text] = []
+        self._events: list[Event] = []
+        self._holder = ""  # id of the worker that runs the task whose worker is killed
+        self._killed: tuple[str, datetime] | None = None  # id of the worker, time
+
+    async def run(self) -> None:
+        """Show the job until it has ended."""
+        self._screen = console()
+        live: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+        if self._screen.is_terminal:
+            live = Live(
+                get_renderable=self._picture,
+                console=self._screen,
+                refresh_per_second=_FRAMES_PER_SECOND,
+            )
+        with live:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._follow_events())
+                group.create_task(self._follow_output())
+
+    async def _follow_events(self) -> None:
+        async for item in await self._app.follow_job_events(self._job_id):
+            if isinstance(item.data, d.EventDocument):
+                event = parse_event(item.data)
+                self._events.append(event)
+                if key := split_task_id(event.entity_id)[1]:
+                    self._on_event(key, event)
+
+    async def _follow_output(self) -> None:
+        async for item in await self._app.follow_job_output(self._job_id):
+            if isinstance(item.data, d.OutputChunkDocument) and item.data.text.strip():
+                line = item.data.text.strip().splitlines()[-1]
+                self._lines[item.data.task_id].output = safe_excerpt(line, limit=60)
+                if item.data.task_id == _KILLED_TASK and line.startswith(_KILL_AT_LINE):
+                    self._kill_worker()
+
+    def _on_event(self, key: str, event: Event) -> None:
+        line = self._lines[key]
+        line.state = EVENT_TO_STATE.get(event.type, line.state)
+        match event.body:
+            case e.TaskProcessingStarted(worker_id=worker_id, attempt_number=attempt):
+                line.worker, line.attempt = self._workers[worker_id].name, attempt
+                self._print(f"{key:9}  runs on {line.worker}, attempt {attempt}")
+                if key == _KILLED_TASK:
+                    self._holder = worker_id
+                    self._note_recovery(event)
+            case e.TaskCompleted(duration=duration):
+                line.duration = formats.duration_text(duration)
+                self._print(f"{key:9}  completed by {line.worker} in {line.duration}")
+
+    def _kill_worker(self) -> None:
+        if self._killed is None:
+            worker = self._workers[self._holder]
+            self._killed = self._holder, self._clock.now()
+            worker.kill()
+            self._note(f"killed {worker.name} with SIGKILL in the middle of {_KILLED_TASK}", "red")
+
+    def _note_recovery(self, event: Event) -> None:
+        if self._killed is not None:
+            after = formats.duration_text(event.at - self._killed[1])
+            worker = self._workers[self._holder].name
+            self._note(f"{worker} took over {after} later, after the last stored step", "green")
+
+    def _note(self, text: str, colour: str) -> None:
+        self._notes.append(Text(text, style=f"bold {colour}"))
+        self._print(text)
+
+    def _print(self, text: str) -> None:
+        if not self._screen.is_terminal:
+            elapsed = (self._clock.elapsed() - self._started).total_seconds()
+            print(f"{elapsed:5.1f} s  {text}", flush=True)
+
+    def _picture(self) -> Group:
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for width in (9, 12, 8, 9):
+            table.add_column(width=width, no_wrap=True)
+        table.add_column(no_wrap=True, overflow="ellipsis")
+        for key, line in self._lines.items():
+            again = f" (attempt {line.attempt})" if line.attempt > 1 else ""
+            output = Text(line.output + again, style="dim")
+            table.add_row(key, state_text(line.state), line.duration, line.worker, output)
+        workers = Text()
+        for worker in self._workers.values():
+            state = "running" if worker.alive else "killed"
+            text = f"{worker.name}: process {worker.process.process_id} {state}   "
+            workers.append(text, "" if worker.alive else "red")
+        completed = sum(line.state is TaskState.COMPLETED for line in self._lines.values())
+        elapsed = formats.duration_text(self._clock.elapsed() - self._started)
+        title = Text(f"{_NAME}  {completed} of {len(self._lines)}  {elapsed}", style="bold")
+        return Group(title, Text(), table, Text(), workers, *self._notes)
+
+    def report(self) -> DemoReport:
+        return report_of(self._events, total=len(_TASKS), killed=self._killed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoReport:
+    """The result of the job, counted from its events."""
+
+    total: int
+    completed: int
+    completed_twice: int
+    gaps: int  # missing or repeated sequence numbers of any entity
+    killed: bool
+    recovery: timedelta | None  # from the kill to the next attempt; None: there was none
+
+    @property
+    def lost(self) -> int:
+        return self.total - self.completed
+
+    @property
+    def good(self) -> bool:
+        return not (self.lost or self.completed_twice or self.gaps) and self.recovery is not None
+
+
+def report_of(
+    events: Sequence[Event], *, total: int, killed: tuple[str, datetime] | None
+) -> DemoReport:
+    """Count the completed tasks, and find the attempt that took over after the kill.
+
+    Args:
+        killed: Id of the worker that was killed, and when.
+    """
+    ends = Counter(event.entity_id for event in events if isinstance(event.body, e.TaskCompleted))
+    sequences: dict[str, list[int]] = {}
+    for event in events:
+        sequences.setdefault(event.entity, []).append(event.sequence)
+    return DemoReport(
+        total=total,
+        completed=len(ends),
+        completed_twice=sum(count > 1 for count in ends.values()),
+        gaps=sum(
+            expected != sequence
+            for numbers in sequences.values()
+            for expected, sequence in enumerate(numbers, start=1)
+        ),
+        killed=killed is not None,
+        recovery=_recovery(events, *killed) if killed is not None else None,
+    )
+
+
+def _recovery(events: Sequence[Event], worker_id: str, killed_at: datetime) -> timedelta | None:
+    starts = [
+        (event, event.body) for event in events if isinstance(event.body, e.TaskProcessingStarted)
+    ]
+    affected = {event.entity_id for event, body in starts if body.worker_id == worker_id}
+    taken_over = [
+        event.at
+        for event, body in starts
+        if body.worker_id != worker_id and event.entity_id in affected and event.at >= killed_at
+    ]
+    return min(taken_over) - killed_at if taken_over else None
+
+
+def _print_report(report: DemoReport) -> None:
+    recovery = f"{formats.duration_text(report.recovery)} from the kill to the next attempt"
+    print("\nCounted from the recorded events:")
+    print_pairs(
+        [
+            ("tasks completed", f"{report.completed} of {report.total}"),
+            ("lost", str(report.lost)),
+            ("completed twice", str(report.completed_twice)),
+            ("gaps in the history", str(report.gaps)),
+            ("workers killed", "1 with SIGKILL" if report.killed else "none"),
+            ("recovered", recovery if report.recovery is not None else "never"),
+        ]
+    )

@@ -1,0 +1,261 @@
+"""``longshore run``: runs one command as a job of its own, and follows it to its end.
+
+The command's task is on a queue that no other worker serves, so the worker of this process takes
+this task and no other. The name of the queue follows from the request id: when the same request is
+run again after a crash, it serves the same queue and takes over the task. The output of a request
+that has ended is printed again from the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.ids import job_id_of, task_id_of
+from longshore.core.tasks.rows import TaskRow
+from longshore.core.tasks.states import TaskState
+from longshore.core.text.sanitise import mask_secrets
+from longshore.errors import BackendUnavailable, CommandRefused, NotFound
+from longshore.interfaces.cli.client import local_client, new_request_id
+from longshore.interfaces.cli.commands.logs import lost_text, write_raw
+from longshore.interfaces.cli.commands.queues import warn_if_paused
+from longshore.interfaces.cli.commands.shared import RequestId
+from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
+from longshore.interfaces.cli.options import GlobalOptions, command, parse_duration_option
+from longshore.interfaces.cli.render import formats
+from longshore.interfaces.cli.services import open_command_services, settings_for
+from longshore.interfaces.cli.signals import SIGNAL_BASE, handle_signals
+from longshore.services import documents as d
+from longshore.services.worker.group import WorkerGroup
+
+if TYPE_CHECKING:
+    from longshore.wiring.services import Services
+
+_TASK_KEY = "run"
+# The built-in definition reports a nonzero exit code as the result; a user who wants several
+# attempts wants it retried.
+_RETRIED_COMMAND = Definition(
+    name="command-retried",
+    runner=RunnerKind.COMMAND,
+    description="A command that is retried after any nonzero exit code.",
+    retryable_exit_codes=tuple(range(1, 256)),
+    retry_on_timeout=True,
+)
+_NO_LIMIT = timedelta(days=30)
+_MAX_NAME_CHARACTERS = 60
+
+
+@command(
+    ("longshore run -- sh -c 'echo out; echo err >&2; exit 3'", "prints both lines, exits with 3"),
+    ("longshore run --timeout 10m --attempts 3 -- ./import.sh", "up to three attempts"),
+    ("longshore run --request-id nightly-0131 -- ./report.sh", "once, also after a crash"),
+    interspersed=False,
+)
+async def run(
+    options: GlobalOptions,
+    argv: Annotated[list[str], typer.Argument(metavar="COMMAND", help="The command to run.")],
+    *,
+    timeout: Annotated[
+        timedelta | None,
+        typer.Option(
+            metavar="TIME",
+            parser=parse_duration_option,
+            help="Time limit of an attempt, such as 90s or 1h. [default: no limit]",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Name of the job. [default: the command]")
+    ] = None,
+    attempts: Annotated[
+        int, typer.Option(metavar="N", min=1, max=100, help="Maximum number of attempts.")
+    ] = 1,
+    queue: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A queue that other workers serve too. [default: a queue of this run]",
+        ),
+    ] = None,
+    request_id: RequestId = None,
+) -> int:
+    """Run a command, record it, and return its exit code.
+
+    The output is printed while the command runs and is stored: see `longshore jobs` and `longshore
+    logs`. The command has no stdin, and gets the environment variables that the setting
+    worker.pass_environment names. Ctrl-C cancels the command; a second Ctrl-C kills it.
+
+    Exits with the command's exit code; with 128 + n if signal n ended it, with 124 if it timed
+    out, with 127 if there is no such command.
+    """
+    base = settings_for(options)
+    if problem := _start_problem(argv[0]):
+        code, text = problem
+        print_stderr(f"longshore: {text}")
+        return code
+    request_id = request_id or new_request_id()
+    job_id = job_id_of(base.tenant, request_id)
+    flags: dict[str, Any] = {"worker.task_timeout": timeout or _NO_LIMIT}
+    if queue is None:
+        queue = f"run-{job_id.removeprefix('job-')[:12]}"
+        flags["worker.concurrency"] = 1
+    settings = settings_for(options, {**flags, "worker.queues": (queue,)})
+    task = {
+        "taskId": _TASK_KEY,
+        "name": _RETRIED_COMMAND.name if attempts > 1 else RunnerKind.COMMAND.value,
+        "input": {"argv": argv, "cwd": str(Path.cwd())},
+        "queue": queue,
+        "maxAttempts": attempts,
+    }
+    document = {"name": name or _short_name(argv), "tasks": [task]}
+    async with open_command_services(settings) as services:
+        accepted = await services.application().submit_file(
+            document,
+            request_id=request_id,
+            definitions=[_RETRIED_COMMAND] if attempts > 1 else [],
+        )
+        follower = _Follower(services, task_id_of(job_id, _TASK_KEY))
+        if accepted.status.terminal:
+            print_stderr(f"longshore: request {request_id!r} was run before; this is its record")
+            return await follower.follow()
+        await warn_if_paused(local_client(services), [queue])
+        return await follower.run()
+
+
+def _short_name(argv: Sequence[str]) -> str:
+    """The command as a name for listings and events."""
+    line = mask_secrets(" ".join(argv))
+    shown = "".join(letter if letter.isprintable() else " " for letter in line)
+    return shown if len(shown) <= _MAX_NAME_CHARACTERS else f"{shown[: _MAX_NAME_CHARACTERS - 1]}…"
+
+
+def _start_problem(program: str) -> tuple[ExitCode, str] | None:
+    """Why a program cannot be started, before anything is recorded."""
+    if shutil.which(program) is not None:
+        return None
+    if os.sep in program and Path(program).exists():
+        return ExitCode.NOT_EXECUTABLE, f"{program!r} is not executable"
+    return ExitCode.COMMAND_NOT_FOUND, f"command {program!r} not found; is it in your PATH?"
+
+
+class _Follower:
+    """Prints a task's output while it arrives, and turns the task's end into an exit code.
+
+    The first signal cancels the task, the second kills it, the third exits. The command has its
+    own session, so a signal of the terminal reaches this process alone.
+    """
+
+    def __init__(self, services: Services, task_id: str) -> None:
+        self._services = services
+        self._task_id = task_id
+        self._group: WorkerGroup | None = None
+        self._signals = 0
+        self._signal_code: int | None = None  # exit code; None: there was no signal
+        self._cancelling: asyncio.Future[None] | None = None
+        self._reported_attempt = 0  # the last attempt whose failure was printed
+        self._output_closed = False
+
+    async def run(self) -> int:
+        """Run the task with a worker of this process; returns the exit code."""
+        self._group = self._services.worker_group()
+        async with self._group as group:
+            remove_handlers = handle_signals(self._on_signal)
+            try:
+                code = await group.run_alongside(self.follow())
+            finally:
+                remove_handlers()
+            if others := [task for task in group.worker.running if task != self._task_id]:
+                count = formats.plural(len(others), "other task")
+                print_stderr(f"longshore: waiting for {count} of the queue")
+        return code
+
+    async def follow(self) -> int:
+        """Print the output until the task has ended; returns the exit code."""
+        async for row, chunks in self._services.follow_task(self._task_id):
+            if row.state is TaskState.PENDING and row.failure and not chunks:
+                self._report_retry(row.attempt, row)
+            for attempt, batch in itertools.groupby(chunks, key=lambda chunk: chunk.attempt):
+                self._report_retry(attempt - 1, row)
+                await self._write(list(batch))
+        # The dispatcher would do this later; now the job has ended when the command exits.
+        await self._services.dispatcher.settle([self._task_id])
+        return self._exit_code(row)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        self._signals += 1
+        self._signal_code = SIGNAL_BASE + number
+        if self._signals == 1:
+            self._cancel(f"interrupted by {number.name}")
+            if sys.stderr.isatty():
+                print_stderr("longshore: cancelling the command; press Ctrl-C again to kill it")
+        elif self._signals == 2 and self._group is not None:
+            self._group.kill_children()
+        else:
+            os._exit(self._signal_code)
+
+    def _cancel(self, reason: str) -> None:
+        if self._group is not None and self._cancelling is None:
+            self._cancelling = asyncio.ensure_future(self._request_cancel(reason))
+
+    async def _request_cancel(self, reason: str) -> None:
+        # The task may have ended before; its result stands.
+        with contextlib.suppress(CommandRefused, NotFound, BackendUnavailable):
+            await self._services.application().cancel_task(self._task_id, reason=reason)
+
+    async def _write(self, chunks: list[d.OutputChunk]) -> None:
+        if self._output_closed:
+            return
+        try:
+            # In a thread: a slow reader must not delay the renewal of the lease.
+            await asyncio.to_thread(_write_all, chunks)
+        except BrokenPipeError:
+            self._output_closed = True
+            self._cancel("the output pipe was closed")
+
+    def _report_retry(self, failed: int, row: TaskRow) -> None:
+        """Print once that an attempt failed, before the output of the next attempt."""
+        if failed <= self._reported_attempt:
+            return
+        self._reported_attempt = failed
+        reason = f" ({row.failure.message})" if row.failure else ""
+        retry = "retrying"
+        if row.due_at is not None:
+            pause = max(row.due_at - self._services.now(), timedelta())
+            retry = f"retrying in {formats.duration_text(pause)}"
+        limit = row.spec.retry.max_attempts
+        print_stderr(f"longshore: attempt {failed} of {limit} failed{reason}; {retry}")
+
+    def _exit_code(self, row: TaskRow) -> int:
+        if self._output_closed:
+            # The interpreter flushes stdout when it exits.
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+            return ExitCode.BROKEN_PIPE
+        if row.state is TaskState.CANCELLED:
+            if self._signal_code is not None:
+                return self._signal_code
+            print_stderr(f"longshore: cancelled by {row.cancel.by if row.cancel else 'a user'}")
+            return ExitCode.FAILED
+        code = d.task_exit_code(row)
+        if row.failure and row.failure.exit_code is None:
+            hint = "; set a longer --timeout" if code == ExitCode.TIMED_OUT else ""
+            print_stderr(f"longshore: {row.failure.message}{hint}")
+        return ExitCode.FAILED if code is None else code
+
+
+def _write_all(chunks: Sequence[d.OutputChunk]) -> None:
+    for chunk in chunks:
+        if chunk.stream is d.Stream.LOST:
+            print_stderr(lost_text(chunk))
+        else:
+            write_raw(chunk.stream, chunk.data)

@@ -1,0 +1,221 @@
+"""``longshore worker``: one worker in this process, or a supervisor of several processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from longshore.errors import ConfigurationError, UsageError
+from longshore.interfaces.cli.commands.shared import App, Concurrency, Queues
+from longshore.interfaces.cli.exit_codes import print_stderr
+from longshore.interfaces.cli.log_records import log_to_file
+from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.render import formats
+from longshore.interfaces.cli.services import open_command_services, settings_for
+from longshore.interfaces.cli.signals import StopSignals, handle_signals
+from longshore.interfaces.cli.supervisor import SupervisorChannel, supervise
+from longshore.services.worker.group import WorkerGroup
+from longshore.services.worker.supervisor import WorkerStatus
+from longshore.settings import Settings
+
+if TYPE_CHECKING:
+    from longshore.wiring.services import Services
+
+
+@command(
+    ("longshore worker", "until Ctrl-C"),
+    ("longshore worker --queue mail --queue reports --concurrency 8", "two queues, eight at once"),
+    ("longshore worker --burst", "until no tasks are left"),
+    ("longshore worker --app shop.tasks", "with the functions of a module"),
+    ("longshore worker --processes 3 --recycle-at 03:30", "three processes, replaced each night"),
+)
+def worker(
+    options: GlobalOptions,
+    *,
+    queue: Queues = None,
+    concurrency: Concurrency = None,
+    app: App = None,
+    burst: Annotated[
+        bool, typer.Option("--burst", help="Stop when no tasks are left.", show_default=False)
+    ] = False,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Number of worker processes. [default: the setting supervisor.processes]",
+        ),
+    ] = None,
+    recycle_at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HH:MM",
+            help="When to replace them each day. [default: the setting supervisor.recycle_at]",
+        ),
+    ] = None,
+    log_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Log to this file, not to stderr. [default: the setting log_file]"
+        ),
+    ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Log format: text or json. [default: the setting log_format]",
+        ),
+    ] = None,
+    supervisor_fd: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=3, help="Socket to the supervisor.", hidden=True),
+    ] = None,
+) -> int:
+    """Run tasks until stopped.
+
+    Ctrl-C or SIGTERM drains the worker: it takes no new tasks, and running tasks may finish within
+    the setting worker.drain_grace. Tasks that are still running then are released for another
+    worker. A second signal releases them at once.
+
+    With --processes, a supervisor runs this many workers. It restarts a worker that exits, and
+    replaces a worker that uses too much memory; SIGHUP replaces all workers. A replaced worker
+    finishes its tasks while the new one starts. The supervisor exits with 1 if workers keep
+    exiting soon after their start.
+    """
+    flags = {
+        "worker.queues": tuple(queue) if queue else None,
+        "worker.concurrency": concurrency,
+        "worker.app": tuple(app) if app else None,
+        "supervisor.processes": processes,
+        "supervisor.recycle_at": recycle_at,
+        "log_file": log_file,
+        "log_format": log_format,
+    }
+    settings = settings_for(options, flags, long_running=True)
+    supervising = settings.supervisor.processes > 0 and supervisor_fd is None
+    if recycle_at and not settings.supervisor.processes:
+        message = "--recycle-at needs --processes: a worker cannot replace itself"
+        raise UsageError(message)
+    check_app_modules(settings.worker.app, Path.cwd())
+    if settings.log_file is not None and supervisor_fd is None:
+        log_to_file(settings, settings.log_file)
+    if not supervising:
+        return asyncio.run(_run_worker(settings, supervisor_fd, burst=burst))
+    repeated: dict[str, Sequence[object]] = {
+        "--data-dir": [options.data_dir],
+        "--tenant": [options.tenant],
+        "--concurrency": [concurrency],
+        "--queue": queue or [],
+        "--app": app or [],
+    }
+    arguments = [
+        *(f"{name}={value}" for name, values in repeated.items() for value in values if value),
+        *(["--burst"] if burst else []),
+        *["--verbose"] * options.verbose,
+    ]
+    return asyncio.run(supervise(settings, arguments, burst=burst))
+
+
+async def _run_worker(settings: Settings, supervisor_fd: int | None, *, burst: bool) -> int:
+    with contextlib.ExitStack() as stack:
+        channel = None
+        if supervisor_fd is not None:
+            channel = stack.enter_context(contextlib.closing(SupervisorChannel(supervisor_fd)))
+        async with open_command_services(settings) as services:
+            group = services.worker_group()
+            async with group:
+                signals = _listen(group, settings, channel)
+                _print_startup(services, group, burst=burst)
+                if burst:
+                    await services.run_until_idle(group)
+                else:
+                    await group.wait()
+            return signals.exit_code
+
+
+def _listen(
+    group: WorkerGroup, settings: Settings, channel: SupervisorChannel | None
+) -> StopSignals:
+    """Drain the worker at the first signal, or when its supervisor ends; stop at the second."""
+
+    def drain() -> None:
+        group.stop()
+        if channel is not None:
+            channel.send(WorkerStatus.DRAINING)
+        report_draining(group, settings, again=sys.stdin.isatty())
+
+    def on_supervisor_exit() -> None:
+        print_stderr("longshore: the supervisor has ended")
+        drain()
+
+    signals = StopSignals(drain, group.stop_now)
+    handle_signals(signals.on_signal)
+    if channel is not None:
+        channel.on_close(on_supervisor_exit)
+        channel.send(WorkerStatus.SERVING)
+    return signals
+
+
+def report_draining(group: WorkerGroup, settings: Settings, *, again: bool = True) -> None:
+    """Say which tasks are waited for, if any are running."""
+    if running := len(group.worker.running):
+        tasks = formats.plural(running, "running task")
+        grace = formats.duration_text(settings.worker.drain_grace)
+        hint = "; press Ctrl-C again to stop now" if again else ""
+        print_stderr(f"longshore: stopping: waiting up to {grace} for {tasks}{hint}")
+
+
+def _print_startup(services: Services, group: WorkerGroup, *, burst: bool) -> None:
+    settings = services.settings
+    until = "until no tasks are left" if burst else "Ctrl-C stops"
+    store = settings.backend if settings.backend == "memory" else settings.data_dir.absolute()
+    print(
+        f"worker {group.worker.id}: serving {', '.join(settings.worker.queues)};"
+        f" {formats.plural(settings.worker.concurrency, 'task')} at once; {store}; {until}",
+        flush=True,
+    )
+
+
+def check_app_modules(modules: Sequence[str], folder: Path) -> None:
+    """Check that each module can be found, also in ``folder``, before any task is taken.
+
+    A worker that cannot import the functions of its tasks would use up their attempts. The
+    packages that contain the modules are imported.
+
+    Raises:
+        ConfigurationError: modules cannot be found; the message lists all of them.
+    """
+    with _first_on_sys_path(str(folder)):
+        problems = [problem for module in modules if (problem := _import_problem(module))]
+    if problems:
+        raise ConfigurationError([f"worker.app: {problem}" for problem in problems])
+
+
+def _import_problem(module: str) -> str | None:
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        spec = None
+    except Exception as error:  # noqa: BLE001 - a package may raise anything when it is imported
+        return f"the package of {module!r} cannot be imported: {error!r}"
+    if spec is not None:
+        return None
+    hint = "; leave out the .py" if module.endswith(".py") else ""
+    return f"no module {module!r} in the current folder or among the installed packages{hint}"
+
+
+@contextlib.contextmanager
+def _first_on_sys_path(folder: str) -> Iterator[None]:
+    before = list(sys.path)
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path[:] = before

@@ -1,0 +1,325 @@
+"""The supervisor of ``longshore worker --processes`` on this machine, and its worker processes.
+
+A supervisor and a worker are connected by a socket pair. The worker reports its status on it, so
+that its successor starts when the worker stops taking work, not when it has finished. The socket
+closes when the supervisor ends, for any reason; the worker then drains. (The parent-death signal of
+Linux would not do: it is sent when the *thread* that started the worker ends.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from longshore.core.supervision import SupervisionFailure, SupervisionPolicy
+from longshore.errors import UsageError
+from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
+from longshore.interfaces.cli.log_records import WorkerLog
+from longshore.interfaces.cli.render import formats
+from longshore.interfaces.cli.signals import StopSignals, handle_signals
+from longshore.services.worker.supervisor import Supervisor, WorkerProcess, WorkerStatus
+from longshore.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+# -P: a folder of the user with the name of a library must not be imported in its place.
+PROGRAM = (sys.executable, "-P", "-m", "longshore", "worker")
+# In addition to the time in which a worker stops by itself.
+_STOP_MARGIN = timedelta(seconds=10)
+_CHUNK_BYTES = 65536
+_MAX_LINE_BYTES = 65536
+# More than a pipe can hold.
+_LAST_CHUNKS = 32
+
+
+async def supervise(settings: Settings, arguments: Sequence[str], *, burst: bool) -> int:
+    """Keep workers running until stopped, or until they keep failing.
+
+    Args:
+        arguments: The command line of each worker.
+        burst: Do not restart a worker that ended successfully.
+    """
+    from longshore.wiring.services import resident_bytes, system_clock
+
+    if settings.backend == "memory":
+        message = "processes cannot share the memory backend; omit --processes, or use sqlite"
+        raise UsageError(message)
+    log, last_lines = WorkerLog(), dict[int, str]()
+    command_line = [*arguments, "--log-format", _log_format(settings)]
+
+    def on_line(number: int, line: str) -> None:
+        last_lines[number] = line
+        log.write(number, line)
+
+    def start(number: int, on_message: Callable[[WorkerStatus], None]) -> WorkerProcess:
+        return LocalWorkerProcess(
+            command_line,
+            on_message=on_message,
+            on_line=partial(on_line, number),
+            memory_of=resident_bytes,
+        )
+
+    supervisor = Supervisor(_policy(settings, burst=burst), start, system_clock())
+    signals = _listen(supervisor, settings.stop_timeout)
+    _print_startup(settings, burst=burst)
+    await supervisor.run()
+    if supervisor.failure is not None:
+        _report_giving_up(supervisor.failure, settings, last_lines)
+        return ExitCode.FAILED
+    return signals.exit_code
+
+
+def _policy(settings: Settings, *, burst: bool) -> SupervisionPolicy:
+    supervisor = settings.supervisor
+    return SupervisionPolicy(
+        processes=supervisor.processes,
+        restart_delay=supervisor.restart_delay,
+        restart_limit=supervisor.restart_limit,
+        memory_ceiling_bytes=supervisor.memory_ceiling,
+        recycle_at=supervisor.recycle_at,
+        kill_after=settings.stop_timeout + _STOP_MARGIN,
+        until_done=burst,
+    )
+
+
+def _log_format(settings: Settings) -> str:
+    """The format in which workers write: they have a pipe, the supervisor may have a terminal."""
+    if settings.log_format != "auto":
+        return settings.log_format
+    return "text" if settings.log_file is None and sys.stderr.isatty() else "json"
+
+
+def _listen(supervisor: Supervisor, stop_timeout: timedelta) -> StopSignals:
+    """Drain all workers at the first signal, stop them at the second, replace them at SIGHUP."""
+    had_terminal = _stdin_is_terminal()
+
+    def drain() -> None:
+        workers = formats.plural(supervisor.running, "worker")
+        longest = formats.duration_text(stop_timeout)
+        again = "; press Ctrl-C again to stop now" if had_terminal else ""
+        print_stderr(f"longshore: stopping {workers}, within {longest}{again}")
+        supervisor.stop()
+
+    signals = StopSignals(drain, supervisor.stop)
+
+    def on_signal(number: signal.Signals) -> None:
+        # SIGHUP is also sent when the terminal is closed. It then stops the workers.
+        terminal_closed = had_terminal and not _stdin_is_terminal()
+        if number is signal.SIGHUP and not terminal_closed:
+            supervisor.recycle()
+        else:
+            signals.on_signal(number)
+
+    handle_signals(on_signal)
+    return signals
+
+
+def _stdin_is_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def _print_startup(settings: Settings, *, burst: bool) -> None:
+    worker = settings.worker
+    until = "until no tasks are left" if burst else "Ctrl-C stops"
+    print(
+        f"supervisor {os.getpid()}: {formats.plural(settings.supervisor.processes, 'worker')};"
+        f" serving {', '.join(worker.queues)};"
+        f" {formats.plural(worker.concurrency, 'task')} at once each;"
+        f" {settings.data_dir.absolute()}; {until}",
+        flush=True,
+    )
+
+
+def _report_giving_up(
+    failure: SupervisionFailure, settings: Settings, last_lines: dict[int, str]
+) -> None:
+    extra = {"worker": failure.slot, "restarts": failure.restarts, "code": failure.code}
+    logger.error("supervisor.gave_up", extra=extra)
+    times = f"{formats.plural(failure.restarts, 'time')} in a row"
+    code = "" if failure.code is None else f", the last time with {_exit_text(failure.code)}"
+    if failure.out_of_memory:
+        ceiling = formats.size(settings.supervisor.memory_ceiling)
+        text = f"exceeded {ceiling} (supervisor.memory_ceiling) soon after its start {times}{code}"
+    else:
+        limit = formats.duration_text(SupervisionPolicy().short_life)
+        line = last_lines.get(failure.slot)
+        output = f"; its last output: {line}" if line else ""
+        text = f"exited within {limit} of its start {times}{code}{output}"
+    print_stderr(f"longshore: gave up: worker {failure.slot} {text}")
+
+
+def _exit_text(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    named = -code in set(signal.Signals)
+    return signal.Signals(-code).name if named else f"signal {-code}"
+
+
+class LocalWorkerProcess:
+    """Implements ``WorkerProcess``. Raises ``OSError`` if it cannot be started."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        on_message: Callable[[WorkerStatus], None],
+        on_line: Callable[[str], None],
+        memory_of: Callable[[int], int],
+        program: Sequence[str] = PROGRAM,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self._memory_of = memory_of
+        self._channel, theirs = socket.socketpair()
+        self._output, written = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [*program, *arguments, "--supervisor-fd", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=written,
+                stderr=written,
+                pass_fds=(theirs.fileno(),),
+                # Otherwise workers receive Ctrl-C too, and SIGTERM would be their second signal.
+                start_new_session=True,
+                env=environment,
+                cwd=folder,
+            )
+        except BaseException:
+            self._channel.close()
+            os.close(self._output)
+            raise
+        finally:
+            theirs.close()
+            os.close(written)
+        self._loop = asyncio.get_running_loop()
+        self._end: asyncio.Future[int] = self._loop.create_future()
+        self._readers = [
+            _LineReader(self._output, on_line),
+            _LineReader(self._channel.fileno(), lambda word: _deliver_message(word, on_message)),
+        ]
+        threading.Thread(target=self._wait, name="end of a worker", daemon=True).start()
+
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
+
+    def request_stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def memory_bytes(self) -> int:
+        return self._memory_of(self._process.pid)
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._end)
+
+    def _wait(self) -> None:
+        self._process.wait()
+        # The loop may be closed already.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._finish)
+
+    def _finish(self) -> None:
+        for reader in self._readers:
+            reader.finish()
+        self._channel.close()
+        os.close(self._output)
+        if not self._end.cancelled():
+            self._end.set_result(self._process.returncode)
+
+
+def _deliver_message(word: str, on_message: Callable[[WorkerStatus], None]) -> None:
+    # A worker of a newer version may send more.
+    if word in set(WorkerStatus):
+        on_message(WorkerStatus(word))
+
+
+class _LineReader:
+    """Calls ``on_line`` for each line of a descriptor, without blocking."""
+
+    def __init__(self, descriptor: int, on_line: Callable[[str], None]) -> None:
+        self._descriptor = descriptor
+        self._on_line = on_line
+        self._partial = b""
+        self._loop = asyncio.get_running_loop()
+        os.set_blocking(descriptor, False)
+        self._loop.add_reader(descriptor, self._read)
+
+    def finish(self) -> None:
+        """Deliver what is there now; other processes may still hold the other end open."""
+        for _ in range(_LAST_CHUNKS):
+            if not self._read():
+                break
+        self._loop.remove_reader(self._descriptor)
+        self._deliver([self._partial] if self._partial else [])
+
+    def _read(self) -> bool:
+        """Returns whether there may be more."""
+        try:
+            chunk = os.read(self._descriptor, _CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            chunk = b""
+        if not chunk:
+            self._loop.remove_reader(self._descriptor)
+            return False
+        *lines, self._partial = (self._partial + chunk).split(b"\n")
+        if len(self._partial) > _MAX_LINE_BYTES:
+            lines, self._partial = [*lines, self._partial], b""
+        self._deliver(lines)
+        return True
+
+    def _deliver(self, lines: list[bytes]) -> None:
+        for line in lines:
+            self._on_line(line.decode(errors="backslashreplace"))
+
+
+class SupervisorChannel:
+    """The worker's end of the socket to its supervisor."""
+
+    def __init__(self, descriptor: int) -> None:
+        try:
+            self._socket = socket.socket(fileno=descriptor)
+        except OSError as error:
+            message = f"--supervisor-fd {descriptor} is not a socket: {error.strerror}"
+            raise UsageError(message) from error
+        self._socket.setblocking(False)
+        # Child processes of the worker do not get it.
+        self._socket.set_inheritable(False)
+
+    def send(self, status: WorkerStatus) -> None:
+        """Report a status, if the supervisor still listens."""
+        with contextlib.suppress(OSError):
+            self._socket.send(f"{status}\n".encode())
+
+    def on_close(self, call: Callable[[], None]) -> None:
+        """Call this when the supervisor has ended."""
+        asyncio.get_running_loop().add_reader(self._socket, self._on_readable, call)
+
+    def _on_readable(self, call: Callable[[], None]) -> None:
+        try:
+            closed = not self._socket.recv(_CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            closed = True
+        if closed:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            call()
+
+    def close(self) -> None:
+        self._socket.close()
