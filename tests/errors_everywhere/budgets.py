@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
-from longshore.core.budgets import Budget, BudgetScope, job_budget_name
+from longshore.core.budgets import Budget, BudgetScope, BudgetUnit, job_budget_name
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.events.types import Usage
 from longshore.core.tasks import commands as c
@@ -64,6 +64,7 @@ def _park_until_soon(harness: ErrorHarness, claimed: TaskRow) -> c.Park:
     return c.Park(
         fence=claimed.fence,
         scope=BudgetScope.DAY,
+        unit=BudgetUnit.USD,
         reason="all is spent",
         duration=timedelta(0),
         until=harness.raw.clock.now() + _SOON,

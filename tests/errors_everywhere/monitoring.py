@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from longshore.core.alerts import CHANNEL_STATE_PREFIX, BacklogChange, HealthNotice
-from longshore.core.budgets import BudgetScope
+from longshore.core.budgets import BudgetScope, BudgetUnit
 from longshore.core.health import HealthPolicy
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.queues import message_body
@@ -213,7 +213,11 @@ async def _park(harness: ErrorHarness) -> None:
     await harness.clean.submit(make_task("parked", queue=_UNSERVED), request_id="parked")
     claimed = await harness.clean.claim(task_id("parked", "parked"))
     park = c.Park(
-        fence=claimed.fence, scope=BudgetScope.TASK, reason="all is spent", duration=_SECOND
+        fence=claimed.fence,
+        scope=BudgetScope.TASK,
+        unit=BudgetUnit.USD,
+        reason="all is spent",
+        duration=_SECOND,
     )
     await harness.clean.transitions.apply_to_task(claimed.id, park)
 

@@ -6,6 +6,7 @@ from typing import Any
 from longshore.core.budgets import (
     Budget,
     BudgetScope,
+    BudgetUnit,
     SharedBudget,
     day_budget_name,
     job_budget_name,
@@ -97,6 +98,7 @@ async def park(
     command = c.Park(
         fence=held.fence,
         scope=scope,
+        unit=BudgetUnit.USD,
         reason="all is spent",
         duration=SECOND,
         until=until,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core.budgets import BudgetScope
+from longshore.core.budgets import BudgetScope, BudgetUnit
 from longshore.core.events.types import Usage
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
@@ -53,7 +53,12 @@ async def fail(
 async def park(harness: ServiceHarness, key: str) -> TaskRow:
     claimed = await harness.claim(task_id(key))
     parked = c.Park(
-        fence=claimed.fence, scope=BudgetScope.TASK, reason="spent", duration=SECOND, usage=ONE
+        fence=claimed.fence,
+        scope=BudgetScope.TASK,
+        unit=BudgetUnit.USD,
+        reason="spent",
+        duration=SECOND,
+        usage=ONE,
     )
     return await harness.transitions.apply_to_task(claimed.id, parked, row=claimed)
 
