@@ -333,7 +333,7 @@ class BacklogScanner:
             with log_and_continue(logger, "backlog.read_failed", backlog=name):
                 await read(tenants, backlogs)
         except BackendUnavailable as error:
-            # The next check reads again; the rest of this one goes on.
+            # The next check reads again; this check continues.
             logger.warning("backlog.unavailable", extra={"backlog": name, "error": str(error)})
         return backlogs
 

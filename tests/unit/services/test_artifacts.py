@@ -125,7 +125,7 @@ async def test_files_beyond_the_number_are_left_out_and_told(
 
     assert await stored(blobs) == ["artifacts/0", "artifacts/1", "logs/summary.log", "traces/t"]
     assert note == (
-        "files that are not kept: artifacts/2 (more than 4 files), "
+        "files that are not stored: artifacts/2 (more than 4 files), "
         "artifacts/3 (more than 4 files), artifacts/4 (more than 4 files), "
         "artifacts/5 (more than 4 files), artifacts/6 (more than 4 files) and 2 more"
     )
@@ -142,7 +142,7 @@ async def test_files_beyond_the_bytes_are_left_out_and_smaller_ones_are_not(
     note = await store(blobs, folder, limit_bytes=100)
 
     assert await stored(blobs) == ["artifacts/a", "artifacts/c"]
-    assert note == "files that are not kept: artifacts/b (more than 100 bytes in all)"
+    assert note == "files that are not stored: artifacts/b (more than 100 bytes in all)"
 
 
 @scenario
@@ -189,7 +189,7 @@ async def test_a_folder_that_cannot_be_read_is_told_and_the_others_are_kept(
     note = await store(blobs, folder)
 
     assert await stored(blobs) == ["artifacts/open/b"]
-    assert note == "files that are not kept: artifacts/shut (cannot be read: Permission denied)"
+    assert note == "files that are not stored: artifacts/shut (cannot be read: Permission denied)"
 
 
 @scenario
@@ -218,7 +218,7 @@ async def test_a_link_is_followed_only_within_its_part_of_the_folder(
     wanted = ["artifacts/a", "artifacts/deep/b", "artifacts/inside", "artifacts/relative"]
     assert await stored(blobs) == wanted
     assert note is not None
-    assert note.startswith("files that are not kept: logs/summary.log (a link that leads out of")
+    assert note.startswith("files that are not stored: logs/summary.log (a link that leads out of")
     assert note.endswith("and 2 more")
 
 
@@ -232,7 +232,7 @@ async def test_a_link_to_a_folder_whose_name_only_begins_alike_leads_out(
     note = await store(blobs, folder)
 
     assert await stored(blobs) == ["artifacts/a"]
-    assert note == "files that are not kept: artifacts/near (a link that leads out of artifacts)"
+    assert note == "files that are not stored: artifacts/near (a link that leads out of artifacts)"
 
 
 @scenario
@@ -256,7 +256,7 @@ async def test_what_is_no_file_is_left_out(blobs: BlobStore, folder: Path) -> No
     note = await store(blobs, folder)
 
     assert await stored(blobs) == ["artifacts/a"]
-    assert note == "files that are not kept: artifacts/pipe (no file)"
+    assert note == "files that are not stored: artifacts/pipe (no file)"
 
 
 @scenario
@@ -320,7 +320,7 @@ async def test_a_file_that_became_a_link_since_it_was_looked_at_is_not_followed(
 
     assert await stored(blobs) == ["artifacts/a"]
     assert note is not None
-    assert note.startswith("files that are not kept: artifacts/b (cannot be read: ")
+    assert note.startswith("files that are not stored: artifacts/b (cannot be read: ")
 
 
 @pytest.mark.parametrize("error", [BackendUnavailable("away"), BackendRejected("denied")])
@@ -336,7 +336,7 @@ async def test_trouble_of_the_store_leaves_out_the_rest_and_says_so(
     assert flaky.calls == 2
     assert await stored(blobs) == ["artifacts/a"]
     assert note == (
-        "files that are not kept: artifacts/b (the store could not be reached), "
+        "files that are not stored: artifacts/b (the store could not be reached), "
         "artifacts/c (the store could not be reached)"
     )
 

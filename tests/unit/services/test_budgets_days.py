@@ -17,7 +17,7 @@ from longshore.core.budgets import (
 )
 from longshore.core.events.types import Usage
 from longshore.errors import UsageError
-from longshore.services import reads
+from longshore.services import budgets, reads
 from longshore.services.budgets import BudgetStatus
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.agent_spending import (
@@ -171,16 +171,19 @@ async def test_those_parked_for_the_day_go_on_at_midnight_and_not_before(
 
 
 @scenario
-async def test_more_than_a_page_of_tasks_goes_on_at_midnight(tmp_path: Path) -> None:
+async def test_more_than_a_page_of_tasks_goes_on_at_midnight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budgets, "AT_ONCE", 2)
     async with open_backend("memory", tmp_path) as backend:
         stage = await agent_harness(backend, day_budget=DAY)
-        keys = [f"t{number}" for number in range(101)]
+        keys = [f"t{number}" for number in range(5)]
         await submit(stage, *keys)
         for key in keys:
             await park(stage, key, BudgetScope.DAY)
         stage.clock.advance(timedelta(days=1))
 
-        assert await stage.budget_operations.unpark_ready() == 101
+        assert await stage.budget_operations.unpark_ready() == 5
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

@@ -207,7 +207,7 @@ async def test_a_fault_in_the_worker_costs_one_attempt_and_the_history_says_so()
         assert broken.attempts_used == 1
         assert broken.failure is not None
         assert broken.failure.category is ErrorCategory.CRASH
-        assert broken.failure.message == "the worker broke: RuntimeError: a fault in an adapter"
+        assert broken.failure.message == "the worker failed: RuntimeError: a fault in an adapter"
         row = await stage.task("a")
         assert (row.state, row.attempt) == (TaskState.COMPLETED, 2)
 

@@ -132,7 +132,7 @@ async def test_a_worker_that_stops_gives_back_at_once_and_says_what_is_not_kept(
         assert (row.state, row.attempts_used) == (TaskState.PENDING, 0)
         assert await stored(backend) == []
         assert await log_lines(backend) == [
-            "longshore: files that are not kept: all, the worker had no time left\n"
+            "longshore: files that are not stored: all, the worker had no time left\n"
         ]
         assert row.last_output == 1
 
@@ -280,7 +280,9 @@ async def test_what_is_left_out_is_the_last_line_of_the_output(kind: str, tmp_pa
         row = await stage.task("a")
         entries = await backend.output.read(task_id("a"))
         last = entries[-1].data.decode()
-        assert last == ("longshore: files that are not kept: artifacts/a.csv (more than 2 files)\n")
+        assert last == (
+            "longshore: files that are not stored: artifacts/a.csv (more than 2 files)\n"
+        )
         assert (row.last_output, entries[-1].end) == (2, 2)
 
 

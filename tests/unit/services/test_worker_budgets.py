@@ -212,6 +212,8 @@ async def test_a_day_that_is_used_up_parks_until_midnight_and_the_sweeper_lets_g
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
         stage = await agent_harness(backend, day_budget=DAY)
+        # A minute before midnight: half a day of an idle worker's polls would take very long.
+        stage.clock.advance(next_day_start(stage.clock.now()) - stage.clock.now() - MINUTE)
         stage.runner.set_scripts(
             "a", Script(reports=spend_turns(9)), Script(reports=spend_turns(2))
         )

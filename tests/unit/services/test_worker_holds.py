@@ -64,7 +64,7 @@ async def test_no_task_of_the_queue_begins_before_the_time_is_over_and_no_attemp
             assert held == QueuePause(
                 name="default",
                 by=held.by,
-                reason="the model's API asks to be left alone: rate limit",
+                reason="rate limit of the model's API",
                 at=stage.clock.now(),
                 until=stage.clock.now() + MINUTE,
             )

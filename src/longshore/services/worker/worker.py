@@ -232,7 +232,7 @@ class Worker:
         if row is None or self._stopping.is_set():
             await self._return_message(message)
             return False
-        sent_at, nudges = self._backend.clock.elapsed(), self._wakeups
+        sent_at, wakeups = self._backend.clock.elapsed(), self._wakeups
         claim = c.Claim(
             worker_id=self.id,
             process_id=self._context.process_id,
@@ -244,7 +244,7 @@ class Worker:
         except (CommandRefused, NotFound):
             return True  # another worker was faster
         attempt = Attempt(self._context, claimed, sent_at)
-        await self._run(attempt, message, woken=self._wakeups != nudges)
+        await self._run(attempt, message, woken=self._wakeups != wakeups)
         if not attempt.row.state.terminal and attempt.row.lease is not None:
             return False  # fenced: the worker that takes over needs the message
         await self._backend.queue.delete([message.receipt])
