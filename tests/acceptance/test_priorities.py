@@ -62,8 +62,8 @@ async def running_worker(
     finally:
         hand.stop()
         await running
-        for one in beside:
-            one.cancel()
+        for item in beside:
+            item.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
 
 

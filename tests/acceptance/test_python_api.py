@@ -54,7 +54,7 @@ def test_values_keep_their_types_from_the_program_through_two_children_and_back(
         job = client.submit(urls.of(visits))
 
         assert job.result(timeout=TIMEOUT_S) == dict.fromkeys("ab", NOON + timedelta(days=1))
-        first, second = (job.result(one) for one in visits)
+        first, second = (job.result(item) for item in visits)
         assert len({first.process, second.process, os.getpid()}) == 3
         assert job.results() == {"visit-1": first, "visit-2": second, "urls": job.result()}
         assert "".join(piece.text for piece in job.output("visit-2")) == "visiting b\n"

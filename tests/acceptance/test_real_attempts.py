@@ -121,12 +121,12 @@ async def begins(begun: Path) -> list[int]:
 
 def alive(*process_ids: int) -> list[int]:
     """Those of them that are there, but for zombies."""
-    found = []
+    result = []
     for process_id in process_ids:
         with suppress(FileNotFoundError, ProcessLookupError):
             state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-            found += [process_id] if state != "Z" else []
-    return found
+            result += [process_id] if state != "Z" else []
+    return result
 
 
 def event_types(history: list[Event]) -> list[str]:

@@ -115,11 +115,11 @@ def test_the_supervisor_itself_opens_nothing_in_the_data_folder(
         await supervised.wait_for_text("serving")
 
         def opened_by(process_id: int) -> list[str]:
-            found = []
+            result = []
             for link in Path(f"/proc/{process_id}/fd").iterdir():
                 with contextlib.suppress(FileNotFoundError):  # closed since it was listed
-                    found.append(link.readlink())
-            return [file.name for file in found if settings.data_dir in file.parents]
+                    result.append(link.readlink())
+            return [file.name for file in result if settings.data_dir in file.parents]
 
         assert opened_by(supervised.process_ids[0]) != []
         assert opened_by(supervised.process.pid) == []
@@ -237,7 +237,9 @@ def test_giving_up_one_worker_drains_the_others(
             row = await row_of(services, accepted.job.id, "t0")
             assert row.lease is not None
             first = supervised.log_records("worker.started")
-            (idle,) = [one["pid"] for one in first if f"-{one['pid']}-" not in row.lease.worker_id]
+            (idle,) = [
+                item["pid"] for item in first if f"-{item['pid']}-" not in row.lease.worker_id
+            ]
             os.kill(idle, signal.SIGKILL)
             await supervised.wait_for_record("worker.started", 3)
             os.kill(supervised.process_ids[-1], signal.SIGKILL)

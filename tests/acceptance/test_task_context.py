@@ -26,8 +26,8 @@ def anywhere(request: pytest.FixtureRequest, settings: Settings) -> Settings:
 
 
 def make_call(name: str, **fields: Any) -> dict[str, Any]:
-    given = {"function": f"{CHILDREN}:{name}", "path": [str(ROOT)]}
-    return {"tasks": [{"taskId": "t", "name": "python", "input": given, **fields}]}
+    options = {"function": f"{CHILDREN}:{name}", "path": [str(ROOT)]}
+    return {"tasks": [{"taskId": "t", "name": "python", "input": options, **fields}]}
 
 
 class RunningTask:

@@ -42,8 +42,8 @@ async def prepare_budgets(harness: ErrorHarness) -> None:
     """A task that rests until soon, and a reservation whose holder is dead."""
     await harness.raw.definitions.put(TENANT, _THRIFTY)
     await _submit(harness.clean.producer.submit, "rested", 5.0)
-    held = await harness.clean.claim(task_id("rested", "rested"))
-    await harness.clean.transitions.apply_to_task(held.id, _park_until_soon(harness, held))
+    claimed = await harness.clean.claim(task_id("rested", "rested"))
+    await harness.clean.transitions.apply_to_task(claimed.id, _park_until_soon(harness, claimed))
     await _submit(harness.clean.producer.submit, "leaky", 1.0)
     dead = await harness.clean.claim(task_id("leaky", "leaky"))
     await harness.clean.reservations.reserve(

@@ -159,15 +159,15 @@ class ErrorHarness:
 
     async def call_with_retry(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT | None:
         """As people do: told of an error, they try again; None: the first time had been enough."""
-        told = False
+        notices = False
         for _ in range(_TRIES):
             try:
                 return await call()
             except Exception as error:
                 if error is self.injector.raised:
                     self.caller_errors.append(error)
-                    told = True
-                elif told and isinstance(error, Conflict | NotFound):
+                    notices = True
+                elif notices and isinstance(error, Conflict | NotFound):
                     return None
                 else:
                     raise

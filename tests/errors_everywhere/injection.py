@@ -79,19 +79,19 @@ class FaultInjector:
 
     def record_call(self, method: str) -> tuple[InjectedFault | None, Call | None]:
         """Note a call, made two frames up; what is to happen to it, and the note."""
-        wanted = self.fault
-        if wanted is not None and (self.raised or wanted.site.method != method):
+        options = self.fault
+        if options is not None and (self.raised or options.site.method != method):
             return None, None
-        found = call_path_of(sys._getframe(2), method)
-        if found is None:
+        result = call_path_of(sys._getframe(2), method)
+        if result is None:
             return None, None
-        site, way = found
+        site, way = result
         call = Call(site, way)
         self.calls.append(call)
-        if wanted is None or site != wanted.site or wanted.path not in (None, way):
+        if options is None or site != options.site or options.path not in (None, way):
             return None, call
         self._calls_left -= 1
-        return None if self._calls_left else wanted, call
+        return None if self._calls_left else options, call
 
     def fail(self, fault: InjectedFault) -> None:
         """Now."""
@@ -119,16 +119,16 @@ class PortProxy:
         assert name in PORTS
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._port, name)
+        result = getattr(self._port, name)
         if name not in self._methods:
-            return found
+            return result
         method = f"{self._name}.{name}"
-        if iscoroutinefunction(found):
-            wired = self._wrap(method, found)
-        elif isasyncgenfunction(found):
-            wired = self._wrap_stream(method, found)
+        if iscoroutinefunction(result):
+            wired = self._wrap(method, result)
+        elif isasyncgenfunction(result):
+            wired = self._wrap_stream(method, result)
         else:
-            wired = self._wrap_sync(method, found)
+            wired = self._wrap_sync(method, result)
         setattr(self, name, wired)
         return wired
 
@@ -167,9 +167,9 @@ class PortProxy:
         wire = self._injector
 
         def call(*arguments: Any, **named: Any) -> AsyncIterator[Any]:
-            trouble, made = wire.record_call(method)
-            if made:
-                made.started = True
+            trouble, created = wire.record_call(method)
+            if created:
+                created.started = True
             return carried_out(trouble, arguments, named)
 
         async def carried_out(
@@ -188,9 +188,9 @@ class PortProxy:
         wire = self._injector
 
         def call(*arguments: Any, **named: Any) -> Any:
-            trouble, made = wire.record_call(method)
-            if made:
-                made.started = True
+            trouble, created = wire.record_call(method)
+            if created:
+                created.started = True
             if trouble:
                 wire.fail(trouble)
             return function(*arguments, **named)

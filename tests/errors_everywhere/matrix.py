@@ -80,7 +80,7 @@ def reached_sites() -> set[Site]:
 def trials(depth: Depth) -> list[Trial]:
     """All that is to be tried."""
     seen: set[tuple[ErrorKind, Site, CallPath | None]] = set()
-    found: list[Trial] = []
+    result: list[Trial] = []
     for scene, atomic in scenario_variants():
         numbers: Counter[tuple[Site, CallPath | None]] = Counter()
         for call in baseline(scene, atomic=atomic).calls:
@@ -88,15 +88,15 @@ def trials(depth: Depth) -> list[Trial]:
             numbers[call.site, way] += 1
             number = numbers[call.site, way]
             for kind in kinds_of(call.site.method):
-                known = (kind, call.site, way) in seen and depth is not Depth.CALLS
+                existing = (kind, call.site, way) in seen and depth is not Depth.CALLS
                 # The answer of a call that never had one cannot be lost; nor can one be made to
                 # conflict that does so by itself.
                 needs_answer = kind.applied or kind.name == "VersionConflict"
-                if known or not (call.answered if needs_answer else call.started):
+                if existing or not (call.answered if needs_answer else call.started):
                     continue
                 seen.add((kind, call.site, way))
-                found.append(Trial(scene, atomic, InjectedFault(kind, call.site, way, number)))
-    return found
+                result.append(Trial(scene, atomic, InjectedFault(kind, call.site, way, number)))
+    return result
 
 
 def run_trial(trial: Trial) -> list[str]:

@@ -128,8 +128,8 @@ async def test_a_revocation_is_looked_for_in_the_whole_history(
     async with open_backend("memory", tmp_path) as backend:
         access = make_api_keys(backend)
         records = [
-            (await access.create(TENANT, name=str(one), scopes=[ApiScope.READ], by="ann"))[0]
-            for one in range(3)
+            (await access.create(TENANT, name=str(item), scopes=[ApiScope.READ], by="ann"))[0]
+            for item in range(3)
         ]
         for record in records:
             await access.revoke(TENANT, record.id, by="bob")
@@ -163,9 +163,9 @@ async def test_administrators_of_the_machine_s_own_tenant_run_the_house_and_nobo
         await later.ensure("lsk_own", "others", name="host")
 
         assert not before
-        for one in (access, later):
-            assert one.is_operator_admin(admin)
-            assert not any(one.is_operator_admin(record) for record in others)
+        for item in (access, later):
+            assert item.is_operator_admin(admin)
+            assert not any(item.is_operator_admin(record) for record in others)
         later.set_operator_tenant("others")
         assert later.is_operator_admin(others[1])
         await access.revoke(TENANT, admin.id, by="ann")
@@ -265,8 +265,8 @@ async def test_each_key_has_its_own_rate_and_quiet_ones_are_forgotten(
     async with open_backend("memory", tmp_path) as backend:
         access = make_api_keys(backend)
         keys = [
-            (await access.create(TENANT, name=str(one), scopes=[ApiScope.READ], by="ann"))[0]
-            for one in range(4)
+            (await access.create(TENANT, name=str(item), scopes=[ApiScope.READ], by="ann"))[0]
+            for item in range(4)
         ]
         for _ in range(2):
             assert access.rate_limit(keys[0]) is None

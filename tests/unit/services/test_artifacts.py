@@ -59,13 +59,13 @@ async def stored(blobs: BlobStore) -> list[str]:
 async def test_artifacts_traces_and_the_summary_are_kept_and_nothing_else(
     kind: str, folder: Path, tmp_path: Path
 ) -> None:
-    wanted = ["artifacts/a.csv", "artifacts/deep/er/b", "logs/summary.log", "traces/one.json"]
-    write(folder, *wanted, "spec.json", "logs/other.log", "artifact/c", "notes")
+    options = ["artifacts/a.csv", "artifacts/deep/er/b", "logs/summary.log", "traces/one.json"]
+    write(folder, *options, "spec.json", "logs/other.log", "artifact/c", "notes")
     async with open_backend(kind, tmp_path / "data") as backend:
         note = await store(backend.blobs, folder)
 
         assert note is None
-        assert await stored(backend.blobs) == wanted
+        assert await stored(backend.blobs) == options
         assert await backend.blobs.get(f"{PREFIX}artifacts/deep/er/b") == b"text"
 
 
@@ -162,7 +162,7 @@ async def test_a_folder_with_more_than_anybody_would_look_through_is_cut_short(
 async def test_many_small_folders_are_cut_short_as_one_large_is(
     blobs: BlobStore, folder: Path
 ) -> None:
-    write(folder, *(f"artifacts/{one}/{two}" for one in range(9) for two in range(9)))
+    write(folder, *(f"artifacts/{item}/{two}" for item in range(9) for two in range(9)))
 
     note = await store(blobs, folder, limit_files=1)
 
@@ -215,8 +215,8 @@ async def test_a_link_is_followed_only_within_its_part_of_the_folder(
 
     note = await store(blobs, folder, limit_files=10)
 
-    wanted = ["artifacts/a", "artifacts/deep/b", "artifacts/inside", "artifacts/relative"]
-    assert await stored(blobs) == wanted
+    options = ["artifacts/a", "artifacts/deep/b", "artifacts/inside", "artifacts/relative"]
+    assert await stored(blobs) == options
     assert note is not None
     assert note.startswith("files that are not stored: logs/summary.log (a link that leads out of")
     assert note.endswith("and 2 more")

@@ -218,9 +218,9 @@ async def test_what_cannot_be_started_is_tried_again_and_given_up_in_the_end(
 
         assert fleet.supervisor.failure is not None
         assert fleet.supervisor.failure.code == START_FAILED
-        told = [record for record in caplog.records if record.msg == "worker.start_failed"]
-        assert len(told) == 2
-        assert "no more processes" in told[0].error
+        notices = [record for record in caplog.records if record.msg == "worker.start_failed"]
+        assert len(notices) == 2
+        assert "no more processes" in notices[0].error
 
 
 @scenario
