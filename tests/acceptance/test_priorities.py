@@ -188,7 +188,7 @@ async def test_each_of_two_workers_serves_a_low_task_within_its_bound(tmp_path: 
 @BACKENDS
 @pytest.mark.parametrize("field", ["delay", "runAt"])
 @scenario
-async def test_a_task_for_later_begins_when_it_is_due_and_holds_nobody_up(
+async def test_a_delayed_task_starts_when_it_is_due_and_delays_no_other(
     backend: str, field: str, tmp_path: Path
 ) -> None:
     async with open_backend_services(backend, tmp_path) as services:

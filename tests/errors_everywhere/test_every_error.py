@@ -38,7 +38,7 @@ def test_an_error_at_any_call_ends_no_worker_and_costs_at_most_the_one_task(
     assert not summary.failures, "\n".join(summary.failures)
 
 
-def test_the_scenes_come_to_every_place_where_a_service_calls_a_port() -> None:
+def test_the_scenarios_reach_every_port_call_of_a_service() -> None:
     assert not all_sites() - reached_sites()
 
 
@@ -48,7 +48,7 @@ def test_every_place_is_tried_with_every_error_of_its_contract() -> None:
 
 
 @pytest.mark.parametrize("scene", SCENARIOS, ids=lambda scene: scene.name)
-def test_a_scene_is_the_same_each_time(scene: Scenario) -> None:
+def test_a_scenario_is_deterministic(scene: Scenario) -> None:
     first = baseline(scene, atomic=False)
     baseline.cache_clear()
     second = baseline(scene, atomic=False)
@@ -70,5 +70,5 @@ def test_every_error_that_a_contract_names_is_one_that_is_raised_here() -> None:
                 assert ErrorKind(name).error()
 
 
-def test_scenes_are_played_on_ledgers_of_both_kinds() -> None:
+def test_scenarios_run_on_ledgers_of_both_kinds() -> None:
     assert {atomic for _, atomic in scenario_variants()} == {False, True}

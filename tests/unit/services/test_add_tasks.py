@@ -96,7 +96,7 @@ async def test_a_task_behind_one_that_has_completed_gets_its_result(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_parent_whose_end_its_job_has_not_heard_of_is_waited_for(
+async def test_a_parent_whose_end_the_job_has_not_recorded_is_waited_for(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -199,7 +199,7 @@ async def test_two_requests_at_once_both_have_their_way(kind: str, tmp_path: Pat
 
 
 @scenario
-async def test_everything_that_is_wrong_is_told_at_once_and_nothing_is_changed(
+async def test_all_problems_are_reported_at_once_and_nothing_is_changed(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:

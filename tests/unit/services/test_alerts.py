@@ -55,7 +55,7 @@ async def stuck(harness: ServiceHarness, *keys: str) -> None:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_problem_is_told_once_and_so_is_its_end(kind: str, tmp_path: Path) -> None:
+async def test_a_problem_is_reported_once_and_so_is_its_end(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness, alerts = ServiceHarness(backend), RecordingAlerts()
         check = make_health_check(harness, alerts)
@@ -77,7 +77,7 @@ async def test_a_problem_is_told_once_and_so_is_its_end(kind: str, tmp_path: Pat
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_it_is_told_again_after_the_cool_down(kind: str, tmp_path: Path) -> None:
+async def test_a_problem_is_reported_again_after_the_cool_down(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness, alerts = ServiceHarness(backend), RecordingAlerts()
         check = make_health_check(harness, alerts, cool_down=20 * MINUTE)
@@ -92,7 +92,7 @@ async def test_it_is_told_again_after_the_cool_down(kind: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_the_next_process_knows_what_was_told(kind: str, tmp_path: Path) -> None:
+async def test_the_next_process_does_not_repeat_alerts(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness, alerts = ServiceHarness(backend), RecordingAlerts()
         await stuck(harness, "a")
@@ -184,7 +184,7 @@ class HangingAlerts(RecordingAlerts):
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_channel_that_hangs_costs_a_bounded_time_and_nobody_else(
+async def test_a_channel_that_hangs_delays_the_check_by_a_limited_time_only(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -253,7 +253,7 @@ async def test_a_channel_that_asks_to_be_left_alone_is(kind: str, tmp_path: Path
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_without_a_channel_one_line_says_so_and_nothing_is_kept(
+async def test_without_a_channel_one_line_is_logged_and_nothing_is_stored(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -276,7 +276,7 @@ async def test_without_a_channel_one_line_says_so_and_nothing_is_kept(
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("method", ["get", "put"])
 @scenario
-async def test_a_store_that_is_out_of_reach_makes_nobody_hear_it_twice(
+async def test_an_unavailable_store_causes_no_duplicate_alert(
     kind: str, method: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -322,7 +322,7 @@ async def test_a_tenant_whose_name_is_no_place_for_a_blob_is_remembered_all_the_
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_is_kept_and_damaged_is_replaced_and_people_hear_it_again(
+async def test_a_damaged_alert_state_is_replaced_and_problems_are_reported_again(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -366,7 +366,7 @@ async def test_a_task_that_a_lagging_list_leaves_out_has_not_recovered(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_if_nobody_knows_who_was_told_the_others_are_checked(
+async def test_if_alerted_tenants_cannot_be_read_the_others_are_checked(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

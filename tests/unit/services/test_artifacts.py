@@ -95,7 +95,7 @@ async def test_an_attempt_without_a_folder_or_files_leaves_nothing(
 
 
 @scenario
-async def test_what_was_said_is_the_summary_of_those_who_wrote_none(
+async def test_reported_summaries_are_stored_if_no_summary_file_was_written(
     blobs: BlobStore, folder: Path
 ) -> None:
     write(folder, "artifacts/a")
@@ -107,7 +107,7 @@ async def test_what_was_said_is_the_summary_of_those_who_wrote_none(
 
 
 @scenario
-async def test_a_summary_that_was_written_stands(blobs: BlobStore, folder: Path) -> None:
+async def test_a_written_summary_is_not_replaced(blobs: BlobStore, folder: Path) -> None:
     write(folder, "logs/summary.log", text="by hand\n")
 
     await store(blobs, folder, summaries=["said"])
@@ -116,7 +116,7 @@ async def test_a_summary_that_was_written_stands(blobs: BlobStore, folder: Path)
 
 
 @scenario
-async def test_files_beyond_the_number_are_left_out_and_told(
+async def test_files_beyond_the_number_are_skipped_and_named(
     blobs: BlobStore, folder: Path
 ) -> None:
     write(folder, *(f"artifacts/{number}" for number in range(9)), "traces/t", "logs/summary.log")
@@ -172,7 +172,7 @@ async def test_many_small_folders_are_cut_short_as_one_large_is(
 
 
 @scenario
-async def test_a_folder_that_cannot_be_read_is_told_and_the_others_are_kept(
+async def test_a_folder_that_cannot_be_read_is_reported_and_the_others_are_stored(
     blobs: BlobStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(folder, "artifacts/shut/a", "artifacts/open/b")
@@ -325,7 +325,7 @@ async def test_a_file_that_became_a_link_since_it_was_looked_at_is_not_followed(
 
 @pytest.mark.parametrize("error", [BackendUnavailable("away"), BackendRejected("denied")])
 @scenario
-async def test_trouble_of_the_store_leaves_out_the_rest_and_says_so(
+async def test_an_unavailable_store_skips_the_other_files_and_names_them(
     error: Exception, blobs: BlobStore, folder: Path
 ) -> None:
     write(folder, "artifacts/a", "artifacts/b", "artifacts/c")

@@ -68,7 +68,7 @@ async def claimed(harness: ServiceHarness, *keys: str) -> list[TaskRow]:
 
 
 @scenario
-async def test_an_account_that_nobody_has_come_to_is_empty(tmp_path: Path) -> None:
+async def test_a_shared_budget_that_was_never_used_is_empty(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = ServiceHarness(backend)
 
@@ -108,7 +108,7 @@ async def _run_all(calls: list[Any]) -> list[str | None]:
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("after_write", [False, True], ids=["never arrived", "answer lost"])
 @scenario
-async def test_what_nobody_answered_is_done_once(
+async def test_a_commit_with_a_lost_answer_is_made_once(
     kind: str, after_write: bool, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -166,7 +166,7 @@ async def test_accounts_that_stay_out_of_reach_are_given_up(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_the_dead_had_reserved_keeps_nobody_from_it(kind: str, tmp_path: Path) -> None:
+async def test_reservations_of_dead_attempts_do_not_limit_others(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = await agent_harness(backend)
         dead, waits = await claimed(harness, "a", "b")

@@ -102,7 +102,7 @@ async def test_another_tenants_task_is_not_there(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_it_is_told_what_may_be_spent_on_a_task_and_was(tmp_path: Path) -> None:
+async def test_the_budget_of_a_task_shows_its_limit_and_what_is_spent(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend, budget=1.0)
         await submit(harness)

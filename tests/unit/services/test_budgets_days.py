@@ -100,7 +100,7 @@ async def test_an_addition_to_a_day_whose_answer_was_lost_counts_once(
 
 @pytest.mark.parametrize("kind", IN_MEMORY)
 @scenario
-async def test_whoever_dies_at_whichever_call_asking_again_adds_nothing_twice(
+async def test_a_repeated_addition_after_a_crash_at_any_call_adds_once(
     kind: str, tmp_path: Path
 ) -> None:
     for at in count(1):

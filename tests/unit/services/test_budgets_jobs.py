@@ -153,7 +153,7 @@ async def test_another_tenants_job_is_not_there(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_it_is_told_what_may_be_spent_on_a_job_and_was(tmp_path: Path) -> None:
+async def test_the_budget_of_a_job_shows_its_limit_and_what_is_spent(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend)
         await submit(harness, "a", "b", budget=1.0)
@@ -175,7 +175,7 @@ async def test_it_is_told_what_may_be_spent_on_a_job_and_was(tmp_path: Path) -> 
 @pytest.mark.parametrize("after_the_call", [False, True])
 @pytest.mark.parametrize("kind", IN_MEMORY)
 @scenario
-async def test_whoever_dies_at_whichever_call_all_that_was_added_is_acted_on(
+async def test_an_addition_to_a_budget_takes_effect_after_a_crash_at_any_call(
     kind: str, after_the_call: bool, tmp_path: Path
 ) -> None:
     for at in count(1):

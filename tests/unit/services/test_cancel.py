@@ -65,7 +65,7 @@ async def test_what_runs_is_asked_to_end_and_the_job_waits_for_it(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_an_outcome_that_was_faster_stands(kind: str, tmp_path: Path) -> None:
+async def test_an_outcome_that_was_committed_first_stays(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task("a"), make_task("b", "a"))

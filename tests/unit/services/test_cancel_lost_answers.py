@@ -44,7 +44,7 @@ async def test_a_cancellation_that_went_on_while_its_answer_was_lost_is_not_refu
 
 @pytest.mark.parametrize("kind", IN_MEMORY)
 @scenario
-async def test_a_cancellation_of_a_job_that_somebody_else_cancelled_meanwhile_is_refused(
+async def test_a_cancellation_of_a_job_that_another_caller_cancelled_meanwhile_is_refused(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

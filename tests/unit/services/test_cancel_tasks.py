@@ -91,7 +91,7 @@ async def test_a_task_that_was_cancelled_alone_can_be_resumed(kind: str, tmp_pat
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_running_task_is_asked_to_end_and_ends_when_its_holder_says_so(
+async def test_a_running_task_is_cancelled_when_its_worker_confirms(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -130,7 +130,7 @@ async def test_a_running_task_ends_without_a_word_when_its_lease_is_over(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_an_outcome_that_was_faster_stands_and_the_answer_says_so(
+async def test_an_outcome_that_was_committed_first_stays_and_is_in_the_answer(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -166,7 +166,7 @@ async def test_one_that_is_being_cancelled_is_left_to_it(kind: str, tmp_path: Pa
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_one_who_cancels_twice_is_told_that_it_is_done(kind: str, tmp_path: Path) -> None:
+async def test_a_second_cancellation_succeeds(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
@@ -182,7 +182,7 @@ async def test_one_who_cancels_twice_is_told_that_it_is_done(kind: str, tmp_path
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_cancellation_that_died_before_the_job_heard_of_it_is_finished_by_asking_again(
+async def test_a_cancellation_that_crashed_before_the_job_recorded_it_is_finished_by_a_repeated_request(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -224,7 +224,7 @@ async def test_a_cancellation_whose_answer_was_lost_does_not_take_back_a_resume(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_nobody_cancels_or_resumes_what_is_another_tenant_s(
+async def test_jobs_of_another_tenant_cannot_be_cancelled_or_resumed(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

@@ -191,7 +191,7 @@ async def test_another_tenant_neither_sees_nor_replays_them(kind: str, tmp_path:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_dead_message_is_shown_to_nobody_but_the_tenant_of_its_task(
+async def test_a_dead_message_is_visible_only_to_the_tenant_of_its_task(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -231,7 +231,9 @@ async def test_a_replayed_task_has_another_round_and_is_no_dead_letter_any_more(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_that_moved_on_is_told_and_left_as_it_is(kind: str, tmp_path: Path) -> None:
+async def test_a_task_that_is_no_longer_failed_is_reported_and_not_replayed(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task("a"), make_task("b"))
@@ -320,7 +322,7 @@ async def test_a_cancelled_task_is_no_dead_letter_and_is_not_replayed(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_message_that_leads_nowhere_is_forgotten_and_an_event_tells_of_it(
+async def test_a_message_without_a_task_is_discarded_and_an_event_records_it(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

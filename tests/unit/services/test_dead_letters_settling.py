@@ -192,7 +192,7 @@ async def test_a_message_from_before_a_replay_does_not_end_the_new_round(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_the_message_of_a_later_ring_ends_the_task_too(kind: str, tmp_path: Path) -> None:
+async def test_a_later_message_of_the_task_fails_it_too(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
@@ -248,7 +248,7 @@ async def test_a_message_that_leads_nowhere_stays_listed_with_its_reason(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_message_that_stays_is_told_of_once(
+async def test_a_message_that_stays_is_logged_once(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

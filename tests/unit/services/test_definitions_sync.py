@@ -198,7 +198,7 @@ async def test_what_a_slow_process_stored_too_late_does_not_stay(tmp_path: Path)
 
 @pytest.mark.parametrize("after_the_call", [False, True])
 @scenario
-async def test_a_process_that_dies_at_any_call_leaves_nothing_that_the_next_does_not_mend(
+async def test_a_crash_at_any_call_is_repaired_by_the_next_process(
     tmp_path: Path, after_the_call: bool
 ) -> None:
     died_at: set[str] = set()
@@ -220,7 +220,7 @@ async def test_a_process_that_dies_at_any_call_leaves_nothing_that_the_next_does
 
 
 @scenario
-async def test_one_that_cannot_be_stored_is_told_and_the_others_are(
+async def test_a_definition_that_cannot_be_stored_is_logged_and_the_others_are_stored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
@@ -250,7 +250,7 @@ async def test_a_mark_that_cannot_be_read_counts_as_none(tmp_path: Path) -> None
 
 
 @scenario
-async def test_whoever_applies_by_hand_means_it(tmp_path: Path) -> None:
+async def test_a_definition_that_is_applied_by_hand_is_stored(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         await sync_files(backend, ONE)
         await backend.definitions.put(TENANT, OTHER)
@@ -320,7 +320,7 @@ async def test_a_change_is_stored_at_the_next_look(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_a_problem_is_told_once_and_so_is_that_it_is_over(
+async def test_a_problem_is_logged_once_and_so_is_its_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -346,7 +346,7 @@ async def test_a_problem_is_told_once_and_so_is_that_it_is_over(
 
 
 @scenario
-async def test_a_definition_without_a_file_stays_and_that_is_told_once(
+async def test_a_definition_without_a_file_stays_and_that_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -378,7 +378,7 @@ async def test_a_definition_without_a_file_stays_and_that_is_told_once(
     "error", [BackendUnavailable("out of reach"), RuntimeError("a fault")], ids=["store", "fault"]
 )
 @scenario
-async def test_a_watch_goes_on_whatever_breaks(tmp_path: Path, error: Exception) -> None:
+async def test_an_error_does_not_end_the_watch(tmp_path: Path, error: Exception) -> None:
     async with open_backend("memory", tmp_path) as backend:
         blobs = FlakyPort(backend.blobs, "get", error)
         folder = Folder(ONE)

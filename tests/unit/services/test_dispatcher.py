@@ -67,7 +67,9 @@ async def test_a_diamond_is_run_from_its_top_to_its_bottom(kind: str, tmp_path: 
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_the_end_of_a_job_tells_the_state_of_every_task(kind: str, tmp_path: Path) -> None:
+async def test_the_final_event_of_a_job_has_the_state_of_every_task(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(*DIAMOND)
@@ -110,7 +112,7 @@ async def test_a_wide_fan_out_comes_together_again(kind: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_failure_blocks_only_what_is_behind_it_and_is_told_once(
+async def test_a_failure_blocks_only_its_dependents_and_is_emitted_once(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -267,7 +269,7 @@ async def test_a_dispatcher_goes_on_after_the_store_was_out_of_reach(tmp_path: P
 
 
 @scenario
-async def test_one_that_does_not_lead_only_looks_whether_the_leader_stands_still(
+async def test_a_process_without_the_role_sweeps_rarely(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:

@@ -70,9 +70,7 @@ async def test_events_that_come_twice_late_and_out_of_order_change_nothing(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_an_event_is_not_believed_if_the_row_says_otherwise(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_the_row_outranks_an_event(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(*DIAMOND)
@@ -143,7 +141,7 @@ async def test_an_event_whose_row_never_comes_does_not_stop_everything(tmp_path:
 
 @pytest.mark.parametrize("kind", IN_MEMORY)
 @scenario
-async def test_an_event_of_a_job_that_nobody_knows_does_not_hold_up_the_others(
+async def test_an_event_of_an_unknown_job_does_not_block_the_others(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -238,7 +236,7 @@ async def test_two_dispatchers_at_once_send_nothing_twice_and_forget_nothing(
 
 @pytest.mark.parametrize("kind", IN_MEMORY)
 @scenario
-async def test_a_dependent_that_changes_while_it_is_told_does_not_take_the_others_with_it(
+async def test_a_dependent_that_changes_while_it_is_notified_does_not_affect_the_others(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

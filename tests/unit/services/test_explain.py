@@ -178,7 +178,7 @@ async def test_a_worker_that_falls_silent_and_one_whose_process_is_gone(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_running_task_that_somebody_has_asked_to_end(kind: str, tmp_path: Path) -> None:
+async def test_a_running_task_with_a_cancel_request(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task("a"), make_task("b", "a"))
@@ -216,7 +216,7 @@ async def test_a_result_in_review_holds_up_what_is_behind_it(kind: str, tmp_path
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_parent_whose_end_nobody_has_heard_of_yet(kind: str, tmp_path: Path) -> None:
+async def test_a_parent_whose_end_is_not_recorded_yet(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task("a"), make_task("b", "a"), make_task("c", "b"))
@@ -232,7 +232,7 @@ async def test_a_parent_whose_end_nobody_has_heard_of_yet(kind: str, tmp_path: P
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_long_chain_is_told_short_and_read_little(kind: str, tmp_path: Path) -> None:
+async def test_a_long_chain_is_explained_briefly_with_few_reads(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         harness.worker_registry.register(HERE, ["default"])
@@ -286,7 +286,7 @@ async def test_a_task_that_is_still_being_put_in_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_job_under_way_tells_what_failed_and_what_it_waits_for(
+async def test_a_running_job_is_explained_by_its_failures_and_what_it_waits_for(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -314,7 +314,7 @@ async def test_a_job_under_way_tells_what_failed_and_what_it_waits_for(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_of_a_wide_job_a_few_tasks_are_told_and_that_there_are_more(
+async def test_a_wide_job_is_explained_by_a_few_tasks_and_that_there_are_more(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -328,7 +328,7 @@ async def test_of_a_wide_job_a_few_tasks_are_told_and_that_there_are_more(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_job_that_is_over_says_how_and_what_would_move_it(
+async def test_an_ended_job_is_explained_with_its_state_and_the_remedy(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

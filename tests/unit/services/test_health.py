@@ -70,7 +70,7 @@ async def test_a_check_finds_what_is_healthy_silent_stuck_and_too_long(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_check_is_an_event_of_its_tenant_with_all_that_was_found(
+async def test_a_check_is_an_event_of_its_tenant_with_all_findings(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -215,9 +215,7 @@ async def test_thresholds_can_be_set(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_one_task_can_be_checked_by_hand_and_nobody_is_told(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_a_check_of_one_task_sends_no_alert(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         watched, calls = record_calls(backend)
         harness, alerts = ServiceHarness(watched), RecordingAlerts()
@@ -285,7 +283,7 @@ async def test_one_damaged_row_does_not_keep_the_others_from_being_checked(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_definition_that_cannot_be_read_counts_as_one_that_says_nothing(
+async def test_a_definition_that_cannot_be_read_counts_as_one_without_thresholds(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -305,7 +303,7 @@ async def test_a_definition_that_cannot_be_read_counts_as_one_that_says_nothing(
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("error", [BackendUnavailable("full"), RuntimeError("a fault")])
 @scenario
-async def test_people_are_told_although_history_could_not_be(
+async def test_alerts_are_sent_although_the_history_is_unavailable(
     kind: str, error: Exception, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -327,7 +325,7 @@ async def test_people_are_told_although_history_could_not_be(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_check_that_is_stopped_while_it_writes_tells_nobody_and_stops_at_once(
+async def test_a_check_that_is_cancelled_while_it_writes_sends_no_alert_and_stops_at_once(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

@@ -40,7 +40,7 @@ OTHER = "other"
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_that_something_is_dead_is_told_once_and_so_is_that_nothing_is_any_more(
+async def test_dead_letters_are_reported_once_and_so_is_their_end(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -65,7 +65,7 @@ async def test_that_something_is_dead_is_told_once_and_so_is_that_nothing_is_any
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_it_is_told_how_many_there_are_by_queue_and_category_and_which_came_last(
+async def test_dead_letters_are_reported_by_queue_and_category_with_the_newest(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -96,7 +96,7 @@ async def test_it_is_told_how_many_there_are_by_queue_and_category_and_which_cam
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_new_ones_are_told_by_the_next_check_in_one_message(
+async def test_new_dead_letters_are_reported_by_the_next_check_in_one_message(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -123,7 +123,7 @@ async def test_new_ones_are_told_by_the_next_check_in_one_message(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_is_still_dead_is_told_again_after_the_cool_down(
+async def test_dead_letters_are_reported_again_after_the_cool_down(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -180,7 +180,7 @@ async def test_a_tenant_with_nothing_but_dead_letters_gets_no_history_of_checks(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_tenants_are_told_of_apart(kind: str, tmp_path: Path) -> None:
+async def test_tenants_are_reported_separately(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness, alerts = ServiceHarness(backend), RecordingAlerts()
         check = make_tenant_health_check(harness, alerts)
@@ -219,7 +219,7 @@ async def test_of_very_many_tenants_none_is_left_out(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_one_tenant_is_checked_and_nobody_hears_of_another(kind: str, tmp_path: Path) -> None:
+async def test_a_check_of_one_tenant_reports_no_other(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness, alerts = ServiceHarness(backend), RecordingAlerts()
         await fail_task(harness, "a")
@@ -235,7 +235,7 @@ async def test_one_tenant_is_checked_and_nobody_hears_of_another(kind: str, tmp_
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_message_that_leads_to_no_task_is_told_to_who_looks_after_the_queues(
+async def test_a_message_without_a_task_is_reported_to_the_operator_tenant_only(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -266,7 +266,7 @@ async def test_a_message_that_leads_to_no_task_is_told_to_who_looks_after_the_qu
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_message_whose_task_the_next_sweep_ends_is_told_as_that_task_and_only_once(
+async def test_a_message_whose_task_the_next_sweep_fails_is_reported_once_as_that_task(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -339,7 +339,7 @@ async def test_no_more_are_counted_than_the_limit_however_many_there_are(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_without_a_channel_one_line_says_that_nobody_hears_of_them(
+async def test_without_a_channel_one_line_is_logged_about_dead_letters(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

@@ -86,7 +86,7 @@ async def test_dead_letters_that_cannot_be_read_fail_no_check_of_tasks(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_cannot_be_read_of_one_tenant_is_told_of_the_others(
+async def test_an_unreadable_tenant_does_not_prevent_alerts_about_others(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -104,7 +104,7 @@ async def test_what_cannot_be_read_of_one_tenant_is_told_of_the_others(
 @pytest.mark.parametrize("error", [BackendUnavailable("out of reach"), RuntimeError("a fault")])
 @pytest.mark.parametrize("method", ["leased_tasks", "get_tasks"])
 @scenario
-async def test_tasks_that_cannot_be_read_keep_nobody_from_hearing_of_dead_letters(
+async def test_unreadable_tasks_do_not_prevent_alerts_about_dead_letters(
     kind: str, method: str, error: Exception, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -136,7 +136,7 @@ async def test_tasks_that_cannot_be_read_keep_nobody_from_hearing_of_dead_letter
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_process_that_dies_before_it_has_kept_what_it_told_makes_one_message_come_twice(
+async def test_a_crash_before_the_alert_state_is_stored_repeats_one_notice(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -161,7 +161,7 @@ async def test_a_process_that_dies_before_it_has_kept_what_it_told_makes_one_mes
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_the_next_process_knows_what_was_told(kind: str, tmp_path: Path) -> None:
+async def test_the_next_process_does_not_repeat_alerts(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness, alerts = ServiceHarness(backend), RecordingAlerts()
         dead = await fail_task(harness)
@@ -181,7 +181,7 @@ async def test_the_next_process_knows_what_was_told(kind: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_channel_that_is_down_hears_it_later_and_makes_no_other_repeat_itself(
+async def test_a_channel_that_is_down_is_notified_later_and_others_get_no_duplicate(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -207,7 +207,7 @@ async def test_a_channel_that_is_down_hears_it_later_and_makes_no_other_repeat_i
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_message_whose_task_cannot_be_read_is_told(
+async def test_a_message_whose_task_cannot_be_read_is_reported(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

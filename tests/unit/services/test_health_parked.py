@@ -34,7 +34,7 @@ OTHER = "other"
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_that_something_is_parked_is_told_once_and_so_is_that_nothing_is_any_more(
+async def test_parked_tasks_are_reported_once_and_so_is_their_end(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -56,7 +56,7 @@ async def test_that_something_is_parked_is_told_once_and_so_is_that_nothing_is_a
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_it_is_told_how_many_there_are_for_want_of_which_budget_and_which_came_last(
+async def test_parked_tasks_are_reported_by_queue_and_budget_with_the_newest(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -84,7 +84,7 @@ async def test_it_is_told_how_many_there_are_for_want_of_which_budget_and_which_
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_new_ones_are_told_by_the_next_check_and_old_ones_after_the_cool_down(
+async def test_new_parked_tasks_are_reported_by_the_next_check_and_old_ones_after_the_cool_down(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -143,7 +143,7 @@ async def test_a_tenant_with_nothing_but_parked_tasks_gets_no_history_of_checks(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_tenants_are_told_of_apart(kind: str, tmp_path: Path) -> None:
+async def test_tenants_are_reported_separately(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness, alerts = ServiceHarness(backend), RecordingAlerts()
         check = make_tenant_health_check(harness, alerts)
@@ -164,7 +164,7 @@ async def test_tenants_are_told_of_apart(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_one_tenant_is_checked_and_nobody_hears_of_another(kind: str, tmp_path: Path) -> None:
+async def test_a_check_of_one_tenant_reports_no_other(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness, alerts = ServiceHarness(backend), RecordingAlerts()
         check = make_tenant_health_check(harness, alerts)
@@ -203,7 +203,7 @@ async def test_many_that_go_on_by_themselves_do_not_hide_those_that_never_do(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_listing_that_lags_makes_nobody_hear_of_a_task_that_goes_on(
+async def test_a_stale_listing_causes_no_alert_about_a_running_task(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

@@ -37,7 +37,7 @@ ERRORS = [BackendUnavailable("out of reach"), RuntimeError("a fault")]
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("error", ERRORS)
 @scenario
-async def test_parked_tasks_that_cannot_be_read_keep_nobody_from_hearing_of_the_rest(
+async def test_unreadable_parked_tasks_do_not_prevent_other_alerts(
     kind: str, error: Exception, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -79,7 +79,7 @@ async def test_parked_tasks_that_cannot_be_read_keep_nobody_from_hearing_of_the_
     ["ledger.failed_tasks", "ledger.failed_tenants", "queue.dead_letters", "ledger.leased_tasks"],
 )
 @scenario
-async def test_whatever_else_cannot_be_read_parked_tasks_are_told_and_that_none_is_left(
+async def test_parked_tasks_and_their_end_are_reported_although_other_reads_fail(
     kind: str, read: str, error: Exception, tmp_path: Path
 ) -> None:
     port, method = read.split(".")
@@ -106,7 +106,7 @@ async def test_whatever_else_cannot_be_read_parked_tasks_are_told_and_that_none_
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_while_it_is_not_known_of_whom_people_were_told_what_is_parked_is_told(
+async def test_parked_tasks_are_reported_although_alerted_tenants_cannot_be_read(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -124,7 +124,7 @@ async def test_while_it_is_not_known_of_whom_people_were_told_what_is_parked_is_
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_parked_task_that_cannot_be_read_is_not_said_to_go_on(
+async def test_a_parked_task_that_cannot_be_read_is_not_reported_as_resumed(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

@@ -104,7 +104,7 @@ async def test_one_of_a_machine_checks_and_the_next_takes_over_when_it_ends(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_whoever_does_not_fill_the_role_checks_nothing(kind: str, tmp_path: Path) -> None:
+async def test_a_process_without_the_role_checks_nothing(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         watched, calls = record_calls(backend)
         harness = ServiceHarness(watched)
@@ -136,7 +136,7 @@ async def test_it_goes_on_after_the_store_was_out_of_reach_and_does_not_wait_lon
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_it_goes_on_after_something_that_nobody_foresaw(
+async def test_it_continues_after_an_unexpected_error(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -163,7 +163,7 @@ class UnreachableRegistry(FakeWorkerRegistry):
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_it_asks_again_for_the_role_if_that_could_not_be_found_out(
+async def test_it_tries_again_if_the_role_could_not_be_acquired(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -179,7 +179,7 @@ async def test_it_asks_again_for_the_role_if_that_could_not_be_found_out(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_channel_that_is_down_all_night_is_told_everything_in_the_morning_once(
+async def test_a_channel_that_was_down_all_night_receives_everything_once_in_the_morning(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

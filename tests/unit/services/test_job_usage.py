@@ -105,7 +105,7 @@ async def test_attempts_that_failed_or_were_parked_are_paid_for(kind: str, tmp_p
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_an_end_that_is_told_often_is_counted_once(kind: str, tmp_path: Path) -> None:
+async def test_an_end_with_many_events_is_counted_once(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness, other = ServiceHarness(backend), ServiceHarness(backend)
         await harness.submit(make_task("a"), make_task("b"))
@@ -160,7 +160,7 @@ async def test_an_end_or_a_resume_whose_answer_was_lost_is_counted_once(
 
 
 @scenario
-async def test_whoever_dies_while_a_task_is_resumed_its_old_end_is_not_counted_again(
+async def test_after_a_crash_during_a_resume_the_old_end_is_not_counted_again(
     tmp_path: Path,
 ) -> None:
     # Here a job is committed before its tasks.

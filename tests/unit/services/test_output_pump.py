@@ -104,9 +104,7 @@ async def test_a_full_batch_is_kept_at_once_and_many_pieces_share_a_call(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_beyond_the_limit_one_marker_stands_for_all_that_is_too_much(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_one_marker_covers_all_output_beyond_the_limit(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         pump = a_pump(harness, limit_bytes=1000)
@@ -280,7 +278,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_whatever_happens_to_the_log_every_sequence_is_covered_once(
+def test_every_sequence_is_covered_once_despite_errors_of_the_log(
     steps: list[tuple[str, float]],
 ) -> None:
     @scenario

@@ -29,9 +29,7 @@ async def test_who_paused_a_queue_since_when_and_why_can_be_seen(kind: str, tmp_
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_whoever_pauses_a_paused_queue_is_told_who_was_first(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_a_second_pause_returns_the_existing_pause(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         pausing = QueuePauser(backend)
         first = await pausing.pause_queue("default", by="ann")
@@ -42,7 +40,7 @@ async def test_whoever_pauses_a_paused_queue_is_told_who_was_first(
 
 @pytest.mark.parametrize("reason", ["", "  \n "])
 @scenario
-async def test_a_reason_that_says_nothing_is_none(tmp_path: Path, reason: str) -> None:
+async def test_a_blank_reason_counts_as_none(tmp_path: Path, reason: str) -> None:
     async with open_backend("memory", tmp_path) as backend:
         claimed = await QueuePauser(backend).pause_queue("default", by="ann", reason=reason)
 

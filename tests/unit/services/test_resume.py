@@ -74,7 +74,7 @@ async def test_a_failed_task_runs_again_and_what_waited_behind_it_goes_on(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_failure_that_the_job_has_not_heard_of_can_be_resumed(
+async def test_a_failure_that_the_job_has_not_recorded_can_be_resumed(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -133,7 +133,7 @@ async def test_one_who_comes_between_the_job_and_its_tasks_leaves_them_to_the_fi
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_cannot_be_resumed_is_told_with_its_reason_and_the_rest_is_resumed(
+async def test_tasks_that_cannot_be_resumed_are_returned_with_a_reason_and_the_rest_is_resumed(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -169,7 +169,7 @@ async def test_nothing_to_resume_changes_nothing(kind: str, tmp_path: Path) -> N
 
 
 @scenario
-async def test_a_job_that_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_a_missing_job_is_reported(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         with pytest.raises(NotFound):
             await ServiceHarness(backend).resumer.resume(job_id(), [A], by="ann")
@@ -255,7 +255,7 @@ async def test_a_resume_that_dies_at_any_call_is_finished_or_never_was(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_resume_whose_answer_was_lost_is_told_as_done(kind: str, tmp_path: Path) -> None:
+async def test_a_resume_with_a_lost_answer_succeeds(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
@@ -271,7 +271,7 @@ async def test_a_resume_whose_answer_was_lost_is_told_as_done(kind: str, tmp_pat
 
 @pytest.mark.parametrize("kind", ["atomic memory", "sqlite"])
 @scenario
-async def test_a_resume_whose_answer_was_lost_and_whose_task_was_taken_is_told_as_done(
+async def test_a_resume_with_a_lost_answer_succeeds_although_the_task_was_claimed_since(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -294,7 +294,7 @@ async def test_a_resume_whose_answer_was_lost_and_whose_task_was_taken_is_told_a
 
 
 @scenario
-async def test_a_resume_whose_answer_was_lost_and_whose_job_went_on_is_told_as_done(
+async def test_a_resume_with_a_lost_answer_succeeds_although_the_job_changed_since(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:

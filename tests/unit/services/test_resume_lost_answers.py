@@ -50,9 +50,7 @@ async def test_a_resume_that_went_on_while_its_answer_was_lost_is_not_refused(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_resume_for_which_somebody_else_was_faster_is_refused(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_a_resume_is_refused_if_another_caller_was_faster(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness, other = ServiceHarness(backend), ServiceHarness(backend)
         await harness.submit(make_task("a"))

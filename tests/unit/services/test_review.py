@@ -179,7 +179,7 @@ async def test_what_is_not_in_review_cannot_be_reviewed(kind: str, tmp_path: Pat
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_one_who_approves_twice_is_told_that_it_is_done(kind: str, tmp_path: Path) -> None:
+async def test_a_second_approval_succeeds(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = await in_review(backend)
         first = await make_review_decisions(harness).approve(TENANT, A, by="rita")
@@ -193,7 +193,7 @@ async def test_one_who_approves_twice_is_told_that_it_is_done(kind: str, tmp_pat
 
 
 @scenario
-async def test_an_approval_that_died_before_the_job_heard_of_it_is_finished_by_asking_again(
+async def test_an_approval_that_crashed_before_the_job_recorded_it_is_finished_by_a_repeated_request(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
@@ -276,7 +276,7 @@ async def test_a_revision_whose_answer_was_lost_and_that_has_been_done_is_not_as
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_decision_whose_answer_was_lost_is_told_as_done_whatever_was_decided_since(
+async def test_a_repeated_decision_succeeds_whatever_was_decided_since(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -303,7 +303,7 @@ async def test_a_decision_whose_answer_was_lost_is_told_as_done_whatever_was_dec
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_an_approval_whose_answer_was_lost_is_told_as_done(kind: str, tmp_path: Path) -> None:
+async def test_an_approval_with_a_lost_answer_succeeds(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = await in_review(backend)
         ledger = FlakyPort(backend.ledger, "commit", after_write=True)
@@ -318,7 +318,7 @@ async def test_an_approval_whose_answer_was_lost_is_told_as_done(kind: str, tmp_
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_of_an_approval_and_a_cancellation_at_once_one_stands(
+async def test_of_a_concurrent_approval_and_cancellation_one_is_committed(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

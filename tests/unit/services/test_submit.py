@@ -29,7 +29,7 @@ from tests.unit.services.samples import LARGE_DIAMOND as DIAMOND
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_an_accepted_job_has_its_rows_its_event_and_a_ring_for_each_root(
+async def test_an_accepted_job_has_its_rows_its_event_and_a_message_for_each_root(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -144,7 +144,9 @@ async def test_a_moment_of_yaml_is_accepted_on_every_ledger(kind: str, tmp_path:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_whatever_a_row_refers_to_is_stored_before_the_row(kind: str, tmp_path: Path) -> None:
+async def test_everything_that_a_row_refers_to_is_stored_before_the_row(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
         watched, calls = record_calls(backend)
         children = [f"child-{n}" for n in range(200)]

@@ -102,7 +102,7 @@ async def test_a_submit_that_died_at_any_call_can_be_repeated(
 
 @pytest.mark.parametrize("happens", ["sweep", "work"])
 @scenario
-async def test_whoever_comes_between_any_two_writes_of_a_submit_does_no_harm(
+async def test_a_concurrent_process_between_any_two_writes_of_a_submit_does_no_harm(
     happens: str, tmp_path: Path
 ) -> None:
     for at in range(1, 100):
@@ -232,7 +232,7 @@ async def test_a_submit_that_cannot_be_finished_does_not_keep_others_from_it(
     [("ledger", "get_job"), ("definitions", "get"), ("blobs", "put"), ("ledger", "commit")],
 )
 @scenario
-async def test_a_store_out_of_reach_is_told_and_a_later_try_succeeds(
+async def test_an_unavailable_store_is_reported_and_a_later_try_succeeds(
     port: str, method: str, tmp_path: Path
 ) -> None:
     async with open_backend("atomic memory", tmp_path) as backend:

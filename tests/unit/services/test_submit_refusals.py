@@ -65,7 +65,7 @@ async def test_a_document_that_is_no_job_is_refused_and_nothing_is_stored(
 
 
 @scenario
-async def test_a_cycle_is_told_in_order(tmp_path: Path) -> None:
+async def test_a_cycle_is_reported_in_sequence(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = ServiceHarness(backend)
 
@@ -74,7 +74,7 @@ async def test_a_cycle_is_told_in_order(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_all_problems_are_told_at_once_also_those_that_only_the_store_knows(
+async def test_all_problems_are_reported_at_once_including_those_that_only_the_store_shows(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:

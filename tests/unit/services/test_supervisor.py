@@ -224,7 +224,7 @@ async def test_what_cannot_be_started_is_tried_again_and_given_up_in_the_end(
 
 
 @scenario
-async def test_last_words_that_come_after_the_end_are_not_heard() -> None:
+async def test_a_status_that_arrives_after_the_end_is_ignored() -> None:
     async with at_work(processes=2) as fleet:
         fleet.supervisor.recycle()
         await fleet.settle()
@@ -238,7 +238,7 @@ async def test_last_words_that_come_after_the_end_are_not_heard() -> None:
 
 
 @scenario
-async def test_a_supervisor_that_is_cancelled_kills_nobody() -> None:
+async def test_a_cancelled_supervisor_kills_no_worker() -> None:
     fleet = Fleet(FakeClock(), SupervisionPolicy())
     running = asyncio.ensure_future(fleet.supervisor.run())
     await fleet.serve()

@@ -140,7 +140,7 @@ async def test_the_leases_of_a_dead_worker_end_at_once_after_its_children_were_k
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_lease_held_elsewhere_does_not_end_because_a_name_is_missing_here(
+async def test_a_lease_of_another_machine_does_not_end_because_its_worker_is_not_registered_here(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -182,7 +182,7 @@ async def test_a_dead_worker_is_kept_in_mind_until_its_leases_have_been_ended(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_that_was_due_and_not_taken_is_rung_again_after_a_while(
+async def test_a_due_task_that_was_not_claimed_is_enqueued_again_later(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -204,9 +204,7 @@ async def test_a_task_that_was_due_and_not_taken_is_rung_again_after_a_while(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_that_is_to_run_later_is_not_rung_before_it_is_due(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_a_delayed_task_is_not_enqueued_before_it_is_due(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task(delay=3600))
@@ -271,7 +269,7 @@ async def test_two_sweepers_at_once_end_a_lease_once(
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("method", ["unqueued_tasks", "get_task", "commit"])
 @scenario
-async def test_two_sweepers_at_once_ring_for_a_task_once(
+async def test_two_concurrent_sweepers_enqueue_a_task_once(
     kind: str, method: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -291,7 +289,7 @@ async def test_two_sweepers_at_once_ring_for_a_task_once(
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("method", ["get_task", "commit"])
 @scenario
-async def test_a_task_that_is_taken_while_the_sweeper_looks_is_not_rung(
+async def test_a_task_that_is_claimed_during_the_sweep_is_not_enqueued(
     kind: str, method: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -312,9 +310,7 @@ async def test_a_task_that_is_taken_while_the_sweeper_looks_is_not_rung(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_everything_that_is_left_behind_is_mended_in_one_sweep_however_much_it_is(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_one_sweep_repairs_everything_however_much_it_is(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         keys = [f"t{number}" for number in range(1_200)]
@@ -379,7 +375,7 @@ async def test_a_sweeper_goes_on_after_the_store_was_out_of_reach(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_was_mended_is_counted_over_all_sweeps(kind: str, tmp_path: Path) -> None:
+async def test_repairs_are_counted_over_all_sweeps(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task("a"), make_task("b"))

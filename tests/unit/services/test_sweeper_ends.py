@@ -44,7 +44,7 @@ async def rewrite_job(harness: ServiceHarness, job: JobRow, **fields: object) ->
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_whose_parents_are_all_done_is_sent_on_although_no_event_told_of_it(
+async def test_a_task_whose_parents_completed_is_notified_without_an_event(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -69,7 +69,7 @@ async def test_a_task_whose_parents_are_all_done_is_sent_on_although_no_event_to
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_job_whose_last_end_was_lost_is_completed_and_tells_so_once(
+async def test_a_job_whose_last_end_was_not_recorded_completes_and_emits_it_once(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -89,7 +89,7 @@ async def test_a_job_whose_last_end_was_lost_is_completed_and_tells_so_once(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_failure_that_was_lost_is_told_and_holds_back_what_is_behind_it(
+async def test_a_failure_that_was_not_recorded_is_emitted_and_blocks_its_dependents(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -147,9 +147,7 @@ async def test_a_dispatcher_that_begins_with_the_sweeper_gets_the_time_to_catch_
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_whole_jobs_run_to_their_end_without_any_event_being_heard(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_whole_jobs_run_to_their_end_without_any_event(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         jobs = [f"request-{number}" for number in range(3)]
@@ -230,7 +228,7 @@ async def resume_too_early(harness: ServiceHarness, request_id: str = REQUEST) -
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_that_did_not_hear_of_its_parents_is_sent_on_by_what_its_job_knows(
+async def test_a_waiting_task_that_missed_its_parents_is_notified_from_the_job_s_row(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -272,7 +270,9 @@ async def test_two_sweepers_at_once_send_a_task_on_once(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_finished_job_without_its_event_tells_it(kind: str, tmp_path: Path) -> None:
+async def test_the_missing_final_event_of_a_finished_job_is_emitted(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness, other = ServiceHarness(backend), ServiceHarness(backend)
         await harness.submit(make_task())
@@ -337,7 +337,7 @@ async def end_without_event(harness: ServiceHarness, request_id: str) -> None:
     ],
 )
 @scenario
-async def test_more_than_are_read_at_once_are_all_mended_in_one_sweep(
+async def test_one_sweep_repairs_more_than_one_page(
     kind: str,
     leave: Callable[[ServiceHarness, str], Awaitable[None]],
     repair: str,

@@ -70,7 +70,7 @@ async def test_one_of_many_sweepers_sweeps_and_the_next_takes_over_at_once_when_
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_whoever_takes_over_finds_the_tasks_of_the_one_who_died(
+async def test_the_process_that_takes_over_ends_the_leases_of_the_dead_worker(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -91,7 +91,7 @@ async def test_whoever_takes_over_finds_the_tasks_of_the_one_who_died(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_if_the_one_whose_turn_it_is_stands_still_the_others_sweep_all_the_same(
+async def test_if_the_process_with_the_role_hangs_the_others_sweep(
     kind: str,
     tmp_path: Path,
 ) -> None:
@@ -110,7 +110,7 @@ async def test_if_the_one_whose_turn_it_is_stands_still_the_others_sweep_all_the
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_whoever_stands_in_does_so_again_and_again(kind: str, tmp_path: Path) -> None:
+async def test_a_standby_process_sweeps_again_and_again(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         watched, calls = record_calls(backend)
         harness = ServiceHarness(watched, worker_registry=FakeWorkerRegistry(leading=False))
@@ -125,7 +125,7 @@ async def test_whoever_stands_in_does_so_again_and_again(kind: str, tmp_path: Pa
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_dead_worker_is_buried_with_all_its_tasks_however_many_there_are(
+async def test_all_leases_of_a_dead_worker_are_ended_however_many_there_are(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -151,7 +151,9 @@ async def test_a_dead_worker_is_buried_with_all_its_tasks_however_many_there_are
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_backlog_is_rung_for_with_pauses_that_double(kind: str, tmp_path: Path) -> None:
+async def test_a_backlog_is_enqueued_again_with_pauses_that_double(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
@@ -167,7 +169,7 @@ async def test_a_backlog_is_rung_for_with_pauses_that_double(kind: str, tmp_path
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_that_is_due_again_is_rung_for_as_soon_as_the_first_time(
+async def test_a_task_that_is_due_again_is_enqueued_as_soon_as_the_first_time(
     kind: str,
     tmp_path: Path,
 ) -> None:
@@ -205,7 +207,7 @@ async def test_a_message_that_was_worn_out_has_its_effect_in_a_sweep(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_was_mended_is_told_by_kind(
+async def test_repairs_are_logged_by_kind(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -225,7 +227,7 @@ async def test_what_was_mended_is_told_by_kind(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_sweep_that_finds_nothing_says_nothing(
+async def test_a_sweep_without_repairs_logs_nothing(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -239,7 +241,7 @@ async def test_a_sweep_that_finds_nothing_says_nothing(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_was_mended_before_the_store_was_out_of_reach_is_counted(
+async def test_repairs_before_an_outage_are_counted(
     kind: str,
     tmp_path: Path,
 ) -> None:

@@ -163,7 +163,7 @@ async def test_a_claim_whose_answer_was_lost_is_known_also_when_the_row_changed_
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_claim_that_somebody_else_won_is_not_taken_for_one_s_own(
+async def test_a_claim_of_another_worker_is_not_mistaken_for_the_own_claim(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -178,7 +178,7 @@ async def test_a_claim_that_somebody_else_won_is_not_taken_for_one_s_own(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_an_outcome_whose_answer_was_lost_is_told_once(kind: str, tmp_path: Path) -> None:
+async def test_an_outcome_with_a_lost_answer_is_emitted_once(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
@@ -215,9 +215,7 @@ async def test_an_outage_that_ends_in_time_is_waited_out(method: str, tmp_path: 
 
 @pytest.mark.parametrize("method", ["commit", "get_task"])
 @scenario
-async def test_an_outage_that_lasts_is_told_after_several_tries(
-    method: str, tmp_path: Path
-) -> None:
+async def test_a_long_outage_is_reported_after_several_tries(method: str, tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())
@@ -253,7 +251,7 @@ class FullQueue:
 @pytest.mark.parametrize("kind", IN_MEMORY)
 @pytest.mark.parametrize("trouble", ["down", "full"])
 @scenario
-async def test_a_ring_that_the_queue_does_not_take_is_left_to_the_sweeper(
+async def test_a_message_that_the_queue_refuses_is_left_to_the_sweeper(
     kind: str, trouble: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -315,7 +313,9 @@ async def test_a_job_s_refusal_comes_as_an_error(kind: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_job_s_change_whose_answer_was_lost_is_told_once(kind: str, tmp_path: Path) -> None:
+async def test_a_job_s_change_whose_answer_was_lost_is_emitted_once(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())

@@ -82,7 +82,7 @@ async def test_a_job_that_cannot_be_moved_keeps_no_other_from_moving(
 
 
 @scenario
-async def test_a_store_out_of_reach_is_told_before_any_fault_so_that_all_is_done_again() -> None:
+async def test_an_unavailable_store_outranks_other_errors_so_that_all_is_delivered_again() -> None:
     async with open_backend("memory", Path()) as backend:
         harness = ServiceHarness(backend)
         for request in ("cursed", "far"):
@@ -119,7 +119,7 @@ async def test_a_repair_that_breaks_keeps_no_other_from_being_made(listing: str)
 
 
 @scenario
-async def test_a_task_that_cannot_be_rung_for_keeps_no_other_from_it() -> None:
+async def test_a_task_that_cannot_be_enqueued_does_not_prevent_others() -> None:
     async with open_backend("memory", Path()) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task("a"), make_task("b"), make_task("c"))
@@ -193,7 +193,7 @@ def make_children_faulty(harness: ServiceHarness, method: str, *, times: int = 1
 
 
 @scenario
-async def test_a_fault_in_the_worker_costs_one_attempt_and_the_history_says_so() -> None:
+async def test_an_error_in_the_worker_costs_one_attempt_and_is_in_the_history() -> None:
     async with open_backend("memory", Path()) as backend:
         harness = make_children_faulty(ServiceHarness(backend), "ending")
         await harness.submit(make_task())
@@ -228,7 +228,7 @@ async def test_a_folder_that_cannot_be_tidied_up_does_not_cost_the_work() -> Non
 
 
 @scenario
-async def test_nothing_is_told_of_an_attempt_whose_child_may_still_be_alive() -> None:
+async def test_no_outcome_is_reported_while_the_child_may_be_alive() -> None:
     async with open_backend("memory", Path()) as backend:
         harness = make_children_faulty(ServiceHarness(backend), "stop", times=100)
         await harness.submit(make_task())
@@ -261,7 +261,7 @@ async def test_output_that_a_fault_swallows_has_a_marker_in_its_place() -> None:
         assert (row.state, row.last_output) == (TaskState.COMPLETED, 2)
 
 
-def test_what_is_stepped_over_is_told_with_its_trace(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_skipped_error_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("longshore.edges")
     logger.propagate = True
     with (

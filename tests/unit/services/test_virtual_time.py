@@ -21,7 +21,7 @@ MANY = 200  # more than any number of turns of the loop that somebody might thin
 
 
 @scenario
-async def test_time_stands_still_while_a_thread_has_something_in_hand() -> None:
+async def test_virtual_time_waits_for_a_busy_thread() -> None:
     clock = FakeClock()
 
     async def work() -> list[timedelta]:
@@ -36,9 +36,7 @@ async def test_time_stands_still_while_a_thread_has_something_in_hand() -> None:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_time_stands_still_while_a_backend_has_something_in_hand(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_virtual_time_waits_for_a_busy_backend(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness, seen = ServiceHarness(backend), []
 
@@ -78,9 +76,7 @@ async def test_each_sleeper_is_done_with_its_work_before_the_next_wakes(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_work_that_nobody_waits_for_any_more_is_waited_for_all_the_same(
-    kind: str, tmp_path: Path
-) -> None:
+async def test_virtual_time_waits_for_abandoned_work_too(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         looks = [asyncio.ensure_future(backend.blobs.list_keys("blob")) for _ in range(20)]
@@ -97,7 +93,7 @@ async def test_work_that_nobody_waits_for_any_more_is_waited_for_all_the_same(
 
 
 @scenario
-async def test_nobody_who_waits_for_the_clock_or_for_ever_holds_it_up() -> None:
+async def test_a_task_that_waits_for_the_clock_or_for_ever_does_not_block_virtual_time() -> None:
     clock, woken = FakeClock(), []
 
     async def sleep() -> None:

@@ -114,7 +114,7 @@ async def test_files_of_an_attempt_that_came_to_nothing_are_stored_too(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_worker_that_stops_gives_back_at_once_and_says_what_is_not_kept(
+async def test_a_worker_that_stops_releases_at_once_and_logs_which_files_are_missing(
     kind: str,
     tmp_path: Path,
 ) -> None:

@@ -53,7 +53,9 @@ async def test_results_of_the_parents_reach_the_child(kind: str, tmp_path: Path)
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_an_order_says_all_that_the_child_needs(kind: str, tmp_path: Path) -> None:
+async def test_an_attempt_spec_contains_everything_that_the_child_needs(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         await harness.submit(make_task())

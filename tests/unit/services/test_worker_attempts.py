@@ -133,7 +133,9 @@ async def test_a_passing_failure_is_tried_again_when_it_is_due(kind: str, tmp_pa
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_is_not_tried_before_the_server_said(kind: str, tmp_path: Path) -> None:
+async def test_a_task_is_not_retried_before_the_time_that_the_server_requested(
+    kind: str, tmp_path: Path
+) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         limited = fails(ErrorCategory.RATE_LIMIT, retry_after=MINUTE)
@@ -242,7 +244,7 @@ async def test_a_task_fails_when_its_attempts_are_used_up(kind: str, tmp_path: P
     ids=["obeys", "ignores"],
 )
 @scenario
-async def test_a_timeout_tells_which_signal_ended_the_attempt_and_how_long_it_ran(
+async def test_a_timeout_records_the_signal_and_the_duration(
     kind: str, script: Script, signal: str, seconds: int, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

@@ -188,7 +188,7 @@ async def test_several_questions_at_once_are_all_counted(tmp_path: Path, shared:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_jobs_budget_is_shared_and_parks_whoever_finds_nothing_left(
+async def test_a_jobs_budget_is_shared_and_parks_tasks_when_nothing_is_left(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -296,7 +296,7 @@ async def test_what_is_no_agent_has_no_budget(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_an_agent_that_nothing_limits_is_not_told_to_ask(tmp_path: Path) -> None:
+async def test_an_agent_without_a_budget_makes_no_spend_requests(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend)
         harness.runner.set_scripts("a", Script(reports=[*spend_turns(2), spend_request(9)]))
@@ -310,7 +310,7 @@ async def test_an_agent_that_nothing_limits_is_not_told_to_ask(tmp_path: Path) -
 
 
 @scenario
-async def test_more_that_is_allowed_while_the_agent_runs_is_heard_of(tmp_path: Path) -> None:
+async def test_a_budget_that_is_raised_while_the_agent_runs_is_noticed(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend, budget=0.25)
         message = [
@@ -358,7 +358,7 @@ async def test_more_that_is_allowed_in_the_moment_in_which_a_task_is_parked_is_n
 
 
 @scenario
-async def test_more_for_the_job_is_heard_of_before_a_task_is_parked(tmp_path: Path) -> None:
+async def test_a_raised_job_budget_is_read_before_a_task_is_parked(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend)
         message = [

@@ -134,7 +134,7 @@ async def test_an_answer_that_was_lost_reserves_and_spends_nothing_twice(tmp_pat
 
 
 @scenario
-async def test_an_attempt_that_others_have_ended_spends_nothing_more_and_says_nothing(
+async def test_an_attempt_that_another_process_ended_spends_and_reports_nothing(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
@@ -196,7 +196,7 @@ async def test_a_worker_that_is_stale_before_it_has_started_a_child_starts_none(
 
 
 @scenario
-async def test_a_purse_that_cannot_be_closed_costs_no_outcome(tmp_path: Path) -> None:
+async def test_a_budget_check_that_cannot_be_closed_costs_no_outcome(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend)
         harness.runner.set_scripts("a", Script(reports=spend_turns(1)))

@@ -128,7 +128,7 @@ async def test_a_claim_whose_answer_was_lost_while_it_was_cancelled_is_not_run(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_an_attempt_whose_row_says_from_the_start_that_it_is_cancelled_ends_so(
+async def test_an_attempt_that_is_cancelled_before_it_starts_ends_as_cancelled(
     kind: str,
     tmp_path: Path,
 ) -> None:
@@ -147,7 +147,7 @@ async def test_an_attempt_whose_row_says_from_the_start_that_it_is_cancelled_end
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_an_outcome_that_is_faster_than_the_cancellation_stands(
+async def test_an_outcome_that_is_committed_before_the_cancellation_stays(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

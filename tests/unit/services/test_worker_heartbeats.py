@@ -42,7 +42,7 @@ async def beats(harness: ServiceHarness, key: str = "a") -> list[Event]:
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("doing", ["step_running", "sdk_query", "waiting"])
 @scenario
-async def test_a_heartbeat_tells_its_number_the_time_who_runs_it_its_memory_and_what_it_does(
+async def test_a_heartbeat_contains_its_number_time_worker_memory_and_activity(
     kind: str, doing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeChild, "rss_bytes", lambda _: 256_000_000)
@@ -70,7 +70,7 @@ async def test_a_heartbeat_tells_its_number_the_time_who_runs_it_its_memory_and_
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_the_end_of_the_lease_is_one_and_a_half_extensions_ahead_and_told_in_milliseconds(
+async def test_the_lease_ends_one_and_a_half_extensions_ahead_and_is_emitted_in_milliseconds(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

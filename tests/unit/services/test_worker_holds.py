@@ -120,7 +120,7 @@ async def test_nothing_else_that_happens_to_an_agent_holds_its_queue(
 
 
 @scenario
-async def test_a_task_that_no_agent_does_holds_up_nobody(tmp_path: Path) -> None:
+async def test_a_task_of_another_runner_holds_no_queue(tmp_path: Path) -> None:
     async with open_backend("memory", tmp_path) as backend:
         harness = await agent_harness(backend)
         harness.runner.set_scripts("a", rate_limited())
@@ -181,7 +181,7 @@ async def test_a_hold_that_cannot_be_kept_costs_no_outcome(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_somebody_who_resumes_the_queue_ends_the_hold(kind: str, tmp_path: Path) -> None:
+async def test_resuming_the_queue_ends_the_hold(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = await agent_harness(backend)
         harness.runner.set_scripts("a", rate_limited(), Script())
@@ -199,7 +199,7 @@ async def test_somebody_who_resumes_the_queue_ends_the_hold(kind: str, tmp_path:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_runs_when_its_queue_is_held_goes_on_and_the_longest_wait_counts(
+async def test_running_tasks_of_a_held_queue_continue_and_the_longest_hold_counts(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

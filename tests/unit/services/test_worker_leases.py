@@ -65,7 +65,7 @@ async def test_what_runs_is_renewed_and_its_message_kept_hidden(kind: str, tmp_p
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_worker_whose_lease_went_to_another_kills_the_child_and_says_nothing(
+async def test_a_worker_that_lost_its_lease_kills_the_child_and_reports_nothing(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -91,7 +91,7 @@ async def test_a_worker_whose_lease_went_to_another_kills_the_child_and_says_not
 # In SQLite a ring makes the receipt of the message in hand void: that cannot be deleted any more.
 @pytest.mark.parametrize("kind", IN_MEMORY)
 @scenario
-async def test_a_worker_that_lost_its_lease_leaves_the_message_to_whoever_is_next(
+async def test_a_worker_that_lost_its_lease_leaves_the_message_to_the_next_worker(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -297,7 +297,7 @@ async def test_a_bug_in_a_renewal_does_not_end_the_renewing(kind: str, tmp_path:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_cancellation_is_noticed_by_the_next_renewal_if_no_nudge_comes(
+async def test_a_cancellation_is_noticed_by_the_next_renewal_without_a_wake_up(
     kind: str,
     tmp_path: Path,
 ) -> None:

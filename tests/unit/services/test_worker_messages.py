@@ -203,7 +203,7 @@ async def test_a_message_of_a_task_that_is_not_to_be_run_is_dropped(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_that_somebody_else_runs_is_put_off_and_taken_over_when_its_lease_is_over(
+async def test_a_task_that_another_worker_runs_is_delayed_and_taken_over_when_its_lease_ends(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

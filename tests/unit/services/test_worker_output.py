@@ -65,7 +65,7 @@ async def test_attempts_of_a_task_keep_their_output_apart(kind: str, tmp_path: P
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_output_is_in_the_log_before_the_outcome_is_told(kind: str, tmp_path: Path) -> None:
+async def test_output_is_stored_before_the_outcome_is_committed(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         log = FlakyPort(backend.output, "append", times=5)

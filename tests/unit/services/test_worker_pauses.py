@@ -185,7 +185,7 @@ async def test_a_pause_of_a_queue_that_is_not_its_own_does_not_disturb_a_worker(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_every_worker_hears_of_a_pause_and_of_its_end(kind: str, tmp_path: Path) -> None:
+async def test_every_worker_notices_a_pause_and_its_end(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         first, second = ServiceHarness(backend), ServiceHarness(backend)
         for harness in (first, second):
@@ -247,7 +247,7 @@ class UnresponsiveQueue:
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_what_is_delivered_just_when_a_worker_hears_of_the_pause_is_given_back(
+async def test_a_message_that_is_delivered_at_the_moment_of_the_pause_is_returned(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -321,7 +321,7 @@ async def test_a_worker_that_cannot_know_what_is_paused_begins_nothing(
 @pytest.mark.parametrize("error", [BackendUnavailable("down"), RuntimeError("a bug")], ids=repr)
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_worker_that_no_longer_hears_of_pauses_goes_on_with_what_it_knows(
+async def test_a_worker_that_cannot_read_pauses_continues_with_the_last_state(
     kind: str, tmp_path: Path, error: Exception
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

@@ -70,7 +70,7 @@ async def test_progress_and_summaries_are_lines_of_output_while_the_child_runs(
     ids=["progress", "summary", "long"],
 )
 @scenario
-async def test_a_heartbeat_tells_what_was_last_said(
+async def test_a_heartbeat_contains_the_last_progress_report(
     kind: str, said: Any, activity: str, text: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -141,7 +141,7 @@ async def test_what_a_given_back_attempt_has_used_is_not_forgotten(
     ],
 )
 @scenario
-async def test_how_much_memory_it_had_is_told_of_a_child_that_died(
+async def test_the_peak_memory_of_a_dead_child_is_recorded(
     kind: str, category: ErrorCategory, peak: int | None, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

@@ -103,7 +103,7 @@ async def test_a_worker_goes_on_when_the_queue_comes_back(kind: str, tmp_path: P
     "error", [None, BackendRejected("denied"), ValueError("a bug")], ids=["down", "denied", "bug"]
 )
 @scenario
-async def test_trouble_with_one_message_leaves_it_for_later_and_the_worker_at_work(
+async def test_an_error_with_one_message_delays_it_and_the_worker_continues(
     kind: str, error: Exception | None, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

@@ -110,7 +110,7 @@ async def test_a_message_of_a_task_that_has_ended_is_dropped_as_a_duplicate(
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_message_of_no_task_is_dropped_recorded_and_told_of(
+async def test_a_message_without_a_task_is_dropped_recorded_and_logged(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:
@@ -201,7 +201,7 @@ async def test_a_task_whose_lease_is_over_and_whose_attempts_are_used_up_fails_a
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_task_has_three_attempts_if_nothing_else_is_said(kind: str, tmp_path: Path) -> None:
+async def test_a_task_has_three_attempts_by_default(kind: str, tmp_path: Path) -> None:
     async with open_backend(kind, tmp_path) as backend:
         harness = ServiceHarness(backend)
         harness.runner.set_scripts("a", Script(ending=fails()))
