@@ -147,8 +147,8 @@ class Process:
     async def take_over(self, id_: str) -> TaskRow | None:
         """What a worker does with a message: ends a lease that is over, and claims the task."""
         row = await self.harness.transitions.retry_unavailable(lambda: self.ledger.get_task(id_))
-        verdict = triage(row, now=self.harness.clock.now(), margin=LEASE.skew_margin).action
-        if verdict is MessageAction.TAKE_OVER:
+        action = triage(row, now=self.harness.clock.now(), margin=LEASE.skew_margin).action
+        if action is MessageAction.TAKE_OVER:
             ended = c.LeaseEnded(fence=row.lease.fence, margin=LEASE.skew_margin)
             await self.apply(id_, ended, row=row)
         return await self.claim(id_)

@@ -120,8 +120,10 @@ async def test_a_stream_of_urgent_tasks_slows_the_others_down_and_never_stops_th
             await completed(services, job_id, *(task["taskId"] for task in patient))
 
         order = [row.spec.priority for row in await order_of_starts(services, job_id)]
-        lows = [place for place, priority in enumerate(order) if priority is Priority.LOW]
-        normals = [place for place, priority in enumerate(order) if priority is Priority.NORMAL]
+        lows = [position for position, priority in enumerate(order) if priority is Priority.LOW]
+        normals = [
+            position for position, priority in enumerate(order) if priority is Priority.NORMAL
+        ]
         assert order[0] is Priority.HIGH
         # Never more than so many in a row before one of them has its turn.
         assert lows[0] < LOW_EVERY

@@ -133,10 +133,10 @@ class PortProxy:
         return wired
 
     def _wrap(self, method: str, function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
-        wire = self._injector
+        injector = self._injector
 
         def call(*arguments: Any, **named: Any) -> Awaitable[Any]:
-            return carried_out(*wire.record_call(method), arguments, named)
+            return carried_out(*injector.record_call(method), arguments, named)
 
         async def carried_out(
             trouble: InjectedFault | None, call: Call | None, arguments: Any, named: Any
@@ -145,54 +145,54 @@ class PortProxy:
             if call:
                 call.started = True
             if trouble and not _applies_first(trouble.kind, arguments):
-                wire.fail(trouble)
-            if happening := wire.before_call.get(method):
-                await happening(*arguments)
+                injector.fail(trouble)
+            if hook := injector.before_call.get(method):
+                await hook(*arguments)
             answer = await function(*arguments, **named)
-            if happening := wire.after_call.get(method):
-                await happening(*arguments)
+            if hook := injector.after_call.get(method):
+                await hook(*arguments)
             else:
                 await asyncio.sleep(0)
             if call:
                 call.answered = True
             if trouble:
-                wire.fail(trouble)
-            return PortProxy(wire, "child", answer) if method == "runner.start" else answer
+                injector.fail(trouble)
+            return PortProxy(injector, "child", answer) if method == "runner.start" else answer
 
         return call
 
     def _wrap_stream(
         self, method: str, function: Callable[..., AsyncIterator[Any]]
     ) -> Callable[..., AsyncIterator[Any]]:
-        wire = self._injector
+        injector = self._injector
 
         def call(*arguments: Any, **named: Any) -> AsyncIterator[Any]:
-            trouble, created = wire.record_call(method)
+            fault, created = injector.record_call(method)
             if created:
                 created.started = True
-            return carried_out(trouble, arguments, named)
+            return carried_out(fault, arguments, named)
 
         async def carried_out(
-            trouble: InjectedFault | None, arguments: Any, named: Any
+            fault: InjectedFault | None, arguments: Any, named: Any
         ) -> AsyncIterator[Any]:
             async for item in function(*arguments, **named):
                 yield item
-                if trouble:
+                if fault:
                     break  # in the middle: what was said before has been heard
-            if trouble:
-                wire.fail(trouble)
+            if fault:
+                injector.fail(fault)
 
         return call
 
     def _wrap_sync(self, method: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        wire = self._injector
+        injector = self._injector
 
         def call(*arguments: Any, **named: Any) -> Any:
-            trouble, created = wire.record_call(method)
+            fault, created = injector.record_call(method)
             if created:
                 created.started = True
-            if trouble:
-                wire.fail(trouble)
+            if fault:
+                injector.fail(fault)
             return function(*arguments, **named)
 
         return call

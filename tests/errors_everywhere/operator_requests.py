@@ -136,14 +136,14 @@ async def _review(harness: ErrorHarness) -> None:
 
 async def _resume_without_an_answer(harness: ErrorHarness) -> None:
     """The answer to a resume is lost: it had been carried out, or somebody else was faster."""
-    wire, others = harness.injector, harness.clean
+    injector, others = harness.injector, harness.clean
 
     async def resumed_by_bob(request: str, key: str) -> None:
         await others.resumer.resume(job_id(request), [task_id(key, request)], by="bob")
 
     for request, when, of_bob in (
-        ("unanswered", wire.after_call, "second"),
-        ("contested", wire.before_call, "first"),
+        ("unanswered", injector.after_call, "second"),
+        ("contested", injector.before_call, "first"),
     ):
         keys = ("first", "second") if of_bob == "second" else ("first",)
         for key in keys:

@@ -168,12 +168,12 @@ def _check_children(harness: ErrorHarness, report: Report) -> None:
 
 
 def _check_fault(harness: ErrorHarness, report: Report, log: _LogRecorder) -> None:
-    trouble, raised = report.fault, harness.injector.raised
-    assert trouble is not None
+    fault, raised = report.fault, harness.injector.raised
+    assert fault is not None
     if raised is None:
         report.violations.append("the call was never made: runs are not alike")
         return
-    method, kind = trouble.site.method, trouble.kind
+    method, kind = fault.site.method, fault.kind
     for error in harness.worker_errors:
         allowed = method in _AT_THE_START | _AT_THE_END and error is raised
         if not allowed:

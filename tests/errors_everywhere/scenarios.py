@@ -316,7 +316,7 @@ async def sweeping(harness: ErrorHarness) -> None:
 
 async def stopping(harness: ErrorHarness) -> None:
     """Workers are told to stop at every moment; the next one goes on."""
-    scripts, wire = harness.children, harness.injector
+    scripts, injector = harness.children, harness.injector
     scripts.set_scripts("drained", ENDLESS, Script())
     _fail_runner_open(harness)
     scripts.set_scripts("hurried", ENDLESS, Script())
@@ -331,14 +331,14 @@ async def stopping(harness: ErrorHarness) -> None:
         if looked_at == task_id("looked-at", "looked-at"):
             harness.request_stop()
 
-    for request, method, happening in (
+    for request, method, hook in (
         ("received", "queue.receive", when_received),
         ("looked-at", "ledger.get_task", when_looked_at),
     ):
         await harness.clean.submit(make_task(request), request_id=request)
-        wire.after_call[method] = happening
+        injector.after_call[method] = hook
         await harness.start_worker()
-        wire.after_call.clear()
+        injector.after_call.clear()
 
     harness.start_worker()
     await harness.submit("hurried", make_task("hurried"))

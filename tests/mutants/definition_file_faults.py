@@ -16,7 +16,7 @@ DEFINITION_FILE_FAULTS = (
     _fault(
         name="a file that did not change overrules others after a restart",
         at="services.definitions:DefinitionSync._sync_file",
-        do=Condition("_same_content() marked", False),
+        do=Condition("_same_content() recorded", False),
         caught_by=f"{_SYNC}::test_a_file_that_did_not_change_does_not_overrule_what_others_stored",
     ),
     _fault(

@@ -182,7 +182,7 @@ async def test_a_second_cancellation_succeeds(kind: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @scenario
-async def test_a_cancellation_that_crashed_before_the_job_recorded_it_is_finished_by_a_repeated_request(
+async def test_a_cancellation_that_the_job_did_not_record_is_finished_by_a_repeated_request(
     kind: str, tmp_path: Path
 ) -> None:
     async with open_backend(kind, tmp_path) as backend:

@@ -193,7 +193,7 @@ async def test_a_second_approval_succeeds(kind: str, tmp_path: Path) -> None:
 
 
 @scenario
-async def test_an_approval_that_crashed_before_the_job_recorded_it_is_finished_by_a_repeated_request(
+async def test_an_approval_that_the_job_did_not_record_is_finished_by_a_repeated_request(
     tmp_path: Path,
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:

@@ -170,20 +170,20 @@ async def test_several_questions_at_once_are_all_counted(tmp_path: Path, shared:
         spender = FakeSpender(await harness.claim(task_id("a")))
         plan, _ = read_plan({"prompt": "Do it.", **({} if shared else {"budget": 0.5})})
         assert plan is not None
-        purse = BudgetCheck(
+        check = BudgetCheck(
             harness.reservations, harness.clock, spender, plan, day_budget=NO_BUDGET
         )
-        assert await purse.open()
+        assert await check.open()
 
-        first = [await purse.decide(spend_request(number)) for number in (1, 2, 3)]
+        first = [await check.decide(spend_request(number)) for number in (1, 2, 3)]
         assert [type(state) for state in first] == [Granting, Granting, Waiting]
-        assert purse.waiting is not None
+        assert check.waiting is not None
 
-        await purse.settle(1, usd(0.1))
-        assert await purse.decide(purse.waiting) == Granting()
-        assert purse.waiting is None
-        await purse.settle(2, usd(0.6))
-        assert isinstance(await purse.decide(spend_request(4)), BudgetStop)
+        await check.settle(1, usd(0.1))
+        assert await check.decide(check.waiting) == Granting()
+        assert check.waiting is None
+        await check.settle(2, usd(0.6))
+        assert isinstance(await check.decide(spend_request(4)), BudgetStop)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
