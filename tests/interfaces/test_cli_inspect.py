@@ -1,8 +1,10 @@
-"""``longshore jobs``, ``job``, ``tasks``, ``events``, ``logs``: what was done, looked at again."""
+"""``longshore jobs``, ``job``, ``tasks``, ``events`` and ``logs``."""
 
 import asyncio
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -312,3 +314,19 @@ def test_a_task_is_named_by_prefixes_of_its_job_and_its_key() -> None:
     assert _find_job("a_fetch", *ids) == EntityRef(BIG, f"{BIG}_fetch")
     with pytest.raises(UsageError, match="fetch-all"):
         _find_job("a_fet", *ids)
+
+
+@pytest.mark.parametrize("command", ["jobs", "logs", "why", "dead list", "aws deploy"])
+def test_the_help_of_a_command_imports_neither_settings_nor_storage(command: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "longshore", *command.split(), "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    imported = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}
+    packages = {name.partition(".")[0] for name in imported}
+    assert "longshore.interfaces.cli.options" in imported
+    assert packages & {"rich", "msgspec", "apsw", "httpx", "yaml"} == set()
+    assert imported & {"longshore.settings", "longshore.services.documents"} == set()

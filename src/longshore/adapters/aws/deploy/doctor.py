@@ -17,15 +17,10 @@ from typing import Any, Final
 from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.deploy import doctor_queues, doctor_stores
 from longshore.adapters.aws.deploy.doctor_probe import Probe, ProbeResult, identity_check
-from longshore.adapters.aws.deploy.stacks.dispatcher import dispatcher_template
-from longshore.adapters.aws.deploy.stacks.event import event_template
-from longshore.adapters.aws.deploy.stacks.infrastructure import (
-    CONSUMERS,
-    UNDELIVERED,
-    infrastructure_template,
-)
+from longshore.adapters.aws.deploy.stacks.functions import dispatcher_template, event_template
+from longshore.adapters.aws.deploy.stacks.infrastructure import CONSUMERS, infrastructure_template
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
-from longshore.adapters.aws.names import Names
+from longshore.adapters.aws.names import UNDELIVERED, Names
 from longshore.core.inspection import Check, CheckStatus
 from longshore.ports.clock import Clock
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from rich.filesize import decimal
-
 _SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 _UNITS = (("d", _DAY), ("h", _HOUR), ("min", _MINUTE), ("s", _SECOND))
@@ -64,6 +62,8 @@ def clock_time_of(moment: datetime, now: datetime) -> str:
 
 def size(count: int) -> str:
     """A number of bytes: ``512 bytes``, ``12.4 kB``."""
+    from rich.filesize import decimal
+
     return decimal(count)
 
 
