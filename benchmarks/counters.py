@@ -13,7 +13,7 @@ from typing import Any
 from longshore.adapters.shared import codec
 from longshore.core.events.codec import properties_of
 from longshore.core.events.event import Event
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.core.tasks.changes import Effect, Enqueue
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.ports.backend import Backend

@@ -21,7 +21,7 @@ from benchmarks.scale import Scale
 from benchmarks.sqlite_work import StatementCounter
 from benchmarks.wide_jobs import dispatched, run_wide
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 
 GROWS_LESS_THAN = 1.1
 _SLOTS = 64

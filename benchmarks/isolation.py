@@ -22,7 +22,7 @@ from benchmarks.probes import TimingProbe
 from benchmarks.rounds import compare
 from benchmarks.scale import Scale
 from benchmarks.worker_process import ROOT, clean_environment
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.core.definitions.definition import Definition, Isolation, RunnerKind
 from longshore.execution.host.launcher import ProcessRunner
 from longshore.ports.runner import AttemptSpec

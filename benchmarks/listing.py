@@ -23,7 +23,7 @@ from benchmarks.scale import Scale
 from benchmarks.server_process import BenchmarkClient, run_server
 from benchmarks.system import TENANT
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.core.ids import task_id_of
 from longshore.core.tasks.states import JobState
 from longshore.ports.backend import Backend

@@ -19,7 +19,7 @@ from benchmarks.probes import Probe
 from benchmarks.rounds import compare_writes
 from benchmarks.scale import Scale
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.core.jobs.numbers import NO_NUMBERS
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Refusal

@@ -182,8 +182,8 @@ def event_docs() -> list[EventDoc]:
     ]
 
 
-def _property_docs(wire_object: WireObject, prefix: str) -> Iterator[PropertyDoc]:
-    for item in wire_object.properties:
+def _property_docs(fields: WireObject, prefix: str) -> Iterator[PropertyDoc]:
+    for item in fields.properties:
         name = f"{prefix}{item.name}"
         yield PropertyDoc(name, item.kind.name, item.nullable)
         if item.kind.inner is not None:

@@ -271,7 +271,7 @@ class NotDeployed(BackendRejected):
     def __str__(self) -> str:
         return (
             f"there is no SQS queue {self.name!r}: this queue is not deployed in this stage. "
-            f"Deploy it with `longshore deploy`, or correct its name; `longshore doctor` shows "
+            f"Deploy it with `longshore aws deploy`, or correct its name; `longshore doctor` shows "
             f"what is there."
         )
 

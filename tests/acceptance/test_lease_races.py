@@ -18,7 +18,7 @@ import pytest
 
 from longshore.adapters.memory.backend import memory_backend
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.core.messages import MessageAction, triage
+from longshore.core.queues import MessageAction, triage
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.rows import TaskRow

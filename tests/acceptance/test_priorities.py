@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from longshore.core.events.event import to_tick
-from longshore.core.messages import LOW_EVERY, NORMAL_EVERY
+from longshore.core.queues import LOW_EVERY, NORMAL_EVERY
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import Priority, TaskState
 from longshore.settings import load_settings

@@ -18,7 +18,7 @@ from benchmarks.system import TENANT, open_system, run_worker, wait_until_ended
 from benchmarks.wide_jobs import dispatched, wide
 from longshore.adapters.memory.backend import memory_backend
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.core.ids import task_id_of
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
@@ -109,9 +109,7 @@ def test_what_was_put_behind_a_task_later_is_sent_on_also_in_a_job_whose_graph_w
             for number in (2, 3):
                 task = {"name": "command", "input": {"argv": ["true"]}}
                 late = [{**task, "taskId": f"late-{number}", "dependsOn": [f"t{number}"]}]
-                await services.task_adder.add_tasks(
-                    TENANT, job_id, f"more-{number}", {"tasks": late}
-                )
+                await services.producer.add_tasks(TENANT, job_id, f"more-{number}", {"tasks": late})
                 before = await services.backend.ledger.task_states(job_id)
                 await end(services, job_id, f"t{number}")
                 after = await services.backend.ledger.task_states(job_id)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore.adapters.system.key_file import FILE_NAME, ensure_key, read_key
+from longshore.adapters.system import KEY_FILE_NAME, ensure_key, read_key
 from longshore.errors import ConfigurationError
 
 
@@ -17,8 +17,8 @@ def test_a_key_is_made_once_and_only_its_owner_can_read_it(tmp_path: Path) -> No
 
     assert made == "lsk_one"
     assert ensure_key(tmp_path, lambda: "lsk_two") == "lsk_one"
-    assert stat.S_IMODE((tmp_path / FILE_NAME).stat().st_mode) == 0o600
-    assert os.listdir(tmp_path) == [FILE_NAME]
+    assert stat.S_IMODE((tmp_path / KEY_FILE_NAME).stat().st_mode) == 0o600
+    assert os.listdir(tmp_path) == [KEY_FILE_NAME]
 
 
 def test_of_many_who_begin_at_once_all_get_the_same(tmp_path: Path) -> None:
@@ -29,12 +29,12 @@ def test_of_many_who_begin_at_once_all_get_the_same(tmp_path: Path) -> None:
         )
 
     assert len(set(texts)) == 1
-    assert os.listdir(tmp_path) == [FILE_NAME]
+    assert os.listdir(tmp_path) == [KEY_FILE_NAME]
 
 
 def test_a_file_that_others_can_read_is_not_trusted(tmp_path: Path) -> None:
     ensure_key(tmp_path, lambda: "lsk_one")
-    (tmp_path / FILE_NAME).chmod(0o640)
+    (tmp_path / KEY_FILE_NAME).chmod(0o640)
 
     with pytest.raises(ConfigurationError, match="chmod 600"):
         read_key(tmp_path)
@@ -42,9 +42,9 @@ def test_a_file_that_others_can_read_is_not_trusted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "\n", "schlüssel"])
 def test_a_file_without_a_key_is_said_to_be_so(content: str, tmp_path: Path) -> None:
-    path = tmp_path / FILE_NAME
+    path = tmp_path / KEY_FILE_NAME
     path.write_text(content, encoding="utf-8")
     path.chmod(0o600)
 
-    with pytest.raises(ConfigurationError, match="holds no key"):
+    with pytest.raises(ConfigurationError, match="contains no key"):
         ensure_key(tmp_path, lambda: "lsk_one")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore.adapters.system.memory import machine_memory
+from longshore.adapters.system import machine_memory
 
 MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 MIB = 2**20

@@ -58,7 +58,7 @@ THIRD_PARTIES: dict[str, set[str]] = {
     "adapters.sqlite": {"apsw"},
     "interfaces.cli": {"click", "rich", "typer", "yaml"},
     "interfaces.client": {"httpx"},
-    "interfaces.definition_files": {"yaml"},
+    "interfaces.document_files": {"yaml"},
     "interfaces.lambdas": {"aws_lambda_powertools"},
     "interfaces.python": {"pydantic", "pydantic_core"},
     "interfaces.rest": {"fastapi", "msgspec", "pydantic", "starlette", "uvicorn"},

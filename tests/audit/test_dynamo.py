@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from longshore.adapters.aws.attributes import compress_text, decompress_text
 from longshore.adapters.aws.client import CallRefused
-from longshore.adapters.aws.compression import compress_text, decompress_text
 from longshore.adapters.memory.backend import memory_backend
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.audit import dynamo_reader, memory_reader
 from longshore.audit.audit import audit
 from longshore.audit.store_snapshot import StoreSnapshot

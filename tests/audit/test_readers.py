@@ -297,7 +297,7 @@ def test_an_audit_changes_nothing(folder: Path, sqlite_snapshots: SnapshotPair) 
 
 
 # How bytes are packed, and nothing of what they say.
-MAY_SHARE_VIOLATIONS = ("longshore.adapters.aws.compression",)
+MAY_SHARE_VIOLATIONS = ("longshore.adapters.aws.attributes",)
 
 
 def test_the_auditor_shares_no_code_with_what_it_checks() -> None:

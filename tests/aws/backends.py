@@ -10,8 +10,7 @@ from typing import Any
 from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.events.event_bus import DETAIL_TYPE, EventBridgeBus
 from longshore.adapters.aws.events.event_log import DynamoEventLog
-from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.table_schemas import table_schemas
+from longshore.adapters.aws.names import Names, table_schemas
 from longshore.adapters.memory.backend import memory_backend
 from longshore.core.events.event import Event
 from longshore.core.maximums import RECEIVE_LIMIT

@@ -24,12 +24,13 @@ FILES = (*sorted(ADAPTERS.rglob("*.py")), PACKAGE / "audit" / "dynamo_reader.py"
 
 ENTRY_POINTS: dict[str, dict[str, tuple[str, ...]]] = {
     "client": {"AwsClient": ("call",)},
-    "table_reader": {"TableReader": ("get", "batch_get", "query")},
-    "config_table": {"ConfigTable": ("get", "list_kind", "put", "update")},
+    "tables": {
+        "TableReader": ("get", "batch_get", "query"),
+        "ConfigTable": ("get", "list_kind", "put", "update"),
+    },
     "sqs": {
         "SqsClient": ("call", "counts", "list_names", "send", "delete", "hide", "replace", "_run")
     },
-    "event_bus": {"EventBridgeBus": ("_change_messages",)},
     "blobs": {"S3BlobStore": ("_call",), "_BlobReader": ("_get",)},
     "segments": {"SegmentTable": ("_call",)},
     "stack_client": {"CloudFormationStacks": ("_call",)},
@@ -39,8 +40,13 @@ ENTRY_POINTS: dict[str, dict[str, tuple[str, ...]]] = {
 """By module and class. What begins with an underscore is a way out inside of its class alone."""
 
 ENTRY_POINT_HELPERS: dict[str, tuple[str, ...]] = {
-    "table_reader": ("TableReader._get_batch",),
-    "config_table": ("ConfigTable._write", "retry_unknown_outcome"),
+    "tables": (
+        "TableReader._get_batch",
+        "ConfigTable._write",
+        "retry_unknown_outcome",
+        "_get_item",
+        "_query_items",
+    ),
     "sqs": ("SqsClient._url", "SqsClient._look_up_url", "SqsClient._run_batch"),
 }
 """Functions that belong to ways out, and are called by them alone."""

@@ -17,16 +17,15 @@ from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 from botocore.session import get_session
 
-from longshore.adapters.aws.client import AwsClient, AwsResponse
+from longshore.adapters.aws.client import AwsClient, AwsResponse, read_parameters
 from longshore.adapters.aws.deploy.deployment import CloudFormationDeployment
 from longshore.adapters.aws.deploy.doctor import ExpectedInstallation, diagnose
 from longshore.adapters.aws.deploy.package import FunctionPackage
 from longshore.adapters.aws.deploy.stack_client import StackFailed
 from longshore.adapters.aws.deploy.stacks import STACKS, stack_name
 from longshore.adapters.aws.deploy.stacks.stage_config import AlarmsConfig, StageConfig
-from longshore.adapters.aws.ssm_parameters import read_parameters
-from longshore.adapters.aws.table_schemas import table_schemas
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.aws.names import table_schemas
+from longshore.adapters.system import SystemClock
 from longshore.aws import HeartbeatLost, SQSHeartbeat
 from longshore.core.inspection import Check, CheckStatus
 from longshore.core.tasks.states import Priority

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from longshore.adapters.aws.api_keys import DynamoApiKeys
 from longshore.adapters.aws.client import AwsClient
+from longshore.adapters.aws.config_stores import DynamoApiKeys
 from longshore.adapters.aws.names import Names
 from longshore.core.api_keys import ApiScope, KeyRecord, hash_key
 from longshore.errors import AlreadyExists, BackendUnavailable, OutcomeUnknown

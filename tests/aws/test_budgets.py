@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from longshore.adapters.aws.budgets import DynamoBudgets
 from longshore.adapters.aws.client import AwsClient
+from longshore.adapters.aws.config_stores import DynamoBudgets
 from longshore.adapters.aws.names import Names
 from longshore.core.budgets import Reservation, SharedBudget, day_budget_name
 from longshore.core.events.types import Usage

@@ -5,7 +5,7 @@ import hashlib
 
 import pytest
 
-from longshore.adapters.aws import compression
+from longshore.adapters.aws import attributes
 from longshore.adapters.aws.ledger.items import events_of, item_of, job_of, task_of
 from longshore.errors import StoreTooNew
 from longshore.ports.ledger import AnyChange
@@ -47,13 +47,13 @@ def test_an_ordinary_row_takes_far_less_than_the_kilobyte_that_one_unit_pays_for
 
 
 def test_what_was_packed_with_the_first_dictionary_stays_readable() -> None:
-    digest = hashlib.sha256(compression._DICTIONARIES[1]).hexdigest()
+    digest = hashlib.sha256(attributes._DICTIONARIES[1]).hexdigest()
 
     assert digest.startswith(STORED_WITH_DICTIONARY_1)
 
 
 def test_a_row_of_a_newer_version_says_what_to_do() -> None:
     with pytest.raises(StoreTooNew) as refused:
-        compression.decompress_text(b"\xfe" + compression.compress_text("x")[1:])
+        attributes.decompress_text(b"\xfe" + attributes.compress_text("x")[1:])
 
     assert "Upgrade Longshore" in str(refused.value)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from longshore.adapters.aws.client import AwsClient
-from longshore.adapters.aws.config_table import kind_of
-from longshore.adapters.aws.definitions import DEFINITION_LIMIT_BYTES, DynamoDefinitions
+from longshore.adapters.aws.config_stores import DEFINITION_LIMIT_BYTES, DynamoDefinitions
 from longshore.adapters.aws.names import Names
+from longshore.adapters.aws.tables import kind_of
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.errors import BackendUnavailable, OutcomeUnknown, UsageError
 from longshore.ports.backend import Backend

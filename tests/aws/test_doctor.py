@@ -220,7 +220,7 @@ def test_an_installation_is_as_it_was_deployed_until_something_is_changed(
     (stream,) = checks[f"table {names.ledger}"]
     assert stream[::2] == ("fail", "a stream of NEW_IMAGE")
     remedies = {each["remedy"] for some in checks_by_name(broken).values() for each in some}
-    assert f"`longshore deploy --stage {stage_installation.stage}`" in remedies
+    assert f"`longshore aws deploy --stage {stage_installation.stage}`" in remedies
 
 
 def test_where_nothing_is_deployed_every_part_is_named_with_the_remedy(
@@ -233,7 +233,7 @@ def test_where_nothing_is_deployed_every_part_is_named_with_the_remedy(
     for part in ("ledger", "events", "output", "config"):
         assert f"table longshore-{stage_installation.stage}-{part} fail it is not there" in shown
     assert f"bus {stage_installation.names.bus} fail it is not there" in shown
-    assert f"`longshore deploy --stage {stage_installation.stage}`" in shown
+    assert f"`longshore aws deploy --stage {stage_installation.stage}`" in shown
 
 
 def test_without_credentials_it_says_so_at_once_and_what_to_do(

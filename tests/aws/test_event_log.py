@@ -4,8 +4,12 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 
-from longshore.adapters.aws.events.event_log import DynamoEventLog
-from longshore.adapters.aws.events.index_ranges import ALL_INDEXES, DEFAULT_INDEXES, index_range_for
+from longshore.adapters.aws.events.event_log import (
+    ALL_INDEXES,
+    DEFAULT_INDEXES,
+    DynamoEventLog,
+    index_range_for,
+)
 from longshore.adapters.aws.ledger.ledger import DynamoLedger
 from longshore.ports.backend import Backend
 from longshore.testing.clock import FakeClock

@@ -12,9 +12,9 @@ import pytest
 from longshore.adapters.aws.client import AwsClient, AwsResponse
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.queue_controls import DynamoQueueControls
+from longshore.core.queues import QueuePause
 from longshore.errors import BackendUnavailable, OutcomeUnknown
 from longshore.ports.backend import Backend
-from longshore.ports.configuration import QueuePause
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.queue_controls import (
     QueueControlsContract,

@@ -10,8 +10,7 @@ from collections import Counter
 from typing import Any
 
 from longshore.adapters.aws.client import AwsClientOptions, AwsResponse
-from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.table_schemas import table_schemas
+from longshore.adapters.aws.names import Names, table_schemas
 from longshore.testing.clock import FakeClock
 from tests.aws.full_backend import LoopAwareAws
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.ports.clock import Clock
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.clock import ClockContract

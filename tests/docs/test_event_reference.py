@@ -19,7 +19,7 @@ def test_the_reference_lists_every_event_once_with_its_description() -> None:
     heartbeat = docs["Task Heartbeat"]
     assert (heartbeat.entity, heartbeat.when) == (
         e.EntityType.TASK,
-        "The worker is alive and still has the task.",
+        "The worker renewed its lease of the task.",
     )
 
 

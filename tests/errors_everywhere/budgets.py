@@ -57,7 +57,7 @@ async def prepare_budgets(harness: ErrorHarness) -> None:
     ended = c.LeaseEnded(fence=dead.fence, margin=LEASE.skew_margin, holder_dead=True)
     await harness.clean.transitions.apply_to_task(dead.id, ended)
     other = [make_task("other", name="talkative")]
-    await harness.clean.task_adder.add_tasks(TENANT, job_id("leaky"), "more", {"tasks": other})
+    await harness.clean.producer.add_tasks(TENANT, job_id("leaky"), "more", {"tasks": other})
 
 
 def _park_until_soon(harness: ErrorHarness, claimed: TaskRow) -> c.Park:

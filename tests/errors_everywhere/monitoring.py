@@ -10,7 +10,7 @@ from longshore.core.alerts import CHANNEL_STATE_PREFIX, BacklogChange, HealthNot
 from longshore.core.budgets import BudgetScope
 from longshore.core.health import HealthPolicy
 from longshore.core.maximums import RECEIVE_LIMIT
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.states import TaskState

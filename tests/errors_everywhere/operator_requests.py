@@ -47,7 +47,7 @@ async def _grow(harness: ErrorHarness) -> None:
     ]
 
     async def add() -> tuple[str, ...]:
-        added = await harness.faulty.task_adder.add_tasks(
+        added = await harness.faulty.producer.add_tasks(
             TENANT, job_id("growing"), "addition", {"tasks": list(more)}
         )
         return added.keys

@@ -10,7 +10,7 @@ from typing import Any
 from longshore.core.events.types import Usage
 from longshore.core.jobs import job as jobs
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.core.tasks.changes import Change
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.rows import JobRow
@@ -289,11 +289,11 @@ async def _prepare_half_done(harness: ErrorHarness) -> None:
     dying = ServiceHarness(
         replace(harness.raw, ledger=FlakyPort(harness.raw.ledger, "commit", Crash(), None, skip=1)),
         worker_registry=harness.worker_registry,
-        retry=others.producer._task_creation.retry,
+        retry=others.producer.retry,
     )
     for act in (
         lambda stage: stage.submit(*three, request_id="half-created"),
-        lambda stage: stage.task_adder.add_tasks(
+        lambda stage: stage.producer.add_tasks(
             TENANT, job_id("half-grown"), "more", {"tasks": grown}
         ),
         lambda stage: stage.canceller.cancel_job(job_id("half-cancelled"), by="ann"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS
 from longshore.execution.host.attempt import ProcessAttempt
 from longshore.execution.host.launcher import ProcessRunner

@@ -4,7 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.execution.host.launcher import ProcessRunner

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.core.definitions.definition import Isolation, ResourceLimits
 from longshore.errors import BackendUnavailable
 from longshore.execution.host.launcher import ProcessRunner

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.core.definitions.definition import Isolation
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.errors import BackendUnavailable, UsageError

@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.execution.forkserver.linux import descendants
 from longshore.execution.host.launcher import ProcessRunner
 from longshore.execution.host.process_table import is_alive

@@ -45,7 +45,7 @@ def test_the_definitions_of_files_are_stored_once_and_a_change_is_the_next_versi
     outcomes = [answer.out.splitlines()[1].split() for answer in (first, again, changed)]
     assert outcomes == [
         ["mail", "1", "new"],
-        ["mail", "1", "as", "it", "was"],
+        ["mail", "1", "unchanged"],
         ["mail", "2", "changed,", "was", "1"],
     ]
     assert old["options"] == {"argv": ["echo", "one"]}

@@ -1,4 +1,4 @@
-"""``longshore budget``, and what a job cost and rests for, wherever jobs and tasks are shown."""
+"""``longshore budget``, and costs and parked tasks in the listings of jobs and tasks."""
 
 import json
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def ask(folder: Path, inside: Inside, at: At) -> Inside:
 
 @pytest.fixture
 def submit(cli: Cli, ask: Inside) -> Callable[..., str]:
-    """A job of agents, none of which has begun; the budgets of it and of each of its tasks."""
+    """Submit a job of agent tasks with a budget for the job and for each task."""
 
     def run(*keys: str, of_job: Any = None, of_each: Any = None) -> str:
         file = cli.folder / "job.json"
@@ -63,7 +63,7 @@ def _park(folder: Path, job_id: str, key: str, **how: Any) -> None:
     query_services(folder, parked)
 
 
-def test_a_parked_task_is_shown_with_its_reason_and_goes_on_when_more_is_allowed(
+def test_a_parked_task_is_shown_with_its_reason_and_continues_when_budget_is_added(
     folder: Path, ask: Inside, submit: Callable[..., str]
 ) -> None:
     job_id = submit("a", "b", of_each={"usd": 0.15})
@@ -89,7 +89,7 @@ def test_a_parked_task_is_shown_with_its_reason_and_goes_on_when_more_is_allowed
         ["tokens", "no", "limit", "1,100", "0"],
         ["minutes", "no", "limit", "1.5", "0.0"],
     ]
-    assert ask("tasks", "--state", "parked").err == "no tasks are parked\n"
+    assert ask("tasks", "--state", "parked").err == "no parked tasks\n"
     assert "Task Budget Added" in ask("events", f"{job_id}_a").out
 
 
@@ -127,7 +127,7 @@ def test_the_same_request_adds_once(ask: Inside, submit: Callable[..., str]) -> 
     assert again.json["limit"]["usd"] == 4.0
 
 
-def test_more_for_a_job_lets_its_tasks_go_on(
+def test_adding_to_the_budget_of_a_job_unparks_its_tasks(
     folder: Path, ask: Inside, submit: Callable[..., str]
 ) -> None:
     job_id = submit("a", "b", of_job={"tokens": 1_000})
@@ -143,7 +143,7 @@ def test_more_for_a_job_lets_its_tasks_go_on(
     assert statuses == ["pending", "pending"]
 
 
-def test_who_adds_to_a_task_that_rests_for_its_job_is_told_so(
+def test_adding_to_a_task_warns_if_the_budget_of_its_job_is_used_up(
     folder: Path, ask: Inside, submit: Callable[..., str]
 ) -> None:
     job_id = submit("a", of_job={"usd": 0.15}, of_each={"usd": 3})
@@ -156,7 +156,7 @@ def test_who_adds_to_a_task_that_rests_for_its_job_is_told_so(
     assert f"`longshore why {job_id}_a`" in added.err
 
 
-def test_who_adds_too_little_is_told_so(
+def test_adding_too_little_warns_that_the_budget_is_still_used_up(
     folder: Path, ask: Inside, submit: Callable[..., str]
 ) -> None:
     job_id = submit("a", of_each={"usd": 0.15})
@@ -166,16 +166,16 @@ def test_who_adds_too_little_is_told_so(
     enough = ask("budget", "add", f"{job_id}_a", "--usd", "1")
 
     assert little.out.startswith(f"{job_id}_a: $0.0050 more\n")
-    assert "it is still used up: 0.2000 of 0.1550 dollars; add more" in little.err
+    assert "the budget is still used up: 0.2000 of 0.1550 dollars; add more" in little.err
     assert enough.err == ""
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "message"),
     [
         (("show", "job-nowhere"), ExitCode.NOT_FOUND, "job-nowhere"),
         (("add", "job-nowhere", "--usd", "1"), ExitCode.NOT_FOUND, "job-nowhere"),
-        (("add", "{job}"), ExitCode.USAGE, "nothing is added: say --usd, --tokens or --minutes"),
+        (("add", "{job}"), ExitCode.USAGE, "nothing to add: use --usd, --tokens or --minutes"),
         (("add", "{job}", "--usd", "0"), ExitCode.USAGE, "--usd"),
         (("add", "{job}", "--usd", "-1"), ExitCode.USAGE, "--usd"),
         (("add", "{job}", "--usd", "much"), ExitCode.USAGE, "--usd"),
@@ -186,24 +186,24 @@ def test_who_adds_too_little_is_told_so(
         (("add", "today", "--usd", "5"), ExitCode.USAGE, "nothing limits it"),
     ],
 )
-def test_what_cannot_be_added_changes_nothing(
+def test_an_invalid_addition_changes_nothing(
     arguments: tuple[str, ...],
     code: ExitCode,
-    told: str,
+    message: str,
     ask: Inside,
     submit: Callable[..., str],
 ) -> None:
     job_id = submit("a", of_job={"usd": 2})
 
-    answer = ask("budget", *(one.format(job=job_id) for one in arguments))
+    answer = ask("budget", *(argument.format(job=job_id) for argument in arguments))
 
     assert (answer.code, answer.out) == (code, ""), answer.err
-    assert told in " ".join(answer.err.split())
+    assert message in " ".join(answer.err.split())
     added = ask("budget", "show", job_id, "-o", "json").json["added"]
     assert added == {"usd": None, "tokens": None, "minutes": None}
 
 
-def test_to_what_has_ended_nothing_is_added(ask: Inside, submit: Callable[..., str]) -> None:
+def test_nothing_is_added_to_an_ended_job_or_task(ask: Inside, submit: Callable[..., str]) -> None:
     job_id = submit("a", of_job={"usd": 2})
     assert ask("cancel", job_id).code == 0
 
@@ -212,79 +212,79 @@ def test_to_what_has_ended_nothing_is_added(ask: Inside, submit: Callable[..., s
         assert (answer.code, "is cancelled" in answer.err) == (ExitCode.REFUSED, True), answer.err
 
 
-def test_a_day_is_shown_and_lengthened_where_it_has_a_limit(
+def test_the_budget_of_today_is_shown_and_raised(
     folder: Path, cli: Cli, inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in TODAY.items():
         monkeypatch.setenv(name, text)
-    here = ("--data-dir", str(folder))
+    data_dir = ("--data-dir", str(folder))
     file = cli.folder / "job.json"
     file.write_text(json.dumps({"tasks": [writer_task("a")], "definitions": [writer_definition()]}))
-    job_id = inside("submit", str(file), "-o", "json", *here).json["jobId"]
+    job_id = inside("submit", str(file), "-o", "json", *data_dir).json["jobId"]
     tomorrow = query_services(folder, _tomorrow)
     _park(folder, job_id, "a", scope=BudgetScope.DAY, until=tomorrow, **_TOKENS_USED)
 
-    why = inside("why", f"{job_id}_a", *here).out
-    added = inside("budget", "add", "today", "--usd", "2.5", "--tokens", "500", *here)
-    shown = inside("budget", "show", "today", "-o", "json", *here).json
+    why = inside("why", f"{job_id}_a", *data_dir).out
+    added = inside("budget", "add", "today", "--usd", "2.5", "--tokens", "500", *data_dir)
+    shown = inside("budget", "show", "today", "-o", "json", *data_dir).json
 
     assert "or by itself at" in why
     assert "→ longshore budget add today --tokens 100000" in why
     assert added.out.startswith("today: $2.50, 500 tokens more\n")
     assert shown["limit"] == {"usd": 12.5, "tokens": 1_500, "minutes": None}
-    assert inside("tasks", "--state", "parked", *here).err == "no tasks are parked\n"
+    assert inside("tasks", "--state", "parked", *data_dir).err == "no parked tasks\n"
 
 
 async def _tomorrow(services: Services) -> Any:
     return services.backend.clock.now() + timedelta(days=1)
 
 
-def test_what_jobs_and_tasks_cost_has_a_column_only_where_something_did(
+def test_listings_have_a_cost_column_only_if_something_has_a_cost(
     folder: Path, cli: Cli, ask: Inside, submit: Callable[..., str]
 ) -> None:
     job_id = submit("a", "b", of_each={"usd": 0.15})
     free = [ask("jobs").out, ask("job", job_id).out, ask("tasks").out]
     _park(folder, job_id, "a")
-    under_way = ask("jobs").out
-    resting = [ask("job", job_id).out, ask("tasks").out]
+    running = ask("jobs").out
+    parked = [ask("job", job_id).out, ask("tasks").out]
     assert ask("cancel", job_id).code == 0
     assert cli("worker", "--burst").code == 0
-    over = ask("jobs").out
+    ended = ask("jobs").out
 
-    assert not any("cost" in text.lower() for text in (*free, under_way))
-    for text in resting:
+    assert not any("cost" in text.lower() for text in (*free, running))
+    for text in parked:
         head = next(line for line in text.splitlines() if "STATE" in line)
         (paid,) = [line for line in text.splitlines() if "$0.20 " in line and "parked" in line]
         assert paid[: head.index("COST") + len("COST")].endswith("$0.20")
-    assert "cost      $0.20" in resting[0]
-    head, line = over.splitlines()
+    assert "cost      $0.20" in parked[0]
+    head, line = ended.splitlines()
     assert head.endswith("COST")
     assert line.endswith("$0.20")
 
 
-def test_who_waits_is_told_that_a_task_is_parked_and_where_to_ask(folder: Path, cli: Cli) -> None:
+def test_submit_with_wait_reports_a_parked_task_and_a_command(folder: Path, cli: Cli) -> None:
     file = cli.folder / "job.json"
     file.write_text(json.dumps({"tasks": [writer_task("a")], "definitions": [writer_definition()]}))
-    assert cli("queues", "pause", "default").code == 0  # so that the test alone begins it
+    assert cli("queues", "pause", "default").code == 0  # so that only the test starts the task
     with cli.start("submit", str(file), "--request-id", "r1", "--wait") as waiting:
         assert waiting.stderr is not None
-        while "is paused by" not in (told := waiting.stderr.readline()):
-            assert told
+        while "is paused by" not in (line := waiting.stderr.readline()):
+            assert line
         _park(folder, job_id_of("default", "r1"), "a")
 
-        while "parked" not in (told := waiting.stderr.readline()):
-            assert told
-        words = told.split()
+        while "parked" not in (line := waiting.stderr.readline()):
+            assert line
+        words = line.split()
         why = cli(*words[words.index("longshore") + 1 :])
         assert cli("cancel", job_id_of("default", "r1")).code == 0
         waiting.communicate(timeout=TIMEOUT_S)
 
-    assert told.startswith(f"a: parked ({USED_UP}): longshore why ")
+    assert line.startswith(f"a: parked ({USED_UP}): longshore why ")
     assert "longshore budget add" in why.out
     assert waiting.returncode == ExitCode.FAILED
 
 
-def test_attempts_that_were_parked_are_not_shown_as_more_than_there_may_be(
+def test_parked_attempts_do_not_exceed_the_maximum_in_listings(
     folder: Path, ask: Inside, submit: Callable[..., str]
 ) -> None:
     job_id = submit("a", of_each={"usd": 0.15})

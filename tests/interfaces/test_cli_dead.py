@@ -1,4 +1,4 @@
-"""``longshore dead list`` and ``dead show``: what failed for good, and why."""
+"""``longshore dead list`` and ``dead show``: tasks and messages that failed, and why."""
 
 import re
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def _keys(answer: CommandResult) -> list[str]:
     return [letter["taskId"] or letter["kind"] for letter in answer.json["deadLetters"]]
 
 
-def test_what_died_last_is_listed_first_in_straight_columns(ask: Inside) -> None:
+def test_dead_letters_are_listed_newest_first_in_aligned_columns(ask: Inside) -> None:
     answer = ask("list")
 
     head, *rows = answer.out.splitlines()
@@ -67,7 +67,7 @@ def test_the_list_as_json_has_the_count_and_the_kind(ask: Inside) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "listed"),
+    ("filters", "listed"),
     [
         (("--queue", "mail"), ["send"]),
         (("--queue", "odd"), ["message"]),
@@ -79,14 +79,16 @@ def test_the_list_as_json_has_the_count_and_the_kind(ask: Inside) -> None:
         (("--since", "2100-01-01"), []),
     ],
 )
-def test_filters_choose(ask: Inside, wish: tuple[str, ...], listed: list[str]) -> None:
-    answer = ask("list", *wish, "-o", "json")
+def test_filters_select_dead_letters(
+    ask: Inside, filters: tuple[str, ...], listed: list[str]
+) -> None:
+    answer = ask("list", *filters, "-o", "json")
 
     assert _keys(answer) == listed
     assert answer.json["count"] == len(listed)
 
 
-def test_following_the_cursor_shows_everything_once(ask: Inside) -> None:
+def test_following_the_cursor_lists_every_dead_letter_once(ask: Inside) -> None:
     keys, cursor = [], None
     while cursor is not None or not keys:
         answer = ask(
@@ -96,10 +98,12 @@ def test_following_the_cursor_shows_everything_once(ask: Inside) -> None:
         cursor = answer.json["cursor"]
 
     assert keys == ["message", "send", "read", "merge"]
-    assert "there are more, 4 in all: --cursor" in ask("list", "--limit", "3").err
+    page = ask("list", "--limit", "3").err
+    assert "more results: --cursor" in page
+    assert "4 dead letters in total" in page
 
 
-def test_nothing_that_fits_is_no_error(ask: Inside) -> None:
+def test_an_empty_list_is_no_error(ask: Inside) -> None:
     answer = ask("list", "--queue", "nowhere")
 
     assert (answer.code, answer.out, answer.err) == (0, "", "no dead letters\n")
@@ -118,7 +122,7 @@ def test_another_tenant_sees_no_task(store: Path, inside: Inside) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("list", "--since", "whenever"),
+        ("list", "--since", "someday"),
         ("list", "--category", "sideways"),
         ("list", "--cursor", "nonsense"),
         ("list", "--limit", "0"),
@@ -134,43 +138,43 @@ def test_a_wrong_command_line_is_one_sentence_and_exit_code_2(
     assert len(answer.err.splitlines()) == 1
 
 
-def test_looking_into_a_folder_that_is_not_there_creates_none(cli: Cli) -> None:
+def test_listing_a_missing_data_folder_does_not_create_it(cli: Cli) -> None:
     answer = cli("dead", "list")
 
     assert answer.code == ExitCode.NOT_FOUND
     assert list(cli.folder.iterdir()) == []
 
 
-def test_a_task_is_shown_with_each_attempt_and_the_last_it_printed(ask: Inside) -> None:
+def test_a_task_is_shown_with_its_attempts_and_its_last_lines_of_output(ask: Inside) -> None:
     answer = ask("show", SEND)
 
-    facts = dict(
+    pairs = dict(
         line.split(maxsplit=1) for line in answer.out.partition("\n\n")[0].splitlines()[1:]
     )
     attempts = answer.out.partition("ATTEMPT ")[2].splitlines()[1:3]
     assert answer.out.startswith("send  failed\n")
-    assert (facts["task"], facts["queue"], facts["error"]) == (SEND, "mail", "connection reset")
-    assert (facts["attempts"], facts["input"]) == ("2 of 2 used", "17 B")
-    assert facts["next"] == f"longshore dead replay {SEND}"
+    assert (pairs["task"], pairs["queue"], pairs["error"]) == (SEND, "mail", "connection reset")
+    assert (pairs["attempts"], pairs["input"]) == ("2 of 2 used", "17 B")
+    assert pairs["next"] == f"longshore dead replay {SEND}"
     assert [line.split()[0] for line in attempts] == ["1", "2"]
-    assert all(re.search(r"network +9 +harbour-1 +connection reset$", one) for one in attempts)
+    assert all(re.search(r"network +9 +harbour-1 +connection reset$", line) for line in attempts)
     assert "  | connecting\n" in answer.out
     assert "  ! password=[masked] was refused\n" in answer.out
     assert f"longshore logs {SEND}" in answer.out
 
 
-def test_a_task_as_json_has_its_attempts_its_row_and_its_last_lines(ask: Inside) -> None:
+def test_a_task_as_json_has_its_attempts_and_its_last_lines(ask: Inside) -> None:
     shown = ask("show", SEND, "-o", "json").json
 
     assert (shown["id"], shown["endedBy"], shown["inputBytes"]) == (SEND, "worker", 17)
-    assert [one["attempt"] for one in shown["attempts"]] == [1, 2]
-    assert {one["error"] for one in shown["attempts"]} == {"connection reset"}
-    assert {one["durationMs"] for one in shown["attempts"]} == {1000}
+    assert [attempt["attempt"] for attempt in shown["attempts"]] == [1, 2]
+    assert {attempt["error"] for attempt in shown["attempts"]} == {"connection reset"}
+    assert {attempt["durationMs"] for attempt in shown["attempts"]} == {1000}
     assert shown["task"]["status"] == "failed"
     assert [line["stream"] for line in shown["lastLines"]] == ["stdout", "stderr"]
 
 
-def test_a_job_with_one_dead_letter_means_that(ask: Inside) -> None:
+def test_a_job_names_its_only_dead_letter(ask: Inside) -> None:
     assert ask("show", MERGE.partition("_")[0], "-o", "json").json["id"] == MERGE
 
 
@@ -182,7 +186,7 @@ def test_a_job_with_several_dead_letters_lists_them(ask: Inside) -> None:
     assert READ in answer.err
 
 
-def test_a_message_is_shown_with_its_reason_and_its_secrets_masked(ask: Inside) -> None:
+def test_a_message_is_shown_with_its_reason_and_with_masked_secrets(ask: Inside) -> None:
     message = _message(ask)
 
     answer = ask("show", message)
@@ -199,18 +203,18 @@ def test_a_task_that_has_not_failed_is_no_dead_letter(ask: Inside) -> None:
     answer = ask("show", id_of("x", "letters"))
 
     assert answer.code == ExitCode.NOT_FOUND
-    assert "is pending, so it is no dead letter" in answer.err
+    assert "is pending and not a dead letter" in answer.err
 
 
 @pytest.mark.parametrize("text", ["msg-99", "job-000", "job-000_a"])
-def test_an_id_that_is_not_there_says_where_to_look(ask: Inside, text: str) -> None:
+def test_the_error_for_an_unknown_id_names_a_listing(ask: Inside, text: str) -> None:
     answer = ask("show", text)
 
     assert answer.code == ExitCode.NOT_FOUND
     assert re.search(r"`longshore (jobs|dead list)`", answer.err)
 
 
-def test_a_terminal_gets_colours_unless_it_is_told_not_to(store: Path) -> None:
+def test_a_terminal_gets_colours_unless_no_color_is_set(store: Path) -> None:
     cli = Cli(store.parent)
     arguments = ("dead", "show", SEND)
     with (
@@ -224,7 +228,7 @@ def test_a_terminal_gets_colours_unless_it_is_told_not_to(store: Path) -> None:
     assert "connection reset" in plain.text
 
 
-def test_in_a_terminal_no_id_is_cut(store: Path) -> None:
+def test_ids_are_complete_in_a_narrow_terminal(store: Path) -> None:
     with Cli(store.parent).terminal("dead", "list", env={"COLUMNS": "80"}) as narrow:
         assert narrow.wait() == 0
 
@@ -236,7 +240,7 @@ def test_in_a_terminal_no_id_is_cut(store: Path) -> None:
 @pytest.mark.parametrize(
     "arguments", [("dead",), ("dead", "--help"), ("dead", "-h"), ("help", "dead"), ("dead", "help")]
 )
-def test_help_with_the_group_lists_its_commands(inside: Inside, arguments: tuple[str, ...]) -> None:
+def test_the_help_of_a_group_lists_its_commands(inside: Inside, arguments: tuple[str, ...]) -> None:
     answer = inside(*arguments)
 
     names = [name for name in COMMANDS if name.startswith("dead ")]
@@ -250,7 +254,7 @@ def test_help_with_the_group_lists_its_commands(inside: Inside, arguments: tuple
     "arguments",
     [("dead", "show", "--help"), ("help", "dead", "show"), ("dead", "help", "show")],
 )
-def test_help_with_one_command_of_the_group(inside: Inside, arguments: tuple[str, ...]) -> None:
+def test_help_for_a_command_of_a_group(inside: Inside, arguments: tuple[str, ...]) -> None:
     answer = inside(*arguments)
 
     assert answer.code == 0
@@ -264,19 +268,19 @@ def test_a_misspelt_command_of_the_group_gets_a_suggestion(inside: Inside) -> No
     assert "did you mean `longshore dead list`?" in answer.err
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_the_options_of_all_commands_may_stand_anywhere(
-    store: Path, inside: Inside, place: int
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_global_options_are_accepted_at_any_position(
+    store: Path, inside: Inside, position: int
 ) -> None:
     words = ["dead", "list"]
-    words[place:place] = ["--data-dir", str(store), "-o", "json"]
+    words[position:position] = ["--data-dir", str(store), "-o", "json"]
 
     answer = inside(*words)
 
     assert answer.json["count"] == 4, answer
 
 
-def test_a_time_is_so_long_ago_or_a_date() -> None:
+def test_since_accepts_a_duration_or_a_date() -> None:
     assert parse_since("90m", NOW) == NOW - timedelta(minutes=90)
     assert parse_since("7d", NOW) == NOW - timedelta(days=7)
     assert parse_since("2026-01-31T10:30:00Z", NOW) == NOW - timedelta(minutes=90)
@@ -284,6 +288,6 @@ def test_a_time_is_so_long_ago_or_a_date() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1h", "2026-13-01", "9999999999999d"])
-def test_what_is_no_time_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(UsageError, match="write 2h"):
+def test_an_invalid_time_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(UsageError, match="use 2h"):
         parse_since(text, NOW)

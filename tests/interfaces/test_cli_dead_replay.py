@@ -1,4 +1,4 @@
-"""``longshore dead replay`` and ``dead discard``: asked before, done once, told after."""
+"""``longshore dead replay`` and ``dead discard``: they ask first and act once."""
 
 import getpass
 import json
@@ -42,7 +42,7 @@ def ask(store: Path, inside: Inside, at: At) -> Inside:
 
 @pytest.fixture
 def rounds(store: Path) -> Callable[[], list[int]]:
-    """The rounds of the three tasks that failed."""
+    """The rounds of the three failed tasks."""
     return lambda: rounds_of(store, SEND, READ, MERGE)
 
 
@@ -54,7 +54,7 @@ def _message(ask: Inside) -> str:
 Rounds = Callable[[], list[int]]
 
 
-def test_a_task_that_is_named_is_replayed_without_a_question(
+def test_a_named_task_is_replayed_without_a_question(
     ask: Inside, rounds: Rounds, at: At, store: Path
 ) -> None:
     answer = ask("replay", SEND[:14] + "_send")
@@ -62,26 +62,26 @@ def test_a_task_that_is_named_is_replayed_without_a_question(
     lines = dict(line.split(maxsplit=1) for line in answer.out.splitlines())
     assert (answer.code, answer.err) == (0, "")
     assert lines["replayed"] == f"{SEND}, now in round 2"
-    # Behind a server, who works is not this machine's business.
+    # The operator of a server starts its workers.
     worker = "longshore worker --burst --queue mail; " if "--data-dir" in at(store) else ""
     assert lines["next"] == f"{worker}longshore job {LETTERS}"
     assert rounds() == [2, 1, 1]
 
 
-def test_a_task_that_has_moved_on_is_told_with_exit_code_4(ask: Inside, rounds: Rounds) -> None:
+def test_a_task_that_is_no_dead_letter_any_more_gives_exit_code_4(
+    ask: Inside, rounds: Rounds
+) -> None:
     ask("replay", SEND)
 
     again = ask("replay", SEND)
 
     assert (again.code, again.out) == (ExitCode.REFUSED, "")
-    assert f"{SEND} has moved on" in again.err
+    assert f"{SEND} was not replayed" in again.err
     assert "the task is pending in round 2" in again.err
     assert rounds() == [2, 1, 1]
 
 
-def test_several_that_are_named_are_replayed_without_a_question(
-    ask: Inside, rounds: Rounds
-) -> None:
+def test_several_named_tasks_are_replayed_without_a_question(ask: Inside, rounds: Rounds) -> None:
     answer = ask("replay", SEND, MERGE, SEND)
 
     assert answer.code == 0
@@ -90,25 +90,26 @@ def test_several_that_are_named_are_replayed_without_a_question(
 
 
 @pytest.mark.parametrize(
-    "wish", [("--all",), ("--since", "1h"), ("--job", LETTERS), (LETTERS,)], ids=str
+    "selection", [("--all",), ("--since", "1h"), ("--job", LETTERS), (LETTERS,)], ids=str
 )
-def test_many_without_a_terminal_want_a_word_of_consent(
-    ask: Inside, rounds: Rounds, wish: tuple[str, ...]
+def test_without_a_terminal_replaying_many_tasks_needs_yes(
+    ask: Inside, rounds: Rounds, selection: tuple[str, ...]
 ) -> None:
-    refused = ask("replay", *wish)
+    refused = ask("replay", *selection)
     after_refusal = rounds()
-    agreed = ask("replay", *wish, "--yes", "-o", "json")
+    agreed = ask("replay", *selection, "--yes", "-o", "json")
 
-    number = 2 if LETTERS in wish else 3
+    number = 2 if LETTERS in selection else 3
     assert refused.code == ExitCode.USAGE
-    assert f"this would replay {number} tasks; add --yes" in refused.err
+    assert f"this would replay {number} tasks" in refused.err
+    assert "add --yes" in refused.err
     assert after_refusal == UNTOUCHED
     assert agreed.code == 0
     assert len(agreed.json["replayed"]) == number
-    assert {one["round"] for one in agreed.json["replayed"]} == {2}
+    assert {task["round"] for task in agreed.json["replayed"]} == {2}
 
 
-def test_one_that_a_filter_finds_is_replayed_without_a_question(
+def test_a_single_task_that_a_filter_selects_is_replayed_without_a_question(
     ask: Inside, rounds: Rounds
 ) -> None:
     answer = ask("replay", "--category", "auth", "-o", "json")
@@ -117,7 +118,7 @@ def test_one_that_a_filter_finds_is_replayed_without_a_question(
     assert rounds() == [1, 1, 2]
 
 
-def test_on_a_terminal_the_count_is_shown_and_yes_replays(
+def test_on_a_terminal_the_number_is_shown_and_yes_replays(
     store: Path, cli: Cli, rounds: Rounds
 ) -> None:
     with cli.terminal("dead", "replay", "--all") as terminal:
@@ -129,7 +130,7 @@ def test_on_a_terminal_the_count_is_shown_and_yes_replays(
     assert before == UNTOUCHED
     assert "3 tasks of 2 jobs:" in terminal.text
     assert "1  mail     network" in terminal.text
-    assert "1 message left alone" in terminal.text
+    assert "1 message skipped" in terminal.text
     assert code == 0
     assert rounds() == [2, 2, 2]
 
@@ -150,17 +151,17 @@ def test_on_a_terminal_anything_but_yes_changes_nothing(
     assert rounds() == UNTOUCHED
 
 
-def test_what_dies_after_the_count_is_not_replayed_with_it(
+def test_a_task_that_fails_after_the_question_is_not_replayed(
     store: Path, cli: Cli, rounds: Rounds
 ) -> None:
     late = id_of("x", "letters")
 
-    async def dies(services: Services) -> None:
+    async def fail_late(services: Services) -> None:
         await fail(services, late, ErrorCategory.AUTH, "no entry")
 
     with cli.terminal("dead", "replay", "--all") as terminal:
         terminal.read_until("[y/N]")
-        query_services(store, dies)
+        query_services(store, fail_late)
         terminal.press("yes\n")
         assert terminal.wait() == 0
 
@@ -168,21 +169,21 @@ def test_what_dies_after_the_count_is_not_replayed_with_it(
     assert rounds_of(store, late) == [1]
 
 
-def test_what_another_has_replayed_meanwhile_is_told_and_no_failure(
+def test_a_task_that_another_user_replayed_meanwhile_is_reported_and_no_failure(
     store: Path, cli: Cli, rounds: Rounds
 ) -> None:
-    async def replays(services: Services) -> None:
+    async def replay_one(services: Services) -> None:
         await services.dead_letters.replay(TENANT, [READ], by="ann")
 
     with cli.terminal("dead", "replay", "--all") as terminal:
         terminal.read_until("[y/N]")
-        query_services(store, replays)
+        query_services(store, replay_one)
         terminal.press("y\n")
         assert terminal.wait() == 0
 
     assert "2 tasks of 2 jobs" in terminal.text
-    assert f"{READ} has moved on" in terminal.text
-    # A round is the job's: that of the first task came before that of its neighbour.
+    assert f"{READ} was not replayed" in terminal.text
+    # The tasks of a job share their rounds: READ started round 2, then SEND round 3.
     assert rounds() == [3, 2, 2]
 
 
@@ -190,8 +191,8 @@ def test_two_processes_that_replay_everything_give_each_task_one_new_round(
     store: Path, cli: Cli, rounds: Rounds
 ) -> None:
     command = ("dead", "replay", "--all", "--yes", "-o", "json")
-    with cli.start(*command) as one, cli.start(*command) as other:
-        answers = [json.loads(process.communicate()[0]) for process in (one, other)]
+    with cli.start(*command) as first, cli.start(*command) as second:
+        answers = [json.loads(process.communicate()[0]) for process in (first, second)]
 
     replayed = sorted(task["requestId"] for answer in answers for task in answer["replayed"])
     assert replayed == sorted([SEND, READ, MERGE])
@@ -208,29 +209,29 @@ def test_nothing_to_replay_is_no_error(ask: Inside) -> None:
     assert (nothing.code, nothing.out, nothing.err) == (0, "", "no dead letters\n")
     assert (in_json.code, in_json.json) == (0, {"replayed": [], "skipped": []})
     assert message.code == 0
-    assert message.err.startswith("1 message left alone")
+    assert message.err.startswith("1 message skipped")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
-        ((), "say what to replay"),
+        ((), "name tasks, use a filter"),
         ((SEND, "--all"), "not both"),
         ((SEND, "--queue", "mail"), "not both"),
     ],
     ids=["nothing", "id and all", "id and filter"],
 )
-def test_a_wish_that_is_not_clear_is_refused(
-    ask: Inside, rounds: Rounds, arguments: tuple[str, ...], told: str
+def test_an_unclear_selection_is_refused(
+    ask: Inside, rounds: Rounds, arguments: tuple[str, ...], message: str
 ) -> None:
     answer = ask("replay", *arguments, "--yes")
 
     assert answer.code == ExitCode.USAGE
-    assert told in answer.err
+    assert message in answer.err
     assert rounds() == UNTOUCHED
 
 
-def test_what_cannot_be_replayed_says_why(ask: Inside, rounds: Rounds) -> None:
+def test_the_error_says_why_something_cannot_be_replayed(ask: Inside, rounds: Rounds) -> None:
     message = _message(ask)
     ask("replay", MERGE)
 
@@ -245,9 +246,7 @@ def test_what_cannot_be_replayed_says_why(ask: Inside, rounds: Rounds) -> None:
     assert rounds() == [1, 1, 2]
 
 
-def test_a_message_is_discarded_and_an_event_of_its_queue_tells_of_it(
-    ask: Inside, store: Path
-) -> None:
+def test_discarding_a_message_records_an_event_of_its_queue(ask: Inside, store: Path) -> None:
     message = _message(ask)
 
     answer = ask("discard", message)
@@ -263,7 +262,7 @@ def test_a_message_is_discarded_and_an_event_of_its_queue_tells_of_it(
     assert query_services(store, reasons) == [f"discarded by {getpass.getuser()}: not JSON"]
 
 
-def test_a_task_cannot_be_discarded_nor_what_is_named_with_it(ask: Inside, rounds: Rounds) -> None:
+def test_nothing_is_discarded_if_one_of_the_names_is_a_task(ask: Inside, rounds: Rounds) -> None:
     message = _message(ask)
 
     answer = ask("discard", message, SEND)
@@ -274,24 +273,24 @@ def test_a_task_cannot_be_discarded_nor_what_is_named_with_it(ask: Inside, round
     assert rounds() == UNTOUCHED
 
 
-def test_discarding_as_json_lists_what_is_gone(ask: Inside) -> None:
+def test_discard_as_json_lists_the_discarded_messages(ask: Inside) -> None:
     message = _message(ask)
 
     assert ask("discard", message, message, "-o", "json").json == {"discarded": [message]}
 
 
-def test_a_task_whose_cause_is_mended_completes_in_its_new_round(cli: Cli) -> None:
-    mended = cli.folder / "mended"
+def test_a_task_whose_cause_is_fixed_completes_in_its_new_round(cli: Cli) -> None:
+    fixed = cli.folder / "fixed"
     job = {
         "tasks": [
-            a_task("a", input={"argv": ["test", "-e", str(mended)]}),
+            a_task("a", input={"argv": ["test", "-e", str(fixed)]}),
             a_task("b", dependsOn=["a"]),
         ]
     }
     cli("submit", "-", stdin=json.dumps(job))
     cli("worker", "--burst")
     broken = cli.only_job_state()
-    mended.touch()
+    fixed.touch()
 
     replayed = cli("dead", "replay", "--all")
     cli("worker", "--burst")
@@ -306,20 +305,20 @@ def test_a_task_whose_cause_is_mended_completes_in_its_new_round(cli: Cli) -> No
     assert query_services(cli.folder / ".longshore", states) == {TaskState.COMPLETED}
 
 
-def test_a_worker_lets_a_dead_message_end_its_task(cli: Cli, inside: Inside) -> None:
+def test_a_worker_fails_the_task_of_a_dead_message(cli: Cli, inside: Inside) -> None:
     store = cli.folder / ".longshore"
-    place = ("--data-dir", str(store), "-o", "json")
+    options = ("--data-dir", str(store), "-o", "json")
 
     async def wear_out(services: Services) -> None:
         await services.producer.submit(TENANT, "worn", {"tasks": [a_task("a")]})
         await dead_letter_messages(services, "default")
 
     query_services(store, wear_out)
-    (before,) = inside("dead", "list", *place).json["deadLetters"]
+    (before,) = inside("dead", "list", *options).json["deadLetters"]
     worker = cli("worker", "--burst")
-    after = inside("dead", "show", id_of("a", "worn"), *place).json
+    after = inside("dead", "show", id_of("a", "worn"), *options).json
 
     assert (before["kind"], before["requestId"]) == ("message", id_of("a", "worn"))
     assert worker.code == 0
     assert (after["kind"], after["endedBy"], after["category"]) == ("task", "dlq", "crash")
-    assert inside("dead", "list", *place).json["count"] == 1
+    assert inside("dead", "list", *options).json["count"] == 1

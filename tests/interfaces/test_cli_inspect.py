@@ -247,13 +247,13 @@ def test_logs_of_one_attempt(ask: Inside) -> None:
     assert ask("logs", task_id, "--attempt", "2").out == "second\n"
     both = ask("logs", task_id)
     assert (both.out, both.err) == ("first\nsecond\n", "longshore: attempt 2\n")
-    assert ask("logs", task_id, "--attempt", "3").err == "nothing was printed in attempt 3 so far\n"
+    assert ask("logs", task_id, "--attempt", "3").err == "no output in attempt 3 yet\n"
 
 
-def test_logs_as_json_have_their_place(ask: Inside) -> None:
-    pieces = ask("logs", _id_of(ask, "retried"), "-o", "json").json
+def test_logs_as_json_have_attempt_and_sequence(ask: Inside) -> None:
+    chunks = ask("logs", _id_of(ask, "retried"), "-o", "json").json
 
-    assert [(piece["attempt"], piece["sequence"], piece["text"]) for piece in pieces] == [
+    assert [(chunk["attempt"], chunk["sequence"], chunk["text"]) for chunk in chunks] == [
         (1, 1, "first\n"),
         (2, 1, "second\n"),
     ]

@@ -1,4 +1,4 @@
-"""What a person wants of a job or task: ``why``, ``cancel``, ``resume``, ``approve`` and others."""
+"""The commands that explain and change jobs and tasks: ``why``, ``cancel`` and others."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from tests.interfaces.command_line import TIMEOUT_S, Cli, CommandResult
 from tests.interfaces.conftest import At
 
@@ -47,7 +47,7 @@ def submit(cli: Cli, ask: Inside) -> Callable[..., str]:
     return run
 
 
-def test_why_tells_the_chain_down_to_its_root_and_what_would_help(
+def test_why_shows_the_chain_down_to_the_root_cause_and_the_remedy(
     cli: Cli, ask: Inside, submit: Callable[..., str]
 ) -> None:
     job_id = submit(_task("a", argv=("false",)), _task("b", "a"), _task("c", "b"))
@@ -63,7 +63,9 @@ def test_why_tells_the_chain_down_to_its_root_and_what_would_help(
     assert reasons[-1]["remedy"] == f"longshore resume {job_id}"
 
 
-def test_what_is_due_waits_for_a_worker(ask: Inside, submit: Callable[..., str]) -> None:
+def test_why_says_that_a_due_task_waits_for_a_worker(
+    ask: Inside, submit: Callable[..., str]
+) -> None:
     job_id = submit(_task("a"))
 
     assert "→ longshore worker" in ask("why", job_id[:12]).out
@@ -93,19 +95,19 @@ def test_one_task_is_cancelled(ask: Inside, submit: Callable[..., str]) -> None:
     assert ask("tasks", "--job", job_id, "-o", "json").code == 0
 
 
-def test_a_result_is_sent_back_and_then_approved(
+def test_a_result_is_revised_and_then_approved(
     cli: Cli, ask: Inside, submit: Callable[..., str]
 ) -> None:
     job_id = submit({"taskId": "a", "name": "draft"}, definitions=[REVIEWED])
     assert cli("worker", "--burst").code == 0
     assert "longshore approve" in ask("why", f"{job_id}_a").out
 
-    back = ask("revise", f"{job_id}_a", "half as long")
+    revised = ask("revise", f"{job_id}_a", "half as long")
     early = ask("approve", f"{job_id}_a")
     assert cli("worker", "--burst").code == 0
     approved = ask("approve", f"{job_id}_a")
 
-    assert back.out == f"{job_id}_a goes back, revision 1\n"
+    assert revised.out == f"{job_id}_a runs again, revision 1\n"
     assert early.code == 4
     assert approved.out == f"{job_id}_a is completed\n"
     whole_job = ask("approve", job_id)
@@ -121,8 +123,8 @@ def test_tasks_are_added_once(cli: Cli, ask: Inside, submit: Callable[..., str])
     second = ask("add", job_id, str(file), "--request-id", "part-2")
     wrong = ask("add", job_id, str(file))
 
-    assert first.out == f"{job_id}: 1 task added, 2 in all\n"
-    assert "(they were added before)" in second.out
+    assert first.out == f"{job_id}: 1 task added, 2 in total\n"
+    assert "(already added by this request)" in second.out
     assert wrong.code == 2
     assert "tasks[0].taskId: 'b' is already the id of a task of this job" in wrong.err
     assert cli("worker", "--burst").code == 0
@@ -142,11 +144,13 @@ def test_a_queue_is_paused_shown_and_resumed(
     resumed = ask("queues", "resume", "default")
     again = ask("queues", "resume", "default")
 
-    assert "default is paused by" in paused.out
+    assert 'Queue "default" is paused by' in paused.out
     assert "the server is down" in why
     assert "longshore queues resume default" in why
-    assert [(one["name"], one["reason"]) for one in listed] == [("default", "the server is down")]
-    assert (resumed.out, again.code) == ("default goes on\n", 4)
+    assert [(queue["name"], queue["reason"]) for queue in listed] == [
+        ("default", "the server is down")
+    ]
+    assert (resumed.out, again.code) == ('Queue "default" resumed\n', 4)
     assert cli("worker", "--burst").code == 0
     assert cli.only_job_state().value == "completed"
 
@@ -162,14 +166,14 @@ def test_a_held_queue_is_shown_with_its_end_and_resumed(
     why = ask("why", f"{job_id}_a").out
     resumed = ask("queues", "resume", "default")
 
-    assert listed[0].split() == ["QUEUE", "PAUSED", "BY", "FOR", "ENDS", "WHY"]
+    assert listed[0].split() == ["QUEUE", "PAUSED", "BY", "FOR", "ENDS", "REASON"]
     assert "worker-1" in listed[1]
     assert " in 30 min" in listed[1]
     assert listed[1].endswith("rate limit")
     assert "when resumed" in listed[2]
     assert "Queue 'default' is held until" in why
     assert "longshore queues resume default" in why
-    assert resumed.out == "default goes on\n"
+    assert resumed.out == 'Queue "default" resumed\n'
 
 
 async def _hold(folder: Path) -> None:
@@ -182,22 +186,22 @@ async def _hold(folder: Path) -> None:
         )
 
 
-def test_whoever_waits_for_a_paused_queue_is_told_so(cli: Cli) -> None:
+def test_run_warns_if_its_queue_is_paused(cli: Cli) -> None:
     assert cli("queues", "pause", "mail", "--reason", "the server is down").code == 0
 
     with cli.start("run", "--queue", "mail", "--", "echo", "sent") as waiting:
         assert waiting.stderr is not None
-        told = waiting.stderr.readline()
+        warning = waiting.stderr.readline()
         resumed = cli("queues", "resume", "mail")
         out, _ = waiting.communicate(timeout=TIMEOUT_S)
 
-    assert "queue 'mail' is paused by" in told
-    assert "(the server is down); `longshore queues resume mail` lets it go on" in told
+    assert "queue 'mail' is paused by" in warning
+    assert "(the server is down); to resume it: `longshore queues resume mail`" in warning
     assert resumed.code == 0
     assert (waiting.returncode, out) == (0, "sent\n")
 
 
-def test_the_health_of_what_runs_is_told_of_all_and_of_one(
+def test_health_checks_all_running_tasks_or_one(
     cli: Cli, ask: Inside, submit: Callable[..., str]
 ) -> None:
     gate = cli.make_fifo("gate")
@@ -207,15 +211,15 @@ def test_the_health_of_what_runs_is_told_of_all_and_of_one(
     with cli.start("worker", "--burst") as worker:
         with gate.open("w"):  # opens when the task reads it, and so runs
             every = ask("health", "-o", "json")
-            one = ask("health", f"{job_id}_a")
+            single = ask("health", f"{job_id}_a")
             table = ask("health")
         assert worker.wait(TIMEOUT_S) == 0
     after = ask("health")
 
-    assert (before.code, after.out) == (0, "nothing runs\n")
-    assert "only what runs has a health" in before.out
+    assert (before.code, after.err) == (0, "no task is running\n")
+    assert "only a running task has a health" in before.out
     assert every.json["summary"]["healthy"] == 1
     assert [task["requestId"] for task in every.json["tasks"]] == [f"{job_id}_a"]
-    assert (one.code, table.code) == (0, 0)
-    assert "healthy" in one.out
+    assert (single.code, table.code) == (0, 0)
+    assert "healthy" in single.out
     assert f"{job_id}_a" in table.out

@@ -1,4 +1,4 @@
-"""Commands that ask a server: who is believed, what is sent where, and answers that get lost."""
+"""Commands that use a server: saved servers, keys, and lost answers."""
 
 import json
 import signal
@@ -37,7 +37,7 @@ def server(store: Path) -> Iterator[ServerAddress]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of our own, and a place to work in that has no data folder."""
+    """A home folder, with a working directory in it that has no data folder."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -55,42 +55,42 @@ def _job_file(folder: Path, document: Any = HELLO) -> str:
     return str(path)
 
 
-def test_a_server_and_its_key_are_remembered_for_their_owner_alone(
+def test_a_server_and_its_key_are_saved_for_their_owner_alone(
     cli: Cli, home: Path, server: ServerAddress
 ) -> None:
     added = cli("contexts", "add", "prod", "--server", server.url, stdin=f"{server.key}\n")
     listed = cli("contexts", "list", "-o", "json")
-    asked = cli("submit", _job_file(home), "-o", "json")
+    submitted = cli("submit", _job_file(home), "-o", "json")
 
-    assert (added.code, added.out) == (0, f"prod is in use: {server.url}\n")
+    assert (added.code, added.out) == (0, f'Current context: "prod", {server.url}\n')
     file = home / ".config" / "longshore" / "contexts.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert server.key not in added.out + added.err + listed.out
     assert listed.json["contexts"] == [
         {"name": "prod", "url": server.url, "hasKey": True, "current": True}
     ]
-    assert asked.code == 0
-    assert [job.id for job in cli.jobs()] == [asked.json["jobId"]]
+    assert submitted.code == 0
+    assert [job.id for job in cli.jobs()] == [submitted.json["jobId"]]
 
 
-def test_a_context_is_chosen_left_and_forgotten(
+def test_a_context_is_selected_deselected_and_removed(
     cli: Cli, home: Path, server: ServerAddress
 ) -> None:
     cli("contexts", "add", "prod", "--server", server.url, stdin=server.key)
 
-    left = cli("contexts", "use", "--none")
-    beside = cli("jobs", "--context", "prod", "-o", "json")
-    chosen = cli("contexts", "use", "prod")
-    forgotten = cli("contexts", "remove", "prod")
+    deselected = cli("contexts", "use", "--none")
+    named = cli("jobs", "--context", "prod", "-o", "json")
+    selected = cli("contexts", "use", "prod")
+    removed = cli("contexts", "remove", "prod")
     unknown = cli("jobs", "--context", "prod")
 
-    assert (left.code, beside.code, chosen.code, forgotten.code) == (0, 0, 0, 0)
-    assert beside.json["jobs"] == []
+    assert (deselected.code, named.code, selected.code, removed.code) == (0, 0, 0, 0)
+    assert named.json["jobs"] == []
     assert unknown.code == ExitCode.USAGE
-    assert "no context is called 'prod'" in unknown.err
+    assert "there is no context 'prod'" in unknown.err
 
 
-def test_a_server_that_does_not_know_the_key_is_not_remembered(
+def test_a_server_that_refuses_the_key_is_not_saved(
     cli: Cli, home: Path, server: ServerAddress
 ) -> None:
     answer = cli("contexts", "add", "prod", "--server", server.url, stdin="ls_wrong\n")
@@ -101,7 +101,7 @@ def test_a_server_that_does_not_know_the_key_is_not_remembered(
     assert not (home / ".config").exists()
 
 
-def test_contexts_that_others_can_read_are_not_believed(
+def test_a_contexts_file_that_others_can_read_is_refused(
     cli: Cli, home: Path, server: ServerAddress
 ) -> None:
     cli("contexts", "add", "prod", "--server", server.url, stdin=server.key)
@@ -115,7 +115,7 @@ def test_contexts_that_others_can_read_are_not_believed(
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": 2}', '{"format": 1, "contexts": {"a": 1}}'])
-def test_a_file_that_holds_no_contexts_is_said_to_be_so(cli: Cli, home: Path, text: str) -> None:
+def test_an_invalid_contexts_file_is_refused(cli: Cli, home: Path, text: str) -> None:
     file = home / ".config" / "longshore" / "contexts.json"
     file.parent.mkdir(parents=True)
     file.write_text(text)
@@ -124,10 +124,10 @@ def test_a_file_that_holds_no_contexts_is_said_to_be_so(cli: Cli, home: Path, te
     answer = cli("jobs")
 
     assert answer.code == ExitCode.USAGE
-    assert "does not hold contexts" in answer.err
+    assert "is not a valid contexts file" in answer.err
 
 
-def test_a_wrong_key_and_one_that_allows_too_little_are_told_apart(
+def test_an_invalid_key_and_a_missing_scope_give_different_errors(
     inside: Inside, server: ServerAddress, store: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def reader(services: Services) -> str:
@@ -140,15 +140,15 @@ def test_a_wrong_key_and_one_that_allows_too_little_are_told_apart(
     monkeypatch.setenv("LONGSHORE_API_KEY", "ls_wrong")
     wrong = inside("jobs", "--server", server.url)
     monkeypatch.setenv("LONGSHORE_API_KEY", query_services(store, reader))
-    may = inside("jobs", "--server", server.url)
-    may_not = inside("submit", file, "--server", server.url)
+    allowed = inside("jobs", "--server", server.url)
+    refused = inside("submit", file, "--server", server.url)
 
-    assert (wrong.code, may.code, may_not.code) == (ExitCode.USAGE, 0, ExitCode.REFUSED)
+    assert (wrong.code, allowed.code, refused.code) == (ExitCode.USAGE, 0, ExitCode.REFUSED)
     assert "LONGSHORE_API_KEY" in wrong.err
-    assert "'submit'" in may_not.err
+    assert "'submit'" in refused.err
 
 
-def test_nobody_at_the_address_is_told_with_the_address(
+def test_the_error_names_the_url_of_a_server_that_does_not_answer(
     inside: Inside, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LONGSHORE_API_KEY", "ls_any")
@@ -160,64 +160,64 @@ def test_nobody_at_the_address_is_told_with_the_address(
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "message"),
     [
         ("http://jobs.example.com", "in the clear"),
-        ("ftp://127.0.0.1", "is no address"),
-        ("http://ann:secret@127.0.0.1:1", "is no address"),
-        ("127.0.0.1:8421", "is no address"),
-        ("http://127.0.0.1:99999", "is no address"),
+        ("ftp://127.0.0.1", "invalid server URL"),
+        ("http://ann:secret@127.0.0.1:1", "invalid server URL"),
+        ("127.0.0.1:8421", "invalid server URL"),
+        ("http://127.0.0.1:99999", "invalid server URL"),
     ],
 )
-def test_a_key_is_not_sent_to_what_is_no_safe_address(
-    inside: Inside, home: Path, monkeypatch: pytest.MonkeyPatch, url: str, said: str
+def test_a_key_is_not_sent_to_an_unsafe_or_invalid_url(
+    inside: Inside, home: Path, monkeypatch: pytest.MonkeyPatch, url: str, message: str
 ) -> None:
     monkeypatch.setenv("LONGSHORE_API_KEY", "ls_any")
 
     answer = inside("jobs", "--server", url)
 
     assert answer.code == ExitCode.USAGE
-    assert said in answer.err
+    assert message in answer.err
     assert "secret" not in answer.err
 
 
-def test_this_machines_own_key_is_found_by_itself_and_sent_to_this_machine_alone(
+def test_the_key_of_this_machine_is_sent_to_this_machine_alone(
     cli: Cli, store: Path, server: ServerAddress
 ) -> None:
     (store / "api-key").write_text(f"{server.key}\n")
     (store / "api-key").chmod(0o600)
 
-    near = cli("jobs", "--server", server.url)
-    far = cli("jobs", "--server", "https://jobs.example.com")
+    local = cli("jobs", "--server", server.url)
+    remote = cli("jobs", "--server", "https://jobs.example.com")
 
-    assert near.code == 0
-    assert far.code == ExitCode.USAGE
-    assert "there is no key to https://jobs.example.com" in far.err
+    assert local.code == 0
+    assert remote.code == ExitCode.USAGE
+    assert "there is no API key for https://jobs.example.com" in remote.err
 
 
-def test_two_places_at_once_are_refused(inside: Inside, home: Path) -> None:
+def test_a_server_and_a_data_folder_at_once_are_refused(inside: Inside, home: Path) -> None:
     answer = inside("jobs", "--server", "http://127.0.0.1:1", "--data-dir", ".")
 
     assert answer.code == ExitCode.USAGE
-    assert "--server and --data-dir name different places" in answer.err
+    assert "--server and --data-dir contradict each other" in answer.err
 
 
 @pytest.mark.usefixtures("with_key")
-def test_a_server_knows_the_tenant_by_the_key(
+def test_a_tenant_cannot_be_named_for_a_server(
     inside: Inside, server: ServerAddress, home: Path
 ) -> None:
     answer = inside("jobs", "--server", server.url, "--tenant", "other")
 
     assert answer.code == ExitCode.USAGE
-    assert "knows the tenant by the key" in answer.err
+    assert "determines the tenant" in answer.err
 
 
 @pytest.mark.usefixtures("with_key")
-def test_a_bad_file_changes_nothing_at_the_server(
+def test_an_invalid_job_file_changes_nothing_on_the_server(
     inside: Inside, server: ServerAddress, home: Path, store: Path
 ) -> None:
     definition = {"name": "own", "runner": "command", "options": {"argv": ["true"]}}
-    bad = {"definitions": [definition], "tasks": [{"taskId": "a", "name": "nobody-knows"}]}
+    bad = {"definitions": [definition], "tasks": [{"taskId": "a", "name": "unknown"}]}
 
     answer = inside("submit", _job_file(home, bad), "--server", server.url)
 
@@ -225,12 +225,12 @@ def test_a_bad_file_changes_nothing_at_the_server(
         return list(await services.backend.definitions.list("default"))
 
     assert answer.code == ExitCode.USAGE
-    assert "no definition is called 'nobody-knows'" in answer.err
+    assert "no definition is called 'unknown'" in answer.err
     assert query_services(store, definitions) == []
 
 
 @pytest.mark.usefixtures("with_key")
-def test_a_job_whose_acceptance_was_lost_on_the_way_is_accepted_once(
+def test_a_job_is_accepted_once_if_the_first_answer_is_lost(
     inside: Inside, cli: Cli, server: ServerAddress, home: Path
 ) -> None:
     with lossy_proxy(server.url, cut_after=(10,), request_prefix=b"POST") as url:
@@ -241,7 +241,7 @@ def test_a_job_whose_acceptance_was_lost_on_the_way_is_accepted_once(
 
 
 @pytest.mark.usefixtures("with_key")
-def test_a_wish_whose_answer_was_lost_is_said_to_be_unknown(
+def test_the_outcome_of_a_cancel_is_unknown_if_its_answer_is_lost(
     inside: Inside, server: ServerAddress, home: Path
 ) -> None:
     job = inside("submit", _job_file(home), "--server", server.url, "-o", "json").json["jobId"]
@@ -256,7 +256,7 @@ def test_a_wish_whose_answer_was_lost_is_said_to_be_unknown(
 
 @pytest.mark.usefixtures("with_key")
 @pytest.mark.parametrize("whole", [False, True], ids=["task", "job"])
-def test_output_that_is_cut_off_on_the_way_is_whole_and_comes_once(
+def test_followed_output_is_complete_and_not_repeated_after_a_lost_connection(
     inside: Inside, cli: Cli, server: ServerAddress, home: Path, whole: bool
 ) -> None:
     task = {"taskId": "a", "name": "command", "input": {"argv": ["sh", "-c", CHATTY]}}
@@ -272,7 +272,7 @@ def test_output_that_is_cut_off_on_the_way_is_whole_and_comes_once(
     assert lines == [f"line {number}" for number in range(LINES)]
 
 
-def test_a_submitted_job_is_waited_for_while_the_servers_workers_do_it(cli: Cli) -> None:
+def test_submit_with_wait_follows_the_workers_of_the_server(cli: Cli) -> None:
     with up(cli) as (_, client):
         url = str(client.base_url).rstrip("/")
         waited = cli("submit", "-", "--wait", "--server", url, stdin=json.dumps(HELLO))
@@ -283,7 +283,7 @@ def test_a_submitted_job_is_waited_for_while_the_servers_workers_do_it(cli: Cli)
     assert logs.out == "a | hello\n"
 
 
-def test_whoever_stops_waiting_leaves_the_job_to_the_server(cli: Cli) -> None:
+def test_interrupting_submit_with_wait_leaves_the_job_to_the_server(cli: Cli) -> None:
     slow = {"tasks": [{"taskId": "a", "name": "command", "input": {"argv": ["sleep", "60"]}}]}
     with up(cli) as (_, client):
         url = str(client.base_url).rstrip("/")
@@ -292,9 +292,9 @@ def test_whoever_stops_waiting_leaves_the_job_to_the_server(cli: Cli) -> None:
             assert waiting.stderr is not None
             assert "a: started" in waiting.stderr.readline()
             waiting.send_signal(signal.SIGINT)
-            said = waiting.stderr.read()
+            errors = waiting.stderr.read()
         (job,) = client.get("/v1/jobs").json()["jobs"]
 
     assert waiting.returncode == ExitCode.INTERRUPTED
-    assert "others go on with it" in said
+    assert "workers continue job-" in errors
     assert job["status"] == "running"

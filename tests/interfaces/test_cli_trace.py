@@ -1,4 +1,4 @@
-"""``longshore trace``: what an agent did, looked at again."""
+"""``longshore trace``: what an agent did, from the trace that its attempt stored."""
 
 import json
 import re
@@ -33,8 +33,8 @@ def at(seconds: float) -> datetime:
 
 def a_step(name: str, *events: events.AgentEvent, **how: Any) -> dict[str, Any]:
     trace = StepTrace(name, at=NOON, **how)
-    for happening in events:
-        trace.apply(happening)
+    for event in events:
+        trace.apply(event)
     return trace.document(at(99))
 
 
@@ -113,7 +113,7 @@ HOSTILE = {
 
 REVIEWER = Definition(name="reviewer", runner=RunnerKind.AGENT, options={"prompt": "Look at it."})
 GOOD = trace_document([LOOK, WRITE])
-# What each task left; None: nothing.
+# The trace of each task; None: it has none.
 LEFT: dict[str, dict[str, Any]] = {
     "one": {"review": GOOD, "count": None},
     "odd": {
@@ -183,13 +183,13 @@ def ask_here(store: Path, inside: Inside) -> Inside:
     return lambda text, *more: inside("trace", entity_id(text), *more, "--data-dir", str(store))
 
 
-def test_the_one_agent_task_of_a_job_is_shown_as_a_timeline(ask: Inside) -> None:
+def test_the_only_agent_task_of_a_job_is_shown_as_a_timeline(ask: Inside) -> None:
     answer = ask("one")
 
     lines = answer.out.splitlines()
     assert answer.code == ExitCode.OK, answer.err
     assert lines[0] == f"{entity_id('one_review')}  completed  attempt 1 of 1"
-    for wanted in (
+    for expected in (
         r"look  completed",
         r"model +sonnet",
         r"session +49412a8d-274b",
@@ -204,7 +204,7 @@ def test_the_one_agent_task_of_a_job_is_shown_as_a_timeline(ask: Inside) -> None
         r"3\.4 s +2 {4}Explore  I count\.",
         r"3\.5 s {9}Read  a\.md  failed: No such file",
         r"4\.5 s {5}the API failed \(529 overloaded\), retry 1 of 2 in 581 ms",
-        r"5\.0 s {5}went on with sonnet instead of opus: overloaded",
+        r"5\.0 s {5}continued with sonnet instead of opus: overloaded",
         r"5\.1 s {5}rate limit five_hour: rejected until 2030-01-31T12:01:00\.000Z",
         r"TO DO +STATE +PENDING +IN PROGRESS",
         r"Look around +completed +1\.0 s +2\.5 s",
@@ -215,16 +215,16 @@ def test_the_one_agent_task_of_a_job_is_shown_as_a_timeline(ask: Inside) -> None
         r"left out for length: 12 turns, 1,300 tools",
         r"in all +2 steps, 1 min 9 s, \$0\.0223",
     ):
-        assert any(re.fullmatch(wanted, line) for line in lines), f"{wanted}\n{answer.out}"
+        assert any(re.fullmatch(expected, line) for line in lines), f"{expected}\n{answer.out}"
     assert all(line == line.rstrip() for line in lines)
     assert "\x1b" not in answer.out
 
 
-def test_a_task_is_shown_as_its_job_is(ask_here: Inside) -> None:
+def test_a_job_names_its_only_agent_task(ask_here: Inside) -> None:
     assert ask_here("one_review", "--attempt", "1").out == ask_here("one").out
 
 
-def test_a_trace_as_json_is_all_that_is_kept(ask: Inside) -> None:
+def test_a_trace_as_json_is_complete(ask: Inside) -> None:
     answer = ask("one", "-o", "json")
 
     task = {"requestId": entity_id("one_review"), "attempt": 1}
@@ -235,26 +235,31 @@ def test_a_trace_as_json_is_all_that_is_kept(ask: Inside) -> None:
     ("job", "options", "code", "sentence"),
     [
         ("one", ("--attempt", "5"), ExitCode.NOT_FOUND, r"_review has no attempt 5; its last .* 1"),
-        ("one_count", (), ExitCode.NOT_FOUND, r"is no agent task but a command task"),
-        ("one_count", ("-o", "json"), ExitCode.NOT_FOUND, r"is no agent task but a command task"),
+        ("one_count", (), ExitCode.NOT_FOUND, r"is a command task; only agent tasks have a trace"),
+        (
+            "one_count",
+            ("-o", "json"),
+            ExitCode.NOT_FOUND,
+            r"is a command task; only agent tasks have a trace",
+        ),
         ("one_other", (), ExitCode.NOT_FOUND, r"no job or task .* begins with"),
-        ("plain", (), ExitCode.NOT_FOUND, r"none of the tasks of job-\w+ is run by an agent"),
-        ("odd", (), ExitCode.USAGE, r"has 5 tasks that agents run; name one of them:\n  job-"),
+        ("plain", (), ExitCode.NOT_FOUND, r"job-\w+ has no agent task"),
+        ("odd", (), ExitCode.USAGE, r"has 5 agent tasks; name one of them:\n  job-"),
         ("odd_damaged", (), ExitCode.NOT_FOUND, r"trace of attempt 1 of .* is damaged"),
         ("odd_damaged", ("-o", "json"), ExitCode.NOT_FOUND, r"is damaged"),
         ("odd_list", (), ExitCode.NOT_FOUND, r"is damaged"),
-        ("odd_newer", (), ExitCode.NOT_FOUND, r"by another version of Longshore; -o json prints"),
-        ("odd_nothing", (), ExitCode.NOT_FOUND, r"no trace was kept of attempt 1 of"),
-        ("waiting", (), ExitCode.NOT_FOUND, r"has not begun yet; `longshore why"),
+        ("odd_newer", (), ExitCode.NOT_FOUND, r"another version of Longshore; -o json prints"),
+        ("odd_nothing", (), ExitCode.NOT_FOUND, r"attempt 1 of .* has no trace"),
+        ("waiting", (), ExitCode.NOT_FOUND, r"has not started yet; `longshore why"),
         (
             "running",
             (),
             ExitCode.NOT_FOUND,
-            r"attempt 1 of .* has not ended.*longshore logs -f job",
+            r"attempt 1 of .* is running.*longshore logs -f job",
         ),
     ],
 )
-def test_where_there_is_none_the_reason_is_told(
+def test_the_error_says_why_there_is_no_trace(
     ask_here: Inside, job: str, options: tuple[str, ...], code: ExitCode, sentence: str
 ) -> None:
     answer = ask_here(job, *options)
@@ -263,11 +268,11 @@ def test_where_there_is_none_the_reason_is_told(
     assert re.search(sentence, answer.err), answer.err
 
 
-def test_what_another_version_wrote_can_be_had_as_it_is(ask_here: Inside) -> None:
+def test_a_trace_of_another_version_is_printed_as_json(ask_here: Inside) -> None:
     assert ask_here("odd_newer", "-o", "json").json["steps"] == "elsewhere"
 
 
-def test_whatever_is_in_the_file_nothing_breaks_and_no_terminal_is_moved(ask_here: Inside) -> None:
+def test_an_invalid_trace_prints_no_control_characters(ask_here: Inside) -> None:
     answer = ask_here("odd_hostile")
 
     assert answer.code == ExitCode.OK, answer.err
@@ -280,10 +285,10 @@ def test_a_server_without_a_trace_gives_the_same_reason(ask: Inside) -> None:
     answer = ask("odd_nothing")
 
     assert (answer.code, answer.out) == (ExitCode.NOT_FOUND, ""), answer.err
-    assert "no trace was kept of attempt 1 of" in answer.err
+    assert re.search("attempt 1 of .* has no trace", answer.err)
 
 
-def test_a_narrow_terminal_folds_what_was_said_and_keeps_the_figures(store: Path, cli: Cli) -> None:
+def test_a_narrow_terminal_wraps_the_text_and_not_the_figures(store: Path, cli: Cli) -> None:
     arguments = ("trace", entity_id("one"), "--data-dir", str(store))
     with cli.terminal(*arguments, env={"COLUMNS": "80"}) as terminal:
         assert terminal.wait() == ExitCode.OK

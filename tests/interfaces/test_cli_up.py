@@ -180,7 +180,7 @@ def test_a_broken_file_is_on_the_screen_and_everything_else_goes_on(cli: Cli) ->
     with up(cli) as (process, client):
         shown = screen(process, "nothing")
         assert "defined  1 in 1 file of definitions/" in shown
-        assert "invalid  longshore.yaml, line 3: tasks: unknown here; expected" in shown
+        assert "invalid  longshore.yaml, line 3: tasks: unknown field; expected" in shown
         assert "invalid  longshore.yaml, line 2: definitions.a.runner: expected one of" in shown
         assert "nothing of an invalid file was stored; fix the file, and it is read again" in shown
         assert "\x1b" not in shown

@@ -111,8 +111,8 @@ OPTIONS = "name: a\nrunner: command\noptions:\n  x: "
 BROKEN: list[tuple[str | bytes, str]] = [
     ("name: a\nrunner: [command\n", "line 3: it is not YAML: while parsing a flow sequence, expec"),
     ("name: a\n\trunner: command", "line 2: it is not YAML: "),
-    ("name: a\nrunner: command\nname: b\n", "line 3: 'name' is there twice; keep one"),
-    ("definitions:\n  a: {runner: python}\n  a: {runner: command}", "line 3: 'a' is there twice"),
+    ("name: a\nrunner: command\nname: b\n", "line 3: 'name' occurs twice; keep one"),
+    ("definitions:\n  a: {runner: python}\n  a: {runner: command}", "line 3: 'a' occurs twice"),
     ("definitions: [{name: a, runner: python}, {name: a, runner: python}]", "defined twice"),
     ("name: a\n---\nname: b\n", "line 2: it is not YAML: expected a single document in the stream"),
     (b"name: a\nrunner: \xff\xfe\n", "line 2: it is not UTF-8 text (a byte is 0xff); save it as"),
@@ -120,14 +120,14 @@ BROKEN: list[tuple[str | bytes, str]] = [
     ("", "expected one definition, or an object with 'definitions'"),
     ("- name: a\n  runner: command\n", "expected one definition, or an object with 'definitions'"),
     ("just words", "expected one definition, or an object with 'definitions'"),
-    ("definitions: 7", "line 1: definitions: expected definitions by their names, or a list"),
+    ("definitions: 7", "line 1: definitions: expected definitions by name, or a list"),
     ("definitions:\n  a:\n", "line 2: definitions.a: expected an object with 'runner'"),
     (
         "definitions:\n  a b: {runner: command}\n",
         "line 2: definitions.a b: expected a name of 1 to",
     ),
     ("definitions:\n  a: {name: a, runner: command}", "line 2: definitions.a.name: unknown here"),
-    ("definitions: {}\ntasks: []\n", "line 2: tasks: unknown here; expected 'definitions' alone"),
+    ("definitions: {}\ntasks: []\n", "line 2: tasks: unknown field; expected only definitions"),
     ("name: a\n", "line 1: runner: missing"),
     (
         "name: a\nrunner: steam\n",
@@ -140,19 +140,19 @@ BROKEN: list[tuple[str | bytes, str]] = [
     ),
     ("name: a\nrunner: command\n3: x\n", "line 3: expected text before a colon, not '3'; put it"),
     ("name: a\nrunner: command\n[x]: x\n", "line 3: expected text before a colon, not a list or"),
-    (f"{OPTIONS}!!binary aGk=\n", "line 4: it has a value of the kind 'binary', which JSON does"),
+    (f"{OPTIONS}!!binary aGk=\n", "line 4: it has a value of the kind 'binary', which is not JSON"),
     (f"{OPTIONS}!!timestamp 2030-01-31\n", "line 4: it has a value of the kind 'timestamp'"),
     (f"{OPTIONS}!!set {{a, b}}\n", "line 4: it has a value of the kind 'set'"),
     (f"{OPTIONS}!!python/object/apply:os.getpid []\n", "line 4: it has a value of the kind 'pyth"),
-    (f"{OPTIONS}.nan\n", "options: expected a number that JSON knows, not nan"),
-    (f'{OPTIONS}"\\ud800"\n', "options: expected text of whole characters"),
-    (f"{OPTIONS}{'9' * 5000}\n", "it cannot be understood: Exceeds the limit"),
-    (f"{OPTIONS}{'[' * 100_000}", "it cannot be understood: maximum recursion depth"),
+    (f"{OPTIONS}.nan\n", "options: expected a finite number, not nan"),
+    (f'{OPTIONS}"\\ud800"\n', "options: expected valid Unicode"),
+    (f"{OPTIONS}{'9' * 5000}\n", "it cannot be read: Exceeds the limit"),
+    (f"{OPTIONS}{'[' * 100_000}", "it cannot be read: maximum recursion depth"),
     (f"{OPTIONS}{'[' * 110}{']' * 110}", "line 4: it is nested in more than 100 levels"),
-    (f"{OPTIONS}&x [*x]\n", "line 4: it is nested in more than 100 levels; an alias (*) may be in"),
+    (f"{OPTIONS}&x [*x]\n", "line 4: it is nested in more than 100 levels; an alias (*) may"),
     (f"{OPTIONS}{{<<: 7}}\n", "line 4: expected fields, or a list of such, after '<<'"),
-    (BOMB, "it has more than 50,000 values, counted with what its aliases (*) stand for"),
-    (MERGING_BOMB, "it has more than 50,000 values, counted with what its aliases (*) stand for"),
+    (BOMB, "it has more than 50,000 values, including those that its aliases (*)"),
+    (MERGING_BOMB, "it has more than 50,000 values, including those that its aliases (*)"),
 ]
 
 
@@ -173,16 +173,18 @@ def test_a_broken_file_is_told_with_its_place_and_costs_only_itself(
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ('{"name": "a",\n "name": "b"}', "'name' is there twice in one object; keep one"),
+        ('{"name": "a",\n "name": "b"}', "'name' occurs twice in one object; keep one"),
         ('{"name": "a"\n "runner"', "line 2: it is not JSON: Expecting ',' delimiter in column 2"),
         ('{"name": "a", "runner": 7}', "runner: expected one of command, python, agent, not 7"),
-        ("[" * 100_000, "it cannot be understood: maximum recursion depth"),
-        ('{"name": "a", "runner": "python", "options": {"x": NaN}}', "that JSON knows, not nan"),
+        ("[" * 100_000, "it is nested too deeply"),
+        ('{"name": "a", "runner": "python", "options": {"x": NaN}}', "NaN is not JSON"),
         ('{"name": "a", "runner": "python", "x.[": 1}', "x.[: unknown field"),
     ],
     ids=range(6),
 )
-def test_likewise_a_json_file(tmp_path: Path, content: str, expected: str) -> None:
+def test_a_broken_json_file_is_reported_with_its_problem(
+    tmp_path: Path, content: str, expected: str
+) -> None:
     put(tmp_path / "definitions/broken.json", content)
 
     (problem,) = problem_texts(read_folder(tmp_path))
@@ -198,8 +200,8 @@ def test_longshore_yaml_has_definitions_and_nothing_else(tmp_path: Path) -> None
 
     assert names(reading) == []
     assert problem_texts(reading) == [
-        "longshore.yaml, line 1: name: unknown here; expected 'definitions' alone",
-        "longshore.yaml, line 2: runner: unknown here; expected 'definitions' alone",
+        "longshore.yaml, line 1: name: unknown field; expected only definitions",
+        "longshore.yaml, line 2: runner: unknown field; expected only definitions",
     ]
 
 

@@ -8,8 +8,7 @@ import pytest
 import longshore
 from longshore.core.jobs.submission import read_job
 from longshore.errors import UsageError
-from longshore.interfaces.python.calls import Call, CallGraph
-from longshore.interfaces.python.submission import prepare_job
+from longshore.interfaces.python.calls import Call, CallGraph, prepare_job
 from tests.interfaces.python_tasks import anything, count, fetch, total
 
 
@@ -139,8 +138,8 @@ def test_a_call_stays_as_it_is_when_another_is_made_from_it() -> None:
 @pytest.mark.parametrize(
     ("wishes", "told"),
     [
-        ({"key": "two words"}, "a key has 1 to 128"),
-        ({"key": ""}, "a key has 1 to 128"),
+        ({"key": "two words"}, "is not a key: use 1 to 128"),
+        ({"key": ""}, "is not a key: use 1 to 128"),
         ({"delay": "soon"}, "delay: 'soon' is not a duration"),
         ({"run_at": datetime(2030, 1, 1)}, "with a time zone"),  # noqa: DTZ001 - the point
         ({"run_at": "tomorrow"}, "with a time zone"),
@@ -211,7 +210,9 @@ def test_a_document_is_sent_as_it_is_but_for_the_options() -> None:
 
 
 def test_an_unknown_option_is_told() -> None:
-    with pytest.raises(UsageError, match=r"no option is called 'prio'; there are name, queue"):
+    with pytest.raises(
+        UsageError, match=r"no option is called 'prio'; the options are name, queue"
+    ):
         prepare_job(fetch.of("a"), {"prio": "low"})
 
 

@@ -276,16 +276,16 @@ def test_a_result_that_was_not_promised_is_a_mistake_of_the_program() -> None:
     def wrong(url: str, depth: int = 1) -> Any:
         return "no list"
 
-    with pytest.raises(TypeError, match=r"'fetch' promises list\[str\]: result: ") as refused:
+    with pytest.raises(TypeError, match=r"'fetch' must return list\[str\]: result: ") as refused:
         fetch.run_with({"url": "a"}, replacement=wrong)
-    with pytest.raises(TypeError, match="'anything' cannot be kept as JSON"):
+    with pytest.raises(TypeError, match="'anything' cannot be written as JSON"):
         anything.run_with({"value": 1}, replacement=lambda value: object())
 
     assert category_of(refused.value) is ErrorCategory.PROGRAMMING
 
 
 def test_a_result_that_no_longer_fits_the_function_is_told() -> None:
-    with pytest.raises(UsageError, match="what is kept is not what 'fetch' promises now"):
+    with pytest.raises(UsageError, match="the stored result does not match what 'fetch' returns"):
         fetch.load_result(5)
 
 
@@ -305,7 +305,7 @@ def test_a_type_without_a_form_in_json_is_told() -> None:
     def send(value: Socket) -> None:
         return None
 
-    with pytest.raises(UsageError, match="'value' of 'send' cannot be carried to a worker: Socket"):
+    with pytest.raises(UsageError, match="'value' of 'send' cannot be passed to a worker: Socket"):
         longshore.task(send).of(Socket())
 
 

@@ -158,17 +158,17 @@ def test_a_function_inside_another_is_refused() -> None:
     def inner() -> int:
         return 1
 
-    with pytest.raises(UsageError, match="move it to the top of its module"):
+    with pytest.raises(UsageError, match="move it to the top level of its module"):
         inner.definition()
 
 
 def test_a_task_that_its_functions_name_does_not_lead_to_is_refused() -> None:
-    with pytest.raises(UsageError, match="decorate the function where it is defined"):
+    with pytest.raises(UsageError, match="decorate it where it is defined"):
         renamed.definition()
 
 
 def test_a_task_of_a_module_that_is_gone_is_refused() -> None:
-    with pytest.raises(UsageError, match="that name does not lead to it"):
+    with pytest.raises(UsageError, match="that name is not the decorated function"):
         import_path_of(fetch, "nowhere", "fetch")
 
 

@@ -126,9 +126,9 @@ def test_a_stream_can_be_left_before_its_end(client: longshore.Client) -> None:
 def test_a_task_that_is_not_of_the_job_is_refused(client: longshore.Client) -> None:
     job = client.submit(fetch.of("a"))
 
-    with pytest.raises(UsageError, match="is no task of"):
+    with pytest.raises(UsageError, match="is not a task of"):
         job.result(fetch.of("a"))
-    with pytest.raises(UsageError, match="is no task of"):
+    with pytest.raises(UsageError, match="is not a task of"):
         client.job(job.id).key_of(fetch.of("a"))
     with pytest.raises(NotFound):
         job.result("nobody")

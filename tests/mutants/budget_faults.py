@@ -164,13 +164,13 @@ BUDGET_FAULTS = (
     ),
     _fault(
         name="of the parked tasks only the first page goes on",
-        at="services.budgets:BudgetOperations._iter_parked",
+        at="services.reads:iter_tasks",
         do=Replace("if cursor", "return"),
         caught_by=f"{_JOBS}::test_more_than_a_page_of_tasks_goes_on",
     ),
     _fault(
         name="many that rest hide one that may go on",
-        at="services.budgets:BudgetOperations._list_parked",
+        at="services.reads:list_all",
         do=Replace("*=", "break"),
         caught_by=f"{_DAYS}::test_many_that_rest_for_something_else_do_not_hide_one_that_may_go_on",
     ),

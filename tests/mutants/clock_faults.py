@@ -13,37 +13,37 @@ _fault = partial(Fault, part=Part.CLOCK)
 CLOCK_FAULTS = (
     _fault(
         name="the moment has no time zone",
-        at="adapters.system.clock:SystemClock.now",
+        at="adapters.system:SystemClock.now",
         do=Argument("now()", 0, None),
         caught_by=f"{_SYSTEM}::test_the_moment_is_aware_and_in_utc",
     ),
     _fault(
         name="time passes a thousand times too slowly",
-        at="adapters.system.clock:SystemClock.elapsed",
+        at="adapters.system:SystemClock.elapsed",
         do=Argument("timedelta()", "microseconds", "$1 // 1000000"),
         caught_by=f"{_SYSTEM}::test_both_clocks_run_at_one_pace",
     ),
     _fault(
         name="elapsed time goes back",
-        at="adapters.system.clock:SystemClock.elapsed",
+        at="adapters.system:SystemClock.elapsed",
         do=Replace("clock_gettime_ns()", "-$0"),
         caught_by=f"{_SYSTEM}::test_elapsed_time_never_goes_back",
     ),
     _fault(
         name="a sleep ends too early",
-        at="adapters.system.clock:SystemClock.sleep",
+        at="adapters.system:SystemClock.sleep",
         do=Drop("duration"),
         caught_by=f"{_SYSTEM}::test_a_sleep_ends_when_its_duration_has_passed_and_not_before",
     ),
     _fault(
         name="a sleep for nothing lets nobody else go on",
-        at="adapters.system.clock:SystemClock.sleep",
+        at="adapters.system:SystemClock.sleep",
         do=Drop("sleep() 0"),
         caught_by=f"{_SYSTEM}::test_others_go_on_while_somebody_sleeps_for_nothing",
     ),
     _fault(
         name="a sleep holds up everybody",
-        at="adapters.system.clock:SystemClock.sleep",
+        at="adapters.system:SystemClock.sleep",
         do=(Replace("await _MAX_SLEEP", "$1"), Replace("asyncio", "time", nth=2)),
         caught_by=f"{_SYSTEM}::test_the_shorter_sleep_ends_first",
     ),

@@ -88,7 +88,7 @@ DEAD_LETTER_FAULTS = (
     ),
     _fault(
         name="only the first failed tasks are listed",
-        at="services.dead_letters:DeadLetters._iter_failed",
+        at="services.reads:iter_tasks",
         do=Replace("cursor page", "None"),
         caught_by=f"{_LETTERS}::test_more_than_are_read_at_once_are_all_listed",
     ),
@@ -131,8 +131,8 @@ DEAD_LETTER_FAULTS = (
     ),
     _fault(
         name="of a long history only the beginning is read",
-        at="services.dead_letters:_history",
-        do=Replace("= sequence", "return"),
+        at="services.reads:iter_history",
+        do=Replace("= sequence", "return", nth=2),
         caught_by=f"{_POST_MORTEM}::test_a_long_history_is_read_to_its_end",
     ),
     _fault(
@@ -192,10 +192,11 @@ DEAD_LETTER_FAULTS = (
         caught_by=f"{_ALERTS}::test_that_none_is_left_is_told_once_and_then_all_begins_anew",
     ),
     _fault(
-        name="a file from before is damaged",
-        at="core.alerts:_backlogs_from_json",
-        do=Argument("get()", 1, None),
-        caught_by=f"{_ALERTS}::test_in_a_file_from_before_there_were_any_nothing_was_told_of_piles",
+        name="a damaged alert state counts as an empty one",
+        at="services.health:channel_states_from_json",
+        do=Replace("raise", "return {}"),
+        caught_by="unit/services/test_alerts.py::"
+        "test_a_damaged_channel_state_is_refused_as_a_whole",
     ),
     _fault(
         name="what was told of parked tasks counts as told of dead letters",
@@ -205,7 +206,7 @@ DEAD_LETTER_FAULTS = (
     ),
     _fault(
         name="tasks that go on by themselves hide parked ones that never do",
-        at="services.health:BacklogScanner._list_parked",
+        at="services.reads:list_all",
         do=Replace("*=", "break"),
         caught_by=f"{_PARKED}::test_many_that_go_on_by_themselves_do_not_hide_those_that_never_do",
     ),
@@ -250,7 +251,7 @@ DEAD_LETTER_FAULTS = (
     _fault(
         name="a message that leads to no task is told to every tenant",
         at="services.health:BacklogScanner._read_dead",
-        do=Value("= _tenant", "$1"),
+        do=Value("= tenant", "$1", nth=1),
         caught_by=f"{_CHECK}::"
         "test_a_message_that_leads_to_no_task_is_told_to_who_looks_after_the_queues",
     ),
@@ -263,7 +264,7 @@ DEAD_LETTER_FAULTS = (
     ),
     _fault(
         name="of many tenants with dead letters only the first are told of",
-        at="services.health:BacklogScanner._tenants_with_dead",
+        at="services.reads:iter_pages",
         do=Replace("= []", "break"),
         caught_by=f"{_CHECK}::test_of_very_many_tenants_none_is_left_out",
     ),
@@ -282,7 +283,7 @@ DEAD_LETTER_FAULTS = (
     ),
     _fault(
         name="dead letters have room that is not there",
-        at="adapters.alerts.slack_message:_health_message",
+        at="adapters.alerts.slack:_health_message",
         do=Drop("sum()"),
         caught_by=f"{_SLACK}::test_piles_leave_a_message_within_what_slack_takes",
     ),

@@ -48,25 +48,25 @@ OPERATOR_COMMAND_FAULTS = (
     _fault(
         name="a resume that is under way is left to the sweeper for ever",
         at="services.operator_commands:Resumer._resume",
-        do=Drop("finish_intent()"),
+        do=Drop("finish_resume()"),
         caught_by=f"{_RESUMING}::test_a_failed_task_runs_again_and_what_waited_behind_it_goes_on",
     ),
     _fault(
         name="a resume takes back a newer failure",
-        at="services.operator_commands:Resumer.finish_intent",
+        at="services.operator_commands:Resumer.finish_resume",
         do=Argument("Resume()", "round", "job.round + 1"),
         caught_by=f"{_RESUMING}::"
         "test_a_task_that_failed_again_before_the_resume_was_closed_is_not_taken_back",
     ),
     _fault(
         name="a resume is closed before its tasks are resumed",
-        at="services.operator_commands:Resumer.finish_intent",
-        do=Before("_graph()", "await self._transitions.close_intent(job.id, intent)"),
+        at="services.operator_commands:Resumer.finish_resume",
+        do=Before("load_graph()", "await self.transitions.close_intent(job.id, intent)"),
         caught_by=f"{_RESUMING}::test_a_resume_that_dies_at_any_call_is_finished_or_never_was",
     ),
     _fault(
         name="a resume is counted by everybody who met it",
-        at="services.operator_commands:Resumer.finish_intent",
+        at="services.operator_commands:Resumer.finish_resume",
         do=Value("return close_intent()", "$1 is not job"),
         caught_by=f"{_RESUMING}::test_two_who_finish_one_resume_count_it_once",
     ),
@@ -84,8 +84,8 @@ OPERATOR_COMMAND_FAULTS = (
     ),
     _fault(
         name="a cancellation that was left half way stays so",
-        at="services.operator_commands:Canceller._finish_intents",
-        do=Condition("CANCEL", False),
+        at="services.operator_commands:Canceller.cancel_job",
+        do=Before("finish_intent()", "if intent.kind == 'cancel':\n    continue"),
         caught_by=f"{_CANCELLING}::"
         "test_a_cancellation_that_was_left_half_way_is_finished_by_the_next",
     ),
@@ -115,65 +115,65 @@ OPERATOR_COMMAND_FAULTS = (
     ),
     _fault(
         name="a cancellation is closed before its tasks are",
-        at="services.operator_commands:Canceller.finish_intent",
-        do=Before("RequestCancel()", "await self._transitions.close_intent(job.id, intent)"),
+        at="services.operator_commands:Canceller.finish_cancel",
+        do=Before("RequestCancel()", "await self.transitions.close_intent(job.id, intent)"),
         caught_by=f"{_INTENTS}::"
         "test_a_cancellation_that_dies_at_any_call_is_finished_by_the_sweeper_or_never_was",
     ),
     _fault(
         name="a cancellation is counted by everybody who met it",
-        at="services.operator_commands:Canceller.finish_intent",
+        at="services.operator_commands:Canceller.finish_cancel",
         do=Value("return close_intent()", "$1 is not job"),
         caught_by=f"{_INTENTS}::test_two_sweepers_that_finish_one_cancellation_count_it_once",
     ),
     _fault(
         name="a request adds its tasks again",
-        at="services.submit:TaskAdder.add_tasks",
-        do=Condition("find_addition()", "$0 and known is None"),
+        at="services.submit:Producer.add_tasks",
+        do=Condition("find_addition()", "$0 and existing is None"),
         caught_by=f"{_ADDING}::test_the_same_request_adds_the_same_tasks_once",
     ),
     _fault(
         name="what a request has added may be something else",
-        at="services.submit:_previous_result",
+        at="services.submit:_previous_addition",
         do=Value("= canonical_hash()", "bool($1)"),
         caught_by=f"{_ADDING}::test_the_same_request_with_other_tasks_is_refused",
     ),
     _fault(
         name="an addition that nobody finishes",
-        at="services.submit:TaskAdder._commit",
+        at="services.submit:Producer._commit_addition",
         do=Argument("replace()", "intent", None),
         caught_by=f"{_ADDING}::"
         "test_an_addition_that_dies_at_any_call_is_finished_by_the_sweeper_or_never_was",
     ),
     _fault(
         name="a task behind a failure that is added counts as able to run",
-        at="services.submit:TaskAdder._commit",
+        at="services.submit:Producer._commit_addition",
         do=Argument("AddTasks()", "blocked", None),
         caught_by=f"{_ADDING}::"
         "test_what_is_added_behind_a_failure_waits_and_goes_on_after_a_resume",
     ),
     _fault(
         name="nobody knows that a task got dependents later",
-        at="services.submit:TaskAdder._commit",
+        at="services.submit:Producer._commit_addition",
         do=Argument("AddTasks()", "with_added_dependents", None),
         caught_by=f"{_ADDING}::test_a_task_behind_one_that_runs_starts_when_that_has_completed",
     ),
     _fault(
         name="an end during an addition is missed",
-        at="services.submit:TaskAdder._close",
+        at="services.submit:Producer._close_addition",
         do=Drop("notify_waiting()"),
         caught_by=f"{_ADDING}::"
         "test_a_parent_that_ends_while_tasks_are_added_behind_it_is_not_missed",
     ),
     _fault(
         name="tasks are added to another tenant's job",
-        at="services.submit:TaskAdder._job",
-        do=Drop("!= tenant"),
+        at="services.submit:Producer.add_tasks",
+        do=Argument("get_job()", 0, "None"),
         caught_by=f"{_ADDING}::test_another_tenant_s_job_is_not_there",
     ),
     _fault(
         name="what has completed is awaited",
-        at="services.submit:TaskAdder._plan",
+        at="services.submit:Producer.add_tasks",
         do=Argument("PlanTarget()", "completed", None),
         caught_by=f"{_ADDING}::test_a_task_behind_one_that_has_completed_gets_its_result",
     ),
@@ -199,17 +199,15 @@ OPERATOR_COMMAND_FAULTS = (
     ),
     _fault(
         name="a job is cancelled while tasks of it are resumed",
-        at="services.operator_commands:Canceller._finish_intents",
-        do=Condition("get()", "intent.kind != 'resume' and $1"),
+        at="services.operator_commands:Canceller.cancel_job",
+        do=Before("finish_intent()", "if intent.kind == 'resume':\n    continue"),
         caught_by=f"{_INTENTS}::"
         "test_a_job_that_is_cancelled_while_it_is_resumed_is_cancelled_whole",
     ),
     _fault(
         name="a job is cancelled without the tasks that are being added",
-        at="services.operator_commands:Canceller._finish_intents",
-        do=Condition(
-            "get()", "intent.kind == 'create' and (finish_intent := self._finishers[intent.kind])"
-        ),
+        at="services.operator_commands:Canceller.cancel_job",
+        do=Before("finish_intent()", "if intent.kind == 'add':\n    continue"),
         caught_by=f"{_ADDING}::"
         "test_a_job_that_is_cancelled_while_tasks_are_added_is_cancelled_with_them",
     ),

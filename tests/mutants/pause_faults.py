@@ -19,32 +19,32 @@ _fault = partial(Fault, part=Part.QUEUE_CONTROLS)
 HOLD_FAULTS = (
     _fault(
         name="a hold rings no bell",
-        at="adapters.sqlite.queue_controls:SqliteQueueControls.hold",
+        at="adapters.sqlite.configuration:SqliteQueueControls.hold",
         do=Argument("write()", "topics", None),
         caught_by=f"{_SQLITE_HOLDS}::test_a_waiter_is_notified_of_a_hold_and_of_its_expiry",
     ),
     _fault(
         name="a hold is waited for until it is on disk",
-        at="adapters.sqlite.queue_controls:SqliteQueueControls.hold",
+        at="adapters.sqlite.configuration:SqliteQueueControls.hold",
         do=Argument("write()", "durable", None),
         caught_by=f"{_KEPT}::test_nobody_waits_until_a_hold_is_on_disk",
     ),
     _fault(
         name="a shorter hold takes the place of a longer one",
-        at="adapters.sqlite.queue_controls:_UPSERT_HOLD",
+        at="adapters.sqlite.configuration:_UPSERT_HOLD",
         do=Text("until_us < excluded.until_us OR until_us > ?", "? > 0"),
         caught_by=f"{_SQLITE_HOLDS}::test_of_two_holds_the_one_that_lasts_longer_counts",
     ),
     _fault(
         name="a hold of a clock that was ahead keeps others away",
-        at="adapters.sqlite.queue_controls:_UPSERT_HOLD",
+        at="adapters.sqlite.configuration:_UPSERT_HOLD",
         do=Text("until_us > ?", "? < 0"),
         caught_by=f"{_SQLITE_HOLDS}::"
         "test_a_hold_of_a_clock_that_was_far_ahead_is_nothing_and_gives_way",
     ),
     _fault(
         name="a resume leaves the hold",
-        at="adapters.sqlite.queue_controls:SqliteQueueControls.resume.work",
+        at="adapters.sqlite.configuration:SqliteQueueControls.resume.work",
         do=Text("held_queues WHERE name =", "held_queues WHERE name || '' <>"),
         caught_by=f"{_SQLITE_HOLDS}::test_to_resume_a_queue_ends_its_pause_and_its_hold",
     ),
@@ -68,13 +68,13 @@ HOLD_FAULTS = (
     ),
     _fault(
         name="a hold lasts one tick longer than it says",
-        at="ports.configuration:QueuePause.is_active",
+        at="core.queues:QueuePause.is_active",
         do=Operator("< timedelta()", "<="),
         caught_by=f"{_MEMORY_HOLDS}::test_a_hold_is_over_at_its_moment_and_then_is_nothing",
     ),
     _fault(
         name="a hold lasts as long as anybody wants",
-        at="ports.configuration:capped_hold_end",
+        at="core.queues:capped_hold_end",
         do=Replace("min()", "$1"),
         caught_by=f"{_MEMORY_HOLDS}::test_no_hold_lasts_longer_than_the_longest",
     ),
@@ -108,55 +108,55 @@ HOLD_FAULTS = (
 PAUSE_FAULTS = (
     _fault(
         name="a later pause takes the place of the first",
-        at="adapters.sqlite.queue_controls:SqliteQueueControls.pause.work",
+        at="adapters.sqlite.configuration:SqliteQueueControls.pause.work",
         do=Text("DO NOTHING", "DO UPDATE SET paused_by = excluded.paused_by"),
         caught_by=f"{_SQLITE}::test_of_two_pauses_the_first_counts",
     ),
     _fault(
         name="a pause rings no bell",
-        at="adapters.sqlite.queue_controls:SqliteQueueControls.pause",
+        at="adapters.sqlite.configuration:SqliteQueueControls.pause",
         do=Argument("write()", "topics", None),
         caught_by=f"{_SQLITE}::test_a_waiter_is_notified_of_a_pause_and_of_its_end",
     ),
     _fault(
         name="a resume rings no bell",
-        at="adapters.sqlite.queue_controls:SqliteQueueControls.resume",
+        at="adapters.sqlite.configuration:SqliteQueueControls.resume",
         do=Argument("write()", "topics", None),
         caught_by=f"{_SQLITE}::test_a_waiter_is_notified_of_a_pause_and_of_its_end",
     ),
     _fault(
         name="a resume may be lost with the power",
-        at="adapters.sqlite.queue_controls:SqliteQueueControls.resume",
+        at="adapters.sqlite.configuration:SqliteQueueControls.resume",
         do=Argument("write()", "durable", "False"),
         caught_by=f"{_KEPT}::test_pauses_and_their_ends_are_promised",
     ),
     _fault(
         name="a resume ends every pause",
-        at="adapters.sqlite.queue_controls:SqliteQueueControls.resume.work",
+        at="adapters.sqlite.configuration:SqliteQueueControls.resume.work",
         do=Text("paused_queues WHERE name = ?", "paused_queues WHERE ?1 = ?1"),
         caught_by=f"{_SQLITE}::test_resume_returns_the_pause_that_ended",
     ),
     _fault(
         name="pauses are listed from the last to the first",
-        at="adapters.sqlite.queue_controls:SqliteQueueControls.list_pauses",
+        at="adapters.sqlite.configuration:SqliteQueueControls.list_pauses",
         do=Text("ORDER BY name", "ORDER BY name DESC"),
         caught_by=f"{_SQLITE}::test_pauses_are_listed_by_the_name_of_the_queue",
     ),
     _fault(
         name="the name of a paused queue is not taken at its word",
-        at="adapters.sqlite.queue_controls:SqliteQueueControls._is_paused",
+        at="adapters.sqlite.configuration:SqliteQueueControls._is_paused",
         do=Text("WHERE name =", "WHERE name LIKE"),
         caught_by=f"{_SQLITE}::test_a_pause_is_of_one_queue_only",
     ),
     _fault(
         name="the end of a pause is not told",
-        at="adapters.sqlite.queue_controls:SqliteQueueControls.paused_queues.look",
+        at="adapters.sqlite.configuration:SqliteQueueControls.paused_queues.look",
         do=Condition("!=", "$2 is None or $1 - $2"),
         caught_by=f"{_SQLITE}::test_a_waiter_is_notified_of_a_pause_and_of_its_end",
     ),
     _fault(
         name="what is known already is told again and again",
-        at="adapters.sqlite.queue_controls:SqliteQueueControls.paused_queues.look",
+        at="adapters.sqlite.configuration:SqliteQueueControls.paused_queues.look",
         do=Value("return !=", "$1"),
         caught_by=f"{_SQLITE}::test_a_waiter_is_not_notified_of_other_queues_or_of_nothing_new",
     ),
@@ -245,7 +245,7 @@ PAUSE_FAULTS = (
     _fault(
         name="a reason of any length is kept",
         at="services.operator_commands:QueuePauser.pause_queue",
-        do=Condition("comment_problem()", "(problem := '')"),
+        do=Drop("= _checked_reason()"),
         caught_by=f"{_PAUSING}::test_a_reason_that_cannot_be_kept_is_refused_and_changes_nothing",
     ),
     _fault(

@@ -19,7 +19,7 @@ _untold = partial(Fault, part=Part.EXPLAIN)
 REVIEW_FAULTS = (
     _fault(
         name="another tenant's task is reviewed",
-        at="services.operator_commands:ReviewDecisions._row",
+        at="services.reads:get_task_of",
         do=Drop("!= tenant"),
         caught_by=f"{_REVIEWING}::test_another_tenant_s_task_is_not_there",
     ),
@@ -62,8 +62,8 @@ REVIEW_FAULTS = (
     ),
     _fault(
         name="a revision whose answer was lost is asked for again",
-        at="services.operator_commands:ReviewDecisions.revise",
-        do=Replace("ternary seen", "attempt"),
+        at="services.operator_commands:ReviewDecisions._decide",
+        do=Argument("make_command()", "attempt", "attempt"),
         caught_by=f"{_REVIEWING}::"
         "test_a_revision_whose_answer_was_lost_and_that_has_been_done_is_not_asked_for_again",
     ),
@@ -100,8 +100,8 @@ REVIEW_FAULTS = (
     ),
     _fault(
         name="another tenant's task is cancelled",
-        at="services.operator_commands:Canceller._task",
-        do=Drop("!= tenant"),
+        at="services.reads:get_task_of",
+        do=Condition("tenant", "row is None"),
         caught_by=f"{_TASKS}::test_nobody_cancels_or_resumes_what_is_another_tenant_s",
     ),
     _fault(
@@ -119,7 +119,7 @@ REVIEW_FAULTS = (
     _fault(
         name="another tenant's job is cancelled",
         at="services.operator_commands:Canceller.cancel_job",
-        do=Condition("_job()", False),
+        do=Argument("get_job()", 0, "None"),
         caught_by=f"{_TASKS}::test_nobody_cancels_or_resumes_what_is_another_tenant_s",
     ),
     _fault(
@@ -156,7 +156,7 @@ REVIEW_FAULTS = (
     _fault(
         name="another tenant's job is resumed",
         at="services.operator_commands:Resumer.resume",
-        do=Condition("_job()", False),
+        do=Drop("get_job()"),
         caught_by=f"{_TASKS}::test_nobody_cancels_or_resumes_what_is_another_tenant_s",
     ),
     _fault(
@@ -174,7 +174,7 @@ REVIEW_FAULTS = (
     _untold(
         name="another tenant's job is explained",
         at="services.explain:Explainer.why",
-        do=Drop("!= tenant"),
+        do=Argument("get_job_of()", 1, "None"),
         caught_by=f"{_WHY}::test_another_tenant_s_tasks_and_jobs_are_not_there",
     ),
     _untold(
@@ -203,27 +203,27 @@ REVIEW_FAULTS = (
     ),
     _untold(
         name="the chain does not lead to the failure",
-        at="core.jobs.dependency_chain:_rank",
+        at="core.explain:_rank",
         do=Drop("if failed"),
         caught_by=f"{_CHAINS}::"
         "test_a_cancelled_task_is_the_end_of_the_chain_though_it_waited_itself",
     ),
     _untold(
         name="the chain does not lead to what is behind the failure",
-        at="core.jobs.dependency_chain:_rank",
+        at="core.explain:_rank",
         do=Drop("if blocked"),
         caught_by=f"{_CHAINS}::test_what_failed_is_followed_before_what_can_still_run",
     ),
     _untold(
         name="the chain goes on behind its root",
-        at="core.jobs.dependency_chain:_awaited",
+        at="core.explain:_awaited",
         do=Drop("if ended"),
         caught_by=f"{_CHAINS}::"
         "test_a_cancelled_task_is_the_end_of_the_chain_though_it_waited_itself",
     ),
     _untold(
         name="a long chain is told whole",
-        at="core.jobs.dependency_chain:dependency_chain",
+        at="core.explain:dependency_chain",
         do=Replace("max()", "0"),
         caught_by=f"{_WHY}::test_a_long_chain_is_told_short_and_read_little",
     ),

@@ -37,7 +37,7 @@ SWEEPER_FAULTS = (
     ),
     _fault(
         name="of the tasks of the dead only the first are found",
-        at="services.sweeper:Sweeper._list_leased",
+        at="services.reads:list_all",
         do=Replace("*=", "break"),
         caught_by=f"{_TURNS}::"
         "test_a_dead_worker_is_buried_with_all_its_tasks_however_many_there_are",
@@ -66,7 +66,7 @@ SWEEPER_FAULTS = (
     ),
     _fault(
         name="of what was overlooked only the first are mended",
-        at="services.sweeper:_pages",
+        at="services.reads:iter_pages",
         do=Replace("= []", "return"),
         caught_by=f"{_ENDS}::test_more_than_are_read_at_once_are_all_mended_in_one_sweep",
     ),

@@ -91,25 +91,28 @@ FAULTS = (
     ),
     _fault(
         "a key is not promised",
-        Change("adapters.sqlite.api_keys:SqliteKeys.add", Argument("write()", "durable", "False")),
+        Change(
+            "adapters.sqlite.configuration:SqliteKeys.add", Argument("write()", "durable", "False")
+        ),
     ),
     _fault(
         "a revoked key is not promised",
         Change(
-            "adapters.sqlite.api_keys:SqliteKeys.revoke", Argument("write()", "durable", "False")
+            "adapters.sqlite.configuration:SqliteKeys.revoke",
+            Argument("write()", "durable", "False"),
         ),
     ),
     _fault(
         "a definition is not promised",
         Change(
-            "adapters.sqlite.definitions:SqliteDefinitions.put",
+            "adapters.sqlite.configuration:SqliteDefinitions.put",
             Argument("write()", "durable", "False"),
         ),
     ),
     _fault(
         "a budget's spending is not promised",
         Change(
-            "adapters.sqlite.budgets:SqliteBudgets.commit",
+            "adapters.sqlite.configuration:SqliteBudgets.commit",
             Argument("write()", "durable", "False"),
         ),
     ),
@@ -181,13 +184,10 @@ FAULTS = (
     _fault(
         "inputs are stored after the rows that refer to them",
         Change(
-            "services.submit:Producer._write",
+            "services.submit:Producer._write_job",
             (
-                Drop("store_documents()"),
-                Replace(
-                    "return _write_atomically()",
-                    ("row = $1\nawait self._task_creation.store_documents(planned)\nreturn row"),
-                ),
+                Drop("_store_documents()"),
+                After("_commit()", "await self._store_documents(planned)"),
             ),
         ),
     ),

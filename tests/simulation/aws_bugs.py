@@ -47,6 +47,6 @@ AWS_BUGS = (
     _bug(
         "a resume that is not in the history yet was never made",
         at="services.operator_commands:Resumer._event_at",
-        do=Condition("_job()", False),
+        do=Condition("get_job()", False),
     ),
 )

@@ -1,6 +1,6 @@
 """Bugs of what people want and hear: cancel, review, pause, and the health check's alerts."""
 
-from tests.planting import After, Argument, Condition, Drop, Replace, Value
+from tests.planting import After, Argument, Before, Condition, Drop, Replace, Value
 from tests.simulation.task_bugs import Bug
 
 OPERATOR_BUGS = (
@@ -16,8 +16,8 @@ OPERATOR_BUGS = (
     ),
     Bug(
         "a cancellation passes over a resume that is under way",
-        at="services.operator_commands:Canceller._finish_intents",
-        do=Condition("get()", "$0 and intent.kind is not IntentKind.RESUME"),
+        at="services.operator_commands:Canceller.cancel_job",
+        do=Before("finish_intent()", "if intent.kind == 'resume':\n    continue"),
     ),
     Bug(
         "an approval is of whatever is in review",

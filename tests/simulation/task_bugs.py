@@ -34,23 +34,23 @@ class Bug:
 TASK_BUGS = (
     Bug(
         "fence not checked on complete",
-        at="core.tasks.attempts:complete",
-        do=Drop("if isinstance()"),
+        at="core.tasks.task:apply",
+        do=Condition("check_fence()", "not isinstance(command, c.Complete) and $0"),
     ),
     Bug(
         "fence not checked on failure",
-        at="core.tasks.attempts:attempt_failed",
-        do=Drop("if isinstance()"),
+        at="core.tasks.task:apply",
+        do=Condition("check_fence()", "not isinstance(command, c.AttemptFailed) and $0"),
     ),
     Bug(
         "fence not checked on release",
-        at="core.tasks.attempts:release",
-        do=Drop("if isinstance()"),
+        at="core.tasks.task:apply",
+        do=Condition("check_fence()", "not isinstance(command, c.Release) and $0"),
     ),
     Bug(
         "fence not checked on a checkpoint",
-        at="core.tasks.attempts:save_checkpoint",
-        do=Drop("if isinstance()"),
+        at="core.tasks.task:apply",
+        do=Condition("check_fence()", "not isinstance(command, c.SaveCheckpoint) and $0"),
     ),
     Bug(
         "event not committed with its row",
@@ -169,22 +169,22 @@ TASK_BUGS = (
     ),
     Bug(
         "a half-created job is forgotten",
-        at="services.submit:Producer._write",
-        do=Argument("create() new_id()", "intent", None),
+        at="services.submit:Producer._write_job",
+        do=Argument("create()", "intent", None),
     ),
     Bug(
         "a half-done addition is forgotten",
-        at="services.submit:TaskAdder._commit",
+        at="services.submit:Producer._commit_addition",
         do=Argument("replace()", "intent", None),
     ),
     Bug(
         "a request adds its tasks again",
-        at="services.submit:TaskAdder.add_tasks",
-        do=Condition("find_addition()", "$0 and known is None"),
+        at="services.submit:Producer.add_tasks",
+        do=Condition("find_addition()", "$0 and existing is None"),
     ),
     Bug(
         "a task is added behind a failure and counted as able to run",
-        at="services.submit:TaskAdder._commit",
+        at="services.submit:Producer._commit_addition",
         do=Argument("AddTasks()", "blocked", None),
     ),
     Bug(
@@ -204,7 +204,7 @@ TASK_BUGS = (
     ),
     Bug(
         "a completed task is run again by its message",
-        at="core.messages:triage",
+        at="core.queues:triage",
         do=Drop("COMPLETED"),
     ),
     Bug(

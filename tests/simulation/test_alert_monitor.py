@@ -14,11 +14,11 @@ from longshore.core.alerts import (
     HealthNotice,
     RecoveredTask,
     channel_state_key,
-    channel_states_to_json,
     state_after,
 )
 from longshore.core.events.types import HealthSummary
 from longshore.core.health import CheckedTask, Health
+from longshore.services.health import channel_states_to_json
 from tests.simulation.harness import calm_simulation, simulated
 from verification.simulation.simulation import START, TENANT, Simulation
 
@@ -70,7 +70,7 @@ class ChannelHarness:
         self.state = state_after(self.state, notice, cool_down=HOUR)
 
     def store_state(self) -> None:
-        self.alert_monitor.on_stored(KEY, channel_states_to_json({"room": self.state}).encode())
+        self.alert_monitor.on_stored(KEY, channel_states_to_json({"room": self.state}))
 
     @property
     def violations(self) -> list[str]:

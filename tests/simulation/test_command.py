@@ -31,7 +31,7 @@ def test_a_run_that_fails_is_made_smaller_and_can_be_repeated(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Taken over while its holder may still be at work.
-    monkeypatch.setattr("longshore.core.messages.is_over", lambda *_, **__: True)
+    monkeypatch.setattr("longshore.core.queues.is_over", lambda *_, **__: True)
     monkeypatch.setattr("longshore.core.tasks.attempts.is_over", lambda *_, **__: True)
 
     assert main(["--seeds", "1", "--jobs", "1"]) == 1

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from longshore.core.ids import job_id_of, task_id_of
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.core.tasks.commands import RequestCancel
 from longshore.core.tasks.rows import TaskRow
 from longshore.ports.task_queue import OutgoingMessage

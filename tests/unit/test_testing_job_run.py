@@ -191,7 +191,7 @@ def test_another_function_can_stand_in_and_is_held_to_the_same_types() -> None:
     wrong = testing.run(double.of(3), replacements={"double": lambda number: "many"})
 
     assert ran.result == 300
-    with pytest.raises(TaskFailedError, match="'double' promises int"):
+    with pytest.raises(TaskFailedError, match="'double' must return int"):
         _ = wrong.result
 
 

@@ -23,11 +23,10 @@ from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.events.types import Usage
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.maximums import RECEIVE_LIMIT
-from longshore.core.messages import message_body
+from longshore.core.queues import MAX_HOLD, message_body
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import AlreadyExists, CommandRefused
-from longshore.ports.configuration import MAX_HOLD
 from longshore.ports.task_queue import Message, OutgoingMessage
 from longshore.wiring.services import Services
 from verification.crash import tasks

@@ -9,18 +9,27 @@ over it.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from longshore.core.alerts import CHANNEL_STATE_PREFIX, BacklogChange, HealthNotice
-from longshore.core.events.wire import to_ms
+from longshore.core.alerts import (
+    CHANNEL_STATE_PREFIX,
+    EMPTY_CHANNEL_STATE,
+    BacklogChange,
+    ChannelState,
+    HealthNotice,
+)
 from longshore.core.health import HealthPolicy
 from longshore.core.undelivered import UndeliveredNotice
 from longshore.errors import AlertFailed
-from longshore.services.health import AlertSender, HealthCheck, HealthCheckPolicy
+from longshore.services.health import (
+    AlertSender,
+    HealthCheck,
+    HealthCheckPolicy,
+    channel_states_from_json,
+)
 from verification.simulation.faults import Fault
 from verification.simulation.workload import ActionKind
 
@@ -31,7 +40,7 @@ if TYPE_CHECKING:
 
 CHANNELS = ("pager", "room")
 DEAD_LETTERS = "dead letters"
-# Moments are stored in whole milliseconds.
+# Sort keys of backlogs are in whole milliseconds.
 _TICK = timedelta(milliseconds=2)
 _MAX_DELAY_S = 8.0
 _MAX_RETRY_AFTER_S = 8.0
@@ -115,9 +124,9 @@ class AlertMonitor:
     def on_stored(self, key: str, data: bytes | None) -> None:
         """What was told is stored, in the place of what was there; None: there is nothing."""
         if key.startswith(CHANNEL_STATE_PREFIX):
-            document = json.loads(data) if data else {}
+            channels = channel_states_from_json(data) if data else {}
             for (channel, _), known in self._delivered.items():
-                known.stored = _is_stored(document, channel, known)
+                known.stored = _is_stored(channels, channel, known)
                 known.overwritten &= not known.stored
 
     def on_stored_late(self, key: str) -> None:
@@ -185,22 +194,19 @@ def _items_in(notice: HealthNotice) -> Iterator[_AlertItem]:
         )
 
 
-def _is_stored(document: Mapping[str, Any], channel: str, alert: _DeliveredAlert) -> bool:
-    """Whether the store says what a channel has heard."""
-    news, at = alert.item, to_ms(alert.at)
-    if news.subject == DEAD_LETTERS:
-        there = document.get("deadLetters", {}).get(channel)
-        if there is None or news.resolved:
-            return there is None and news.resolved
-        return (there["atLeast"], there["newestAt"], there["newestId"], there["at"]) == (
-            *news.content,
-            at,
-        )
-    there = document.get("channels", {}).get(channel, {}).get(news.subject)
-    if there is None:
+def _is_stored(channels: Mapping[str, ChannelState], channel: str, alert: _DeliveredAlert) -> bool:
+    """Whether the store says what a channel was sent."""
+    item, state = alert.item, channels.get(channel, EMPTY_CHANNEL_STATE)
+    if item.subject == DEAD_LETTERS:
+        last = state.dead_letters
+        if last is None or item.resolved:
+            return last is None and item.resolved
+        return (last.minimum_count, *last.newest_key, last.at) == (*item.content, alert.at)
+    problem = state.problems.get(item.subject)
+    if problem is None:
         return False
-    told = (there["attempt"], there["health"], there["at"], there["resolved"])
-    return told == (*news.content, at, news.resolved)
+    stored = (problem.attempt, problem.health.value, problem.at, problem.resolved)
+    return stored == (*item.content, alert.at, item.resolved)
 
 
 class SimulatedChannel:

@@ -13,7 +13,7 @@ from typing import assert_never
 from longshore.core.budgets import Budget
 from longshore.core.ids import job_id_of, task_id_of
 from longshore.core.maximums import RECEIVE_LIMIT
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable, CommandRefused, Conflict, NotFound
@@ -147,7 +147,7 @@ class Clients:
         self.answers.added.setdefault(which, (action.document, False))
 
         async def add(process: Process) -> None:
-            adding = process.services.task_adder
+            adding = process.services.producer
             added = await adding.add_tasks(TENANT, job_id, action.addition_id, action.document)
             self._simulation.record_action(process.name, ActionKind.ADD_TASKS, action.addition_id)
             wanted = tuple(task["taskId"] for task in action.document["tasks"])

@@ -1,7 +1,7 @@
-"""The line between a process and the backend: every call goes over it, and it is not reliable.
+"""The backend as a process sees it: every call of a port may be delayed, lost, repeated or refused.
 
-A dead process's calls never return, and none of them begins; nothing of it is cancelled, because a
-process that is killed does not run its ``finally`` blocks.
+Calls of a dead process never start and never return. They are not cancelled either, because a
+killed process does not run its ``finally`` blocks.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from inspect import iscoroutinefunction
 from random import Random
 from typing import Any, Protocol
 
+from longshore.core.queues import QueuePause
 from longshore.core.tasks.changes import Effect
 from longshore.core.tasks.rows import TaskRow
 from longshore.errors import (
@@ -26,7 +27,6 @@ from longshore.errors import (
 )
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
-from longshore.ports.configuration import QueuePause
 from longshore.ports.events import Delivery
 from longshore.ports.ledger import AnyChange
 from verification.simulation.faults import Fault, FaultProfile
@@ -50,7 +50,7 @@ _LISTINGS = frozenset(
 _KEY_ARGUMENTS = (
     *("after", "cursor", "state", "job_id", "name", "created_from", "created_before"),
 )
-# These wait by themselves: what comes of them late is no sign of a slow line.
+# Calls that wait by themselves: a late answer does not mean a slow connection.
 _LONG_POLLS = frozenset(
     {
         "queue.receive",
@@ -67,30 +67,30 @@ _MAX_WRITE_DELAY_S = 20.0
 _MAX_ROW_DELAY_S = 8.0
 _OVERTAKEN_RETRY_FACTOR = 10.0
 
-# Tasks of which this reader has heard and whose rows it cannot read yet: until when, and up to
-# which event.
+# Tasks whose events this reader has received and whose rows it cannot read yet: until when, and up
+# to which event.
 _UNREADABLE: ContextVar[Mapping[str, tuple[float, int]]] = ContextVar("_UNREADABLE")
 
 
 class SimulatedProcess(QueueProcess, Protocol):
-    """What the line has to know of the process at its end."""
+    """What a faulty port needs to know about its process."""
 
     @property
     def disconnected(self) -> bool:
-        """Whether it can reach nothing at the moment."""
+        """Whether it cannot reach the backend at the moment."""
         ...
 
     async def wait_until_running(self) -> None:
-        """Return when the process runs; never, if it is dead."""
+        """Return when the process runs; never if it is dead."""
         ...
 
     def die(self) -> None:
-        """From now on nothing comes from it."""
+        """Kill the process."""
         ...
 
 
 class StaleReads:
-    """What all lines of a run share: old listings, and events that are still on their way."""
+    """Old listings and late events, which all processes of a run share."""
 
     def __init__(self, rng: Random) -> None:
         self.listings: dict[tuple[Any, ...], Any] = {}
@@ -100,11 +100,11 @@ class StaleReads:
 def faulty_backend(
     process: SimulatedProcess, simulation: Simulation, clock: Clock, stale_reads: StaleReads
 ) -> Backend:
-    """The backend as this process has it."""
+    """The backend as this process sees it."""
     rng = simulation.random_for(f"line of {process.name}")
-    onlooker = Monitor(process, simulation)
+    monitor = Monitor(process, simulation)
     ports: dict[str, Any] = {
-        name: FaultyPort(process, onlooker, simulation, clock, name, rng, stale_reads)
+        name: FaultyPort(process, monitor, simulation, clock, name, rng, stale_reads)
         for name in _PORTS
     }
     return replace(simulation.backend, clock=clock, **ports)
@@ -116,11 +116,24 @@ def _is_coroutine_method(port: type, name: str) -> bool:
 
 
 def _ignore(*_: object) -> None:
-    """Nobody wants to know."""
+    """Used where no monitor observes a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PortCall:
+    """A call of a port's method: ``name`` is ``port.method``."""
+
+    name: str
+    carry_out: Callable[..., Awaitable[Any]]
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+
+    def run(self) -> Awaitable[Any]:
+        return self.carry_out(*self.arguments, **self.keywords)
 
 
 class FaultyPort:
-    """Stands before a port; its methods are the port's, with trouble."""
+    """Wraps a port: its methods are those of the port, with faults."""
 
     def __init__(
         self,
@@ -136,79 +149,21 @@ class FaultyPort:
         self._monitor = monitor
         self._simulation = simulation
         self._faults = simulation.faults
-        self._clock = clock
         self._name = name
         self._port: Any = getattr(simulation.backend, name)
         self._rng = rng
         self._stale_reads = stale_reads
         self._unanswered_changes: dict[str, None] = {}  # ids of changes that were committed
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._port, name)
-        if _is_coroutine_method(type(self._port), name):  # type: ignore[arg-type]
-            found = self._observed(f"{self._name}.{name}", found)
-            setattr(self, name, found)  # the next time there is nothing to look up
-        return found
-
-    def _observed(
-        self, name: str, method: Callable[..., Awaitable[Any]]
-    ) -> Callable[..., Awaitable[Any]]:
-        """The method; what is answered, and what is not, is told where it matters later."""
-        call = self._with_faults(name, method)
-        if name in ("bus.acknowledge", "ledger.leased_tasks"):
-            return self._with_notice(name, call)
-        who, pauses, ears = (
-            self._process.name,
-            self._simulation.pause_monitor,
-            self._simulation.alert_monitor,
+        # Each draws whether its fault occurs; in this order.
+        self._before = (
+            *(self._delay_call, self._crash_before, self._disconnect, self._throttle),
+            *(self._refuse_write, self._write_late),
         )
-        answers: dict[str, Callable[..., object]] = {
-            "queue_controls.paused_queues": lambda answer, *_: pauses.on_informed(who, answer),
-            "queue.receive": lambda answer, *_: self._monitor.on_handed_over(answer),
-            "blobs.get": lambda _, key: ears.on_read(key, who),
-        }
-        troubles: dict[str, Callable[..., object]] = {
-            "queue_controls.paused_queues": lambda *_: pauses.on_delay(who),
-            "blobs.put": lambda key, *_: ears.on_store_failed(key, who),
-            "blobs.delete": lambda key: ears.on_store_failed(key, who),
-        }
-        if name not in answers and name not in troubles:
-            return call
-        answered, unanswered = answers.get(name, _ignore), troubles.get(name, _ignore)
-
-        async def overheard(*arguments: Any, **named: Any) -> Any:
-            try:
-                answer = await call(*arguments, **named)
-            except BackendUnavailable:
-                unanswered(*arguments)
-                raise
-            except NotFound:
-                answered(None, *arguments)
-                raise
-            answered(answer, *arguments)
-            return answer
-
-        return overheard
-
-    def _with_notice(
-        self, name: str, call: Callable[..., Awaitable[Any]]
-    ) -> Callable[..., Awaitable[Any]]:
-        """A call that says something by being made: it may be carried out much later."""
-
-        async def announced(*arguments: Any, **named: Any) -> Any:
-            if name == "bus.acknowledge":
-                await self._monitor.on_acknowledge(arguments[1])
-            else:
-                self._simulation.alert_monitor.on_check_started(self._process.name)
-            return await call(*arguments, **named)
-
-        return announced
-
-    def _with_faults(
-        self, name: str, method: Callable[..., Awaitable[Any]]
-    ) -> Callable[..., Awaitable[Any]]:
-        process, faults, rng, world = self._process, self._faults, self._rng, self._simulation
-        special: dict[str, Callable[..., Awaitable[Any]]] = {
+        self._after = (
+            *(self._retry_by_client, self._serve_stale_listing, self._crash_after),
+            *(self._delay_answer, self._lose_answer),
+        )
+        self._special_calls: Mapping[str, Callable[..., Awaitable[Any]]] = {
             "ledger.commit": self._commit,
             "ledger.get_tasks": self._tasks,
             "queue_controls.pause": self._pause,
@@ -218,72 +173,185 @@ class FaultyPort:
             "blobs.delete": self._remove,
             "bus.receive": self._receive_events,
             "bus.acknowledge": self._acknowledge,
+            **FaultyQueue(process, monitor, simulation, clock, rng).calls,
         }
-        if self._name == "queue":
-            special = FaultyQueue(process, self._monitor, world, self._clock, rng).calls
-        carry_out = special.get(name, method)
-        listing, waiting = name in _LISTINGS, name in _LONG_POLLS
 
-        async def untroubled(*arguments: Any, **named: Any) -> Any:
-            await process.wait_until_running()
-            await asyncio.sleep(_MIN_DELAY_S)
-            await process.wait_until_running()
-            answer = await carry_out(*arguments, **named)
-            await process.wait_until_running()
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._port, name)
+        if _is_coroutine_method(type(self._port), name):  # type: ignore[arg-type]
+            attribute = self._observed(f"{self._name}.{name}", attribute)
+            setattr(self, name, attribute)  # no lookup the next time
+        return attribute
+
+    def _observed(
+        self, name: str, method: Callable[..., Awaitable[Any]]
+    ) -> Callable[..., Awaitable[Any]]:
+        """The method with faults; the monitors see its call, its answer or its failure."""
+        call = self._with_faults(name, method)
+        if name in ("bus.acknowledge", "ledger.leased_tasks"):
+            return self._with_notice(name, call)
+        who, pauses, alerts = (
+            self._process.name,
+            self._simulation.pause_monitor,
+            self._simulation.alert_monitor,
+        )
+        on_answer: dict[str, Callable[..., object]] = {
+            "queue_controls.paused_queues": lambda answer, *_: pauses.on_informed(who, answer),
+            "queue.receive": lambda answer, *_: self._monitor.on_handed_over(answer),
+            "blobs.get": lambda _, key: alerts.on_read(key, who),
+        }
+        on_failure: dict[str, Callable[..., object]] = {
+            "queue_controls.paused_queues": lambda *_: pauses.on_delay(who),
+            "blobs.put": lambda key, *_: alerts.on_store_failed(key, who),
+            "blobs.delete": lambda key: alerts.on_store_failed(key, who),
+        }
+        if name not in on_answer and name not in on_failure:
+            return call
+        answered, failed = on_answer.get(name, _ignore), on_failure.get(name, _ignore)
+
+        async def observed(*arguments: Any, **keywords: Any) -> Any:
+            try:
+                answer = await call(*arguments, **keywords)
+            except BackendUnavailable:
+                failed(*arguments)
+                raise
+            except NotFound:
+                answered(None, *arguments)
+                raise
+            answered(answer, *arguments)
             return answer
 
-        async def call(*arguments: Any, **named: Any) -> Any:
-            if faults.ended:
-                return await untroubled(*arguments, **named)
-            await process.wait_until_running()
-            await self._delay()
-            if faults.occurs(Fault.CRASH_BEFORE, rng):
-                await self._die(Fault.CRASH_BEFORE, name)
-            if process.disconnected:
-                message = f"{name} is out of reach"
-                raise BackendUnavailable(message)
-            if faults.occurs(Fault.THROTTLE, rng):
-                world.record(process.name, "throttled", name)
-                message = f"{name} was turned away"
-                raise BackendUnavailable(message)
-            if name == "ledger.commit" and world.time() < world.writes_refused_until:
-                message = "rows cannot be written at the moment"
-                raise BackendUnavailable(message)
-            if not waiting and faults.occurs(Fault.LATE_WRITE, rng):
-                world.record(process.name, "given up", name)
-                world.start_task(self._run_later(name, carry_out, arguments, named))
-                message = f"the answer of {name} did not come"
-                raise OutcomeUnknown(message)
-            answer = await carry_out(*arguments, **named)
-            if name == "ledger.commit" and faults.occurs(Fault.CLIENT_RETRY, rng):
-                answer = await self._retried_by_client(arguments)
-            if listing:
-                answer = self._maybe_stale(name, named, answer)
-            if faults.occurs(Fault.CRASH_AFTER, rng):
-                await self._die(Fault.CRASH_AFTER, name)
-            if faults.ended:
-                await process.wait_until_running()
+        return observed
+
+    def _with_notice(
+        self, name: str, call: Callable[..., Awaitable[Any]]
+    ) -> Callable[..., Awaitable[Any]]:
+        """The call; the monitors see it before it is carried out, which may be much later."""
+
+        async def announced(*arguments: Any, **keywords: Any) -> Any:
+            if name == "bus.acknowledge":
+                await self._monitor.on_acknowledge(arguments[1])
             else:
-                await self._delay()
-            if faults.occurs(Fault.UNKNOWN, rng):
-                world.record(process.name, "answer lost", name)
-                if name == "ledger.commit":
-                    self._unanswered_changes.update(
-                        (change.row.change_id, None) for change in arguments
-                    )
-                message = f"the answer of {name} was lost"
-                raise OutcomeUnknown(message)
+                self._simulation.alert_monitor.on_check_started(self._process.name)
+            return await call(*arguments, **keywords)
+
+        return announced
+
+    def _with_faults(
+        self, name: str, method: Callable[..., Awaitable[Any]]
+    ) -> Callable[..., Awaitable[Any]]:
+        carry_out = self._special_calls.get(name, method)
+
+        async def call(*arguments: Any, **keywords: Any) -> Any:
+            port_call = _PortCall(name, carry_out, arguments, keywords)
+            if self._faults.ended:
+                return await self._run_without_faults(port_call)
+            await self._process.wait_until_running()
+            for before in self._before:
+                await before(port_call)
+            answer = await port_call.run()
+            for after in self._after:
+                answer = await after(port_call, answer)
             return answer
 
         return call
 
+    async def _run_without_faults(self, call: _PortCall) -> Any:
+        await self._process.wait_until_running()
+        await asyncio.sleep(_MIN_DELAY_S)
+        await self._process.wait_until_running()
+        answer = await call.run()
+        await self._process.wait_until_running()
+        return answer
+
+    # Faults before the call is carried out ------------------------------------------------------
+
+    async def _delay_call(self, _: _PortCall) -> None:
+        await self._delay()
+
+    async def _crash_before(self, call: _PortCall) -> None:
+        if self._faults.occurs(Fault.CRASH_BEFORE, self._rng):
+            await self._die(Fault.CRASH_BEFORE, call.name)
+
+    async def _disconnect(self, call: _PortCall) -> None:
+        if self._process.disconnected:
+            message = f"{call.name} cannot be reached"
+            raise BackendUnavailable(message)
+
+    async def _throttle(self, call: _PortCall) -> None:
+        if self._faults.occurs(Fault.THROTTLE, self._rng):
+            self._simulation.record(self._process.name, "throttled", call.name)
+            message = f"{call.name} was throttled"
+            raise BackendUnavailable(message)
+
+    async def _refuse_write(self, call: _PortCall) -> None:
+        refused_until = self._simulation.writes_refused_until
+        if call.name == "ledger.commit" and self._simulation.time() < refused_until:
+            message = "rows cannot be written at the moment"
+            raise BackendUnavailable(message)
+
+    async def _write_late(self, call: _PortCall) -> None:
+        if call.name not in _LONG_POLLS and self._faults.occurs(Fault.LATE_WRITE, self._rng):
+            self._simulation.record(self._process.name, "timed out", call.name)
+            self._simulation.start_task(self._run_later(call))
+            message = f"{call.name} timed out"
+            raise OutcomeUnknown(message)
+
+    # Faults after the call was carried out ------------------------------------------------------
+
+    async def _retry_by_client(self, call: _PortCall, answer: Any) -> Any:
+        """The client library loses the answer and sends the commit again by itself."""
+        if call.name != "ledger.commit" or not self._faults.occurs(Fault.CLIENT_RETRY, self._rng):
+            return answer
+        await self._let_others_commit(call.arguments)
+        try:
+            return await self._commit(*call.arguments)
+        except VersionConflict as conflict:
+            conflict.maybe_committed = True  # as the client library reports it
+            raise
+
+    async def _serve_stale_listing(self, call: _PortCall, answer: Any) -> Any:
+        if call.name not in _LISTINGS:
+            return answer
+        key = (call.name, *(str(call.keywords.get(name)) for name in _KEY_ARGUMENTS))
+        previous = self._stale_reads.listings.get(key, answer)
+        if self._faults.occurs(Fault.STALE_INDEX, self._rng):
+            return previous
+        self._stale_reads.listings[key] = answer
+        if isinstance(answer, list) and self._faults.occurs(Fault.INDEX_DUPLICATED, self._rng):
+            return self._rng.sample([*answer, *answer], 2 * len(answer))
+        return answer
+
+    async def _crash_after(self, call: _PortCall, answer: Any) -> Any:
+        if self._faults.occurs(Fault.CRASH_AFTER, self._rng):
+            await self._die(Fault.CRASH_AFTER, call.name)
+        return answer
+
+    async def _delay_answer(self, _: _PortCall, answer: Any) -> Any:
+        if self._faults.ended:
+            await self._process.wait_until_running()
+        else:
+            await self._delay()
+        return answer
+
+    async def _lose_answer(self, call: _PortCall, answer: Any) -> Any:
+        if self._faults.occurs(Fault.UNKNOWN, self._rng):
+            self._simulation.record(self._process.name, "answer lost", call.name)
+            if call.name == "ledger.commit":
+                self._unanswered_changes.update(
+                    (change.row.change_id, None) for change in call.arguments
+                )
+            message = f"the answer of {call.name} was lost"
+            raise OutcomeUnknown(message)
+        return answer
+
     async def _delay(self) -> None:
-        """A moment, in which others may be faster."""
+        """Wait a moment, in which other processes may act."""
         if self._faults.occurs(Fault.SLOW, self._rng):
             seconds = self._rng.random() * _LONG_DELAY_S
             self._simulation.pause_monitor.on_delay(self._process.name, seconds)
         else:
-            # Often none: most answers come in the order of the questions.
+            # Often zero: most calls are answered in order.
             seconds = max(self._rng.random() - 0.5, 0.0) * _USUAL_DELAY_S
         await asyncio.sleep(seconds)
         await self._process.wait_until_running()
@@ -293,50 +361,30 @@ class FaultyPort:
         self._process.die()
         await self._process.wait_until_running()
 
-    async def _run_later(
-        self, name: str, method: Callable[..., Awaitable[Any]], arguments: Any, keywords: Any
-    ) -> None:
+    async def _run_later(self, call: _PortCall) -> None:
         await asyncio.sleep(self._rng.random() * _MAX_WRITE_DELAY_S)
         try:
-            await method(*arguments, **keywords)
-            if name in ("blobs.put", "blobs.delete"):
-                self._simulation.alert_monitor.on_stored_late(arguments[0])
+            await call.run()
+            if call.name in ("blobs.put", "blobs.delete"):
+                self._simulation.alert_monitor.on_stored_late(call.arguments[0])
         except LongshoreError as error:
             self._simulation.record("late write", type(error).__name__, str(error))
 
-    def _maybe_stale(self, name: str, keywords: dict[str, Any], answer: Any) -> Any:
-        which = tuple(str(keywords.get(part)) for part in _KEY_ARGUMENTS)
-        key = (name, *which)
-        old = self._stale_reads.listings.get(key, answer)
-        if self._faults.occurs(Fault.STALE_INDEX, self._rng):
-            return old
-        self._stale_reads.listings[key] = answer
-        if isinstance(answer, list) and self._faults.occurs(Fault.INDEX_DUPLICATED, self._rng):
-            return self._rng.sample([*answer, *answer], 2 * len(answer))
-        return answer
+    # Calls that the monitors observe, or that have faults of their own --------------------------
 
     async def _commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
-        # Whoever has not heard of its own commit is the likeliest to get it wrong.
-        again = any(change.row.change_id in self._unanswered_changes for change in changes)
-        likelier = _OVERTAKEN_RETRY_FACTOR if again else 1.0
-        if self._faults.occurs(Fault.COMMIT_OVERTAKEN, self._rng, factor=likelier):
+        # A process that lost the answer of its commit is the most likely to make a mistake.
+        retried = any(change.row.change_id in self._unanswered_changes for change in changes)
+        factor = _OVERTAKEN_RETRY_FACTOR if retried else 1.0
+        if self._faults.occurs(Fault.COMMIT_OVERTAKEN, self._rng, factor=factor):
             await self._let_others_commit(changes)
         before = await self._monitor.rows_before(changes)
         effects: tuple[Effect, ...] = await self._port.commit(*changes)
         self._monitor.on_commit(changes, before)
         return effects
 
-    async def _retried_by_client(self, changes: Sequence[AnyChange]) -> tuple[Effect, ...]:
-        """The client library has lost an answer and asks again, without a word to anybody."""
-        await self._let_others_commit(changes)
-        try:
-            return await self._commit(*changes)
-        except VersionConflict as conflict:
-            conflict.maybe_committed = True  # so much is known of the library
-            raise
-
     async def _let_others_commit(self, changes: Sequence[AnyChange]) -> None:
-        """Wait until somebody else has changed one of these rows, but not for ever."""
+        """Wait until another process has changed one of these rows, or for a few seconds."""
         rows = [change.row.id for change in changes]
         await self._simulation.history.wait_for_change(rows, timeout_s=_LONG_DELAY_S)
         await self._process.wait_until_running()
@@ -354,19 +402,19 @@ class FaultyPort:
         return self._simulation.history.previous_rows.get(row.id, row)
 
     async def _pause(self, name: str, **keywords: Any) -> QueuePause:
-        held: QueuePause = await self._port.pause(name, **keywords)
+        pause: QueuePause = await self._port.pause(name, **keywords)
         self._simulation.pause_monitor.on_switched(name, paused=True)
-        return held
+        return pause
 
     async def _hold(self, name: str, **keywords: Any) -> QueuePause:
-        held: QueuePause = await self._port.hold(name, **keywords)
+        hold: QueuePause = await self._port.hold(name, **keywords)
         now = self._simulation.clock.now()
-        if held.is_active(now):  # not by the clock of this process, which may be wrong
+        if hold.is_active(now):  # the clock of this process may be wrong
             self._simulation.record_action(
-                self._process.name, ActionKind.HOLD_QUEUE, f"{name}, by {held.by}"
+                self._process.name, ActionKind.HOLD_QUEUE, f"{name}, by {hold.by}"
             )
-            self._simulation.pause_monitor.on_hold(name, held.remaining(now).total_seconds())
-        return held
+            self._simulation.pause_monitor.on_hold(name, hold.remaining(now).total_seconds())
+        return hold
 
     async def _resume(self, name: str) -> QueuePause | None:
         ended: QueuePause | None = await self._port.resume(name)
@@ -384,17 +432,16 @@ class FaultyPort:
         return removed
 
     async def _receive_events(self, consumer: str, **keywords: Any) -> Delivery | None:
-        brought: Delivery | None = await self._port.receive(consumer, **keywords)
-        delivery = brought
+        delivery: Delivery | None = await self._port.receive(consumer, **keywords)
         if self._simulation.profile is FaultProfile.DEFAULT:
-            delivery = self._stale_reads.late_events.mix(brought, self._simulation, self._faults)
+            delivery = self._stale_reads.late_events.mix(delivery, self._simulation, self._faults)
         if delivery is not None:
             self._monitor.on_events(delivery)
             self.deliver(delivery)
         return delivery
 
     def deliver(self, delivery: Delivery) -> None:
-        """Whoever asks for this knows of events, perhaps before their rows can be read."""
+        """The current task has received these events, perhaps before it can read their rows."""
         _UNREADABLE.set(self._unreadable_rows(delivery))
 
     def _unreadable_rows(self, delivery: Delivery) -> dict[str, tuple[float, int]]:

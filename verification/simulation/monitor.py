@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from longshore.core.events import types as e
 from longshore.core.events.event import Event
-from longshore.core.messages import parse_message
+from longshore.core.queues import parse_message
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.ports.events import Delivery

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 # A dictionary cannot be written down twice: this unpacks bytes and knows nothing of what they say.
-from longshore.adapters.aws.compression import decompress_text
+from longshore.adapters.aws.attributes import decompress_text
 from longshore.audit import vocabulary as v
 from longshore.audit.json_documents import (
     ReadBlob,

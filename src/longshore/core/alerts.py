@@ -13,29 +13,18 @@ is empty. What a check could not read is not reported, and above all not as reso
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
 
 from longshore.core.budgets import TASK_SCOPES, BudgetScope
 from longshore.core.dead_letters import DeadLetter
 from longshore.core.events.types import HealthSummary
-from longshore.core.events.wire import (
-    expected_error,
-    from_ms,
-    nested_error,
-    read_integer,
-    read_object,
-    read_text,
-    to_ms,
-)
+from longshore.core.events.wire import to_ms
 from longshore.core.health import CheckedTask, Health, HealthReport
 from longshore.core.tasks.rows import TaskRow
-from longshore.errors import UsageError
 
 COUNT_LIMIT = 1_000
 """How many items of a backlog are counted, the newest first."""
@@ -193,31 +182,6 @@ def reported_backlog_after(
     )
 
 
-def backlog_to_json(last: ReportedBacklog) -> dict[str, Any]:
-    """Returns a reported backlog as JSON."""
-    newest_at, newest_id = last.newest_key
-    return {
-        "atLeast": last.minimum_count,
-        "newestAt": newest_at,
-        "newestId": newest_id,
-        "at": to_ms(last.at),
-    }
-
-
-def backlog_from_json(last: Mapping[str, Any]) -> ReportedBacklog:
-    """The inverse of ``backlog_to_json``, in whole milliseconds.
-
-    Raises:
-        UsageError: the document is not of that format.
-    """
-    return ReportedBacklog(
-        minimum_count=read_integer(last.get("atLeast")),
-        newest_key=(read_integer(last.get("newestAt")), read_text(last.get("newestId"))),
-        at=from_ms(last.get("at")),
-    )
-
-
-_FORMAT = 1
 _FOLDER = "health/"
 _FILE = "/notified.json"
 
@@ -376,88 +340,3 @@ def tenant_of_key(key: str) -> str | None:
     if not (key.startswith(_FOLDER) and key.endswith(_FILE)):
         return None
     return key.removeprefix(_FOLDER).removesuffix(_FILE)
-
-
-def channel_states_to_json(channels: Mapping[str, ChannelState]) -> str:
-    """Returns the states of all channels for one tenant as JSON."""
-    document = {
-        "format": _FORMAT,
-        "channels": {
-            name: {task_id: _problem_to_json(last) for task_id, last in state.problems.items()}
-            for name, state in channels.items()
-        },
-        "deadLetters": {
-            name: backlog_to_json(state.dead_letters)
-            for name, state in channels.items()
-            if state.dead_letters
-        },
-        "parkedTasks": {
-            name: backlog_to_json(state.parked_tasks)
-            for name, state in channels.items()
-            if state.parked_tasks
-        },
-    }
-    return json.dumps(document, separators=(",", ":"))
-
-
-def _problem_to_json(last: ReportedProblem) -> dict[str, Any]:
-    return {
-        "attempt": last.attempt,
-        "health": last.health.value,
-        "at": to_ms(last.at),
-        "resolved": last.resolved,
-    }
-
-
-def channel_states_from_json(text: str | bytes) -> dict[str, ChannelState]:
-    """The inverse of ``channel_states_to_json``, in whole milliseconds.
-
-    Raises:
-        UsageError: the document is not of that format.
-    """
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        message = "alert state: expected JSON"
-        raise UsageError(message) from error
-    try:
-        if read_object(document).get("format") != _FORMAT:
-            raise expected_error(f"format {_FORMAT}")
-        tasks = read_object(document.get("channels"))
-        dead = _backlogs_from_json(document, "deadLetters")
-        parked = _backlogs_from_json(document, "parkedTasks")
-        return {
-            name: ChannelState(
-                _problems_from_json(read_object(tasks.get(name, {}))),
-                dead.get(name),
-                parked.get(name),
-            )
-            for name in dict.fromkeys((*tasks, *dead, *parked))
-        }
-    except UsageError as wrong:
-        raise nested_error("alert state", wrong) from None
-
-
-def _problems_from_json(tasks: Mapping[str, Any]) -> dict[str, ReportedProblem]:
-    return {task_id: _problem_from_json(read_object(last)) for task_id, last in tasks.items()}
-
-
-def _backlogs_from_json(document: Mapping[str, Any], name: str) -> dict[str, ReportedBacklog]:
-    # A document without this key: nothing was reported yet.
-    return {
-        channel: backlog_from_json(read_object(last))
-        for channel, last in read_object(document.get(name, {})).items()
-    }
-
-
-def _problem_from_json(last: Mapping[str, Any]) -> ReportedProblem:
-    try:
-        health = Health(read_text(last.get("health")))
-    except ValueError:
-        raise expected_error(f"one of {', '.join(Health)}") from None
-    return ReportedProblem(
-        attempt=read_integer(last.get("attempt")),
-        health=health,
-        at=from_ms(last.get("at")),
-        resolved=last.get("resolved") is True,
-    )

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Protocol
 
 from longshore.core.budgets import BudgetScope, BudgetUnit
 from longshore.core.ids import task_id_of
-from longshore.core.jobs.dependency_chain import ChainLink, DependencyChain
+from longshore.core.jobs.graph import Graph
 from longshore.core.jobs.numbers import NumberSet
 from longshore.core.maximums import MAX_REVISIONS
+from longshore.core.queues import QueuePause
 from longshore.core.records import value
 from longshore.core.tasks.lease import Lease, LeasePolicy
 from longshore.core.tasks.rows import CancelRequest, Intent, IntentKind, JobRow, TaskRow
@@ -87,23 +87,6 @@ class WhyReason:
     remedy: Remedy | None = None
 
 
-class PauseLike(Protocol):
-    """A paused or held queue."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def by(self) -> str: ...
-    @property
-    def reason(self) -> str | None: ...
-    @property
-    def at(self) -> datetime: ...
-    @property
-    def until(self) -> datetime | None:
-        """When a hold ends; None: a pause, which ends when an operator resumes the queue."""
-        ...
-
-
 @value
 class WhySnapshot:
     """The rows and facts that reasons are derived from."""
@@ -115,7 +98,7 @@ class WhySnapshot:
     keys: Mapping[int, str]
     live_workers: Mapping[str, Sequence[str]]  # of this machine, with their queues
     dead_workers: Sequence[str] = ()  # of this machine, whose process has ended
-    pauses: Sequence[PauseLike]
+    pauses: Sequence[QueuePause]
 
     def key(self, number: int) -> str:
         """Returns a task's key, quoted."""
@@ -269,7 +252,7 @@ def _pending(snapshot: WhySnapshot, row: TaskRow) -> list[WhyReason]:
     return reasons + _no_worker(snapshot, spec.queue)
 
 
-def _paused(pause: PauseLike) -> WhyReason:
+def _paused(pause: QueuePause) -> WhyReason:
     if pause.until is None:
         code, words = ReasonCode.QUEUE_PAUSED, f"is paused by {pause.by}"
     else:
@@ -478,3 +461,67 @@ def _format_duration(duration: timedelta) -> str:
         if seconds >= 2 * size:
             return f"{seconds // size} {unit}"
     return f"{seconds} s"
+
+
+LINKS_SHOWN = 6
+"""The first links of a longer chain that are shown, beside its last link."""
+PARENTS_SHOWN = 5
+
+
+@value
+class ChainLink:
+    """A task of the chain, and the parents that it waits for."""
+
+    number: int
+    parents: tuple[int, ...] = ()  # the first is the next link; not all, if there are many
+    awaited_count: int = 0  # of all parents
+
+
+@value
+class DependencyChain:
+    """From a waiting task to the task on which it all depends.
+
+    The chain is derived from the job's row and its graph alone, so that of ten thousand tasks only
+    the few rows that are shown must be read.
+    """
+
+    links: tuple[ChainLink, ...]
+    omitted: int = 0  # links before the last one
+
+    @property
+    def numbers(self) -> NumberSet:
+        """All tasks that the chain names."""
+        return NumberSet(number for link in self.links for number in (link.number, *link.parents))
+
+
+def dependency_chain(job: JobRow, graph: Graph, number: int, awaits: NumberSet) -> DependencyChain:
+    """Returns the chain of a task that awaits these parents; one link if it awaits none."""
+    links: list[ChainLink] = []
+    awaited = sorted(awaits, key=lambda parent: _rank(job, parent))
+    while awaited:
+        links.append(
+            ChainLink(
+                number=number, parents=tuple(awaited[:PARENTS_SHOWN]), awaited_count=len(awaited)
+            )
+        )
+        number = awaited[0]
+        awaited = _awaited(job, graph, number)
+    links.append(ChainLink(number=number))
+    omitted = max(len(links) - 1 - LINKS_SHOWN, 0)
+    return DependencyChain(links=(*links[: -1 - omitted], links[-1]), omitted=omitted)
+
+
+def _awaited(job: JobRow, graph: Graph, number: int) -> list[int]:
+    if number in job.ended:
+        return []
+    parents = [parent for parent in graph.parents[number] if parent not in job.completed]
+    return sorted(parents, key=lambda parent: _rank(job, parent))
+
+
+def _rank(job: JobRow, number: int) -> tuple[int, int]:
+    """Sorts ended and blocked tasks first, because they prevent a start; completed ones last."""
+    if number in job.failed or number in job.cancelled:
+        return 0, number
+    if number in job.blocked:
+        return 1, number
+    return (3 if number in job.completed else 2), number

@@ -11,6 +11,8 @@ import base64
 import hashlib
 import re
 
+from longshore.errors import UsageError
+
 TASK_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,256}")
 """What a task's global id looks like; anything else in a message is malformed."""
 
@@ -57,6 +59,13 @@ def is_name(text: object) -> bool:
 def is_request_id(text: object) -> bool:
     """Whether a client may use this text to mark its request: printable, not too long."""
     return isinstance(text, str) and 0 < len(text) <= REQUEST_ID_LIMIT and text.isprintable()
+
+
+def check_request_id(text: object) -> None:
+    """Raises ``UsageError`` if a client may not use this text as its request id."""
+    if not is_request_id(text):
+        message = f"a request id must be 1 to {REQUEST_ID_LIMIT} printable characters"
+        raise UsageError(message)
 
 
 def event_id_of(tenant: str, entity: str, sequence: int) -> str:

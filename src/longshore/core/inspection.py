@@ -1,7 +1,4 @@
-"""What commands show of an installation: checks of a store, and the progress of a deployment.
-
-These are values only. Adapters make them, and interfaces print them.
-"""
+"""Values that commands show of an installation: checks, facts of a store, deployment progress."""
 
 from __future__ import annotations
 
@@ -10,22 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
 
-
-class QueueDepthLike(Protocol):
-    """How many messages a queue holds."""
-
-    @property
-    def ready(self) -> int: ...
-    @property
-    def hidden(self) -> int: ...
-    @property
-    def dead_letters(self) -> int: ...
+from longshore.core.queues import QueueDepth
 
 
 class CheckStatus(StrEnum):
-    """How a check ended."""
+    """The result of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -34,50 +21,50 @@ class CheckStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at."""
+    """A check and its result."""
 
     name: str
     status: CheckStatus
     detail: str
-    expected: str | None = None  # instead of what was found
+    expected: str | None = None  # instead of the actual value
     remedy: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFacts:
-    """A store as it was found; nothing was changed to find it out."""
+    """A store as it is; inspecting it changes nothing."""
 
-    inspected_at: datetime  # when it was looked at
+    inspected_at: datetime
     engine: str  # such as "SQLite 3.51.3"
-    engine_path: str  # where its library comes from
-    engine_trusted: bool  # False: a version with a fault that can damage the file
+    engine_path: str  # of its library
+    engine_trusted: bool  # False: this version can corrupt the file
     folder: Path
-    exists: bool  # False: nothing has been stored yet, and the rest says nothing
-    file_system: str | None = None  # None: not known
+    exists: bool  # False: nothing is stored yet, and the other fields are empty
+    file_system: str | None = None  # None: unknown
     local: bool = True  # False: on a network file system, which is refused
     size_bytes: int = 0
     schema: int = 0
     supported_schema: int = 0
     damage: str | None = None
     last_event_at: datetime | None = None  # of the last event that was recorded
-    queues: tuple[tuple[str, QueueDepthLike], ...] = ()
+    queues: tuple[tuple[str, QueueDepth], ...] = ()
     stale_wakeups: int = 0  # left behind by processes that were killed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudAccount:
-    """Whose installation it is, and where."""
+    """The account and region of an installation."""
 
     id: str
     region: str
-    caller: str  # who asks
+    caller: str  # the identity of the credentials
 
 
 class DeployProgressKind(StrEnum):
-    """What can be told while it is under way."""
+    """The kind of a progress report."""
 
     STARTED = "started"
-    WAITING = "waiting"  # for something that was begun before
+    WAITING = "waiting"  # for an earlier operation
     RESOURCE = "resource"
     UNCHANGED = "unchanged"
     DONE = "done"
@@ -86,7 +73,7 @@ class DeployProgressKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployProgress:
-    """Something that has happened on the way."""
+    """A progress report of a deployment."""
 
     stack: str
     kind: DeployProgressKind
@@ -97,11 +84,11 @@ class DeployProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackState:
-    """One stack as it is now."""
+    """The state of a stack."""
 
     name: str
     full_name: str
-    status: str | None  # None: it is not there
+    status: str | None  # None: it does not exist
     changed_at: datetime | None = None
     protected: bool = False
     outputs: Mapping[str, str]

@@ -52,9 +52,7 @@ class SupervisionPolicy:
     short_life: timedelta = timedelta(seconds=10)  # a worker that ran for less is short-lived
     memory_ceiling_bytes: int = 2**30  # 0: none
     recycle_at: time | None = None  # local time of day; None: never
-    kill_after: timedelta = timedelta(
-        seconds=45
-    )  # after a drain was requested; longer than a drain may take
+    kill_after: timedelta = timedelta(seconds=45)  # after a drain request; longer than a drain
     urgent_kill_after: timedelta = timedelta(seconds=5)  # after a stop without grace was requested
     until_done: bool = False  # a worker that exits with 0 is not replaced
 
@@ -139,9 +137,7 @@ class Supervision:
         self._policy = policy
         self._slots = [_Slot(number=n + 1, due=now) for n in range(policy.processes)]
         self._workers: dict[int, _Worker] = {}
-        self._to_recycle: dict[
-            int, WorkerStopReason
-        ] = {}  # serials of workers to recycle, in order
+        self._to_recycle: dict[int, WorkerStopReason] = {}  # by serial, in order
         self._recycled_until = local.replace(tzinfo=None)
         self._serial = 0
         self._level = _ShutdownLevel.NONE
@@ -198,10 +194,10 @@ class Supervision:
         if self._daily_due(local.replace(tzinfo=None)):
             self.recycle(WorkerStopReason.DAILY)
         if self.stopping:
-            ways = (self._drains(now), self._urgent_stops(now))
+            streams = (self._drains(now), self._urgent_stops(now))
         else:
-            ways = (self._starts(now), self._recycles(now))
-        return [*(decision for way in ways for decision in way), *self._kills(now)]
+            streams = (self._starts(now), self._recycles(now))
+        return [*(decision for stream in streams for decision in stream), *self._kills(now)]
 
     def time_until_due(self, now: timedelta) -> timedelta | None:
         """Returns the time until ``decide`` has an action if nothing happens; None: unknown.
@@ -212,7 +208,7 @@ class Supervision:
             self._kill_at(w) for w in self._workers.values() if w.stop_reason and not w.killed
         ]
         if not self.stopping:
-            moments += [place.due for place in self._slots if place.due is not None]
+            moments += [slot.due for slot in self._slots if slot.due is not None]
             if self._to_recycle:
                 moments += [
                     worker.started_at + self._policy.short_life
@@ -226,21 +222,21 @@ class Supervision:
         worker.succession_decided = True
         if self.stopping:
             return
-        by_itself, place = worker.stop_reason is None, worker.slot
+        by_itself, slot = worker.stop_reason is None, worker.slot
         if by_itself and code == 0 and self._policy.until_done:
-            place.done = True
+            slot.done = True
             return
         lived = (now if by_itself else worker.stop_requested_at) - worker.started_at
         short = lived < self._policy.short_life
         fault = by_itself or worker.stop_reason is WorkerStopReason.MEMORY
         if not short:
-            place.short_lives = 0
+            slot.short_lives = 0
         elif fault and worker.restarted:
-            place.short_lives += 1
-        if fault and place.short_lives >= self._policy.restart_limit:
+            slot.short_lives += 1
+        if fault and slot.short_lives >= self._policy.restart_limit:
             self._give_up(worker, code)
             return
-        place.due = now + (self._policy.restart_delay if by_itself or (fault and short) else _ZERO)
+        slot.due = now + (self._policy.restart_delay if by_itself or (fault and short) else _ZERO)
 
     def _give_up(self, worker: _Worker, code: int | None) -> None:
         self.failure = SupervisionFailure(
@@ -267,19 +263,19 @@ class Supervision:
         return due
 
     def _starts(self, now: timedelta) -> Iterator[SupervisionAction]:
-        for place in self._slots:
-            if place.due is not None and place.due <= now:
+        for slot in self._slots:
+            if slot.due is not None and slot.due <= now:
                 self._serial += 1
                 self._workers[self._serial] = _Worker(
-                    serial=self._serial, slot=place, started_at=now, restarted=place.starts > 0
+                    serial=self._serial, slot=slot, started_at=now, restarted=slot.starts > 0
                 )
-                place.due = None
-                place.starts += 1
-                yield StartWorker(slot=place.number, serial=self._serial)
+                slot.due = None
+                slot.starts += 1
+                yield StartWorker(slot=slot.number, serial=self._serial)
 
     def _recycles(self, now: timedelta) -> Iterator[SupervisionAction]:
         # No worker is asked twice: the one that was asked before has exited by then.
-        at_rest = not any(place.due is not None for place in self._slots) and all(
+        at_rest = not any(slot.due is not None for slot in self._slots) and all(
             worker.stop_reason is None and self._is_steady(worker, now)
             for worker in self._workers.values()
         )

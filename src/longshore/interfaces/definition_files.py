@@ -11,21 +11,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import stat
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-
-import yaml
+from typing import Final
 
 from longshore.core.definitions.definition import Definition
 from longshore.core.definitions.reader import read_file_document
 from longshore.core.definitions.schema import DEFINITIONS
-from longshore.core.jobs.dag import Problem
+from longshore.core.document_reader import Problem
+from longshore.interfaces.document_files import UnreadableDocument, parse_json, parse_yaml
 from longshore.services.definitions import FileDefinition, FileProblem, FolderContents
 
 LONGSHORE_YAML: Final = "longshore.yaml"
@@ -33,11 +31,7 @@ FILE_LIMIT: Final = 1_000
 FILE_LIMIT_BYTES: Final = 256 * 1024
 FOLDER_LIMIT_BYTES: Final = 1024 * 1024  # YAML is read at about 100 KB a second
 PROBLEM_LIMIT: Final = 20
-VALUE_LIMIT: Final = 50_000
-DEPTH_LIMIT: Final = 100
 
-_LINE_DEPTH = 3  # definitions, a definition, its field: no problem is nested deeper
-_YAML_TAG_PREFIX = "tag:yaml.org,2002:"
 _SUFFIXES = (".yaml", ".yml", ".json")
 _READ_ERRORS = {
     errno.ELOOP: "its symbolic links lead in a circle; put the file itself there",
@@ -47,14 +41,6 @@ _READ_ERRORS = {
 
 Signature = tuple[int, ...]
 """Changes whenever a file does: times, inode and size, or the error that there is instead."""
-
-
-class UnreadableDocument(Exception):
-    """A text, or its file, says nothing that could be understood; why, and in which line."""
-
-    def __init__(self, message: str, line: int | None = None) -> None:
-        self.line = line
-        super().__init__(message)
 
 
 class FileChangedWhileRead(UnreadableDocument):
@@ -156,7 +142,8 @@ def _parse_file(path: Path, file: str, signature: Signature | None) -> _FileCont
     """What a file says, which is told of as ``file``."""
     try:
         text = _read_text(path)
-        value, lines = parse_json(text) if path.suffix.lower() == ".json" else parse_yaml(text)
+        is_json = path.suffix.lower() == ".json"
+        value, lines = (parse_json(text), {}) if is_json else parse_yaml(text)
     except FileChangedWhileRead:
         raise
     except UnreadableDocument as error:
@@ -311,132 +298,3 @@ def _locate_problem(file: str, problem: Problem, lines: Mapping[str, int]) -> Fi
     while path and path not in lines:
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
     return FileProblem(file=file, message=problem.message, path=problem.path, line=lines.get(path))
-
-
-def parse_json(text: str) -> tuple[Any, dict[str, int]]:
-    """What a JSON text says; its lines are known only where it is no JSON.
-
-    Raises:
-        Unreadable: it cannot be understood, or says a thing twice.
-    """
-
-    def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in made:
-                message = f"{name[:64]!r} is there twice in one object; keep one"
-                raise UnreadableDocument(message)
-            made[name] = value
-        return made
-
-    try:
-        return json.loads(text, object_pairs_hook=unique_object), {}
-    except json.JSONDecodeError as error:
-        message = f"it is not JSON: {error.msg} in column {error.colno}"
-        raise UnreadableDocument(message, error.lineno) from error
-    except (ValueError, RecursionError) as error:
-        message = f"it cannot be understood: {error}"
-        raise UnreadableDocument(message) from error
-
-
-class _DefinitionLoader(yaml.SafeLoader):
-    """YAML without its dates: in JSON, which is what a definition is made of, a time is a text."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 - the library declares it so
-        letter: [(tag, pattern) for tag, pattern in found if not tag.endswith(":timestamp")]
-        for letter, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
-def parse_yaml(text: str) -> tuple[Any, dict[str, int]]:
-    """What a YAML text says as plain JSON values, and by their paths the lines of what is outside.
-
-    Raises:
-        Unreadable: it cannot be understood, says a thing twice, or is more than its size.
-    """
-    try:
-        # Written in Python: the one in C ends the process when a file is nested deeply enough.
-        loader = _DefinitionLoader(text)
-        node = loader.get_single_node()
-        values = _NodeConverter(loader)
-        return (None if node is None else values.convert(node, "", 0)), values.lines
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        said = ", ".join(part for part in (error.context, error.problem) if part)
-        column = f" in column {mark.column + 1}" if mark else ""
-        line = mark.line + 1 if mark else None
-        raise UnreadableDocument(f"it is not YAML: {said}{column}", line) from error
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise UnreadableDocument(f"it is not YAML: {error.reason}", line) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UnreadableDocument(f"it cannot be understood: {error}") from error
-
-
-class _NodeConverter:
-    """Makes plain values from the nodes of a YAML document, counting what aliases repeat."""
-
-    def __init__(self, loader: _DefinitionLoader) -> None:
-        self.lines: dict[str, int] = {}
-        self._loader = loader
-        self._remaining = VALUE_LIMIT
-
-    def convert(self, node: yaml.Node, path: str, depth: int) -> Any:
-        line = node.start_mark.line + 1
-        self._remaining -= 1
-        if self._remaining < 0:
-            message = (
-                f"it has more than {VALUE_LIMIT:,} values, counted with what its aliases (*)"
-                " stand for; divide it, or write less of it"
-            )
-            raise UnreadableDocument(message, line)
-        if depth > DEPTH_LIMIT:
-            message = (
-                f"it is nested in more than {DEPTH_LIMIT} levels; an alias (*) may be in itself"
-            )
-            raise UnreadableDocument(message, line)
-        if depth <= _LINE_DEPTH:
-            self.lines.setdefault(path, line)
-        match node:
-            case yaml.MappingNode(tag=tag) if tag == f"{_YAML_TAG_PREFIX}map":
-                return self._convert_mapping(node, path, depth)
-            case yaml.SequenceNode(tag=tag) if tag == f"{_YAML_TAG_PREFIX}seq":
-                return [
-                    self.convert(one, f"{path}[{index}]", depth + 1)
-                    for index, one in enumerate(node.value)
-                ]
-            case yaml.ScalarNode():
-                value = self._loader.construct_object(node)
-                if value is None or isinstance(value, str | int | float):
-                    return value
-        shown = node.tag.removeprefix(_YAML_TAG_PREFIX)[:64]
-        raise UnreadableDocument(
-            f"it has a value of the kind {shown!r}, which JSON does not know", line
-        )
-
-    def _convert_mapping(self, node: yaml.MappingNode, path: str, depth: int) -> dict[str, Any]:
-        made: dict[str, Any] = {}
-        merged: list[yaml.Node] = []
-        for key, value in node.value:
-            if key.tag == f"{_YAML_TAG_PREFIX}merge":
-                merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
-                continue
-            plain = isinstance(key, yaml.ScalarNode)
-            name = self._loader.construct_object(key) if plain else None
-            line = key.start_mark.line + 1
-            if not isinstance(name, str):
-                shown = f"{key.value[:64]!r}; put it in quotes" if plain else "a list or an object"
-                message = f"expected text before a colon, not {shown}"
-                raise UnreadableDocument(message, line)
-            if name in made:
-                raise UnreadableDocument(f"{name[:64]!r} is there twice; keep one", line)
-            made[name] = self.convert(
-                value, f"{path}.{name[:64]}" if path else name[:64], depth + 1
-            )
-        for source in merged:
-            found = self.convert(source, path, depth + 1)
-            if not isinstance(found, dict):
-                message = "expected fields, or a list of such, after '<<'"
-                raise UnreadableDocument(message, source.start_mark.line + 1)
-            made = {**found, **made}
-        return made

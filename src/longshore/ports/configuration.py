@@ -1,15 +1,15 @@
-"""Definitions: where the named, versioned recipes are kept."""
+"""Definitions, API keys, shared budgets, and pauses of queues."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Final, Protocol
+from datetime import datetime
+from typing import Protocol
 
 from longshore.core.api_keys import KeyRecord
 from longshore.core.budgets import SharedBudget
 from longshore.core.definitions.definition import Definition
+from longshore.core.queues import QueuePause
 
 
 class Definitions(Protocol):
@@ -86,38 +86,6 @@ class Budgets(Protocol):
             BackendUnavailable: it did not happen; worth another try.
         """
         ...
-
-
-MAX_HOLD: Final = timedelta(hours=1)
-"""The longest hold; a service that asks for more gets this."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuePause:
-    """A paused or held queue: no worker starts its tasks."""
-
-    name: str
-    by: str
-    reason: str | None
-    at: datetime
-    until: datetime | None = None  # when a hold ends; None: a pause, which does not end by itself
-
-    def is_active(self, now: datetime) -> bool:
-        """Whether a pause, or a hold that has not ended.
-
-        A hold that would last longer than ``MAX_HOLD`` was written by a wrong clock, or the clock
-        was set back since: it has ended too.
-        """
-        return self.until is None or timedelta(0) < self.remaining(now) <= MAX_HOLD
-
-    def remaining(self, now: datetime) -> timedelta:
-        """Returns the time until a hold ends by itself."""
-        return timedelta.max if self.until is None else self.until - now
-
-
-def capped_hold_end(until: datetime, now: datetime) -> datetime:
-    """Returns when a requested hold ends: after ``MAX_HOLD`` at the latest."""
-    return min(until, now + MAX_HOLD)
 
 
 class QueueControls(Protocol):

@@ -50,7 +50,11 @@ class OutputLog(Protocol):
     """An ordered stream a task: by attempt, then by sequence."""
 
     async def append(self, task_id: str, chunks: Sequence[OutputChunk]) -> None:
-        """Keep entries; one whose attempt and sequence are kept already changes nothing."""
+        """Store entries; one whose attempt and sequence are stored already changes nothing.
+
+        An attempt has one writer. It appends in order, and repeats an append whose outcome is
+        unknown before it appends more.
+        """
         ...
 
     async def read(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from longshore.core.queues import QueueDepth
 from longshore.core.tasks.states import Priority
 
 
@@ -34,15 +35,6 @@ class Message:
     receive_count: int  # deliveries so far, this one included
     sent_at: datetime  # of one that took in others of its key: when the last of them was sent
     priority: Priority = Priority.NORMAL
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueDepth:
-    """How many messages a queue holds."""
-
-    ready: int
-    hidden: int  # delivered and not yet deleted, or not yet to be seen
-    dead_letters: int
 
 
 class TaskQueue(Protocol):

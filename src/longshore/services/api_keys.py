@@ -31,6 +31,7 @@ from longshore.core.events.event import EventContext
 from longshore.core.events.types import OperatorActed
 from longshore.errors import AlreadyExists, NotFound, UsageError
 from longshore.ports.backend import Backend
+from longshore.services.reads import iter_history
 
 KEYS_ENTITY_ID = "keys"
 """The entity whose events record changes of keys."""
@@ -44,7 +45,7 @@ _BUCKET_LIMIT = 10_000
 
 
 class ApiKeys:
-    """Creates, finds and revokes keys. ``draw`` returns random bytes."""
+    """Creates, finds and revokes keys."""
 
     def __init__(
         self, *, backend: Backend, app: str, rate: Rate, random_bytes: Callable[[int], bytes]
@@ -54,9 +55,7 @@ class ApiKeys:
         self._rate = rate
         self._random_bytes = random_bytes
         self._buckets: dict[str, TokenBucket] = {}
-        self._operator_tenant: str | None = (
-            None  # the tenant that operates the installation, if any
-        )
+        self._operator_tenant: str | None = None  # operates the installation
 
     async def create(
         self, tenant: str, *, name: str, scopes: Collection[ApiScope], by: str
@@ -164,27 +163,21 @@ class ApiKeys:
         """Count a call. Returns how long to wait if it exceeds the rate, else None."""
         now = self._backend.clock.elapsed()
         if len(self._buckets) >= _BUCKET_LIMIT:
-            kept = {
+            self._buckets = {
                 key_id: bucket
                 for key_id, bucket in self._buckets.items()
                 if not is_full(bucket, self._rate, now=now)
             }
-            self._buckets = kept
         before = self._buckets.get(record.id) or full_bucket(self._rate, now=now)
         self._buckets[record.id], wait = take_token(before, self._rate, now=now)
         return wait
 
     async def _was_emitted(self, tenant: str, action: str, record: KeyRecord) -> bool:
-        entity, wanted, seen = (
-            f"{OperatorActed.ENTITY.value}#{KEYS_ENTITY_ID}",
-            (action, record.id),
-            0,
-        )
-        while page := await self._backend.events.history(tenant, entity, after=seen):
-            bodies = (event.body for event in page if isinstance(event.body, OperatorActed))
-            if any((body.action, body.subject) == wanted for body in bodies):
-                return True
-            seen = page[-1].sequence
+        entity = f"{OperatorActed.ENTITY.value}#{KEYS_ENTITY_ID}"
+        async for event in iter_history(self._backend.events, tenant, entity):
+            match event.body:
+                case OperatorActed(action=emitted, subject=record.id) if emitted == action:
+                    return True
         return False
 
     async def _emit(self, tenant: str, by: str, action: str, record: KeyRecord) -> None:

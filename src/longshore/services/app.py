@@ -39,7 +39,7 @@ from longshore.services.health import ENTITY_ID, HealthCheck
 from longshore.services.operator_commands import Canceller, QueuePauser, Resumer, ReviewDecisions
 from longshore.services.queries import EventFeed, Queries
 from longshore.services.spill import DocumentStore
-from longshore.services.submit import AcceptedJob, Producer, TaskAdder
+from longshore.services.submit import AcceptedJob, Producer
 from longshore.services.transitions import Transitions
 
 POLL_INTERVAL = timedelta(milliseconds=100)
@@ -85,8 +85,6 @@ class ApplicationServices(Protocol):
     def queries(self) -> Queries: ...
     @property
     def producer(self) -> Producer: ...
-    @property
-    def task_adder(self) -> TaskAdder: ...
     @property
     def canceller(self) -> Canceller: ...
     @property
@@ -202,7 +200,7 @@ class Application:
             UsageError: the request id is not valid.
         """
         services = self._services
-        added = await services.task_adder.add_tasks(
+        added = await services.producer.add_tasks(
             self._tenant, job_id, request_id or self._new_request_id(), document
         )
         return d.AddedTasksDocument(

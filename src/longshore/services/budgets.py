@@ -13,9 +13,10 @@ day begins; the sweeper does that.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
 from longshore.core import budgets
 from longshore.core.agents.plan import read_plan
@@ -25,7 +26,6 @@ from longshore.core.budgets import (
     Budget,
     BudgetScope,
     Exhausted,
-    Reservation,
     SharedBudget,
     add_allowance,
     day_budget_name,
@@ -35,7 +35,7 @@ from longshore.core.budgets import (
 from longshore.core.definitions.definition import RunnerKind
 from longshore.core.events.event import EventContext
 from longshore.core.events.types import OperatorActed, Usage
-from longshore.core.ids import is_request_id
+from longshore.core.ids import check_request_id
 from longshore.core.jobs import job as jobs
 from longshore.core.jobs.numbers import NO_NUMBERS
 from longshore.core.tasks import commands as c
@@ -43,12 +43,12 @@ from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import CommandRefused, NotFound, UsageError, VersionConflict
 from longshore.ports.backend import Backend
+from longshore.services.reads import AT_ONCE, iter_tasks, list_all
 from longshore.services.resilience import log_and_continue
 from longshore.services.transitions import Transitions
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE = 100
 _ENTITY_ID = "budget"
 _SWEEPER = "sweeper"
 
@@ -57,23 +57,24 @@ Decide = Callable[[SharedBudget], SharedBudget | Exhausted | None]
 """Returns the changed budget, what of it is used up, or None for no change."""
 
 
+@dataclass(frozen=True)
 class BudgetReservations:
     """Reads and changes shared budgets."""
 
-    def __init__(self, backend: Backend, transitions: Transitions) -> None:
-        self._budgets = backend.budgets
-        self._ledger = backend.ledger
-        self._transitions = transitions
+    backend: Backend
+    transitions: Transitions
 
     async def read(self, tenant: str, name: str) -> SharedBudget:
         """Returns a shared budget; one that was never used is empty."""
-        stored = await self._transitions.retry_unavailable(lambda: self._budgets.get(tenant, name))
+        stored = await self.transitions.retry_unavailable(
+            lambda: self.backend.budgets.get(tenant, name)
+        )
         return stored or SharedBudget(tenant=tenant, name=name)
 
     async def read_job(self, row: TaskRow) -> JobRow | None:
         """Returns the row of a task's job."""
-        return await self._transitions.retry_unavailable(
-            lambda: self._ledger.get_job(row.spec.job_id)
+        return await self.transitions.retry_unavailable(
+            lambda: self.backend.ledger.get_job(row.spec.job_id)
         )
 
     async def change(
@@ -84,7 +85,7 @@ class BudgetReservations:
         Raises:
             BackendUnavailable: the budgets could not be reached, after several tries.
         """
-        change_id = self._transitions.new_id()
+        change_id = self.transitions.new_id()
         while True:
             current = await self.read(tenant, name)
             decision = decide(current)
@@ -92,13 +93,12 @@ class BudgetReservations:
                 return decision
             written = replace(decision, version=current.version + 1, change_id=change_id)
             try:
-                await self._commit(written)
+                await self.transitions.retry_unavailable(
+                    partial(self.backend.budgets.commit, written)
+                )
             except VersionConflict:
                 continue
             return written
-
-    async def _commit(self, budget: SharedBudget) -> None:
-        await self._transitions.retry_unavailable(lambda: self._budgets.commit(budget))
 
     async def reserve(
         self,
@@ -117,18 +117,15 @@ class BudgetReservations:
         Raises:
             StaleReservation: another process has closed this attempt's reservation.
         """
-
-        def decide(budget: SharedBudget) -> SharedBudget | Exhausted:
-            return budgets.reserve(
-                budget,
-                limit,
-                task_id=row.id,
-                attempt=row.attempt,
-                spent=spent,
-                reserved=reserved,
-                requested=requested,
-            )
-
+        decide = partial(
+            budgets.reserve,
+            limit=limit,
+            task_id=row.id,
+            attempt=row.attempt,
+            spent=spent,
+            reserved=reserved,
+            requested=requested,
+        )
         tenant = row.spec.tenant
         decision = await self.change(tenant, name, decide)
         if isinstance(decision, Exhausted) and await self._close_leaked(tenant, name):
@@ -146,40 +143,26 @@ class BudgetReservations:
         """Close the reservations of attempts that have ended. Returns whether there were any."""
         reservations = (await self.read(tenant, name)).reservations
         ids = [reservation.task_id for reservation in reservations]
-        rows = await self._transitions.retry_unavailable(lambda: self._ledger.get_tasks(ids))
+        rows = await self.transitions.retry_unavailable(lambda: self.backend.ledger.get_tasks(ids))
         holders = {(row.id, row.attempt) for row in rows if row.lease is not None}
         leaked = [item for item in reservations if (item.task_id, item.attempt) not in holders]
         for item in leaked:
-            await self._close_reservation(tenant, name, item)
+            close = partial(budgets.close, task_id=item.task_id, attempt=item.attempt)
+            await self.change(tenant, name, close)
             logger.warning("reservation.leaked", extra={"budget": name, "task_id": item.task_id})
         return bool(leaked)
 
-    async def _close_reservation(self, tenant: str, name: str, reservation: Reservation) -> None:
-        await self.change(
-            tenant,
-            name,
-            lambda budget: budgets.close(
-                budget, task_id=reservation.task_id, attempt=reservation.attempt
-            ),
-        )
-
     async def settle(self, row: TaskRow, name: str, *, spent: Usage, reserved: Usage) -> None:
         """Record what an attempt has spent and still has reserved."""
-        await self.change(
-            row.spec.tenant,
-            name,
-            lambda budget: budgets.settle(
-                budget, task_id=row.id, attempt=row.attempt, spent=spent, reserved=reserved
-            ),
+        settle = partial(
+            budgets.settle, task_id=row.id, attempt=row.attempt, spent=spent, reserved=reserved
         )
+        await self.change(row.spec.tenant, name, settle)
 
     async def close(self, row: TaskRow, name: str, *, spent: Usage | None = None) -> None:
         """Close the reservation of an attempt that has ended."""
-        await self.change(
-            row.spec.tenant,
-            name,
-            lambda budget: budgets.close(budget, task_id=row.id, attempt=row.attempt, spent=spent),
-        )
+        close = partial(budgets.close, task_id=row.id, attempt=row.attempt, spent=spent)
+        await self.change(row.spec.tenant, name, close)
 
     async def close_lost_attempt(self, row: TaskRow, *moments: datetime) -> None:
         """Close the reservations of an attempt whose lease another process has ended.
@@ -203,6 +186,7 @@ class BudgetStatus:
     added: Budget = NO_BUDGET  # the part of the limit that operators added
 
 
+@dataclass(frozen=True, kw_only=True)
 class BudgetOperations:
     """Shows budgets and adds to them.
 
@@ -210,25 +194,16 @@ class BudgetOperations:
         day_budget: What a tenant may spend in a day.
     """
 
-    def __init__(
-        self,
-        *,
-        backend: Backend,
-        transitions: Transitions,
-        reservations: BudgetReservations,
-        day_budget: Budget = NO_BUDGET,
-        app: str = "longshore",
-    ) -> None:
-        self._backend = backend
-        self._transitions = transitions
-        self._reservations = reservations
-        self._day_budget = day_budget
-        self._app = app
+    backend: Backend
+    transitions: Transitions
+    reservations: BudgetReservations
+    day_budget: Budget
+    app: str
 
     async def get_day_budget(self, tenant: str) -> BudgetStatus:
         """Returns the tenant's budget for today."""
-        shared = await self._reservations.read(tenant, day_budget_name(self._backend.clock.now()))
-        return _status(shared, self._day_budget)
+        shared = await self.reservations.read(tenant, day_budget_name(self.backend.clock.now()))
+        return _status(shared, self.day_budget)
 
     async def get_job_budget(self, tenant: str, job_id: str) -> BudgetStatus:
         """Returns the budget of a job.
@@ -236,10 +211,10 @@ class BudgetOperations:
         Raises:
             NotFound: the tenant has no such job.
         """
-        job = await self._job(tenant, job_id)
+        job = await self.transitions.get_job(tenant, job_id)
         if not job.spec.budget:
             return BudgetStatus(limit=NO_BUDGET, spent=job.usage)  # of ended tasks
-        shared = await self._reservations.read(tenant, job_budget_name(job_id))
+        shared = await self.reservations.read(tenant, job_budget_name(job_id))
         status = _status(shared, with_allowance(job.spec.budget, job.allowance))
         return replace(status, added=job.allowance.added if job.allowance else NO_BUDGET)
 
@@ -249,9 +224,7 @@ class BudgetOperations:
         Raises:
             NotFound: the tenant has no such task.
         """
-        row = await self._transitions.read(task_id)
-        if row is None or row.spec.tenant != tenant:
-            raise NotFound("task", task_id)
+        row = await self.transitions.get_task(tenant, task_id)
         now = row.lease.usage if row.lease else Usage()
         return BudgetStatus(
             limit=with_allowance(await self._task_budget(row), row.allowance),
@@ -264,8 +237,8 @@ class BudgetOperations:
         spec = row.spec
         if spec.definition_version == 0:
             return NO_BUDGET  # a built-in definition
-        definition = await self._transitions.retry_unavailable(
-            lambda: self._backend.definitions.get(
+        definition = await self.transitions.retry_unavailable(
+            lambda: self.backend.definitions.get(
                 spec.tenant, spec.definition, version=spec.definition_version
             )
         )
@@ -287,23 +260,19 @@ class BudgetOperations:
             UsageError: the task has no such budget, nothing is added, or the id is not one.
         """
         _check_addition(amount, request_id)
-        row = await self._transitions.read(task_id)
-        if row is None or row.spec.tenant != tenant:
-            raise NotFound("task", task_id)
+        row = await self.transitions.get_task(tenant, task_id)
         command = c.AddBudget(amount=amount, by=by, request_id=request_id)
         if row.allowance is not None and request_id in row.allowance.requests:
             return row
-        own = await self._task_budget(row, steps=True)
-        if not row.state.terminal and (unlimited := own.unlimited_units(amount)):
-            what = " and ".join(unlimited)
-            message = f"task {task_id} has no budget in {what}: nothing limits it"
-            raise UsageError(message)
+        if not row.state.terminal:
+            own = await self._task_budget(row, steps=True)
+            _check_limited(own, amount, f"task {task_id}")
         try:
-            return await self._transitions.apply_to_task(task_id, command)
+            return await self.transitions.apply_to_task(task_id, command)
         except CommandRefused:
             # An earlier try may have been committed and its answer lost.
-            row = await self._transitions.read(task_id)
-            if row and row.allowance and request_id in row.allowance.requests:
+            row = await self.transitions.get_task(tenant, task_id)
+            if row.allowance and request_id in row.allowance.requests:
                 return row
             raise
 
@@ -318,10 +287,8 @@ class BudgetOperations:
             UsageError: the job has no such budget, nothing is added, or the id is not one.
         """
         _check_addition(amount, request_id)
-        job = await self._job(tenant, job_id)
-        if unlimited := job.spec.budget.unlimited_units(amount):
-            message = f"job {job_id} has no budget in {' and '.join(unlimited)}: nothing limits it"
-            raise UsageError(message)
+        job = await self.transitions.get_job(tenant, job_id)
+        _check_limited(job.spec.budget, amount, f"job {job_id}")
 
         async def decide(row: JobRow, now: datetime, change_id: str) -> jobs.JobDecision:
             intent = Intent(
@@ -331,16 +298,16 @@ class BudgetOperations:
             return jobs.apply(row, command, now=now, change_id=change_id)
 
         try:
-            job = await self._transitions.apply_to_job(job_id, decide)
+            job = await self.transitions.apply_to_job(job_id, decide)
         except CommandRefused:
             # An earlier try may have been committed and its answer lost.
-            job = await self._job(tenant, job_id)
+            job = await self.transitions.get_job(tenant, job_id)
             if not (job.allowance and request_id in job.allowance.requests):
                 raise
         for intent in job.intents:
             if intent.kind is IntentKind.UNPARK:
-                await self.finish_intent(job, intent)
-        return await self._job(tenant, job_id)
+                await self.finish_unpark(job, intent)
+        return await self.transitions.get_job(tenant, job_id)
 
     async def add_to_day_budget(
         self, tenant: str, amount: Budget, *, by: str, request_id: str
@@ -351,20 +318,18 @@ class BudgetOperations:
             UsageError: nothing limits the day, nothing is added, or the request id is not one.
         """
         _check_addition(amount, request_id)
-        if unlimited := self._day_budget.unlimited_units(amount):
-            message = f"the day has no budget in {' and '.join(unlimited)}: nothing limits it"
-            raise UsageError(message)
-        now = self._backend.clock.now()
+        _check_limited(self.day_budget, amount, "the day")
+        now = self.backend.clock.now()
         name = day_budget_name(now)
 
         def decide(budget: SharedBudget) -> SharedBudget | None:
             allowance = add_allowance(budget.allowance, amount, request_id)
             return None if allowance is None else replace(budget, allowance=allowance)
 
-        if await self._reservations.change(tenant, name, decide) is not None:
+        if await self.reservations.change(tenant, name, decide) is not None:
             await self._emit_added(tenant, name, f"{amount} added", by, now)
-        async for row in self._iter_parked(tenant):
-            await self._unpark(row, c.Unpark(scope=BudgetScope.DAY, by=by))
+        async for row in iter_tasks(self.backend.ledger, tenant, TaskState.PARKED):
+            await self._unpark(row.id, c.Unpark(scope=BudgetScope.DAY, by=by))
         return await self.get_day_budget(tenant)
 
     async def _emit_added(
@@ -372,38 +337,28 @@ class BudgetOperations:
     ) -> None:
         acted = OperatorActed(by=by, action="budget.added", subject=subject, detail=detail)
         with log_and_continue(logger, "budget.event_lost", tenant=tenant):
-            await self._backend.events.append(
+            await self.backend.events.append(
                 tenant=tenant,
-                app=self._app,
+                app=self.app,
                 entity_id=_ENTITY_ID,
                 body=acted,
                 context=EventContext(origin="operator", source="user"),
                 now=now,
             )
 
-    async def finish_intent(self, job: JobRow, intent: Intent) -> bool:
+    async def finish_unpark(self, job: JobRow, intent: Intent) -> bool:
         """Unpark the tasks that wait for the job's budget.
 
         Returns False if another process closed the intent first.
         """
-        async for row in self._iter_parked(job.spec.tenant, job.id):
-            await self._unpark(row, c.Unpark(scope=BudgetScope.JOB, by=intent.by))
-        return await self._transitions.close_intent(job.id, intent) is not None
+        ledger = self.backend.ledger
+        async for row in iter_tasks(ledger, job.spec.tenant, TaskState.PARKED, job_id=job.id):
+            await self._unpark(row.id, c.Unpark(scope=BudgetScope.JOB, by=intent.by))
+        return await self.transitions.close_intent(job.id, intent) is not None
 
-    async def _iter_parked(self, tenant: str, job_id: str | None = None) -> AsyncIterator[TaskRow]:
-        cursor: str | None = None
-        while True:
-            page = await self._backend.ledger.list_tasks(
-                tenant, job_id=job_id, state=TaskState.PARKED, limit=_AT_ONCE, cursor=cursor
-            )
-            for row in page.items:
-                yield row
-            if (cursor := page.cursor) is None:
-                return
-
-    async def _unpark(self, row: TaskRow, command: c.Unpark) -> bool:
+    async def _unpark(self, task_id: str, command: c.Unpark) -> bool:
         try:
-            await self._transitions.apply_to_task(row.id, command)
+            await self.transitions.apply_to_task(task_id, command)
         except (CommandRefused, NotFound):
             return False  # it waits for another budget, or is no longer parked
         return True
@@ -417,10 +372,8 @@ class BudgetOperations:
         return await self._unpark_due() + await self._unpark_one_per_budget()
 
     async def _unpark_one_per_budget(self) -> int:
-        ids = await self._list_parked()
-        rows = await self._transitions.retry_unavailable(
-            lambda: self._backend.ledger.get_tasks(ids)
-        )
+        ids = [task.task_id for task in await list_all(self.backend.ledger.parked_tasks)]
+        rows = await self.transitions.retry_unavailable(lambda: self.backend.ledger.get_tasks(ids))
         first: dict[tuple[str, str], TaskRow] = {}
         for row in rows:
             if (name := self._shared_budget_name(row)) is not None:
@@ -429,17 +382,12 @@ class BudgetOperations:
         for (tenant, name), row in first.items():
             with log_and_continue(logger, "task.unpark_failed", task_id=row.id):
                 limit = await self._shared_limit(row)
-                used_up = not limit or await self._reservations.exhaustion(tenant, name, limit)
+                used_up = not limit or await self.reservations.exhaustion(tenant, name, limit)
                 if row.parked and not used_up:
-                    done += await self._unpark(row, c.Unpark(scope=row.parked.scope, by=_SWEEPER))
+                    done += await self._unpark(
+                        row.id, c.Unpark(scope=row.parked.scope, by=_SWEEPER)
+                    )
         return done
-
-    async def _list_parked(self) -> list[str]:
-        """Returns the ids of all parked tasks, so that none hides behind a page limit."""
-        limit = _AT_ONCE
-        while len(parked := await self._backend.ledger.parked_tasks(limit=limit)) >= limit:
-            limit *= 2
-        return [task.task_id for task in parked]
 
     def _shared_budget_name(self, row: TaskRow) -> str | None:
         """Returns the shared budget that a parked task waits for."""
@@ -447,41 +395,32 @@ class BudgetOperations:
             case BudgetScope.JOB:
                 return job_budget_name(row.spec.job_id)
             case BudgetScope.DAY:
-                return day_budget_name(self._backend.clock.now())
+                return day_budget_name(self.backend.clock.now())
         return None
 
     async def _shared_limit(self, row: TaskRow) -> Budget:
         if row.parked is not None and row.parked.scope is BudgetScope.DAY:
-            return self._day_budget
-        job = await self._reservations.read_job(row)
+            return self.day_budget
+        job = await self.reservations.read_job(row)
         return NO_BUDGET if job is None else with_allowance(job.spec.budget, job.allowance)
 
     async def _unpark_due(self) -> int:
         done, progress = 0, True
         while progress:
-            now = self._backend.clock.now()
-            due = await self._backend.ledger.parked_tasks(limit=_AT_ONCE, due_by=now)
+            now = self.backend.clock.now()
+            due = await self.backend.ledger.parked_tasks(limit=AT_ONCE, due_by=now)
             progress = False
             for task in due:
                 with log_and_continue(logger, "task.unpark_failed", task_id=task.task_id):
-                    row = await self._transitions.read(task.task_id)
                     command = c.Unpark(scope=BudgetScope.DAY, by=_SWEEPER, due=True)
-                    if row is not None and await self._unpark(row, command):
+                    if await self._unpark(task.task_id, command):
                         progress, done = True, done + 1
         return done
 
     async def release_reservations(self, row: TaskRow, *, started_at: datetime) -> None:
         """Close the reservations of an attempt whose lease was ended."""
         if row.usage != Usage():
-            await self._reservations.close_lost_attempt(row, started_at, self._backend.clock.now())
-
-    async def _job(self, tenant: str, job_id: str) -> JobRow:
-        job = await self._transitions.retry_unavailable(
-            lambda: self._backend.ledger.get_job(job_id)
-        )
-        if job is None or job.spec.tenant != tenant:
-            raise NotFound("job", job_id)
-        return job
+            await self.reservations.close_lost_attempt(row, started_at, self.backend.clock.now())
 
 
 def _status(budget: SharedBudget, limit: Budget) -> BudgetStatus:
@@ -494,10 +433,14 @@ def _status(budget: SharedBudget, limit: Budget) -> BudgetStatus:
     )
 
 
-def _check_addition(amount: Budget, request_id: str) -> None:
-    if not is_request_id(request_id):
-        message = "a request id must be 1 to 256 printable characters"
+def _check_limited(budget: Budget, amount: Budget, owner: str) -> None:
+    if unlimited := budget.unlimited_units(amount):
+        message = f"{owner} has no budget in {' and '.join(unlimited)}: nothing limits it"
         raise UsageError(message)
+
+
+def _check_addition(amount: Budget, request_id: str) -> None:
+    check_request_id(request_id)
     if not amount:
         message = "nothing is added: name dollars, tokens or minutes"
         raise UsageError(message)

@@ -41,7 +41,9 @@ from longshore.core.text.sanitise import safe_excerpt
 from longshore.errors import CommandRefused, NotFound, VersionConflict
 from longshore.ports.backend import Backend
 from longshore.ports.output import OutputChunk, OutputPosition, Stream
+from longshore.ports.task_queue import Message
 from longshore.services.operator_commands import Resumer
+from longshore.services.reads import AT_ONCE, iter_history, iter_tasks
 from longshore.services.resilience import log_and_continue
 from longshore.services.transitions import Transitions
 
@@ -49,13 +51,11 @@ logger = logging.getLogger(__name__)
 
 NO_FILTER = DeadLetterFilter()
 
-_AT_ONCE = 500
 _LISTING = "dead letters"
 _FOLDER = "dead/"  # of the blob store, for messages without a task
 _EXCERPT_CHARACTERS = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_HISTORY_PAGE = 1000
 _LAST_LINES = 10
 _LINE_CHARACTERS = 500
 # More than enough for that many lines, and far less than an attempt may print.
@@ -111,24 +111,17 @@ class SettleCounts:
         return bool(self.failed or self.dropped)
 
 
+@dataclass(frozen=True, kw_only=True)
 class DeadLetters:
     """Lists, replays, discards and settles dead letters."""
 
-    def __init__(
-        self,
-        *,
-        backend: Backend,
-        transitions: Transitions,
-        resumer: Resumer,
-        app: str,
-        skew_margin: timedelta,
-    ) -> None:
-        self._backend = backend
-        self._transitions = transitions
-        self._resumer = resumer
-        self._app = app
-        self._margin = skew_margin
-        self._logged: set[str] = set()  # ids of messages without a task that were logged
+    backend: Backend
+    transitions: Transitions
+    resumer: Resumer
+    app: str
+    skew_margin: timedelta
+    # Ids of messages without a task that were logged.
+    _logged: set[str] = field(default_factory=set, init=False)
 
     async def list_page(
         self,
@@ -150,7 +143,7 @@ class DeadLetters:
             total += 1
             if before is None or _sort_key(letter) < before:
                 newest.append(letter)
-            if len(newest) > limit + _AT_ONCE:
+            if len(newest) > limit + AT_ONCE:
                 newest = nlargest(limit + 1, newest, key=_sort_key)
         newest = nlargest(limit + 1, newest, key=_sort_key)
         items = tuple(newest[:limit])
@@ -168,7 +161,8 @@ class DeadLetters:
         self, tenant: str, filter_: DeadLetterFilter = NO_FILTER
     ) -> AsyncIterator[DeadLetter]:
         """Yields every dead letter that matches, unsorted."""
-        async for row in self._iter_failed(tenant, filter_.job_id):
+        failed = iter_tasks(self.backend.ledger, tenant, TaskState.FAILED, job_id=filter_.job_id)
+        async for row in failed:
             letter = dead_letter_of_task(row)
             if letter is not None and filter_.matches(letter):
                 yield letter
@@ -177,34 +171,16 @@ class DeadLetters:
             if letter is not None and filter_.matches(letter):
                 yield letter
 
-    async def _iter_failed(self, tenant: str, job_id: str | None) -> AsyncIterator[TaskRow]:
-        cursor: str | None = None
-        while True:
-            page = await self._backend.ledger.list_tasks(
-                tenant, job_id=job_id, state=TaskState.FAILED, limit=_AT_ONCE, cursor=cursor
-            )
-            for row in page.items:
-                yield row
-            cursor = page.cursor
-            if cursor is None:
-                return
-
     async def _iter_messages(self, queue: str | None) -> AsyncIterator[DeadMessage]:
         """Yields the messages in the dead-letter stores; the caller may remove them meanwhile."""
         seen: set[str] = set()
-        limit = _AT_ONCE
+        limit = AT_ONCE
         while True:
-            messages = await self._backend.queue.dead_letters(queue, limit=limit)
+            messages = await self.backend.queue.dead_letters(queue, limit=limit)
             for message in messages:
                 if message.id not in seen:
                     seen.add(message.id)
-                    yield DeadMessage(
-                        id=message.id,
-                        queue=message.queue,
-                        body=message.body,
-                        receive_count=message.receive_count,
-                        sent_at=message.sent_at,
-                    )
+                    yield dead_message(message)
             if len(messages) < limit:
                 return
             limit *= 2
@@ -214,12 +190,12 @@ class DeadLetters:
         if row is not None and row.spec.tenant != tenant:
             return None
         return dead_letter_of_message(
-            message, row, now=self._backend.clock.now(), margin=self._margin
+            message, row, now=self.backend.clock.now(), margin=self.skew_margin
         )
 
     async def _row_of(self, message: DeadMessage) -> TaskRow | None:
         task_id = message.task_id
-        return await self._backend.ledger.get_task(task_id) if isinstance(task_id, str) else None
+        return await self.backend.ledger.get_task(task_id) if isinstance(task_id, str) else None
 
     async def get(self, tenant: str, letter_id: str) -> DeadLetter:
         """Returns a dead letter by its id.
@@ -229,7 +205,7 @@ class DeadLetters:
         """
         letter = None
         if (message_id := message_id_of(letter_id)) is None:
-            row = await self._backend.ledger.get_task(letter_id)
+            row = await self.backend.ledger.get_task(letter_id)
             if row is not None and row.spec.tenant == tenant:
                 letter = dead_letter_of_task(row)
         else:
@@ -246,7 +222,7 @@ class DeadLetters:
         Raises:
             NotFound: there is no such task; nothing was changed.
         """
-        rows = {row.id: row for row in await self._backend.ledger.get_tasks(task_ids)}
+        rows = {row.id: row for row in await self.backend.ledger.get_tasks(task_ids)}
         by_job: dict[str, list[str]] = {}
         moved_on: dict[str, str] = {}
         for task_id in dict.fromkeys(task_ids):
@@ -259,7 +235,7 @@ class DeadLetters:
                 moved_on[task_id] = _describe_state(row)
         rounds: dict[str, int] = {}
         for job_id, task_ids in by_job.items():
-            resumed = await self._resumer.resume(job_id, task_ids, by=by)
+            resumed = await self.resumer.resume(job_id, task_ids, by=by)
             rounds |= dict.fromkeys(resumed.tasks, resumed.round)
             moved_on |= resumed.refused
         return ReplayResult(rounds=rounds, moved_on=moved_on)
@@ -284,21 +260,22 @@ class DeadLetters:
             reason = "a task that failed is history and stays; only messages can be discarded"
             raise CommandRefused(letter_id, reason)
         if letter.row is not None:
-            reason = f"it speaks for task {letter.row.id!r}, which the next sweep of a worker ends"
+            task_id = letter.row.id
+            reason = f"it belongs to task {task_id!r}; the sweeper will fail that task shortly"
             raise CommandRefused(letter_id, reason)
         reason = f"discarded by {by}: {letter.reason}"
         await self._reject(
             tenant, letter.message, reason, EventContext(origin="operator", source="user")
         )
-        await self._backend.queue.delete_dead_letter(letter.message.id)
+        await self.backend.queue.delete_dead_letter(letter.message.id)
         return letter
 
     async def _reject(
         self, tenant: str, message: DeadMessage, reason: str, context: EventContext
     ) -> None:
-        await self._backend.events.append(
+        await self.backend.events.append(
             tenant=tenant,
-            app=self._app,
+            app=self.app,
             entity_id=message.queue,
             body=MessageRejected(
                 queue=message.queue,
@@ -307,7 +284,7 @@ class DeadLetters:
                 excerpt=safe_excerpt(message.body, limit=_EXCERPT_CHARACTERS),
             ),
             context=context,
-            now=self._backend.clock.now(),
+            now=self.backend.clock.now(),
         )
 
     async def settle_messages(self) -> SettleCounts:
@@ -326,7 +303,7 @@ class DeadLetters:
                 else:
                     settled.failed += isinstance(disposition, Change)
                     settled.dropped += not isinstance(disposition, Change)
-        self._logged &= staying
+        self._logged.intersection_update(staying)
         settled.unresolved = len(staying)
         return settled
 
@@ -344,14 +321,14 @@ class DeadLetters:
 
     async def _store(self, message: DeadMessage, disposition: KeepMessage, tenant: str) -> None:
         key = f"{_FOLDER}{message.queue}/{safe_name(message.id)}"
-        await self._backend.blobs.put(key, message.body.encode(errors="surrogatepass"))
+        await self.backend.blobs.put(key, message.body.encode(errors="surrogatepass"))
         reason = f"{disposition.reason}; its text is stored as {key}"
         await self._reject(tenant, message, reason, EventContext(origin=DLQ_SOURCE))
 
     async def _settle(self, message: DeadMessage) -> Disposition:
         disposition = await self._decide(message)
         if not isinstance(disposition, KeepMessage):
-            await self._backend.queue.delete_dead_letter(message.id)
+            await self.backend.queue.delete_dead_letter(message.id)
         return disposition
 
     async def _decide(self, message: DeadMessage) -> Disposition:
@@ -361,13 +338,13 @@ class DeadLetters:
             disposition = disposition_of(
                 message,
                 row,
-                now=self._backend.clock.now(),
-                margin=self._margin,
-                change_id=self._transitions.new_id(),
+                now=self.backend.clock.now(),
+                margin=self.skew_margin,
+                change_id=self.transitions.new_id(),
             )
             if isinstance(disposition, Change):
                 try:
-                    await self._transitions.commit(disposition)
+                    await self.transitions.commit(disposition)
                 except VersionConflict:
                     continue  # the row has changed: decide again
                 extra = {"task_id": disposition.row.id, "message_id": message.id}
@@ -379,6 +356,17 @@ class DeadLetters:
             self._logged.add(message.id)
             extra = {"queue": message.queue, "message_id": message.id, "reason": disposition.reason}
             logger.error("dead_letter.orphaned", extra=extra)
+
+
+def dead_message(message: Message) -> DeadMessage:
+    """Returns a message of a queue's dead-letter store as core decides about it."""
+    return DeadMessage(
+        id=message.id,
+        queue=message.queue,
+        body=message.body,
+        receive_count=message.receive_count,
+        sent_at=message.sent_at,
+    )
 
 
 def _sort_key(letter: DeadLetter) -> tuple[int, str]:
@@ -413,7 +401,8 @@ async def read_post_mortem(backend: Backend, letter: DeadLetter) -> PostMortem:
     row = letter.row
     if row is None:
         return PostMortem(letter=letter)
-    history = [event async for event in _history(backend, row)]
+    events = iter_history(backend.events, row.spec.tenant, f"TASK#{row.id}")
+    history = [event async for event in events]
     return PostMortem(
         letter=letter,
         ended_by=_ended_by(history),
@@ -429,16 +418,6 @@ def _ended_by(history: Sequence[Event]) -> str | None:
         if isinstance(event.body, TaskTimeout):
             return event.context.origin
     return None
-
-
-async def _history(backend: Backend, row: TaskRow) -> AsyncIterator[Event]:
-    seen = 0
-    while page := await backend.events.history(
-        row.spec.tenant, f"TASK#{row.id}", after=seen, limit=_HISTORY_PAGE
-    ):
-        for event in page:
-            yield event
-        seen = page[-1].sequence
 
 
 async def _last_lines(backend: Backend, row: TaskRow) -> AsyncIterator[PrintedLine]:
@@ -460,7 +439,7 @@ async def _last_lines(backend: Backend, row: TaskRow) -> AsyncIterator[PrintedLi
 async def _last_chunks(backend: Backend, row: TaskRow) -> AsyncIterator[OutputChunk]:
     # If the worker died, the last sequence is unknown: then all output is read.
     position = OutputPosition(row.attempt, max((row.last_output or 0) - _LAST_CHUNKS, 0))
-    while batch := await backend.output.read(row.id, after=position, limit=_HISTORY_PAGE):
+    while batch := await backend.output.read(row.id, after=position, limit=AT_ONCE):
         for entry in batch:
             yield entry
         position = OutputPosition(batch[-1].attempt, batch[-1].end)

@@ -18,11 +18,13 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Final, NamedTuple, NoReturn
 
 from longshore.core.definitions.definition import Definition
 from longshore.errors import BackendUnavailable, NotFound
 from longshore.ports.backend import Backend
+from longshore.services.reads import iter_pages
 from longshore.services.resilience import log_and_continue
 
 logger = logging.getLogger(__name__)
@@ -31,7 +33,6 @@ SYNC_RECORDS_PREFIX: Final = "definitions/"
 """Prefix of the blob keys under which the versions that folders stored are recorded."""
 
 _FOLDER_CHARACTERS = 16
-_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,13 +213,12 @@ class DefinitionSync:
         self._recorded.add(key)
 
     async def _list_records(self, tenant: str, folder: str) -> set[_SyncKey]:
-        prefix, after = _prefix(tenant, folder), ""
-        records: set[_SyncKey] = set()
-        while keys := await self._backend.blobs.list_keys(prefix, after=after, limit=_AT_ONCE):
-            names = (key.removeprefix(prefix).removesuffix(".json") for key in keys)
-            records |= {_SyncKey(tenant, folder, name) for name in names}
-            after = keys[-1]
-        return records
+        prefix = _prefix(tenant, folder)
+        return {
+            _SyncKey(tenant, folder, key.removeprefix(prefix).removesuffix(".json"))
+            async for keys in iter_pages(partial(self._backend.blobs.list_keys, prefix))
+            for key in keys
+        }
 
 
 def _prefix(tenant: str, folder: str) -> str:

@@ -195,11 +195,7 @@ class Dispatcher:
         """
         change_id = self._transitions.new_id()
         while True:
-            job = await self._transitions.retry_unavailable(
-                lambda: self._backend.ledger.get_job(job_id)
-            )
-            if job is None:
-                raise NotFound("job", job_id)
+            job = await self._transitions.get_job(None, job_id)
             now = self._backend.clock.now()
             ended = [row for row in await self._read_rows(sequences) if row.state.terminal]
             await self._notify_dependents(job, ended)
@@ -370,7 +366,7 @@ class _GraphCache:
         return index
 
     async def _read(self, job: JobRow) -> _DependentsIndex:
-        return _DependentsIndex.from_graph(Graph.from_json(await self._documents.load(job.graph)))
+        return _DependentsIndex.from_graph(await self._documents.load_graph(job))
 
 
 def _latest_sequences(events: Sequence[Event]) -> dict[str, int]:

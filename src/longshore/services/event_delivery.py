@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from longshore.core.events.event import Event
 from longshore.core.undelivered import (
@@ -37,22 +38,22 @@ from longshore.services.health import AlertSender
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Relay:
     """Publishes the events in a stream's records."""
 
-    def __init__(self, *, bus: EventBus, stream: ChangeStream) -> None:
-        self._bus = bus
-        self._stream = stream
+    bus: EventBus
+    stream: ChangeStream
 
     async def publish(self, records: Sequence[Record]) -> str | None:
         """Publish all events. Returns the first record's position to read again, or None."""
-        positions: dict[str, str] = {}  # by event
+        positions: dict[str, str] = {}  # by event id
         events: list[Event] = []
         failed: set[str] = set()
         for record in records:
-            position = self._stream.position_of(record)
+            position = self.stream.position_of(record)
             try:
-                changes = self._stream.events_in(record)
+                changes = self.stream.events_in(record)
             except UsageError as error:
                 if not await self._try_dead_letter(record, position, str(error)):
                     failed.add(position)
@@ -60,7 +61,7 @@ class Relay:
             events += changes
             positions |= {event.id: position for event in changes}
         failed |= {positions[event.id] for event in await self._publish_events(events)}
-        in_order = map(self._stream.position_of, records)
+        in_order = map(self.stream.position_of, records)
         return next((position for position in in_order if position in failed), None)
 
     async def _publish_events(self, events: Sequence[Event]) -> Sequence[Event]:
@@ -68,7 +69,7 @@ class Relay:
         if not events:
             return ()
         try:
-            refused = await self._bus.publish(events)
+            refused = await self.bus.publish(events)
         except BackendError:
             logger.exception("relay.publish_failed")
             return events
@@ -81,7 +82,7 @@ class Relay:
     async def _try_dead_letter(self, record: Record, position: str, reason: str) -> bool:
         about = {"position": position, "reason": reason}
         try:
-            await self._stream.dead_letter(record, reason)
+            await self.stream.dead_letter(record, reason)
         except BackendError as error:
             logger.warning("relay.dead_letter_failed", extra={**about, "error": str(error)})
             return False
@@ -89,27 +90,19 @@ class Relay:
         return True
 
 
+@dataclass(frozen=True, kw_only=True)
 class UndeliveredEvents:
-    """Stores, reports and replays events that could not be delivered."""
+    """Stores, reports and replays events that could not be delivered.
 
-    def __init__(
-        self,
-        *,
-        backend: Backend,
-        alert_sender: AlertSender,
-        decode: Callable[[str], Sequence[Event]],
-        tenant: str,
-    ) -> None:
-        """Create the service.
+    Args:
+        decode: Returns the events in a message's body; raises UsageError if it has none.
+        tenant: The tenant for events that name none.
+    """
 
-        Args:
-            read: Returns the events in a message's body; raises UsageError if it has none.
-            tenant: The tenant for events that name none.
-        """
-        self._backend = backend
-        self._alert_sender = alert_sender
-        self._decode = decode
-        self._tenant = tenant
+    backend: Backend
+    alert_sender: AlertSender
+    decode: Callable[[str], Sequence[Event]]
+    tenant: str
 
     async def store_and_alert(self, letters: Sequence[UndeliveredEvent]) -> list[UndeliveredEvent]:
         """Store events and report them. Returns those that a channel has not accepted yet.
@@ -120,24 +113,24 @@ class UndeliveredEvents:
         groups: dict[tuple[str, frozenset[str]], list[UndeliveredEvent]] = {}
         for letter in letters:
             record = await self._store(letter)
-            tenant = letter.facts().tenant or self._tenant
+            tenant = letter.facts().tenant or self.tenant
             groups.setdefault((tenant, record.notified), []).append(letter)
         left: list[UndeliveredEvent] = []
-        for (tenant, known_to), some in groups.items():
-            notified = await self._alert(tenant, known_to, some)
-            if not self._alert_sender.channels <= notified:
-                left += some
+        for (tenant, notified), group in groups.items():
+            reached = await self._alert(tenant, notified, group)
+            if not self.alert_sender.channels <= reached:
+                left += group
         return left
 
     async def _alert(
         self, tenant: str, notified: frozenset[str], letters: Sequence[UndeliveredEvent]
     ) -> frozenset[str]:
-        now = self._backend.clock.now()
+        now = self.backend.clock.now()
         notice = UndeliveredNotice(tenant=tenant, at=now, events=tuple(letters))
-        reached = await self._alert_sender.send_notice(notice, notified=notified)
+        reached = await self.alert_sender.send_notice(notice, notified=notified)
         if reached != notified:
             for letter in letters:
-                await self._backend.blobs.put(
+                await self.backend.blobs.put(
                     letter.key, record_to_json(UndeliveredRecord(event=letter, notified=reached))
                 )
         return reached
@@ -155,16 +148,16 @@ class UndeliveredEvents:
             extra = {"id": letter.id, "error": str(error)}
             logger.warning("event.record_unreadable", extra=extra)
         record = UndeliveredRecord(event=letter)
-        await self._backend.blobs.put(letter.key, record_to_json(record))
+        await self.backend.blobs.put(letter.key, record_to_json(record))
         return record
 
     async def _read_stored(self, key: str) -> UndeliveredRecord:
-        return record_from_json(await self._backend.blobs.get(key))
+        return record_from_json(await self.backend.blobs.get(key))
 
     async def list(self, *, limit: int = 100, after: str = "") -> list[UndeliveredEvent]:
         """Returns stored events after the one with the id ``after``, the oldest first."""
-        behind = key_of_id(after) if after else ""
-        keys = await self._backend.blobs.list_keys(KEY_PREFIX, after=behind, limit=limit)
+        after_key = key_of_id(after) if after else ""
+        keys = await self.backend.blobs.list_keys(KEY_PREFIX, after=after_key, limit=limit)
         return [await self._get(id_of_key(key)) for key in keys]
 
     async def _get(self, letter_id: str) -> UndeliveredEvent:
@@ -185,10 +178,10 @@ class UndeliveredEvents:
             BackendUnavailable: the bus did not accept it, and it stays stored.
         """
         letter = await self._get(letter_id)
-        events = self._decode(letter.body)
-        if refused := await self._backend.bus.publish(events):
+        events = self.decode(letter.body)
+        if refused := await self.backend.bus.publish(events):
             message = f"{len(refused)} of {len(events)} events were not accepted by the bus"
             raise BackendUnavailable(message)
-        await self._backend.blobs.delete(letter.key)
+        await self.backend.blobs.delete(letter.key)
         logger.info("event.replayed", extra={"id": letter_id, "events": len(events)})
         return len(events)

@@ -6,44 +6,45 @@ However large a job is, only the few rows that are shown are read.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
-from longshore.core.explain import PauseLike, WhyReason, WhySnapshot, explain_job, explain_task
+from longshore.core.explain import (
+    DependencyChain,
+    WhyReason,
+    WhySnapshot,
+    dependency_chain,
+    explain_job,
+    explain_task,
+)
 from longshore.core.ids import split_task_id, task_id_of
-from longshore.core.jobs.dependency_chain import DependencyChain, dependency_chain
 from longshore.core.jobs.graph import Graph
-from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
+from longshore.core.jobs.numbers import NO_NUMBERS
+from longshore.core.queues import QueuePause
 from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import NotFound
 from longshore.ports.backend import Backend
 from longshore.ports.worker_registry import WorkerRegistry
+from longshore.services.reads import get_job_of
 from longshore.services.spill import DocumentStore
 
 _OPEN = (TaskState.PARKED, TaskState.IN_REVIEW, TaskState.PROCESSING, TaskState.PENDING)
 _SHOWN = 3  # of each kind
 
 
+@dataclass(frozen=True, kw_only=True)
 class Explainer:
     """Explains the states of tasks and jobs; changes nothing."""
 
-    def __init__(
-        self,
-        *,
-        backend: Backend,
-        documents: DocumentStore,
-        worker_registry: WorkerRegistry,
-        lease: LeasePolicy,
-    ) -> None:
-        self._ledger = backend.ledger
-        self._clock = backend.clock
-        self._documents = documents
-        self._worker_registry = worker_registry
-        self._lease = lease
+    backend: Backend
+    documents: DocumentStore
+    worker_registry: WorkerRegistry
+    lease: LeasePolicy
 
     async def why(
-        self, tenant: str, id_: str, *, paused: Sequence[PauseLike] = ()
+        self, tenant: str, id_: str, *, paused: Sequence[QueuePause] = ()
     ) -> list[WhyReason]:
         """Returns why a task or a job is in its state, from itself to the root cause.
 
@@ -57,18 +58,16 @@ class Explainer:
         job_id, key = split_task_id(id_)
         if key:
             return await self._explain_task(tenant, id_, paused)
-        job = await self._ledger.get_job(job_id)
-        if job is None or job.spec.tenant != tenant:
-            raise NotFound("job", id_)
+        job = await get_job_of(self.backend.ledger, tenant, job_id)
         return await self._explain_job(job, paused)
 
     async def _explain_task(
-        self, tenant: str, task_id: str, paused: Sequence[PauseLike]
+        self, tenant: str, task_id: str, paused: Sequence[QueuePause]
     ) -> list[WhyReason]:
         # The task first: a job that was read before its task might not contain it yet.
-        row = await self._ledger.get_task(task_id)
+        row = await self.backend.ledger.get_task(task_id)
         job_id, key = split_task_id(task_id)
-        job = await self._ledger.get_job(job_id)
+        job = await self.backend.ledger.get_job(job_id)
         if job is None or job.spec.tenant != tenant:
             raise NotFound("task", task_id)
         if row is not None and row.state is not TaskState.WAITING:
@@ -76,7 +75,7 @@ class Explainer:
             number = row.spec.number
             chain = dependency_chain(job, Graph(), number, NO_NUMBERS)
             return explain_task(self._snapshot(job, {number: row}, {number: key}, paused), chain)
-        graph = await self._graph(job)
+        graph = await self.documents.load_graph(job)
         if key not in graph.keys:
             raise NotFound("task", task_id)
         number = graph.keys.index(key)
@@ -89,7 +88,7 @@ class Explainer:
         graph: Graph,
         chain: DependencyChain,
         row: TaskRow | None,
-        paused: Sequence[PauseLike],
+        paused: Sequence[QueuePause],
     ) -> WhySnapshot:
         keys = {number: graph.keys[number] for number in chain.numbers}
         rows = await self._rows(job, keys)
@@ -98,18 +97,18 @@ class Explainer:
             rows[row.spec.number] = row
         return self._snapshot(job, rows, keys, paused)
 
-    async def _explain_job(self, job: JobRow, paused: Sequence[PauseLike]) -> list[WhyReason]:
+    async def _explain_job(self, job: JobRow, paused: Sequence[QueuePause]) -> list[WhyReason]:
         rows: dict[int, TaskRow] = {}
         more = False
         unfinished = job.failed | job.cancelled
         if unfinished:
-            graph = await self._graph(job)
-            chosen = _first(unfinished)
+            graph = await self.documents.load_graph(job)
+            chosen = list(islice(unfinished, _SHOWN))
             rows |= await self._rows(job, {number: graph.keys[number] for number in chosen})
             more = len(unfinished) > len(chosen)
         if not job.state.terminal:
             for state in _OPEN:
-                page = await self._ledger.list_tasks(
+                page = await self.backend.ledger.list_tasks(
                     job.spec.tenant, job_id=job.id, state=state, limit=_SHOWN
                 )
                 rows |= {row.spec.number: row for row in page.items}
@@ -117,11 +116,10 @@ class Explainer:
         keys = {number: row.spec.key for number, row in rows.items()}
         return explain_job(self._snapshot(job, rows, keys, paused), list(rows), truncated=more)
 
-    async def _graph(self, job: JobRow) -> Graph:
-        return Graph.from_json(await self._documents.load(job.graph))
-
     async def _rows(self, job: JobRow, keys: Mapping[int, str]) -> dict[int, TaskRow]:
-        rows = await self._ledger.get_tasks([task_id_of(job.id, key) for key in keys.values()])
+        rows = await self.backend.ledger.get_tasks(
+            [task_id_of(job.id, key) for key in keys.values()]
+        )
         return {row.spec.number: row for row in rows}
 
     def _snapshot(
@@ -129,19 +127,15 @@ class Explainer:
         job: JobRow,
         rows: Mapping[int, TaskRow],
         keys: Mapping[int, str],
-        paused: Sequence[PauseLike],
+        paused: Sequence[QueuePause],
     ) -> WhySnapshot:
         return WhySnapshot(
-            now=self._clock.now(),
+            now=self.backend.clock.now(),
             job=job,
-            lease_policy=self._lease,
+            lease_policy=self.lease,
             rows=rows,
             keys=keys,
-            live_workers=self._worker_registry.live_workers(),
-            dead_workers=self._worker_registry.dead_workers(),
+            live_workers=self.worker_registry.live_workers(),
+            dead_workers=self.worker_registry.dead_workers(),
             pauses=paused,
         )
-
-
-def _first(numbers: NumberSet) -> list[int]:
-    return list(islice(numbers, _SHOWN))

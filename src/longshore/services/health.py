@@ -24,7 +24,10 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeVar
+from functools import partial
+from typing import Literal, TypeVar
+
+import msgspec
 
 from longshore.core.alerts import (
     CHANNEL_STATE_PREFIX,
@@ -38,15 +41,13 @@ from longshore.core.alerts import (
     HealthNotice,
     backlog_of,
     channel_state_key,
-    channel_states_from_json,
-    channel_states_to_json,
     dead_letter_item,
     notice_of,
     parked_task_item,
     state_after,
     tenant_of_key,
 )
-from longshore.core.dead_letters import DeadLetter, DeadMessage, dead_letter_of_message
+from longshore.core.dead_letters import dead_letter_of_message
 from longshore.core.definitions.definition import Definition
 from longshore.core.events.event import EventContext
 from longshore.core.health import CheckedTask, HealthPolicy, HealthReport, check_task, report_of
@@ -57,17 +58,42 @@ from longshore.errors import AlertFailed, BackendError, BackendUnavailable, NotF
 from longshore.ports.alerts import Alerts
 from longshore.ports.backend import Backend
 from longshore.ports.blobs import BlobStore
-from longshore.ports.ledger import Ledger, ParkedTask
 from longshore.ports.worker_registry import WorkerRegistry
+from longshore.services.dead_letters import dead_message
+from longshore.services.reads import get_task_of, iter_pages, list_all, read_rows
 from longshore.services.resilience import log_and_continue
 
 logger = logging.getLogger(__name__)
 
-_KEYS_AT_ONCE = 1000
 # For a cancelled send to clean up; seconds of real time.
 _GRACE_S = 1.0
 
 ByChannel = dict[str, ChannelState]
+
+
+class _StoredStates(msgspec.Struct):
+    """What the channels were sent about one tenant, as it is stored."""
+
+    format: Literal[1]
+    channels: ByChannel
+
+
+def channel_states_to_json(channels: Mapping[str, ChannelState]) -> bytes:
+    """Returns the states of all channels for one tenant as JSON."""
+    return msgspec.json.encode(_StoredStates(format=1, channels=dict(channels)))
+
+
+def channel_states_from_json(data: bytes) -> ByChannel:
+    """The inverse of ``channel_states_to_json``.
+
+    Raises:
+        UsageError: the document is not of that format.
+    """
+    try:
+        return msgspec.json.decode(data, type=_StoredStates).channels
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        message = f"alert state: {error}"
+        raise UsageError(message) from error
 
 
 class AlertRecords:
@@ -82,12 +108,8 @@ class AlertRecords:
     async def tenants(self) -> set[str]:
         """Returns the tenants with a stored state: one of their problems may be resolved."""
         tenants: set[str] = set(self._unsaved)
-        after = ""
-        while keys := await self._blobs.list_keys(
-            CHANNEL_STATE_PREFIX, after=after, limit=_KEYS_AT_ONCE
-        ):
+        async for keys in iter_pages(partial(self._blobs.list_keys, CHANNEL_STATE_PREFIX)):
             tenants |= {tenant for key in keys if (tenant := tenant_of_key(key)) is not None}
-            after = keys[-1]
         return tenants
 
     async def load(self, tenant: str) -> ByChannel:
@@ -129,9 +151,7 @@ class AlertRecords:
 
     async def _write(self, tenant: str, notified: ByChannel) -> None:
         if notified:
-            await self._blobs.put(
-                channel_state_key(tenant), channel_states_to_json(notified).encode()
-            )
+            await self._blobs.put(channel_state_key(tenant), channel_states_to_json(notified))
         else:
             await self._blobs.delete(channel_state_key(tenant))
 
@@ -266,7 +286,6 @@ class AlertSender:
         return True
 
 
-_AT_ONCE = 500
 _NO_MARGIN = timedelta(0)
 
 BacklogByTenant = dict[str, Backlog]
@@ -286,13 +305,13 @@ class TenantBacklogs:
         return {*self.dead, *self.parked}
 
 
+@dataclass(frozen=True, kw_only=True)
 class BacklogScanner:
     """Reads backlogs. ``tenant`` looks after the queues; see ``HealthCheck``."""
 
-    def __init__(self, *, backend: Backend, alert_sender: AlertSender, tenant: str) -> None:
-        self._backend = backend
-        self._alert_sender = alert_sender
-        self._tenant = tenant
+    backend: Backend
+    alert_sender: AlertSender
+    tenant: str
 
     async def scan(self, tenants: Collection[str] | None = None) -> TenantBacklogs:
         """Returns the backlogs of these tenants, or of all, as far as they can be read."""
@@ -304,7 +323,7 @@ class BacklogScanner:
     async def alerted_tenants(self) -> set[str]:
         """Returns the tenants with an open alert, which may have to be resolved."""
         with log_and_continue(logger, "alert.tenants_read_failed"):
-            return await self._alert_sender.alerted_tenants()
+            return await self.alert_sender.alerted_tenants()
         return set()
 
     async def _read_or_log(
@@ -325,61 +344,53 @@ class BacklogScanner:
             with log_and_continue(
                 logger, "backlog.read_failed", backlog="dead_letters", tenant=tenant
             ):
-                own = messages if tenant == self._tenant else []
-                letters = [*await self._failed(tenant), *own]
-                backlogs[tenant] = backlog_of(map(dead_letter_item, letters), limit=COUNT_LIMIT)
+                own = messages if tenant == self.tenant else []
+                backlogs[tenant] = backlog_of(
+                    [*await self._failed(tenant), *own], limit=COUNT_LIMIT
+                )
 
-    async def _tenants_with_dead(self, messages: Sequence[DeadLetter]) -> set[str]:
+    async def _tenants_with_dead(self, messages: Sequence[BacklogItem]) -> set[str]:
         """Returns the tenants that have dead letters or an open alert."""
         names = await self.alerted_tenants()
         if messages:
-            names.add(self._tenant)
-        after = ""
-        ledger = self._backend.ledger
-        while page := await ledger.failed_tenants(limit=_AT_ONCE, after=after):
+            names.add(self.tenant)
+        async for page in iter_pages(self.backend.ledger.failed_tenants):
             names.update(page)
-            after = page[-1]
         return names
 
-    async def _failed(self, tenant: str) -> list[DeadLetter]:
+    async def _failed(self, tenant: str) -> list[BacklogItem]:
         """Returns the newest failed tasks, one more than are counted if there are as many."""
-        rows = await self._backend.ledger.failed_tasks(tenant, limit=COUNT_LIMIT + 1)
+        rows = await self.backend.ledger.failed_tasks(tenant, limit=COUNT_LIMIT + 1)
         return [
-            DeadLetter(
-                id=row.task_id, at=row.failed_at, queue=row.queue, category=row.category, reason=""
+            BacklogItem(
+                id=row.task_id,
+                queue=row.queue,
+                reason=str(row.category or "unknown"),
+                at=row.failed_at,
             )
             for row in rows
         ]
 
-    async def _orphan_messages(self) -> list[DeadLetter]:
+    async def _orphan_messages(self) -> list[BacklogItem]:
         """Returns dead messages without a task; the next sweep settles all others."""
-        received = await self._backend.queue.dead_letters(None, limit=COUNT_LIMIT + 1)
-        messages = [
-            DeadMessage(
-                id=message.id,
-                queue=message.queue,
-                body=message.body,
-                receive_count=message.receive_count,
-                sent_at=message.sent_at,
-            )
-            for message in received
-        ]
+        received = await self.backend.queue.dead_letters(None, limit=COUNT_LIMIT + 1)
+        messages = [dead_message(message) for message in received]
         ids = {message.task_id for message in messages if isinstance(message.task_id, str)}
-        batch = await read_rows(self._backend.ledger, sorted(ids))
+        batch = await read_rows(self.backend.ledger, sorted(ids))
         existing = {row.id for row in batch.rows}
-        now = self._backend.clock.now()
+        now = self.backend.clock.now()
         letters = [
             dead_letter_of_message(message, None, now=now, margin=_NO_MARGIN)
             for message in messages
             if message.task_id not in existing
         ]
-        return [letter for letter in letters if letter is not None]
+        return [dead_letter_item(letter) for letter in letters if letter is not None]
 
     async def _read_parked(
         self, tenants: Collection[str] | None, backlogs: BacklogByTenant
     ) -> None:
-        ids = [task.task_id for task in await self._list_parked()]
-        read = await read_rows(self._backend.ledger, ids)
+        ids = [task.task_id for task in await list_all(self.backend.ledger.parked_tasks)]
+        read = await read_rows(self.backend.ledger, ids)
         items: dict[str, list[BacklogItem]] = defaultdict(list)
         for row in read.rows:
             item = parked_task_item(row)
@@ -391,50 +402,6 @@ class BacklogScanner:
             return  # an unreadable row may be of any tenant, so no backlog is known to be empty
         for tenant in await self.alerted_tenants() if tenants is None else tenants:
             backlogs.setdefault(tenant, EMPTY_BACKLOG)
-
-    async def _list_parked(self) -> list[ParkedTask]:
-        """Returns the parked tasks of all tenants; those without a due time are listed last."""
-        limit = _AT_ONCE
-        while len(parked := await self._backend.ledger.parked_tasks(limit=limit)) >= limit:
-            limit *= 2
-        return parked
-
-
-@dataclass(slots=True)
-class RowBatch:
-    """Result of a batch read. Missing rows are omitted from both fields."""
-
-    rows: list[TaskRow] = field(default_factory=list)
-    unreadable: set[str] = field(default_factory=set)  # ids of damaged rows
-
-
-async def read_rows(ledger: Ledger, task_ids: Sequence[str]) -> RowBatch:
-    """Returns the rows of these tasks, as far as they can be read.
-
-    Raises:
-        BackendUnavailable: the ledger cannot be reached.
-    """
-    batch = RowBatch()
-    for start in range(0, len(task_ids), _AT_ONCE):
-        ids = task_ids[start : start + _AT_ONCE]
-        try:
-            batch.rows += await ledger.get_tasks(ids)
-        except BackendUnavailable:
-            raise
-        except Exception:  # one of these rows is damaged; reading each shows which
-            logger.exception("rows.read_failed")
-            await _read_one_by_one(ledger, ids, batch)
-    return batch
-
-
-async def _read_one_by_one(ledger: Ledger, task_ids: Sequence[str], batch: RowBatch) -> None:
-    for task_id in task_ids:
-        batch.unreadable.add(task_id)
-        with log_and_continue(logger, "row.read_failed", task_id=task_id):
-            row = await ledger.get_task(task_id)
-            batch.unreadable.discard(task_id)
-            if row is not None:
-                batch.rows.append(row)
 
 
 ROLE = "health-check"
@@ -541,9 +508,7 @@ class HealthCheck:
         Raises:
             NotFound: the tenant has no such task.
         """
-        row = await self._backend.ledger.get_task(task_id)
-        if row is None or row.spec.tenant != tenant:
-            raise NotFound("task", task_id)
+        row = await get_task_of(self._backend.ledger, tenant, task_id)
         policy_of = await self._policies([row])
         return check_task(row, now=self._backend.clock.now(), policy=policy_of(row))
 
@@ -601,16 +566,14 @@ class HealthCheck:
         self, reports: Sequence[HealthReport], findings: Sequence[HealthFinding]
     ) -> None:
         """Record the reports and send the alerts, each even if the other fails."""
-        unreachable: BackendUnavailable | None = None
         try:
             for report in reports:
                 with log_and_continue(logger, "health.report_lost", tenant=report.tenant):
                     await self._record(report)
-        except BackendUnavailable as error:
-            unreachable = error
+        except BackendUnavailable:
+            await self._alert_sender.send_findings(findings)
+            raise
         await self._alert_sender.send_findings(findings)
-        if unreachable is not None:
-            raise unreachable
 
     async def _record(self, report: HealthReport) -> None:
         await self._backend.events.append(
@@ -624,9 +587,7 @@ class HealthCheck:
 
     async def _processing(self) -> list[TaskRow]:
         """Returns the rows of all processing tasks of every tenant, from one listing."""
-        limit = _AT_ONCE
-        while len(leased := await self._backend.ledger.leased_tasks(limit=limit)) >= limit:
-            limit *= 2
+        leased = await list_all(self._backend.ledger.leased_tasks)
         ids = list(dict.fromkeys(task.task_id for task in leased))
         batch = await read_rows(self._backend.ledger, ids)
         return [row for row in batch.rows if row.state is TaskState.PROCESSING]

@@ -9,9 +9,10 @@ because its answer was lost succeeds.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
 from longshore.core.events.event import Event
 from longshore.core.events.types import (
@@ -22,21 +23,21 @@ from longshore.core.events.types import (
 )
 from longshore.core.ids import NAME_PATTERN, is_name, split_task_id, task_id_of
 from longshore.core.jobs import job as jobs
-from longshore.core.jobs.graph import Graph
 from longshore.core.jobs.numbers import NumberSet
 from longshore.core.maximums import REASON_LIMIT_CHARACTERS, comment_problem
+from longshore.core.queues import QueuePause
 from longshore.core.tasks import commands as c
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Refusal, RefusalReason
 from longshore.core.tasks.commands import Approve, RequestCancel, RequestRevision
 from longshore.core.tasks.rows import CancelRequest, Intent, IntentKind, JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
-from longshore.errors import CommandRefused, NotFound, OutcomeUnknown, UsageError, VersionConflict
+from longshore.errors import CommandRefused, OutcomeUnknown, UsageError, VersionConflict
 from longshore.ports.backend import Backend
-from longshore.ports.configuration import QueuePause
 from longshore.services.dispatcher import Dispatcher
+from longshore.services.reads import iter_history
 from longshore.services.spill import DocumentStore
-from longshore.services.transitions import Transitions, refusal_error
+from longshore.services.transitions import IntentFinisher, Transitions, refusal_error
 
 logger = logging.getLogger(__name__)
 
@@ -45,24 +46,18 @@ logger = logging.getLogger(__name__)
 _ATOMIC_TRIES = 3
 
 
+@dataclass(frozen=True, kw_only=True)
 class Canceller:
-    """Cancels jobs and tasks."""
+    """Cancels a job with all its open tasks, or one task.
 
-    def __init__(
-        self,
-        *,
-        backend: Backend,
-        transitions: Transitions,
-        documents: DocumentStore,
-        dispatcher: Dispatcher,
-        finishers: Mapping[IntentKind, Callable[[JobRow, Intent], Awaitable[bool]]],
-    ) -> None:
-        self._finishers = finishers
-        self._ledger = backend.ledger
-        self._clock = backend.clock
-        self._transitions = transitions
-        self._documents = documents
-        self._dispatcher = dispatcher
+    A running task ends when its worker has stopped it; an outcome that is committed before stays.
+    """
+
+    backend: Backend
+    transitions: Transitions
+    documents: DocumentStore
+    dispatcher: Dispatcher
+    finish_intent: IntentFinisher
 
     async def cancel_job(
         self, job_id: str, *, by: str, reason: str | None = None, tenant: str | None = None
@@ -79,19 +74,20 @@ class Canceller:
             CommandRefused: it has ended.
             UsageError: the reason is too long or not valid text.
         """
-        reason = _checked_reason(reason)
-        if tenant is not None and (await self._job(job_id)).spec.tenant != tenant:
-            raise NotFound("job", job_id)
-        change_id = self._transitions.new_id()
-        command = jobs.CancelJob(by=by, reason=reason)
-        asked: list[CancelRequest | None] = []  # what the row says if a try of ours was committed
-        begun, tries = None, 0
-        while begun is None:
-            at_once = self._ledger.atomic and tries < _ATOMIC_TRIES
-            begun = await self._request_cancel(job_id, command, change_id, asked, atomic=at_once)
+        command = jobs.CancelJob(by=by, reason=_checked_reason(reason))
+        change_id = self.transitions.new_id()
+        requests: list[CancelRequest | None] = []  # what the row says if a try was committed
+        row, tries = None, 0
+        while row is None:
+            job = await self.transitions.get_job(tenant, job_id)
+            atomic = self.backend.ledger.atomic and tries < _ATOMIC_TRIES
+            row = await self._request_cancel(job, command, change_id, requests, atomic=atomic)
             tries += 1
-        await self._finish_intents(begun)
-        await self._dispatcher.settle(await self._open_tasks(begun))
+        for intent in row.intents:
+            # Tasks are still being created or resumed, or that process died. Only existing tasks
+            # can be cancelled, and one resumed after this would stay open for ever.
+            await self.finish_intent(row, intent)
+        await self.dispatcher.settle(await self._open_tasks(row))
 
     async def cancel_task(
         self, tenant: str, task_id: str, *, by: str, reason: str | None = None
@@ -109,29 +105,23 @@ class Canceller:
             UsageError: the reason is too long or not valid text.
         """
         reason = _checked_reason(reason)
-        row = await self._task(tenant, task_id)
+        row = await self.transitions.get_task(tenant, task_id)
         # Only in the current round: a resume that comes meanwhile is newer.
         command = RequestCancel(by=by, reason=reason, round=row.round)
         try:
-            row = await self._transitions.apply_to_task(task_id, command, row=row)
+            row = await self.transitions.apply_to_task(task_id, command, row=row)
         except CommandRefused:
-            meant, row = row.round, await self._task(tenant, task_id)
-            if not _in_progress(row, command) or row.round != meant:
+            row = await self.transitions.get_task(tenant, task_id)
+            if not _in_progress(row, command) or row.round != command.round:
                 raise
         else:
             logger.info("task.cancelled", extra={"task_id": task_id, "by": by})
-        await self._dispatcher.settle([task_id])
-        return row
-
-    async def _task(self, tenant: str, task_id: str) -> TaskRow:
-        row = await self._transitions.retry_unavailable(lambda: self._ledger.get_task(task_id))
-        if row is None or row.spec.tenant != tenant:
-            raise NotFound("task", task_id)
+        await self.dispatcher.settle([task_id])
         return row
 
     async def _request_cancel(
         self,
-        job_id: str,
+        job: JobRow,
         command: jobs.CancelJob,
         change_id: str,
         requests: list[CancelRequest | None],
@@ -139,32 +129,33 @@ class Canceller:
         atomic: bool,
     ) -> JobRow | None:
         """Returns the job's row with the cancellation; None if it has changed meanwhile."""
-        job = await self._job(job_id)
         if not atomic:
-            command = replace(command, intent=_intent(job, change_id, command.by))
-        change = jobs.apply(job, command, now=self._clock.now(), change_id=change_id)
+            numbers = NumberSet.below(job.total) - job.ended
+            intent = Intent(
+                id=change_id,
+                kind=IntentKind.CANCEL,
+                numbers=numbers,
+                round=job.round,
+                by=command.by,
+            )
+            command = replace(command, intent=intent)
+        change = jobs.apply(job, command, now=self.backend.clock.now(), change_id=change_id)
         if isinstance(change, Refusal):
             # It was ours, if its answer was lost and the row has changed again since.
             if change.reason is RefusalReason.NOTHING_TO_DO or job.cancel in requests:
                 return job
-            raise refusal_error(job_id, change)
+            raise refusal_error(job.id, change)
         requests.append(change.row.cancel)
         others = await self._task_changes(job, command, change_id) if atomic else ()
         try:
-            await self._transitions.commit(await self._documents.spill(change), *others)
+            await self.transitions.commit(await self.documents.spill(change), *others)
         except VersionConflict:
             return None
-        logger.info("job.cancelled", extra={"job_id": job_id, "by": command.by})
+        logger.info("job.cancelled", extra={"job_id": job.id, "by": command.by})
         return change.row
 
-    async def _job(self, job_id: str) -> JobRow:
-        job = await self._transitions.retry_unavailable(lambda: self._ledger.get_job(job_id))
-        if job is None:
-            raise NotFound("job", job_id)
-        return job
-
     async def _open_tasks(self, job: JobRow, numbers: NumberSet | None = None) -> list[str]:
-        graph = Graph.from_json(await self._documents.load(job.graph))
+        graph = await self.documents.load_graph(job)
         open_ = NumberSet.below(job.total) - job.ended if numbers is None else numbers
         return [task_id_of(job.id, graph.keys[number]) for number in open_]
 
@@ -172,31 +163,22 @@ class Canceller:
         self, job: JobRow, command: jobs.CancelJob, change_id: str
     ) -> Sequence[tasks.TaskChange]:
         ids = await self._open_tasks(job)
-        rows = await self._transitions.retry_unavailable(lambda: self._ledger.get_tasks(ids))
+        rows = await self.transitions.retry_unavailable(lambda: self.backend.ledger.get_tasks(ids))
         request = RequestCancel(by=command.by, reason=command.reason, round=job.round)
-        now = self._clock.now()
+        now = self.backend.clock.now()
         decisions = [tasks.apply(row, request, now=now, change_id=change_id) for row in rows]
         return [item for item in decisions if not isinstance(item, Refusal)]
 
-    async def _finish_intents(self, job: JobRow) -> None:
-        for intent in job.intents:
-            if (finish := self._finishers.get(intent.kind)) is not None:
-                # Tasks are still being created or resumed, or that process died. Only existing
-                # tasks can be cancelled, and one resumed after this would stay open for ever.
-                await finish(job, intent)
-            if intent.kind is IntentKind.CANCEL:
-                await self.finish_intent(job, intent)
-
-    async def finish_intent(self, job: JobRow, intent: Intent) -> bool:
+    async def finish_cancel(self, job: JobRow, intent: Intent) -> bool:
         """Finish a cancellation. Returns False if another process closed the intent first."""
         reason = job.cancel.reason if job.cancel else None
         command = RequestCancel(by=intent.by, reason=reason, round=intent.round)
         for task_id in await self._open_tasks(job, intent.numbers):
             try:
-                await self._transitions.apply_to_task(task_id, command)
+                await self.transitions.apply_to_task(task_id, command)
             except CommandRefused:
                 logger.debug("task.already_ended", extra={"task_id": task_id})
-        return await self._transitions.close_intent(job.id, intent) is not None
+        return await self.transitions.close_intent(job.id, intent) is not None
 
 
 def _checked_reason(reason: str | None) -> str | None:
@@ -214,11 +196,6 @@ def _in_progress(row: TaskRow, command: RequestCancel) -> bool:
         return False
     ours = (row.cancel.by, row.cancel.reason) == (command.by, command.reason)
     return ours or row.state is not TaskState.CANCELLED
-
-
-def _intent(job: JobRow, change_id: str, by: str) -> Intent:
-    numbers = NumberSet.below(job.total) - job.ended
-    return Intent(id=change_id, kind=IntentKind.CANCEL, numbers=numbers, round=job.round, by=by)
 
 
 _NO_SUCH_TASK = "there is no such task"
@@ -242,23 +219,18 @@ class _ResumePlan:
     tasks: tuple[tasks.TaskChange, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
 class Resumer:
-    """Resumes tasks that ended without a result."""
+    """Resumes failed and cancelled tasks in another round; completed tasks do not run again.
 
-    def __init__(
-        self,
-        *,
-        backend: Backend,
-        transitions: Transitions,
-        documents: DocumentStore,
-        dispatcher: Dispatcher,
-    ) -> None:
-        self._ledger = backend.ledger
-        self._events = backend.events
-        self._clock = backend.clock
-        self._transitions = transitions
-        self._documents = documents
-        self._dispatcher = dispatcher
+    The job's row decides: if two callers resume one task at once, one changes the row and the other
+    finds nothing left to resume.
+    """
+
+    backend: Backend
+    transitions: Transitions
+    documents: DocumentStore
+    dispatcher: Dispatcher
 
     async def resume(
         self, job_id: str, task_ids: Sequence[str], *, by: str, tenant: str | None = None
@@ -271,21 +243,21 @@ class Resumer:
         Raises:
             NotFound: there is no such job, or it is another tenant's.
         """
-        if tenant is not None and (await self._job(job_id)).spec.tenant != tenant:
-            raise NotFound("job", job_id)
+        if tenant is not None:
+            await self.transitions.get_job(tenant, job_id)
         # A task's number means nothing in another job.
         own = [task_id for task_id in task_ids if split_task_id(task_id)[0] == job_id]
         resumed = await self._resume(job_id, own, by)
-        strangers = dict.fromkeys(set(task_ids).difference(own), _NO_SUCH_TASK)
-        return replace(resumed, refused={**resumed.refused, **strangers})
+        others = dict.fromkeys(set(task_ids).difference(own), _NO_SUCH_TASK)
+        return replace(resumed, refused={**resumed.refused, **others})
 
     async def _resume(self, job_id: str, task_ids: Sequence[str], by: str) -> ResumeResult:
         # An end may not be recorded in the job yet, and only recorded ends can be taken back.
-        await self._dispatcher.settle(task_ids)
-        change_id = self._transitions.new_id()
+        await self.dispatcher.settle(task_ids)
+        change_id = self.transitions.new_id()
         while True:
             # The job first: a change of the job after the tasks were read would go unnoticed.
-            job = await self._job(job_id)
+            job = await self.transitions.get_job(None, job_id)
             plan = await self._plan(job, task_ids, by, change_id)
             if plan.job is None:
                 return plan.result
@@ -293,22 +265,18 @@ class Resumer:
                 break
         for intent in plan.job.row.intents:
             if intent.id == change_id:
-                await self.finish_intent(plan.job.row, intent)
+                await self.finish_resume(plan.job.row, intent)
         extra = {"job_id": job_id, "round": plan.result.round, "tasks": len(plan.result.tasks)}
         logger.info("tasks.resumed", extra=extra)
         return plan.result
 
-    async def _job(self, job_id: str) -> JobRow:
-        job = await self._transitions.retry_unavailable(lambda: self._ledger.get_job(job_id))
-        if job is None:
-            raise NotFound("job", job_id)
-        return job
-
     async def _plan(
         self, job: JobRow, task_ids: Sequence[str], by: str, change_id: str
     ) -> _ResumePlan:
-        rows = await self._transitions.retry_unavailable(lambda: self._ledger.get_tasks(task_ids))
-        round_, now = job.round + 1, self._clock.now()
+        rows = await self.transitions.retry_unavailable(
+            lambda: self.backend.ledger.get_tasks(task_ids)
+        )
+        round_, now = job.round + 1, self.backend.clock.now()
         command = c.Resume(round=round_, by=by, completed=job.completed)
         chosen: list[tasks.TaskChange] = []
         refused = dict.fromkeys(task_ids, _NO_SUCH_TASK)
@@ -330,8 +298,8 @@ class Resumer:
         resumed = tuple(item.row.id for item in chosen)
         return _ResumePlan(
             result=ResumeResult(round=round_, tasks=resumed, refused=refused),
-            job=await self._documents.spill(change),
-            tasks=tuple(chosen) if self._ledger.atomic else (),
+            job=await self.documents.spill(change),
+            tasks=tuple(chosen) if self.backend.ledger.atomic else (),
         )
 
     async def _job_change(
@@ -345,11 +313,11 @@ class Resumer:
         specs = [item.row.spec for item in chosen]
         numbers = NumberSet(spec.number for spec in specs)
         intent = None
-        if not self._ledger.atomic:
+        if not self.backend.ledger.atomic:
             intent = Intent(
                 id=change_id, kind=IntentKind.RESUME, numbers=numbers, round=job.round + 1, by=by
             )
-        graph = await self._graph(job)
+        graph = await self.documents.load_graph(job)
         command = jobs.ResumeJob(
             numbers=numbers,
             keys=[spec.key for spec in specs],
@@ -360,12 +328,9 @@ class Resumer:
         )
         return jobs.apply(job, command, now=now, change_id=change_id)
 
-    async def _graph(self, job: JobRow) -> Graph:
-        return Graph.from_json(await self._documents.load(job.graph))
-
     async def _commit(self, plan: _ResumePlan, change: jobs.JobChange) -> bool:
         try:
-            await self._transitions.commit(change, *plan.tasks)
+            await self.transitions.commit(change, *plan.tasks)
         except VersionConflict as conflict:
             # It was ours, if its answer was lost and the row has changed again since.
             return conflict.maybe_committed and await self._is_ours(change)
@@ -378,44 +343,49 @@ class Resumer:
             OutcomeUnknown: the event at its position is not readable yet.
         """
         last = change.events[-1]
-        history = await self._transitions.retry_unavailable(
+        history = await self.transitions.retry_unavailable(
             lambda: self._event_at(change.row.id, last)
         )
         return [event.body for event in history] == [last.body]
 
     async def _event_at(self, job_id: str, event: Event) -> Sequence[Event]:
-        events = await self._events.history(
+        events = await self.backend.events.history(
             event.tenant, event.entity, after=event.sequence - 1, limit=1
         )
-        if not events and (await self._job(job_id)).last_sequence >= event.sequence:
+        if (
+            not events
+            and (await self.transitions.get_job(None, job_id)).last_sequence >= event.sequence
+        ):
             # Where events are stored after their row, a missing event proves nothing.
             message = f"events of {job_id} are not readable yet; try again"
             raise OutcomeUnknown(message)
         return events
 
-    async def finish_intent(self, job: JobRow, intent: Intent) -> bool:
+    async def finish_resume(self, job: JobRow, intent: Intent) -> bool:
         """Finish a resume. Returns False if another process closed the intent first."""
-        graph = await self._graph(job)
+        graph = await self.documents.load_graph(job)
         command = c.Resume(round=intent.round, by=intent.by, completed=job.completed)
         for number in intent.numbers:
             task_id = task_id_of(job.id, graph.keys[number])
             try:
-                await self._transitions.apply_to_task(task_id, command)
+                await self.transitions.apply_to_task(task_id, command)
             except CommandRefused:
                 logger.debug("task.already_resumed", extra={"task_id": task_id})
-        return await self._transitions.close_intent(job.id, intent) is not None
+        return await self.transitions.close_intent(job.id, intent) is not None
 
 
+@dataclass(frozen=True, kw_only=True)
 class ReviewDecisions:
-    """Carries out the decisions of reviewers."""
+    """Carries out the decisions of reviewers.
 
-    def __init__(
-        self, *, backend: Backend, transitions: Transitions, dispatcher: Dispatcher
-    ) -> None:
-        self._ledger = backend.ledger
-        self._events = backend.events
-        self._transitions = transitions
-        self._dispatcher = dispatcher
+    A decision is about the result that the reviewer saw. An attempt's result never changes, so a
+    caller that passes the attempt's number cannot decide about a newer result by mistake. A request
+    that is repeated because its answer was lost succeeds: the history shows the decision.
+    """
+
+    backend: Backend
+    transitions: Transitions
+    dispatcher: Dispatcher
 
     async def approve(
         self, tenant: str, task_id: str, *, by: str, attempt: int | None = None
@@ -429,18 +399,11 @@ class ReviewDecisions:
             NotFound: the tenant has no such task.
             CommandRefused: it is not in review, or with the result of another attempt.
         """
-        row = await self._row(tenant, task_id)
-        seen = _attempt_in_review(row) if attempt is None else attempt
-        command = Approve(by=by, attempt=row.attempt if seen is None else seen)
-        try:
-            row = await self._transitions.apply_to_task(task_id, command, row=row)
-        except CommandRefused:
-            row = await self._row(tenant, task_id)
-            if not await self._already_decided(seen, row, command):
-                raise
-        else:
+        approve = partial(Approve, by=by)
+        row, decided = await self._decide(tenant, task_id, attempt, approve)
+        if decided:
             logger.info("task.approved", extra={"task_id": task_id, "by": by})
-        await self._dispatcher.settle([task_id])
+        await self.dispatcher.settle([task_id])
         return row
 
     async def revise(
@@ -456,26 +419,32 @@ class ReviewDecisions:
             CommandRefused: it is not in review, or with the result of another attempt; it was
                 revised too often already; or the feedback is empty or too long.
         """
-        row = await self._row(tenant, task_id)
-        seen = _attempt_in_review(row) if attempt is None else attempt
-        about = row.attempt if seen is None else seen
-        command = RequestRevision(by=by, feedback=feedback, attempt=about)
-        try:
-            row = await self._transitions.apply_to_task(task_id, command, row=row)
-        except CommandRefused:
-            row = await self._row(tenant, task_id)
-            if not await self._already_decided(seen, row, command):
-                raise
-        else:
+        revise = partial(RequestRevision, by=by, feedback=feedback)
+        row, decided = await self._decide(tenant, task_id, attempt, revise)
+        if decided:
             extra = {"task_id": task_id, "by": by, "revision": row.revision}
             logger.info("task.revision_requested", extra=extra)
         return row
 
-    async def _row(self, tenant: str, task_id: str) -> TaskRow:
-        row = await self._transitions.retry_unavailable(lambda: self._ledger.get_task(task_id))
-        if row is None or row.spec.tenant != tenant:
-            raise NotFound("task", task_id)
-        return row
+    async def _decide(
+        self,
+        tenant: str,
+        task_id: str,
+        attempt: int | None,
+        make_command: Callable[..., Approve | RequestRevision],
+    ) -> tuple[TaskRow, bool]:
+        """Returns the task's row, and False if the decision had been made before."""
+        row = await self.transitions.get_task(tenant, task_id)
+        if attempt is None and row.state is TaskState.IN_REVIEW:
+            attempt = row.attempt
+        command = make_command(attempt=row.attempt if attempt is None else attempt)
+        try:
+            return await self.transitions.apply_to_task(task_id, command, row=row), True
+        except CommandRefused:
+            row = await self.transitions.get_task(tenant, task_id)
+            if not await self._already_decided(attempt, row, command):
+                raise
+            return row, False
 
     async def _already_decided(
         self, attempt: int | None, row: TaskRow, command: Approve | RequestRevision
@@ -486,7 +455,7 @@ class ReviewDecisions:
         """
         if row.state is TaskState.IN_REVIEW and row.attempt == command.attempt:
             return False
-        history = await self._transitions.retry_unavailable(lambda: self._history(row))
+        history = await self.transitions.retry_unavailable(lambda: self._history(row))
         decisions = list(_decisions(history))
         if attempt is None and decisions:
             return decisions[-1] == replace(command, attempt=decisions[-1].attempt)
@@ -494,20 +463,13 @@ class ReviewDecisions:
 
     async def _history(self, row: TaskRow) -> list[Event]:
         """Returns the events of the task, up to the row's last sequence."""
-        events: list[Event] = []
-        entity = f"TASK#{row.id}"
-        while page := await self._events.history(row.spec.tenant, entity, after=len(events)):
-            events += page
+        history = iter_history(self.backend.events, row.spec.tenant, f"TASK#{row.id}")
+        events = [event async for event in history]
         if len(events) < row.last_sequence:
             # Where events are stored after their row, a missing event may still arrive.
             message = f"events of {row.id} are not readable yet; try again"
             raise OutcomeUnknown(message)
         return events
-
-
-def _attempt_in_review(row: TaskRow) -> int | None:
-    """Returns the attempt whose result is in review."""
-    return row.attempt if row.state is TaskState.IN_REVIEW else None
 
 
 def _decisions(history: Iterable[Event]) -> Iterator[Approve | RequestRevision]:
@@ -523,12 +485,15 @@ def _decisions(history: Iterable[Event]) -> Iterator[Approve | RequestRevision]:
                 yield RequestRevision(by=by, feedback=feedback, attempt=attempt)
 
 
+@dataclass(frozen=True)
 class QueuePauser:
-    """Pauses queues and resumes them."""
+    """Pauses queues and resumes them.
 
-    def __init__(self, backend: Backend) -> None:
-        self._queues = backend.queue_controls
-        self._clock = backend.clock
+    A pause affects all tenants (see ``ports.queue_controls``), so interfaces allow it only to
+    operators of the installation. Workers notice it by themselves.
+    """
+
+    backend: Backend
 
     async def pause_queue(self, name: str, *, by: str, reason: str | None = None) -> QueuePause:
         """Pause a queue: no task of it starts, running tasks continue. Returns the pause.
@@ -539,11 +504,10 @@ class QueuePauser:
             UsageError: the name is invalid, or the reason is too long or not valid text.
         """
         _check_name(name)
-        reason = reason if reason and reason.strip() else None
-        if reason and (problem := comment_problem(reason, limit=REASON_LIMIT_CHARACTERS)):
-            message = f"the reason {problem}"
-            raise UsageError(message)
-        pause = await self._queues.pause(name, by=by, reason=reason, now=self._clock.now())
+        reason = _checked_reason(reason)
+        pause = await self.backend.queue_controls.pause(
+            name, by=by, reason=reason, now=self.backend.clock.now()
+        )
         extra = {"queue": name, "by": by, "held_by": pause.by, "reason": pause.reason}
         logger.warning("queue.paused", extra=extra)
         return pause
@@ -555,7 +519,7 @@ class QueuePauser:
             UsageError: the name is invalid.
         """
         _check_name(name)
-        ended = await self._queues.resume(name)
+        ended = await self.backend.queue_controls.resume(name)
         if ended is not None:
             extra = {"queue": name, "by": by, "paused_by": ended.by, "reason": ended.reason}
             logger.warning("queue.resumed", extra=extra)
@@ -563,7 +527,7 @@ class QueuePauser:
 
     async def list_paused(self) -> list[QueuePause]:
         """Returns all pauses and holds, by the name of the queue."""
-        return await self._queues.list_pauses()
+        return await self.backend.queue_controls.list_pauses()
 
 
 def _check_name(name: str) -> None:

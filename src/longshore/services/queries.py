@@ -18,15 +18,15 @@ from longshore.core.ids import task_id_of
 from longshore.core.jobs.graph import Graph
 from longshore.core.pages import Page
 from longshore.core.tasks.rows import JobRow, TaskRow
-from longshore.errors import NotFound, UsageError
+from longshore.errors import UsageError
 from longshore.ports.backend import Backend
 from longshore.services import documents as d
+from longshore.services.reads import get_job_of, get_task_of
 from longshore.services.spill import DocumentStore
 
 EVENT_CURSOR_PATTERN = r"^[A-Za-z0-9_-]{0,500}(\.[0-9]{1,4}\.[0-9a-f]{8})?$"
 """An event cursor as text; the empty text is the beginning."""
 
-_SHOWN_ID_CHARACTERS = 300
 _PAGE = 500
 _TAG_BYTES = 4
 _MAX_OFFSET = 5_000
@@ -136,10 +136,7 @@ class Queries:
         Raises:
             NotFound: the tenant has no such job.
         """
-        row = await self._ledger.get_job(job_id)
-        if row is None or row.spec.tenant != tenant:
-            raise NotFound("job", job_id[:_SHOWN_ID_CHARACTERS])
-        return row
+        return await get_job_of(self._ledger, tenant, job_id)
 
     async def task(self, tenant: str, task_id: str) -> TaskRow:
         """The row of a task.
@@ -147,14 +144,11 @@ class Queries:
         Raises:
             NotFound: the tenant has no such task.
         """
-        row = await self._ledger.get_task(task_id)
-        if row is None or row.spec.tenant != tenant:
-            raise NotFound("task", task_id[:_SHOWN_ID_CHARACTERS])
-        return row
+        return await get_task_of(self._ledger, tenant, task_id)
 
     async def graph(self, job: JobRow) -> Graph:
         """The dependencies of a job's tasks."""
-        return Graph.from_json(await self._documents.load(job.graph))
+        return await self._documents.load_graph(job)
 
     async def tasks_of(self, job: JobRow) -> list[TaskRow]:
         """The rows of all tasks of a job, in the job's order."""

@@ -9,6 +9,7 @@ from typing import Any
 from longshore.core.documents import Document, make_document
 from longshore.core.events.codec import join_overflow, overflow_key, overflow_of, properties_of
 from longshore.core.events.event import Event
+from longshore.core.jobs.graph import Graph
 from longshore.core.tasks.changes import Change
 from longshore.core.tasks.rows import JobRow
 from longshore.errors import UsageError
@@ -47,6 +48,10 @@ class DocumentStore:
         if document.key is None:
             return json.loads(document.text or "null")
         return json.loads(await self._blobs.get(document.key))
+
+    async def load_graph(self, job: JobRow) -> Graph:
+        """Returns the dependencies of a job's tasks."""
+        return Graph.from_json(await self.load(job.graph))
 
     async def load_key(self, key: str) -> Any:
         """Returns the value that was stored under a key."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,7 +17,7 @@ from functools import partial
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Refusal
 from longshore.core.tasks.commands import EnqueueAgain, LeaseEnded
-from longshore.core.tasks.rows import Intent, IntentKind, JobRow
+from longshore.core.tasks.rows import JobRow
 from longshore.errors import (
     BackendUnavailable,
     CommandRefused,
@@ -30,17 +30,14 @@ from longshore.ports.worker_registry import WorkerRegistry
 from longshore.services.budgets import BudgetOperations
 from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
+from longshore.services.reads import AT_ONCE, iter_pages, list_all
 from longshore.services.resilience import log_and_continue
-from longshore.services.transitions import Transitions
+from longshore.services.transitions import IntentFinisher, Transitions
 
 logger = logging.getLogger(__name__)
 
 ROLE = "sweeper"
 
-Finisher = Callable[[JobRow, Intent], Awaitable[bool]]
-"""Carries out the rest of an intent. Returns False if another process was faster."""
-
-_AT_ONCE = 500
 # A process without the role sweeps this many times less often, in case the other one hangs.
 _STANDBY_FACTOR = 5
 
@@ -95,7 +92,7 @@ class Sweeper:
         dispatcher: Dispatcher,
         dead_letters: DeadLetters,
         budget_operations: BudgetOperations,
-        finishers: Mapping[IntentKind, Finisher],
+        finish_intent: IntentFinisher,
         worker_registry: WorkerRegistry,
         policy: SweeperPolicy,
     ) -> None:
@@ -104,7 +101,7 @@ class Sweeper:
         self._dispatcher = dispatcher
         self._dead_letters = dead_letters
         self._budget_operations = budget_operations
-        self._finishers = finishers
+        self._finish_intent = finish_intent
         self._worker_registry = worker_registry
         self._policy = policy
         self._settle_from = timedelta(0)
@@ -181,7 +178,7 @@ class Sweeper:
         ]
         if not dead:
             return
-        for task in await self._list_leased():
+        for task in await list_all(self._backend.ledger.leased_tasks):
             if task.worker_id in dead:
                 await self._end_lease(task, holder_gone=True)
         for worker_id in dead:
@@ -198,18 +195,11 @@ class Sweeper:
             return True
         return False
 
-    async def _list_leased(self) -> list[LeasedTask]:
-        """Returns all leased tasks from one listing: paging could skip leases that move."""
-        limit = _AT_ONCE
-        while len(leased := await self._backend.ledger.leased_tasks(limit=limit)) >= limit:
-            limit *= 2
-        return leased
-
     async def _end_silent_leases(self) -> None:
         progress = True
         while progress:
             expired_by = self._backend.clock.now() - self._policy.skew_margin
-            expired = await self._backend.ledger.leased_tasks(limit=_AT_ONCE, expired_by=expired_by)
+            expired = await self._backend.ledger.leased_tasks(limit=AT_ONCE, expired_by=expired_by)
             progress = any([await self._end_lease(task, holder_gone=False) for task in expired])
 
     async def _end_lease(self, task: LeasedTask, *, holder_gone: bool) -> bool:
@@ -235,7 +225,7 @@ class Sweeper:
         return True
 
     async def _finish_intents(self) -> None:
-        async for page in _pages(self._backend.ledger.open_intents):
+        async for page in iter_pages(self._backend.ledger.open_intents):
             for job_id in page:
                 # A job that cannot be repaired must not prevent the others.
                 with log_and_continue(logger, "intent.finish_failed", job_id=job_id):
@@ -246,7 +236,7 @@ class Sweeper:
     async def _finish_intents_of(self, job: JobRow) -> None:
         """Finish intents in the order of the row: tasks must exist before they are cancelled."""
         for intent in job.intents:
-            self.repairs.intents_finished += await self._finishers[intent.kind](job, intent)
+            self.repairs.intents_finished += await self._finish_intent(job, intent)
 
     async def _settle_and_enqueue(self) -> None:
         """Settle dead letters, then enqueue: a task with a dead message must not be enqueued."""
@@ -263,16 +253,16 @@ class Sweeper:
         if clock.elapsed() < self._settle_from:
             return
         ended_by = clock.now() - self._policy.settle_after
-        async for page in _pages(partial(ledger.unrecorded_ends, ended_by=ended_by)):
+        async for page in iter_pages(partial(ledger.unrecorded_ends, ended_by=ended_by)):
             with log_and_continue(logger, "job.settle_failed"):
                 self.repairs.ends_recorded += await self._dispatcher.settle(page)
 
     async def _notify_waiting(self) -> None:
-        async for page in _pages(self._backend.ledger.unnotified_dependents):
+        async for page in iter_pages(self._backend.ledger.unnotified_dependents):
             self.repairs.dependents_notified += await self._dispatcher.notify_waiting(page)
 
     async def _emit_job_ends(self) -> None:
-        async for page in _pages(self._backend.ledger.unreported_ends):
+        async for page in iter_pages(self._backend.ledger.unreported_ends):
             for job_id in page:
                 with log_and_continue(logger, "job.settle_failed", job_id=job_id):
                     self.repairs.jobs_ended += await self._dispatcher.emit_job_end(job_id)
@@ -283,7 +273,7 @@ class Sweeper:
             now = self._backend.clock.now()
             enqueued_before = now - self._policy.reenqueue_after
             unqueued = await self._backend.ledger.unqueued_tasks(
-                due_by=now, enqueued_before=enqueued_before, limit=_AT_ONCE
+                due_by=now, enqueued_before=enqueued_before, limit=AT_ONCE
             )
             progress = any(
                 [await self._try_enqueue(task_id, enqueued_before) for task_id in unqueued]
@@ -311,11 +301,3 @@ class Sweeper:
 
     async def _unpark(self) -> None:
         self.repairs.unparked += await self._budget_operations.unpark_ready()
-
-
-async def _pages(fetch: Callable[..., Awaitable[list[str]]]) -> AsyncIterator[list[str]]:
-    """Yields all pages, also those after items that cannot be repaired."""
-    after = ""
-    while page := await fetch(limit=_AT_ONCE, after=after):
-        yield page
-        after = page[-1]

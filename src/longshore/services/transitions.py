@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from longshore.core.jobs import job as jobs
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.core.tasks import task as tasks
 from longshore.core.tasks.changes import Effect, Enqueue, Refusal, RefusalReason
 from longshore.core.tasks.commands import Command
@@ -29,12 +29,16 @@ from longshore.errors import (
 from longshore.ports.clock import Clock
 from longshore.ports.ledger import AnyChange, Ledger
 from longshore.ports.task_queue import OutgoingMessage, TaskQueue
+from longshore.services.reads import get_job_of, get_task_of
 from longshore.services.resilience import retry_unavailable
 from longshore.services.spill import DocumentStore
 
 logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
+
+IntentFinisher = Callable[[JobRow, Intent], Awaitable[bool]]
+"""Carries out the rest of an intent. Returns False if another process was faster."""
 
 
 def refusal_error(row_id: str, refusal: Refusal) -> CommandRefused:
@@ -65,6 +69,22 @@ class Transitions:
     async def read(self, task_id: str) -> TaskRow | None:
         """Returns a task's row as it is now."""
         return await self.retry_unavailable(lambda: self._ledger.get_task(task_id))
+
+    async def get_task(self, tenant: str, task_id: str) -> TaskRow:
+        """Returns the row of a tenant's task as it is now.
+
+        Raises:
+            NotFound: there is no such task, or it is another tenant's.
+        """
+        return await self.retry_unavailable(lambda: get_task_of(self._ledger, tenant, task_id))
+
+    async def get_job(self, tenant: str | None, job_id: str) -> JobRow:
+        """Returns the row of a tenant's job as it is now; ``tenant`` None: of any tenant.
+
+        Raises:
+            NotFound: there is no such job, or it is another tenant's.
+        """
+        return await self.retry_unavailable(lambda: get_job_of(self._ledger, tenant, job_id))
 
     async def apply_to_task(
         self, task_id: str, command: Command, *, row: TaskRow | None = None
@@ -115,9 +135,7 @@ class Transitions:
         """
         change_id = self.new_id()
         while True:
-            row = await self.retry_unavailable(lambda: self._ledger.get_job(job_id))
-            if row is None:
-                raise NotFound("job", job_id)
+            row = await self.get_job(None, job_id)
             decision = await decide(row, self._clock.now(), change_id)
             if isinstance(decision, Refusal):
                 raise refusal_error(job_id, decision)

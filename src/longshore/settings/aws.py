@@ -27,10 +27,10 @@ class AwsSettings(Section):
         default=None, description="Region of the installation; none: that of the AWS profile."
     )
     bucket: Annotated[str | None, BeforeValidator(optional_value)] = Field(
-        default=None, description="Bucket of the blobs, as `longshore deploy` has named it."
+        default=None, description="Bucket of the blobs, as `longshore aws deploy` names it."
     )
     endpoint_url: Annotated[str | None, BeforeValidator(optional_value)] = Field(
-        default=None, description="Address of something that stands in for AWS."
+        default=None, description="URL of a stand-in for AWS, for tests."
     )
     tries: int = bounded("How often a call is made before it counts as failed.", 3, 1, 20)
     shards: int = bounded(
@@ -47,8 +47,8 @@ class AwsSettings(Section):
     )
     functions: bool = Field(
         default=True,
-        description="Whether functions dispatch and sweep, as `longshore deploy` has it; if not, "
-        "workers do it themselves.",
+        description="Whether functions dispatch and sweep, as `longshore aws deploy` sets it up; "
+        "otherwise workers do.",
     )
     event_indexes: Literal["few", "all"] = Field(
         default="few",

@@ -30,7 +30,7 @@ from longshore.ports.output import OutputPosition
 from longshore.services.budgets import BudgetReservations
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.spill import DocumentStore
-from longshore.services.submit import Producer, TaskCreation
+from longshore.services.submit import Producer
 from longshore.services.transitions import Transitions
 from longshore.services.worker.context import WorkerContext
 from longshore.services.worker.output import OutputPolicy
@@ -65,6 +65,13 @@ class InProcessServices:
             clock=self.clock,
             new_id=lambda: f"change-{next(ids)}",
         )
+        self._dispatcher = Dispatcher(
+            backend=self._backend,
+            transitions=self._transitions,
+            documents=self._documents,
+            worker_registry=self._worker_registry,
+            wait=_FOREVER,
+        )
         self._aborted = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
@@ -78,13 +85,10 @@ class InProcessServices:
             backend=self._backend,
             transitions=self._transitions,
             documents=self._documents,
-            task_creation=TaskCreation(
-                backend=self._backend,
-                transitions=self._transitions,
-                retry=RetryPolicy(),
-                task_limit=MAX_TASKS_PER_JOB,
-                input_limit_bytes=_LIMIT_BYTES,
-            ),
+            dispatcher=self._dispatcher,
+            retry=RetryPolicy(),
+            task_limit=MAX_TASKS_PER_JOB,
+            input_limit_bytes=_LIMIT_BYTES,
             app=_APP,
         )
         own, job, problems = split_job_file(document)
@@ -95,15 +99,8 @@ class InProcessServices:
 
     async def run_to_end(self, job_id: str) -> None:
         """Work until nothing of the job runs or will run by itself."""
-        dispatcher = Dispatcher(
-            backend=self._backend,
-            transitions=self._transitions,
-            documents=self._documents,
-            worker_registry=self._worker_registry,
-            wait=_FOREVER,
-        )
         worker = self._worker(await self.tasks(job_id))
-        parts = [asyncio.ensure_future(worker.run()), asyncio.ensure_future(dispatcher.run())]
+        parts = [asyncio.ensure_future(worker.run()), asyncio.ensure_future(self._dispatcher.run())]
         try:
             while not self._aborted.is_set():
                 await self._run_ready_callbacks()
@@ -186,7 +183,7 @@ class InProcessServices:
 
     async def graph(self, job_id: str) -> Graph:
         """Who depends on whom."""
-        return Graph.from_json(await self._documents.load((await self.job(job_id)).graph))
+        return await self._documents.load_graph(await self.job(job_id))
 
     async def tasks(self, job_id: str) -> list[TaskRow]:
         """The job's tasks as they are now."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.errors import ConfigurationError
 from longshore.ports.backend import Backend
 from longshore.settings import Settings
@@ -112,6 +112,6 @@ async def open_installation(
 
 def event_indexes(settings: Settings) -> Set[int]:
     """The numbers of the event table's indexes that are filled."""
-    from longshore.adapters.aws.events.index_ranges import ALL_INDEXES, DEFAULT_INDEXES
+    from longshore.adapters.aws.events.event_log import ALL_INDEXES, DEFAULT_INDEXES
 
     return ALL_INDEXES if settings.aws.event_indexes == "all" else DEFAULT_INDEXES

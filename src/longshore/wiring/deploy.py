@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.core.inspection import Check
 from longshore.errors import ConfigurationError
 from longshore.services.dispatcher import ENDING_EVENTS

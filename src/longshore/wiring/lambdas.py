@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from longshore.adapters.aws import lambda_records
+from longshore.adapters.aws.client import read_parameters
 from longshore.adapters.aws.events.event_bus import EventBridgeBus
 from longshore.adapters.aws.events.event_log import DynamoEventLog
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.queue.sqs import SqsClient
-from longshore.adapters.aws.ssm_parameters import read_parameters
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.core.dead_letters import DeadMessage
 from longshore.core.events.event import Event
 from longshore.core.undelivered import UndeliveredEvent

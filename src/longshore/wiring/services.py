@@ -8,7 +8,7 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -16,9 +16,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from longshore.adapters.system import key_file
-from longshore.adapters.system.clock import SystemClock
-from longshore.adapters.system.memory import machine_memory
+from longshore.adapters.system import (
+    KEY_FILE_NAME,
+    SystemClock,
+    ensure_key,
+    machine_memory,
+    read_key,
+)
 from longshore.core.api_keys import SECRET_BYTES, make_key
 from longshore.core.inspection import StoreFacts
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
@@ -45,7 +49,7 @@ from longshore.services.output_follow import follow_task
 from longshore.services.queries import Queries
 from longshore.services.resilience import race
 from longshore.services.spill import DocumentStore
-from longshore.services.submit import Producer, TaskAdder, TaskCreation
+from longshore.services.submit import Producer
 from longshore.services.sweeper import Sweeper, SweeperPolicy
 from longshore.services.transitions import Transitions
 from longshore.services.worker.artifacts import ArtifactPolicy
@@ -237,22 +241,15 @@ class Services:
         )
 
     @cached_property
-    def task_creation(self) -> TaskCreation:
-        return TaskCreation(
-            backend=self.backend,
-            transitions=self.transitions,
-            retry=self.settings.retry.policy,
-            task_limit=self.settings.sizes.max_tasks_per_job,
-            input_limit_bytes=self.settings.sizes.input_bytes,
-        )
-
-    @cached_property
     def producer(self) -> Producer:
         return Producer(
             backend=self.backend,
             transitions=self.transitions,
             documents=self.documents,
-            task_creation=self.task_creation,
+            dispatcher=self.dispatcher,
+            retry=self.settings.retry.policy,
+            task_limit=self.settings.sizes.max_tasks_per_job,
+            input_limit_bytes=self.settings.sizes.input_bytes,
             app=self.settings.app,
         )
 
@@ -265,16 +262,6 @@ class Services:
             worker_registry=self.worker_registry,
             wait=self.settings.worker.poll_wait,
             poll_interval=self.intervals.dead_worker_check,
-        )
-
-    @cached_property
-    def task_adder(self) -> TaskAdder:
-        return TaskAdder(
-            backend=self.backend,
-            transitions=self.transitions,
-            documents=self.documents,
-            creation=self.task_creation,
-            dispatcher=self.dispatcher,
         )
 
     @cached_property
@@ -300,15 +287,16 @@ class Services:
             app=self.settings.app,
         )
 
-    @property
-    def _finishers(self) -> dict[IntentKind, Callable[[JobRow, Intent], Awaitable[bool]]]:
-        """What completes an intent of each kind, except a cancel."""
-        return {
-            IntentKind.UNPARK: self.budget_operations.finish_intent,
-            IntentKind.CREATE: self.producer.finish_intent,
-            IntentKind.ADD: self.task_adder.finish_intent,
-            IntentKind.RESUME: self.resumer.finish_intent,
+    async def finish_intent(self, job: JobRow, intent: Intent) -> bool:
+        """Carry out the rest of an intent. Returns False if another process was faster."""
+        finishers = {
+            IntentKind.CREATE: self.producer.finish_submit,
+            IntentKind.ADD: self.producer.finish_addition,
+            IntentKind.CANCEL: self.canceller.finish_cancel,
+            IntentKind.RESUME: self.resumer.finish_resume,
+            IntentKind.UNPARK: self.budget_operations.finish_unpark,
         }
+        return await finishers[intent.kind](job, intent)
 
     @cached_property
     def canceller(self) -> Canceller:
@@ -317,7 +305,7 @@ class Services:
             transitions=self.transitions,
             documents=self.documents,
             dispatcher=self.dispatcher,
-            finishers=self._finishers,
+            finish_intent=self.finish_intent,
         )
 
     @cached_property
@@ -338,7 +326,7 @@ class Services:
             dispatcher=self.dispatcher,
             dead_letters=self.dead_letters,
             budget_operations=self.budget_operations,
-            finishers={**self._finishers, IntentKind.CANCEL: self.canceller.finish_intent},
+            finish_intent=self.finish_intent,
             worker_registry=self.worker_registry,
             policy=SweeperPolicy(
                 every=self.intervals.sweep,
@@ -404,10 +392,10 @@ class Services:
     async def ensure_machine_key(self) -> Path:
         """The file with the key that this machine created for itself; it allows everything."""
         folder = self.settings.data_dir.absolute()
-        text = key_file.ensure_key(folder, lambda: make_key(secrets.token_bytes(SECRET_BYTES)))
+        text = ensure_key(folder, lambda: make_key(secrets.token_bytes(SECRET_BYTES)))
         # The file first: a registered key that no file has could never be used or revoked.
         await self.api_keys.ensure(text, self.settings.tenant, name=socket.gethostname())
-        return folder / key_file.FILE_NAME
+        return folder / KEY_FILE_NAME
 
 
 def current_user() -> str:
@@ -494,7 +482,7 @@ def _alert_channels(settings: Settings, clock: Clock) -> Iterator[Alerts]:
 
 def read_machine_key(settings: Settings) -> str | None:
     """The key that a server on this data folder created for itself, if there is one."""
-    return key_file.read_key(settings.data_dir.absolute())
+    return read_key(settings.data_dir.absolute())
 
 
 def store_exists(settings: Settings) -> bool:

@@ -146,7 +146,7 @@ def test_a_port_that_nobody_serves_is_out_of_reach(make: Make, clock: HastyClock
         unused.bind(("127.0.0.1", 0))
         failure = failure_of(make(f"http://127.0.0.1:{unused.getsockname()[1]}"))
 
-    assert failure.reason == "it is out of reach (ConnectionRefusedError)"
+    assert failure.reason == "it is unreachable (ConnectionRefusedError)"
     assert clock.slept == [0.5, 1.0, 2.0]
 
 
@@ -205,7 +205,7 @@ def test_an_answer_that_slack_does_not_give_counts_as_none(
 ) -> None:
     server.answers_with(Answer(body=body, headers={"Content_Type": "text/html; charset=nope"}))
 
-    assert failure_of(make()).reason == "it answered something else than Slack does"
+    assert failure_of(make()).reason == "it answered an unknown error"
 
 
 def test_an_answer_without_end_is_not_read_to_its_end(make: Make, server: Server) -> None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from longshore.adapters.alerts.slack_message import BLOCKS_LIMIT, message_of
+from longshore.adapters.alerts.slack import BLOCKS_LIMIT, message_of
 from longshore.core.alerts import (
     Backlog,
     BacklogChange,
@@ -175,7 +175,7 @@ def test_dead_letters_stand_between_what_is_wrong_and_what_is_over() -> None:
     [
         (BacklogChange.FIRST, False, ":red_circle: Dead Letters: 1,000"),
         (BacklogChange.FIRST, True, ":red_circle: Dead Letters: more than 1,000"),
-        (BacklogChange.MORE, False, ":red_circle: Dead Letters: 1,000, and new ones among them"),
+        (BacklogChange.MORE, False, ":red_circle: Dead Letters: 1,000, some of them new"),
         (BacklogChange.STILL, True, ":red_circle: Dead Letters: still more than 1,000"),
     ],
 )
@@ -201,15 +201,15 @@ def test_parked_tasks_stand_behind_what_is_dead_with_what_lets_them_go_on() -> N
 
     assert lines_of(notice)[4:-1] == [
         "*:warning: Parked Tasks: 4*",
-        "2 in queue `default`: for want of their own budget",
-        "1 in queue `default`: for want of their job's budget",
-        "1 in queue `default`: for want of the day's budget, until the next day begins",
+        "2 in queue `default`: their own budget is used up",
+        "1 in queue `default`: the budget of their job is used up",
+        "1 in queue `default`: the budget of the day is used up; they continue on the next day",
         "`job-1_p0` in queue `default`, 0 s ago",
         "`job-1_p1` in queue `default`, 3 min ago",
         "`job-1_p2` in queue `default`, 6 min ago",
         "`job-1_p3` in queue `default`, 9 min ago",
         "all of them: `longshore tasks --state parked`",
-        "to let them go on: `longshore budget add ID --usd N`, for a task, a job or `today`",
+        "to continue them: `longshore budget add ID --usd N`, for a task, a job or `today`",
     ]
     assert message_of(notice).text.splitlines() == [
         ":red_circle: Dead Letters: 1",
@@ -220,7 +220,7 @@ def test_parked_tasks_stand_behind_what_is_dead_with_what_lets_them_go_on() -> N
 @pytest.mark.parametrize(
     ("news", "more", "words"),
     [
-        (BacklogChange.MORE, True, ":warning: Parked Tasks: more than 9, and new ones among them"),
+        (BacklogChange.MORE, True, ":warning: Parked Tasks: more than 9, some of them new"),
         (BacklogChange.STILL, False, ":warning: Parked Tasks: still 9"),
     ],
 )
@@ -239,7 +239,7 @@ def test_that_no_parked_task_is_left_is_one_line() -> None:
 def test_that_tasks_could_not_be_looked_at_is_said() -> None:
     notice = replace(a_notice(dead=dead_letters(mail=1)), summary=None)
 
-    assert lines_of(notice)[-1] == "tenant `acme`: its tasks could not be looked at"
+    assert lines_of(notice)[-1] == "tenant `acme`: its tasks could not be checked"
 
 
 def test_of_many_kinds_of_dead_letters_the_rest_is_summed_up() -> None:

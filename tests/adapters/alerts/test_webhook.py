@@ -209,7 +209,7 @@ def test_two_notices_have_two_ids() -> None:
 def test_what_is_too_short_to_sign_with_is_refused_and_not_quoted(
     secrets: list[str], clock: HastyClock
 ) -> None:
-    with pytest.raises(ValueError, match="none with less than 32 bytes") as caught:
+    with pytest.raises(ValueError, match="each with at least 32 bytes") as caught:
         WebhookAlerts("http://127.0.0.1", secrets, clock)
 
     assert "short" not in str(caught.value)
@@ -282,7 +282,7 @@ def test_a_port_that_nobody_serves_is_out_of_reach(clock: HastyClock) -> None:
         port = unused.getsockname()[1]
         failure = failure_of(WebhookAlerts(f"http://127.0.0.1:{port}{PATH}", [OLD], clock))
 
-    assert failure.reason == "it is out of reach (ConnectError)"
+    assert failure.reason == "it is unreachable (ConnectError)"
     assert clock.slept == [0.5, 1.0, 2.0]
 
 

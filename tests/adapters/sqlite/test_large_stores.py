@@ -11,7 +11,7 @@ from benchmarks.many_jobs import filled
 from benchmarks.sqlite_work import StatementCounter
 from benchmarks.system import TENANT
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.ports.backend import Backend
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.sqlite.database import SqliteOptions
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.ports.task_queue import OutgoingMessage
 
 PROCESSES = 4
@@ -17,7 +17,7 @@ _HAMMER = """
 import asyncio, json, sys
 from pathlib import Path
 from longshore.adapters.sqlite.database import Database, SqliteOptions
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 
 folder, name, stop = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 
@@ -98,7 +98,7 @@ _SEND = """
 import asyncio, sys
 from pathlib import Path
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.system.clock import SystemClock
+from longshore.adapters.system import SystemClock
 from longshore.ports.task_queue import OutgoingMessage
 
 async def main():

@@ -18,8 +18,7 @@ from longshore.adapters.aws.deploy.stacks.containers import DRAIN_GRACE_S, STOP_
 from longshore.adapters.aws.deploy.stacks.functions import FUNCTIONS
 from longshore.adapters.aws.deploy.stacks.privileges import EVENT_SOURCE_REASON, GRANTS, RESOURCES
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig, read_stage_config
-from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.table_schemas import table_schemas
+from longshore.adapters.aws.names import Names, table_schemas
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.tasks.states import Priority
 from longshore.errors import ConfigurationError
@@ -76,7 +75,7 @@ def test_the_rendered_templates_are_up_to_date() -> None:
 
     assert {page.name for page in folder.iterdir()} == set(wanted)
     for name, text in wanted.items():
-        told = "run `longshore deploy --stage dev --render infra/templates`"
+        told = "run `longshore aws deploy --stage dev --render infra/templates`"
         assert (folder / name).read_text(encoding="utf-8") == text, told
 
 

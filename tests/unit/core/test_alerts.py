@@ -14,14 +14,11 @@ from longshore.core.alerts import (
     RecoveredTask,
     ReportedProblem,
     channel_state_key,
-    channel_states_from_json,
-    channel_states_to_json,
     notice_of,
     state_after,
     tenant_of_key,
 )
 from longshore.core.health import CheckedTask, Health, HealthReport
-from longshore.errors import UsageError
 from tests.factories import NOON, SECOND, TENANT
 
 MINUTE = timedelta(minutes=1)
@@ -211,51 +208,6 @@ def test_a_clock_that_was_set_back_silences_nothing_for_longer_than_the_cool_dow
 
     assert channel.check(a_check(NOON - MINUTE, a=CRITICAL)) == {}
     assert channel.check(a_check(NOON - 24 * HOUR, a=CRITICAL)) == {"a": "critical"}
-
-
-moments = st.datetimes(
-    min_value=datetime(2000, 1, 1),  # noqa: DTZ001 - hypothesis wants it so
-    max_value=datetime(2100, 1, 1),  # noqa: DTZ001
-    timezones=st.just(NOON.tzinfo),
-).map(lambda moment: moment.replace(microsecond=0))
-problems = st.builds(
-    ReportedProblem, attempt=st.integers(1), health=st.sampled_from(Health), at=moments
-)
-
-
-@given(st.dictionaries(st.text(), st.dictionaries(st.text(), problems).map(ChannelState)))
-def test_what_was_told_survives_being_kept(channels: dict[str, ChannelState]) -> None:
-    assert channel_states_from_json(channel_states_to_json(channels)) == channels
-    assert channel_states_from_json(channel_states_to_json(channels).encode()) == channels
-
-
-def test_that_the_end_was_told_survives_too() -> None:
-    over = ChannelState({"a": ReportedProblem(attempt=1, health=CRITICAL, at=NOON, resolved=True)})
-
-    assert channel_states_from_json(channel_states_to_json({"slack": over})) == {"slack": over}
-
-
-@pytest.mark.parametrize(
-    "kept",
-    [
-        "",
-        "{",
-        b"\xff\xfe\xff",
-        "[" * 100_000,
-        "[]",
-        '{"format":2,"channels":{}}',
-        '{"format":1}',
-        '{"format":1,"channels":{"slack":[]}}',
-        '{"format":1,"channels":{"slack":{"a":1}}}',
-        '{"format":1,"channels":{"slack":{"a":{"attempt":1,"health":"fine","at":0}}}}',
-        '{"format":1,"channels":{"slack":{"a":{"attempt":1,"health":null,"at":0}}}}',
-        '{"format":1,"channels":{"slack":{"a":{"attempt":"1","health":"warning","at":0}}}}',
-        '{"format":1,"channels":{"slack":{"a":{"attempt":1,"health":"warning","at":1e99}}}}',
-    ],
-)
-def test_what_is_damaged_is_refused_and_not_half_read(kept: str | bytes) -> None:
-    with pytest.raises(UsageError, match="alert state"):
-        channel_states_from_json(kept)
 
 
 def test_each_tenant_has_its_own_place() -> None:

@@ -1,7 +1,6 @@
 """Dead letters and parked tasks are told when there are some, when new ones come, now and then, and
 when none is left."""
 
-import json
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -23,14 +22,10 @@ from longshore.core.alerts import (
     HealthFinding,
     HealthNotice,
     ReportedBacklog,
-    ReportedProblem,
-    channel_states_from_json,
-    channel_states_to_json,
     notice_of,
     state_after,
 )
 from longshore.core.health import CheckedTask, Health, HealthReport
-from longshore.errors import UsageError
 from tests.factories import NOON, TENANT
 
 MINUTE = timedelta(minutes=1)
@@ -70,8 +65,7 @@ class BacklogChannel:
         heard: BacklogNotice | None = getattr(notice, self.sort)
         assert bool(notice) is (heard is not None)
         if delivered:
-            after = state_after(self.state, notice, cool_down=self.cool_down)
-            self.state = channel_states_from_json(channel_states_to_json({"slack": after}))["slack"]
+            self.state = state_after(self.state, notice, cool_down=self.cool_down)
         return heard.change if heard else None
 
 
@@ -273,94 +267,6 @@ def test_dead_letters_and_parked_tasks_are_told_each_for_itself() -> None:
     # What could not be found out of one is no news of the other either.
     unknown = notice_of(replace(both, dead_letters=None), before, cool_down=HOUR)
     assert state_after(before, unknown, cool_down=HOUR) == replace(before, parked_tasks=parked)
-
-
-moments = st.datetimes(
-    min_value=datetime(2000, 1, 1),  # noqa: DTZ001 - hypothesis wants it so
-    max_value=datetime(2100, 1, 1),  # noqa: DTZ001
-    timezones=st.just(NOON.tzinfo),
-).map(lambda moment: moment.replace(microsecond=0))
-reported_backlogs = st.builds(
-    ReportedBacklog,
-    minimum_count=st.integers(1),
-    newest_key=st.tuples(st.integers(), st.text()),
-    at=moments,
-)
-PROBLEM = ReportedProblem(attempt=1, health=Health.CRITICAL, at=NOON)
-maybe = st.one_of(st.none(), reported_backlogs)
-channel_states = st.builds(ChannelState, st.sampled_from([{}, {"a": PROBLEM}]), maybe, maybe)
-
-
-@given(st.dictionaries(st.text(), channel_states))
-def test_what_was_told_survives_being_kept(channels: dict[str, ChannelState]) -> None:
-    assert channel_states_from_json(channel_states_to_json(channels)) == channels
-
-
-def test_in_a_file_from_before_there_were_any_nothing_was_told_of_piles() -> None:
-    kept = '{"format":1,"channels":{"slack":{"a":{"attempt":1,"health":"critical","at":%d}}}}'
-    at = int(NOON.timestamp() * 1000)
-
-    assert channel_states_from_json(kept % at) == {"slack": ChannelState({"a": PROBLEM})}
-
-
-def test_an_older_version_finds_what_was_told_where_it_always_was() -> None:
-    last = ReportedBacklog(minimum_count=3, newest_key=(1, "a"), at=NOON)
-
-    kept = json.loads(
-        channel_states_to_json(
-            {
-                "slack": ChannelState({"a": PROBLEM}, dead_letters=last),
-                "webhook": ChannelState({}, dead_letters=last, parked_tasks=last),
-                "other": ChannelState({}, parked_tasks=last),
-            }
-        )
-    )
-
-    assert kept["format"] == 1
-    assert {name: set(tasks) for name, tasks in kept["channels"].items()} == {
-        "slack": {"a"},
-        "webhook": set(),
-        "other": set(),
-    }
-    assert set(kept["deadLetters"]) == {"slack", "webhook"}
-    assert set(kept["parkedTasks"]) == {"webhook", "other"}
-
-
-NAMES = {"dead_letters": "deadLetters", "parked_tasks": "parkedTasks"}
-
-
-@pytest.mark.parametrize("sort", SORTS)
-def test_a_channel_that_was_told_of_one_pile_alone_is_found(sort: str) -> None:
-    kept = (
-        '{"format":1,"channels":{},"%s":'
-        '{"slack":{"atLeast":3,"newestAt":1,"newestId":"a","at":%d}}}'
-    )
-
-    assert channel_states_from_json(kept % (NAMES[sort], int(NOON.timestamp() * 1000))) == {
-        "slack": replace(
-            EMPTY_CHANNEL_STATE,
-            **{sort: ReportedBacklog(minimum_count=3, newest_key=(1, "a"), at=NOON)},
-        )
-    }
-
-
-@pytest.mark.parametrize("name", NAMES.values())
-@pytest.mark.parametrize(
-    "kept",
-    [
-        "null",
-        "[]",
-        '{"slack":null}',
-        '{"slack":{}}',
-        '{"slack":{"atLeast":"3","newestAt":1,"newestId":"a","at":0}}',
-        '{"slack":{"atLeast":3,"newestAt":null,"newestId":"a","at":0}}',
-        '{"slack":{"atLeast":3,"newestAt":1,"newestId":1,"at":0}}',
-        '{"slack":{"atLeast":3,"newestAt":1,"newestId":"a","at":1e99}}',
-    ],
-)
-def test_what_is_damaged_is_refused_and_not_half_read(name: str, kept: str) -> None:
-    with pytest.raises(UsageError, match="alert state"):
-        channel_states_from_json(f'{{"format":1,"channels":{{}},"{name}":{kept}}}')
 
 
 @given(st.sampled_from(SORTS), st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12))

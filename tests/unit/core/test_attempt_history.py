@@ -146,7 +146,7 @@ def test_every_kind_of_end_has_its_word() -> None:
     ]
 
     assert [(one.outcome, one.error) for one in ends] == [
-        ("timed out", "its time was up; ended by SIGKILL"),
+        ("timed out", "it timed out and was ended by SIGKILL"),
         ("released", "the worker stops"),
         ("completed", None),
         ("completed", None),

@@ -4,9 +4,9 @@ import pickle
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
-from longshore.core.jobs.dag import PROBLEM_LIMIT, Dag, Node, Problem, problems_of
+from longshore.core.document_reader import Problem
+from longshore.core.jobs.dag import PROBLEM_LIMIT, Node, problems_of
 from longshore.errors import InvalidJob
 from tests.unit.core.nodes import LIMIT, a_task, problems, random_jobs
 
@@ -148,145 +148,20 @@ def test_a_message_stays_short_however_long_the_wrong_name_is() -> None:
     assert all(len(message) < 300 for message in found.values())
 
 
-def test_tasks_are_numbered_in_the_given_order() -> None:
-    dag = Dag(DIAMOND)
+def test_the_error_of_an_invalid_job_keeps_its_problems_when_it_is_pickled() -> None:
+    error = InvalidJob(problems_of([a_task("a", "a"), a_task("b", "nowhere")], limit=1))
 
-    assert dag.keys == ("a", "b", "c", "d")
-    assert [dag.number_of(key) for key in "abcd"] == [0, 1, 2, 3]
-    assert len(dag) == 4
+    assert pickle.loads(pickle.dumps(error)).problems == error.problems  # noqa: S301
 
 
-def test_edges_can_be_followed_both_ways() -> None:
-    dag = Dag([a_task("d", "c", "b"), a_task("b", "a"), a_task("c", "a"), a_task("a")])
+def test_the_paths_of_added_tasks_count_from_the_first_added_task() -> None:
+    added = [a_task("e"), a_task("a", "nowhere")]
 
-    assert dag.roots == (3,)
-    assert dag.parents_of(0) == (2, 1)
-    assert dag.dependents_of(3) == (1, 2)
-    assert dag.dependents_of(0) == ()
+    paths = [problem.path for problem in problems_of(added, limit=5, existing=("a", "b", "c", "d"))]
 
-
-def test_an_invalid_job_is_not_built_and_the_error_has_every_problem() -> None:
-    nodes = [a_task("a", "a"), a_task("b", "nowhere")]
-
-    with pytest.raises(InvalidJob) as caught:
-        Dag(nodes, limit=1)
-
-    assert list(caught.value.problems) == problems_of(nodes, limit=1)
-    assert pickle.loads(pickle.dumps(caught.value)).problems == caught.value.problems  # noqa: S301
-
-
-def test_a_job_that_was_accepted_once_is_built_without_a_limit() -> None:
-    nodes = [a_task(f"t{number}") for number in range(LIMIT + 1)]
-
-    assert len(Dag(nodes)) == LIMIT + 1
-    with pytest.raises(InvalidJob):
-        Dag(nodes, limit=LIMIT)
-
-
-def test_what_waits_for_a_task_is_found_without_the_task_itself() -> None:
-    dag = Dag([*DIAMOND, a_task("e"), a_task("f", "e")])
-
-    assert dag.descendants_of([1]) == {3}
-    assert dag.descendants_of([0]) == {1, 2, 3}
-    assert dag.descendants_of([0, 1, 4]) == {1, 2, 3, 5}
-    assert dag.descendants_of([]) == set()
-
-
-def test_a_task_is_ready_once_all_its_parents_have_finished() -> None:
-    dag = Dag(DIAMOND)
-
-    assert dag.ready(set()) == [0]
-    assert dag.ready({0}) == [1, 2]
-    assert dag.ready({0, 1}) == [2]
-    assert dag.ready({0, 1, 2}) == [3]
-    assert dag.ready({0, 1, 2, 3}) == []
-
-
-def test_added_tasks_get_the_next_numbers_and_may_depend_on_old_ones() -> None:
-    before = Dag(DIAMOND)
-
-    after = before.extended([a_task("f", "e", "a"), a_task("e")])
-
-    assert after.keys == ("a", "b", "c", "d", "f", "e")
-    assert after.parents_of(4) == (5, 0)
-    assert after.dependents_of(0) == (1, 2, 4)
-    assert after.roots == (0, 5)
-    assert [after.parents_of(number) for number in range(4)] == [
-        before.parents_of(number) for number in range(4)
-    ]
-
-
-def test_adding_tasks_leaves_the_job_as_it_was_alone() -> None:
-    before = Dag(DIAMOND)
-
-    before.extended([a_task("e", "a")])
-
-    assert len(before) == 4
-    assert before.dependents_of(0) == (1, 2)
-
-
-def test_added_tasks_are_checked_and_their_paths_count_from_the_first_of_them() -> None:
-    dag = Dag(DIAMOND)
-
-    with pytest.raises(InvalidJob) as caught:
-        dag.extended([a_task("e"), a_task("a", "nowhere")], limit=5)
-
-    paths = [problem.path for problem in caught.value.problems]
     assert paths == ["tasks", "tasks[1].taskId", "tasks[1].dependsOn[0]"]
 
 
 @given(random_jobs())
-def test_every_task_comes_once_and_after_its_parents(nodes: list[Node]) -> None:
-    dag = Dag(nodes)
-
-    order = dag.topological()
-
-    place = {number: index for index, number in enumerate(order)}
-    assert sorted(order) == list(range(len(nodes)))
-    assert all(
-        place[parent] < place[number] for number in order for parent in dag.parents_of(number)
-    )
-
-
-@given(random_jobs(), st.data())
-def test_what_is_ready_is_what_the_names_say(nodes: list[Node], data: st.DataObject) -> None:
-    dag = Dag(nodes)
-    finished = data.draw(st.sets(st.integers(0, len(nodes) - 1)))
-
-    ready = dag.ready(finished)
-
-    finished_keys = {nodes[number].key for number in finished}
-    assert [nodes[number].key for number in ready] == [
-        node.key
-        for node in nodes
-        if node.key not in finished_keys and set(node.parents) <= finished_keys
-    ]
-
-
-@given(random_jobs())
-def test_descendants_are_those_from_which_the_parents_lead_back(nodes: list[Node]) -> None:
-    dag = Dag(nodes)
-    ancestors: dict[int, set[int]] = {}
-    for number in dag.topological():
-        above = dag.parents_of(number)
-        ancestors[number] = set(above).union(*(ancestors[parent] for parent in above))
-
-    for number in range(len(nodes)):
-        behind = {other for other, above in ancestors.items() if number in above}
-        assert dag.descendants_of([number]) == behind
-
-
-@given(random_jobs(), st.data())
-def test_a_job_extended_is_the_job_built_at_once(nodes: list[Node], data: st.DataObject) -> None:
-    in_order = [nodes[number] for number in Dag(nodes).topological()]
-    cut = data.draw(st.integers(1, len(nodes)))
-    first, rest = in_order[:cut], in_order[cut:]
-
-    whole = Dag(in_order)
-    extended = Dag(first).extended(rest) if rest else Dag(first)
-
-    assert extended.keys == whole.keys
-    assert extended.roots == whole.roots
-    for number in range(len(whole)):
-        assert extended.parents_of(number) == whole.parents_of(number)
-        assert extended.dependents_of(number) == whole.dependents_of(number)
+def test_tasks_in_any_order_without_a_cycle_have_no_problem(nodes: list[Node]) -> None:
+    assert problems_of(nodes, limit=LIMIT) == []

@@ -18,7 +18,7 @@ from longshore.core.dead_letters import (
     message_id_of,
 )
 from longshore.core.events import types as e
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.core.tasks.changes import Change
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.rows import TaskRow

@@ -1,6 +1,6 @@
 """The chain that a waiting task stands behind: the way to its root, short enough to be read."""
 
-from longshore.core.jobs.dependency_chain import (
+from longshore.core.explain import (
     LINKS_SHOWN,
     PARENTS_SHOWN,
     ChainLink,

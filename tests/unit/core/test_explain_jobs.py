@@ -3,6 +3,8 @@
 import pytest
 
 from longshore.core.explain import (
+    ChainLink,
+    DependencyChain,
     ReasonCode,
     Remedy,
     RemedyAction,
@@ -10,7 +12,6 @@ from longshore.core.explain import (
     explain_job,
     explain_task,
 )
-from longshore.core.jobs.dependency_chain import ChainLink, DependencyChain
 from longshore.core.jobs.numbers import NumberSet
 from longshore.core.tasks.rows import CancelRequest, IntentKind, TaskRow
 from longshore.core.tasks.states import TaskState

@@ -67,11 +67,6 @@ def test_a_graph_comes_back_from_json_as_it_was(graph: Graph) -> None:
     assert Graph.from_json(json.loads(json.dumps(graph.to_json()))) == graph
 
 
-def test_only_those_that_name_a_task_are_directly_behind_it() -> None:
-    assert DIAMOND.dependents_of(0) == [1, 2]
-    assert DIAMOND.dependents_of(4) == []
-
-
 def test_what_was_added_by_whom_is_kept_with_the_graph() -> None:
     first, second = (
         Addition(request_hash("one"), "body", 3, 1),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from longshore.core.ids import (
     REQUEST_ID_LIMIT,
+    check_request_id,
     event_id_of,
     is_name,
     is_request_id,
@@ -16,6 +17,7 @@ from longshore.core.ids import (
     split_task_id,
     task_id_of,
 )
+from longshore.errors import UsageError
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 KEYS = st.text("abcXYZ019_-", min_size=1, max_size=128)
@@ -81,11 +83,14 @@ def test_anything_else_is_not_a_name(text: object) -> None:
 @pytest.mark.parametrize("text", ["a", "order 66: größe", "x" * REQUEST_ID_LIMIT])
 def test_a_printable_text_can_mark_a_request(text: str) -> None:
     assert is_request_id(text)
+    check_request_id(text)
 
 
 @pytest.mark.parametrize("text", ["", "x" * (REQUEST_ID_LIMIT + 1), "a\nb", "\ud800", None, 7])
 def test_anything_else_cannot_mark_a_request(text: object) -> None:
     assert not is_request_id(text)
+    with pytest.raises(UsageError, match="1 to 256 printable characters"):
+        check_request_id(text)
 
 
 def test_an_event_id_has_the_form_of_a_uuid_and_never_changes() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.messages import LOW_EVERY, lane_order
+from longshore.core.queues import LOW_EVERY, lane_order
 from longshore.core.tasks.states import Priority
 
 

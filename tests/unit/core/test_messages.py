@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.messages import (
+from longshore.core.queues import (
     BODY_LIMIT_CHARACTERS,
     MalformedMessage,
     message_body,

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.core.budgets import NO_BUDGET, Budget
+from longshore.core.document_reader import MAX_DEPTH
 from longshore.core.jobs.submission import (
     MAX_ATTEMPTS,
     MAX_DELAY,
-    MAX_INPUT_DEPTH,
     JobRequest,
     TaskRequest,
     canonical_hash,
@@ -210,7 +210,7 @@ WRONG = [
     ("input", {"a": b"bytes"}),
     ("input", {"a": datetime(2030, 1, 1, tzinfo=UTC)}),
     ("input", 10**5000),
-    ("input", nested(MAX_INPUT_DEPTH + 1)),
+    ("input", nested(MAX_DEPTH + 1)),
 ]
 
 
@@ -238,9 +238,9 @@ def test_the_name_of_a_job_is_a_line_of_text(name: Any) -> None:
 
 
 def test_an_input_as_deep_as_allowed_is_read() -> None:
-    request = read_job(a_job(a_task(input=nested(MAX_INPUT_DEPTH))), limit=LIMIT)
+    request = read_job(a_job(a_task(input=nested(MAX_DEPTH))), limit=LIMIT)
 
-    assert request.tasks[0].input == nested(MAX_INPUT_DEPTH)
+    assert request.tasks[0].input == nested(MAX_DEPTH)
 
 
 def test_an_input_that_contains_itself_is_refused() -> None:

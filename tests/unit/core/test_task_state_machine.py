@@ -15,7 +15,7 @@ from longshore.core.events.event import Event
 from longshore.core.events.types import Usage
 from longshore.core.jobs.numbers import NumberSet
 from longshore.core.maximums import MAX_REVISIONS
-from longshore.core.messages import MessageAction, triage
+from longshore.core.queues import MessageAction, triage
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.changes import Change, Enqueue, Refusal

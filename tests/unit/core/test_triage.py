@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from longshore.core.messages import MessageAction, TriageDecision, triage
+from longshore.core.queues import MessageAction, TriageDecision, triage
 from longshore.core.tasks.states import TaskState
 from tests.factories import LASTS, MARGIN, NOON, SECOND, a_lease, a_task
 

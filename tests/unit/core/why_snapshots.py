@@ -4,8 +4,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from longshore.core.explain import Remedy, RemedyAction, WhyReason, WhySnapshot, explain_task
-from longshore.core.jobs.dependency_chain import ChainLink, DependencyChain
+from longshore.core.explain import (
+    ChainLink,
+    DependencyChain,
+    Remedy,
+    RemedyAction,
+    WhyReason,
+    WhySnapshot,
+    explain_task,
+)
 from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import TaskState

@@ -23,7 +23,7 @@ from longshore.core.tasks import commands as c
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.lease import LeasePolicy
-from longshore.core.tasks.rows import IntentKind, JobRow, TaskRow
+from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.ports.backend import Backend
 from longshore.services.budgets import BudgetOperations, BudgetReservations
@@ -31,7 +31,7 @@ from longshore.services.dead_letters import DeadLetters
 from longshore.services.dispatcher import Dispatcher
 from longshore.services.operator_commands import Canceller, Resumer
 from longshore.services.spill import DocumentStore
-from longshore.services.submit import AcceptedJob, AddTasksResult, Producer, TaskAdder, TaskCreation
+from longshore.services.submit import AcceptedJob, AddTasksResult, Producer
 from longshore.services.sweeper import Sweeper, SweeperPolicy
 from longshore.services.transitions import Transitions
 from longshore.services.worker.context import WorkerContext
@@ -117,14 +117,6 @@ class ServiceHarness:
             new_id=lambda: f"change-{next(_ids)}",
         )
         parts = {"transitions": self.transitions, "documents": self.documents}
-        creation = TaskCreation(
-            backend=backend,
-            transitions=self.transitions,
-            retry=retry or RetryPolicy(),
-            task_limit=task_limit,
-            input_limit_bytes=INPUT_LIMIT_BYTES,
-        )
-        self.producer = Producer(backend=backend, task_creation=creation, app=APP, **parts)
         self.dispatcher = Dispatcher(
             backend=backend,
             transitions=self.transitions,
@@ -132,8 +124,14 @@ class ServiceHarness:
             worker_registry=self.worker_registry,
             wait=timedelta(seconds=20),
         )
-        self.task_adder = TaskAdder(
-            backend=backend, creation=creation, dispatcher=self.dispatcher, **parts
+        self.producer = Producer(
+            backend=backend,
+            dispatcher=self.dispatcher,
+            retry=retry or RetryPolicy(),
+            task_limit=task_limit,
+            input_limit_bytes=INPUT_LIMIT_BYTES,
+            app=APP,
+            **parts,
         )
         self.resumer = Resumer(backend=backend, dispatcher=self.dispatcher, **parts)
         self.reservations = BudgetReservations(backend, self.transitions)
@@ -144,14 +142,8 @@ class ServiceHarness:
             day_budget=day_budget,
             app=APP,
         )
-        self.finishers = {
-            IntentKind.UNPARK: self.budget_operations.finish_intent,
-            IntentKind.CREATE: self.producer.finish_intent,
-            IntentKind.ADD: self.task_adder.finish_intent,
-            IntentKind.RESUME: self.resumer.finish_intent,
-        }
         self.canceller = Canceller(
-            backend=backend, dispatcher=self.dispatcher, finishers=self.finishers, **parts
+            backend=backend, dispatcher=self.dispatcher, finish_intent=self.finish_intent, **parts
         )
         self.dead_letters = DeadLetters(
             backend=backend,
@@ -162,6 +154,16 @@ class ServiceHarness:
         )
         self.sweeper = self.build_sweeper()
 
+    async def finish_intent(self, job: JobRow, intent: Intent) -> bool:
+        finishers = {
+            IntentKind.CREATE: self.producer.finish_submit,
+            IntentKind.ADD: self.producer.finish_addition,
+            IntentKind.CANCEL: self.canceller.finish_cancel,
+            IntentKind.RESUME: self.resumer.finish_resume,
+            IntentKind.UNPARK: self.budget_operations.finish_unpark,
+        }
+        return await finishers[intent.kind](job, intent)
+
     def build_sweeper(self, **fields: Any) -> Sweeper:
         wanted: dict[str, Any] = {
             "backend": self.backend,
@@ -169,10 +171,7 @@ class ServiceHarness:
             "dispatcher": self.dispatcher,
             "dead_letters": self.dead_letters,
             "budget_operations": self.budget_operations,
-            "finishers": {
-                **self.finishers,
-                IntentKind.CANCEL: self.canceller.finish_intent,
-            },
+            "finish_intent": self.finish_intent,
             "worker_registry": self.worker_registry,
             "policy": SweeperPolicy(),
             **fields,
@@ -252,7 +251,7 @@ class ServiceHarness:
     async def add_tasks(
         self, *tasks: dict[str, Any], request_id: str = "addition-1"
     ) -> AddTasksResult:
-        return await self.task_adder.add_tasks(TENANT, job_id(), request_id, {"tasks": list(tasks)})
+        return await self.producer.add_tasks(TENANT, job_id(), request_id, {"tasks": list(tasks)})
 
     async def dispatch(self) -> int:
         """Deal with every event there is; how many deliveries that were."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from longshore.core.jobs.dag import Problem
+from longshore.core.document_reader import Problem
 from longshore.core.tasks.rows import IntentKind
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import AlreadyExists, CommandRefused, InvalidJob, NotFound, UsageError
@@ -170,7 +170,7 @@ async def test_the_same_request_with_other_tasks_is_refused(kind: str, tmp_path:
 
         for other in ({"tasks": [make_task("c")]}, {"tasks": [{1: {}, "": 2}]}, None):
             with pytest.raises(AlreadyExists, match="addition-1"):
-                await stage.task_adder.add_tasks(TENANT, job_id(), "addition-1", other)
+                await stage.producer.add_tasks(TENANT, job_id(), "addition-1", other)
 
         assert (await stage.job()).total == 2
 
@@ -204,7 +204,7 @@ async def test_everything_that_is_wrong_is_told_at_once_and_nothing_is_changed(
         before = await stage.job()
 
         with pytest.raises(InvalidJob) as caught:
-            await stage.task_adder.add_tasks(
+            await stage.producer.add_tasks(
                 TENANT,
                 job_id(),
                 "addition-1",
@@ -256,7 +256,7 @@ async def test_nothing_is_added_to_a_job_that_has_ended_or_is_being_cancelled(
         await stage.submit(make_task("a"), request_id="request-2")
         await stage.finish()
         with pytest.raises(CommandRefused, match="completed"):
-            await stage.task_adder.add_tasks(
+            await stage.producer.add_tasks(
                 TENANT, job_id("request-2"), "x", {"tasks": [make_task("b")]}
             )
 
@@ -268,7 +268,7 @@ async def test_another_tenant_s_job_is_not_there(tmp_path: Path) -> None:
         await stage.submit(make_task("a"))
 
         with pytest.raises(NotFound):
-            await stage.task_adder.add_tasks(
+            await stage.producer.add_tasks(
                 "others", job_id(), "addition-1", {"tasks": [make_task("b")]}
             )
         with pytest.raises(UsageError):

@@ -2,14 +2,24 @@
 
 import asyncio
 import logging
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from longshore.core.alerts import HealthNotice, channel_state_key, channel_states_from_json
-from longshore.errors import AlertFailed, BackendUnavailable
+from longshore.core.alerts import (
+    ChannelState,
+    HealthNotice,
+    ReportedBacklog,
+    ReportedProblem,
+    channel_state_key,
+)
+from longshore.core.health import Health
+from longshore.errors import AlertFailed, BackendUnavailable, UsageError
+from longshore.services.health import channel_states_from_json, channel_states_to_json
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.alert_recording import (
     MINUTE,
@@ -385,3 +395,53 @@ async def test_a_store_without_an_answer_at_all_fails_the_check_and_not_the_next
         await check.check_all()
 
         assert alerts.health_notices == [{"a": "critical"}]
+
+
+moments = st.datetimes(
+    min_value=datetime(2000, 1, 1),  # noqa: DTZ001 - hypothesis adds the time zone
+    max_value=datetime(2100, 1, 1),  # noqa: DTZ001
+    timezones=st.just(UTC),
+)
+numbers = st.integers(0, 2**53)
+problems = st.builds(
+    ReportedProblem,
+    attempt=numbers,
+    health=st.sampled_from(Health),
+    at=moments,
+    resolved=st.booleans(),
+)
+backlogs = st.none() | st.builds(
+    ReportedBacklog,
+    minimum_count=numbers,
+    newest_key=st.tuples(numbers, st.text()),
+    at=moments,
+)
+channel_states = st.builds(ChannelState, st.dictionaries(st.text(), problems), backlogs, backlogs)
+
+
+@given(st.dictionaries(st.text(), channel_states))
+def test_stored_channel_states_are_read_back_unchanged(channels: dict[str, ChannelState]) -> None:
+    assert channel_states_from_json(channel_states_to_json(channels)) == channels
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe\xff",
+        b"[" * 100_000,
+        b"[]",
+        b'{"channels":{}}',
+        b'{"format":2,"channels":{}}',
+        b'{"format":1}',
+        b'{"format":1,"channels":{"slack":[]}}',
+        b'{"format":1,"channels":{"slack":{"problems":{"a":1}}}}',
+        b'{"format":1,"channels":{"slack":{"problems":{"a":{"attempt":1,"health":"fine"}}}}}',
+        b'{"format":1,"channels":{"slack":{"dead_letters":{}}}}',
+        b'{"format":1,"channels":{"slack":{"parked_tasks":{"minimum_count":"3"}}}}',
+    ],
+)
+def test_a_damaged_channel_state_is_refused_as_a_whole(data: bytes) -> None:
+    with pytest.raises(UsageError, match="alert state"):
+        channel_states_from_json(data)

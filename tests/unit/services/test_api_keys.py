@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from longshore.core.api_keys import ApiScope, KeyRecord, Rate
-from longshore.core.events.event import Event
 from longshore.errors import AlreadyExists, BackendUnavailable, NotFound, UsageError
 from longshore.ports.backend import Backend
 from longshore.ports.configuration import Keys
 from longshore.services import api_keys as module
+from longshore.services import reads
 from longshore.services.api_keys import ApiKeys
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services import virtual_time
@@ -126,7 +126,7 @@ async def test_a_revocation_is_looked_for_in_the_whole_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_backend("memory", tmp_path) as backend:
-        access, whole = make_api_keys(backend), backend.events.history
+        access = make_api_keys(backend)
         records = [
             (await access.create(TENANT, name=str(one), scopes=[ApiScope.READ], by="ann"))[0]
             for one in range(3)
@@ -134,10 +134,7 @@ async def test_a_revocation_is_looked_for_in_the_whole_history(
         for record in records:
             await access.revoke(TENANT, record.id, by="bob")
 
-        async def short(tenant: str, entity: str, *, after: int = 0) -> list[Event]:
-            return await whole(tenant, entity, after=after, limit=2)
-
-        monkeypatch.setattr(backend.events, "history", short)
+        monkeypatch.setattr(reads, "AT_ONCE", 2)
         for record in records:
             await access.revoke(TENANT, record.id, by="eve")
 

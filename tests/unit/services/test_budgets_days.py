@@ -17,6 +17,7 @@ from longshore.core.budgets import (
 )
 from longshore.core.events.types import Usage
 from longshore.errors import UsageError
+from longshore.services import reads
 from longshore.services.budgets import BudgetStatus
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.agent_spending import (
@@ -229,11 +230,12 @@ async def test_what_the_dead_had_reserved_lets_another_go_on(tmp_path: Path) -> 
 
 @scenario
 async def test_many_that_rest_for_something_else_do_not_hide_one_that_may_go_on(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reads, "AT_ONCE", 2)
     async with open_backend("memory", tmp_path) as backend:
         stage = await agent_harness(backend)
-        keys = [f"t{number}" for number in range(100)]
+        keys = [f"t{number}" for number in range(4)]
         await submit(stage, *keys, "z", budget=1.0)
         for key in keys:
             await park(stage, key, BudgetScope.TASK)

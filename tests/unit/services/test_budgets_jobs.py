@@ -10,6 +10,7 @@ from longshore.core.budgets import Budget, BudgetScope, job_budget_name
 from longshore.core.events.types import Usage
 from longshore.core.tasks.rows import IntentKind
 from longshore.errors import BackendUnavailable, CommandRefused, NotFound, UsageError
+from longshore.services import reads
 from longshore.services.budgets import BudgetStatus
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.agent_spending import (
@@ -62,10 +63,13 @@ async def test_its_tasks_that_lack_it_go_on_and_those_that_lack_another_rest_on(
 
 
 @scenario
-async def test_more_than_a_page_of_tasks_goes_on(tmp_path: Path) -> None:
+async def test_more_than_a_page_of_tasks_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "AT_ONCE", 2)
     async with open_backend("memory", tmp_path) as backend:
         stage = await agent_harness(backend)
-        keys = [f"t{number}" for number in range(101)]
+        keys = [f"t{number}" for number in range(5)]
         await submit(stage, *keys, budget=1.0)
         for key in keys:
             await park(stage, key, BudgetScope.JOB)
@@ -219,4 +223,4 @@ async def test_an_intent_that_is_left_open_is_carried_out_by_the_sweeper(tmp_pat
         assert await states(stage) == {"a": "pending"}
         assert (await stage.job()).intents == ()
         # Who comes with it a second time is too late.
-        assert not await stage.budget_operations.finish_intent(await stage.job(), left)
+        assert not await stage.budget_operations.finish_unpark(await stage.job(), left)

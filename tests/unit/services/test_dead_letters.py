@@ -12,6 +12,7 @@ from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import CommandRefused, NotFound, UsageError
 from longshore.services import dead_letters as module
+from longshore.services import reads
 from tests.unit.services.dead_messages import exhaust_receives, send
 from tests.unit.services.harness import (
     BACKENDS,
@@ -119,7 +120,8 @@ async def test_pages_show_everything_once_while_more_is_added(
 async def test_more_than_are_read_at_once_are_all_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_AT_ONCE", 2)
+    monkeypatch.setattr(reads, "AT_ONCE", 2)
+    monkeypatch.setattr(module, "AT_ONCE", 2)
     async with open_backend("atomic memory", tmp_path) as backend:
         stage = ServiceHarness(backend)
         await fail_five_tasks(stage)
@@ -380,7 +382,7 @@ async def test_a_message_that_speaks_for_a_task_cannot_be_discarded(
         dead = stage.dead_letters
         (letter,) = (await dead.list_page(TENANT)).items
 
-        with pytest.raises(CommandRefused, match="speaks for task"):
+        with pytest.raises(CommandRefused, match="belongs to task"):
             await dead.discard(TENANT, letter.id, by="ann")
 
 

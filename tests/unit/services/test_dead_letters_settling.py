@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import BackendUnavailable

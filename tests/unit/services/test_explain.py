@@ -8,11 +8,11 @@ import pytest
 
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.explain import ReasonCode, Remedy, RemedyAction, WhyReason
+from longshore.core.queues import QueuePause
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.states import TaskState
 from longshore.errors import NotFound
-from longshore.ports.configuration import QueuePause
 from longshore.services.explain import Explainer
 from tests.unit.services.harness import (
     BACKENDS,

@@ -12,7 +12,7 @@ from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.health import Health, HealthPolicy, HealthThresholds
 from longshore.core.tasks import commands as c
 from longshore.errors import BackendUnavailable, NotFound
-from longshore.services import health
+from longshore.services import reads
 from longshore.services.health import HealthCheckPolicy
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.alert_recording import (
@@ -139,7 +139,7 @@ async def test_a_task_with_several_attempts_is_one_task_and_counts_from_its_late
 async def test_none_is_missed_and_none_counted_twice_however_many_there_are(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "_AT_ONCE", 4)
+    monkeypatch.setattr(reads, "AT_ONCE", 4)
     async with open_backend(kind, tmp_path) as backend:
         stage = ServiceHarness(backend)
         keys = [f"t{number}" for number in range(35)]

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from longshore.core.alerts import BacklogGroup
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.core.tasks.failures import ErrorCategory
-from longshore.services import health
+from longshore.services import health, reads
 from tests.unit.services.alert_recording import (
     MINUTE,
     RecordingAlerts,
@@ -205,7 +205,7 @@ async def test_tenants_are_told_of_apart(kind: str, tmp_path: Path) -> None:
 async def test_of_very_many_tenants_none_is_left_out(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "_AT_ONCE", 2)
+    monkeypatch.setattr(reads, "AT_ONCE", 2)
     async with open_backend(kind, tmp_path) as backend:
         stage, alerts = ServiceHarness(backend), RecordingAlerts()
         tenants = [f"tenant-{number}" for number in range(5)]

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from longshore.core.alerts import channel_state_key, channel_states_from_json
+from longshore.core.alerts import channel_state_key
 from longshore.errors import AlertFailed, BackendUnavailable
+from longshore.services.health import channel_states_from_json
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.alert_recording import (
     MINUTE,
@@ -202,28 +203,6 @@ async def test_a_channel_that_is_down_hears_it_later_and_makes_no_other_repeat_i
         ]
         assert [dead_letter_change(notice) for notice in down.notices] == [("first", 2)]
         assert down.sends == 5
-
-
-@pytest.mark.parametrize("kind", BACKENDS)
-@scenario
-async def test_in_a_file_from_before_nothing_was_told_of_them_and_tasks_are_not_told_again(
-    kind: str, tmp_path: Path
-) -> None:
-    async with open_backend(kind, tmp_path) as backend:
-        stage, alerts = ServiceHarness(backend), RecordingAlerts()
-        await stage.submit(make_task("stuck"))
-        stuck = await claim_with_long_lease(stage, "stuck")
-        stage.clock.advance(11 * MINUTE)
-        await fail_task(stage)
-        at = int(stage.clock.now().timestamp() * 1000)
-        old = '{"format":1,"channels":{"slack":{"%s":{"attempt":1,"health":"critical","at":%d}}}}'
-        await backend.blobs.put(channel_state_key(TENANT), (old % (stuck, at)).encode())
-
-        await make_tenant_health_check(stage, alerts).check_all()
-
-        (notice,) = alerts.notices
-        assert health_in(notice) == {}
-        assert dead_letter_change(notice) == ("first", 1)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

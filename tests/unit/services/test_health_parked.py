@@ -6,7 +6,7 @@ import pytest
 
 from longshore.core.alerts import BacklogGroup
 from longshore.core.budgets import BudgetScope
-from longshore.services import health
+from longshore.services import health, reads
 from tests.unit.services.alert_recording import (
     MINUTE,
     RecordingAlerts,
@@ -186,7 +186,7 @@ async def test_one_tenant_is_checked_and_nobody_hears_of_another(kind: str, tmp_
 async def test_many_that_go_on_by_themselves_do_not_hide_those_that_never_do(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "_AT_ONCE", 2)
+    monkeypatch.setattr(reads, "AT_ONCE", 2)
     monkeypatch.setattr(health, "COUNT_LIMIT", 3)
     async with open_backend(kind, tmp_path) as backend:
         stage, alerts = ServiceHarness(backend), RecordingAlerts()

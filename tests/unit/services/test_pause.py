@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from longshore.core.maximums import REASON_LIMIT_CHARACTERS
+from longshore.core.queues import QueuePause
 from longshore.errors import UsageError
-from longshore.ports.configuration import QueuePause
 from longshore.services.operator_commands import QueuePauser
 from tests.unit.services.harness import BACKENDS, SECOND, open_backend, scenario
 

@@ -8,7 +8,7 @@ import pytest
 from longshore.core.jobs import job as jobs
 from longshore.core.jobs.job import CancelJob
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.rows import JobRow
 from longshore.core.tasks.states import JobState, TaskState

@@ -7,7 +7,7 @@ import pytest
 
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.maximums import FEEDBACK_LIMIT_CHARACTERS, MAX_REVISIONS
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import CommandRefused, NotFound
 from longshore.ports.backend import Backend

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from longshore.core.jobs.numbers import NumberSet
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.changes import Change
 from longshore.core.tasks.rows import JobRow
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.services import sweeper as module
+from longshore.services import reads
 from longshore.services.sweeper import Repairs, SweeperPolicy
 from tests.unit.services.harness import (
     BACKENDS,
@@ -343,7 +343,7 @@ async def test_more_than_are_read_at_once_are_all_mended_in_one_sweep(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_AT_ONCE", 2)
+    monkeypatch.setattr(reads, "AT_ONCE", 2)
     async with open_backend(kind, tmp_path) as backend:
         stage = ServiceHarness(backend)
         for number in range(5):

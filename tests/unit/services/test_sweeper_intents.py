@@ -11,7 +11,7 @@ from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.commands import RequestCancel
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.services import sweeper as module
+from longshore.services import reads
 from longshore.services.sweeper import Repairs
 from tests.unit.services.harness import (
     BACKENDS,
@@ -219,7 +219,7 @@ async def test_a_submit_is_finished_with_the_retries_it_was_accepted_with(tmp_pa
 async def test_more_intents_than_are_read_at_once_are_all_finished_in_one_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_AT_ONCE", 2)
+    monkeypatch.setattr(reads, "AT_ONCE", 2)
     async with open_backend("memory", tmp_path) as backend:
         stage = ServiceHarness(backend)
         requests = [f"request-{number}" for number in range(5)]
@@ -284,7 +284,7 @@ async def test_who_finishes_a_resume_when_the_job_is_cancelled_changes_nothing_a
             await stage.canceller.cancel_job(job_id(), by="bob")
 
         ledger = InterposedPort(backend.ledger, "commit", before=cancel, at=1)
-        await stage.with_ports(ledger=ledger).resumer.finish_intent(half_done, intent)
+        await stage.with_ports(ledger=ledger).resumer.finish_resume(half_done, intent)
 
         assert set((await stage.states()).values()) == {TaskState.CANCELLED}
         assert (await stage.job()).state is JobState.CANCELLED

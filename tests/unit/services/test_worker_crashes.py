@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from longshore.core.queues import QueueDepth
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.ports.output import Stream
 from longshore.ports.runner import StepReport
-from longshore.ports.task_queue import QueueDepth
 from longshore.testing.fake_runner import Script, prints, succeeds
 from tests.unit.services.harness import (
     BACKENDS,

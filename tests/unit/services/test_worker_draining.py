@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from longshore.core.queues import QueueDepth
 from longshore.core.tasks.states import TaskState
-from longshore.ports.task_queue import QueueDepth
 from longshore.testing.fake_runner import Script, prints
 from tests.unit.services.harness import (
     BACKENDS,

@@ -9,10 +9,10 @@ import pytest
 from longshore.core.events.codec import properties_of
 from longshore.core.events.event import Event
 from longshore.core.events.types import Activity
+from longshore.core.queues import QueueDepth
 from longshore.core.tasks.lease import LeasePolicy
 from longshore.core.tasks.states import TaskState
 from longshore.ports.runner import ActivityReport
-from longshore.ports.task_queue import QueueDepth
 from longshore.testing.fake_runner import FakeChild, Script, succeeds
 from tests.unit.services.harness import (
     BACKENDS,

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from longshore.core.definitions.definition import Definition, RunnerKind
+from longshore.core.queues import QueuePause
 from longshore.core.tasks.failures import ErrorCategory
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable
 from longshore.ports.backend import Backend
-from longshore.ports.configuration import QueuePause
 from longshore.services.worker.group import wait_until_idle
 from longshore.testing.fake_runner import Script, fails
 from longshore.testing.flaky_port import FlakyPort

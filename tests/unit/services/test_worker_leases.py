@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from longshore.core.queues import QueueDepth
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.errors import UsageError
-from longshore.ports.task_queue import QueueDepth
 from longshore.services.worker.attempt import Attempt
 from longshore.testing.fake_runner import Script, succeeds
 from longshore.testing.flaky_port import FlakyPort

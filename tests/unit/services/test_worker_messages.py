@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from longshore.core.messages import message_body
+from longshore.core.queues import QueueDepth, message_body
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.states import TaskState
-from longshore.ports.task_queue import Message, OutgoingMessage, QueueDepth
+from longshore.ports.task_queue import Message, OutgoingMessage
 from longshore.testing.fake_runner import Script, succeeds
 from longshore.testing.flaky_port import FlakyPort
 from tests.unit.services.harness import (

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from longshore.core.queues import QueuePause
 from longshore.core.tasks.states import TaskState
 from longshore.errors import BackendUnavailable
 from longshore.ports.backend import Backend
-from longshore.ports.configuration import QueuePause
 from longshore.ports.task_queue import Message
 from longshore.services.worker.group import wait_until_idle
 from longshore.testing.fake_runner import Script, fails

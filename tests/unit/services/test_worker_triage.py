@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from longshore.core.maximums import RECEIVE_LIMIT
-from longshore.core.messages import message_body
+from longshore.core.queues import QueueDepth, message_body
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.backoff import RetryPolicy
 from longshore.core.tasks.states import TaskState
-from longshore.ports.task_queue import OutgoingMessage, QueueDepth
+from longshore.ports.task_queue import OutgoingMessage
 from longshore.testing.fake_runner import Script, fails
 from tests.unit.services.harness import (
     BACKENDS,

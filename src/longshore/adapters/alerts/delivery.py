@@ -1,8 +1,8 @@
-"""Trying to deliver an alert, a few times and not for long.
+"""Delivers an alert with a few retries, within a time limit.
 
-A health check waits for its alerts, so the time for all tries of one is bounded, whatever a server
-asks for: a ``Retry-After`` beyond it is handed on to the caller. What goes wrong is told in our
-words alone. The texts of libraries quote addresses and headers, and those are secrets here.
+A health check waits for its alerts, so the time for all tries is bounded. A ``Retry-After`` beyond
+that limit is returned to the caller. Error messages never contain the text of a library, because it
+quotes URLs and headers, which are secrets here.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from longshore.errors import AlertFailed
 from longshore.ports.clock import Clock
 
 DELIVERY_TIMEOUT = timedelta(seconds=20)
-"""How long delivering one alert may take, with all its tries."""
+"""Time to deliver one alert, including all tries."""
 
-# What an alert tells an operator to run; a test compares them with ``services.remedies``.
+# Commands in an alert for the operator; a test compares them with ``services.remedies``.
 LIST_DEAD_LETTERS_COMMAND = "longshore dead list"
 LIST_PARKED_TASKS_COMMAND = "longshore tasks --state parked"
 ADD_BUDGET_COMMAND = "longshore budget add ID --usd N"
@@ -36,11 +36,11 @@ _SERVER_ERRORS = range(500, 600)
 _REDIRECTS = range(300, 400)
 
 DeliveryCall = Callable[[float], Awaitable[None]]
-"""One try that may take so many seconds. Raises NotAccepted."""
+"""One try that may take so many seconds. Raises DeliveryFailed."""
 
 
 class DeliveryFailed(Exception):
-    """One try did not succeed; ``retryable``: another might."""
+    """One try failed; ``retryable``: another may succeed."""
 
     def __init__(
         self, reason: str, *, retryable: bool, retry_after: timedelta | None = None
@@ -54,27 +54,26 @@ class DeliveryFailed(Exception):
 def failure_from_status(
     status: int, retry_after: str | None, error_code: str = ""
 ) -> DeliveryFailed:
-    """What an answer with this status means; ``said`` is the server's own word if it is safe."""
+    """The failure that a status means; ``error_code`` must be safe to print."""
     if status in _REDIRECTS:
-        # Whoever can redirect us would be handed what we send, and our credentials.
+        # The target of a redirect would receive the alert and the credentials.
         return DeliveryFailed(f"it redirects ({status}), which is not followed", retryable=False)
     reason = f"it answered {error_code} ({status})" if error_code else f"it answered {status}"
-    may_pass = status in _RETRYABLE_STATUSES or status in _SERVER_ERRORS
-    wanted = _parse_retry_after(retry_after) if may_pass else None
-    return DeliveryFailed(reason, retryable=may_pass, retry_after=wanted)
+    retryable = status in _RETRYABLE_STATUSES or status in _SERVER_ERRORS
+    wait = _parse_retry_after(retry_after) if retryable else None
+    return DeliveryFailed(reason, retryable=retryable, retry_after=wait)
 
 
 def _parse_retry_after(retry_after: str | None) -> timedelta | None:
-    """The wait that was asked for, bounded; the form with a date is as good as none."""
+    """The requested wait, bounded; None if it is missing or a date."""
     text = (retry_after or "").strip()
-    # The first digits of a number too long to convert are enough to see that it is too long.
     if not (text.isascii() and text.isdigit()):
         return None
     return timedelta(seconds=min(int(text[:9]), _MAX_RETRY_AFTER_S))
 
 
 class AlertDelivery:
-    """The tries of one channel."""
+    """Delivers the alerts of one channel."""
 
     def __init__(
         self, channel: str, clock: Clock, *, timeout: timedelta = DELIVERY_TIMEOUT
@@ -84,20 +83,20 @@ class AlertDelivery:
         self._timeout = timeout
 
     async def deliver(self, call: DeliveryCall) -> None:
-        """Call until it succeeds, or no try is left, or no time.
+        """Call until it succeeds, or until the tries or the time are used up.
 
         Raises:
-            AlertFailed: it did not succeed.
+            AlertFailed: every try failed.
         """
         deadline = self._clock.elapsed() + self._timeout
 
-        def enough(state: tenacity.RetryCallState) -> bool:
+        def give_up(state: tenacity.RetryCallState) -> bool:
             next_try = self._clock.elapsed() + timedelta(seconds=state.upcoming_sleep)
             return state.attempt_number >= _MAX_TRIES or next_try >= deadline
 
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(_is_retryable),
-            stop=enough,
+            stop=give_up,
             wait=_pause,
             sleep=self._sleep,
             reraise=True,
@@ -111,7 +110,7 @@ class AlertDelivery:
         left = min(_MAX_TRY, deadline - self._clock.elapsed()).total_seconds()
         left = max(left, _MIN_TRY_S)
         try:
-            # The loop's own clock: what is waited for here is a socket.
+            # The event loop's clock, because this waits for a socket.
             async with asyncio.timeout(left):
                 await call(left)
         except TimeoutError:

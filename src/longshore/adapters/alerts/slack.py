@@ -1,8 +1,12 @@
-"""Alerts in Slack: by a bot that writes to a channel, or by an incoming webhook.
+"""Alerts in Slack, by a bot or by an incoming webhook, as one message of at most fifty blocks.
 
-Slack's own clients make the calls, in a thread. What they do with HTTP is replaced: left alone they
-obey proxies in the environment, follow redirects with the token in the header, read answers of any
-length, and write addresses of webhooks into their log.
+Slack's own clients make the calls, in a thread. Their HTTP layer is replaced: by default they use
+proxies of the environment, follow redirects with the token in the header, read answers of any
+length, and log the URLs of webhooks.
+
+A message that is too long ends with a count; the most urgent problems come first. Ids are code,
+because their underscores would become italics. Text from outside is escaped: a task named
+``<!channel>`` must not notify everyone.
 """
 
 from __future__ import annotations
@@ -12,9 +16,9 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from http.client import HTTPException
 from typing import Any
 from urllib.error import URLError
@@ -32,36 +36,71 @@ from slack_sdk.webhook import WebhookClient
 from slack_sdk.webhook.webhook_response import WebhookResponse
 
 from longshore.adapters.alerts.delivery import (
+    ADD_BUDGET_COMMAND,
     DELIVERY_TIMEOUT,
+    LIST_DEAD_LETTERS_COMMAND,
+    LIST_PARKED_TASKS_COMMAND,
     AlertDelivery,
     DeliveryFailed,
     failure_from_status,
 )
-from longshore.adapters.alerts.slack_message import SlackMessage, message_of
-from longshore.core.alerts import HealthNotice
-from longshore.core.undelivered import UndeliveredNotice
+from longshore.core.alerts import (
+    Backlog,
+    BacklogChange,
+    BacklogGroup,
+    BacklogItem,
+    BacklogNotice,
+    HealthNotice,
+    ParkedBudget,
+    RecoveredTask,
+)
+from longshore.core.health import CheckedTask, Health
+from longshore.core.undelivered import UndeliveredEvent, UndeliveredNotice
 from longshore.ports.clock import Clock
 
 CHANNEL = "slack"
 
 _OK = 200
 _RESPONSE_LIMIT_BYTES = 64 * 1024
-# Slack's word for what is wrong; anything else it says is not repeated.
+# Only an error code of Slack is repeated; other text of its answer may contain secrets.
 _ERROR_CODE = re.compile(r"[a-z_]{1,64}")
-_UNKNOWN_CODE = "something else than Slack does"
+_UNKNOWN_CODE = "an unknown error"
 _RETRYABLE_CODES = frozenset(
     {"fatal_error", "internal_error", "ratelimited", "request_timeout", "service_unavailable"}
 )
 
-# The clients log whole addresses. Outside of the tree of loggers nobody can turn it on.
+# The clients log whole URLs. A logger outside of the logger tree cannot be turned on.
 _silent = logging.Logger("slack", level=logging.CRITICAL + 1)  # noqa: LOG001
+BLOCKS_LIMIT = 50
+"""https://docs.slack.dev/reference/block-kit/blocks"""
+
+# A section may have 3,000 characters: three texts, each character up to five when escaped, fit.
+_MAX_TEXT = 128
+_MAX_SHORT_TEXT = 64
+_MINUTE = timedelta(minutes=1)
+_SECOND = timedelta(seconds=1)
+_TASK_LISTS = 3
+# Each list has a headline and an "and N more" line; the last line is an overview.
+_MAX_TASK_LINES = BLOCKS_LIMIT - 2 * _TASK_LISTS - 1
+# A backlog has no more lines than this, so that there is room for tasks.
+_MAX_KINDS = 5
+_MAX_NEWEST = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlackMessage:
+    """The message; a notification shows its ``text``."""
+
+    text: str
+    blocks: tuple[dict[str, Any], ...]
+
 
 Post = Callable[[SlackMessage, float], None]
-"""Posts a message in at most so many seconds, blocking. Raises NotAccepted."""
+"""Posts a message within so many seconds, blocking. Raises DeliveryFailed."""
 
 
 class SlackAlerts:
-    """See ``ports.alerts.Alerts``; made by ``slack_bot`` or ``slack_webhook``."""
+    """See ``ports.alerts.Alerts``; created by ``slack_bot`` or ``slack_webhook``."""
 
     channel = CHANNEL
 
@@ -86,7 +125,7 @@ def slack_bot(
     timeout: timedelta = DELIVERY_TIMEOUT,
     base_url: str = WebClient.BASE_URL,
 ) -> SlackAlerts:
-    """Alerts by a bot with the scope ``chat:write``, to the channel ``to``."""
+    """Alerts by a bot that has the scope ``chat:write``."""
 
     def post(message: SlackMessage, timeout_s: float) -> None:
         client = _BotClient(
@@ -113,7 +152,7 @@ def slack_bot(
 
 
 def slack_webhook(*, url: str, clock: Clock, timeout: timedelta = DELIVERY_TIMEOUT) -> SlackAlerts:
-    """Alerts by an incoming webhook, to the channel that it was made for."""
+    """Alerts by an incoming webhook, which belongs to one channel."""
 
     def post(message: SlackMessage, timeout_s: float) -> None:
         client = _HookClient(url, timeout=math.ceil(timeout_s), logger=_silent, retry_handlers=[])
@@ -128,7 +167,7 @@ def slack_webhook(*, url: str, clock: Clock, timeout: timedelta = DELIVERY_TIMEO
     return SlackAlerts(post, clock, timeout=timeout)
 
 
-# All that the clients raise; a ValueError for what cannot stand in a request.
+# All errors of the clients; a ValueError means that the request cannot be built.
 _CLIENT_ERRORS = (SlackClientError, OSError, HTTPException, ValueError)
 
 
@@ -136,8 +175,8 @@ def _failure_from_client_error(error: Exception) -> DeliveryFailed:
     cause = error.reason if isinstance(error, URLError) else error
     if isinstance(cause, TimeoutError):
         return DeliveryFailed("it did not answer in time", retryable=True)
-    out_of_reach = isinstance(error, OSError | HTTPException) and not isinstance(error, ValueError)
-    return DeliveryFailed(f"it is out of reach ({type(cause).__name__})", retryable=out_of_reach)
+    unreachable = isinstance(error, OSError | HTTPException) and not isinstance(error, ValueError)
+    return DeliveryFailed(f"it is unreachable ({type(cause).__name__})", retryable=unreachable)
 
 
 def _failure_from_api(answer: Any) -> DeliveryFailed:
@@ -166,7 +205,7 @@ class _SlackResponse:
 
 
 def _direct_opener() -> OpenerDirector:
-    """Opens by HTTP alone: no proxies, no redirects, no files; every answer is an answer."""
+    """HTTP only: no proxies, no redirects, no files, and no exception for an error status."""
     opener = OpenerDirector()
     for handler in (HTTPHandler(), HTTPSHandler(), UnknownHandler()):
         opener.add_handler(handler)
@@ -190,12 +229,12 @@ class _BotClient(WebClient):
 
 
 def _json_object_or_empty(body: str) -> str:
-    """The answer if it is an object, which is all that the client can deal with; else an empty."""
+    """The body if it is a JSON object, otherwise an empty one: the client reads objects only."""
     try:
-        found = json.loads(body)
+        content = json.loads(body)
     except (ValueError, RecursionError):
-        found = None
-    return body if isinstance(found, dict) else "{}"
+        content = None
+    return body if isinstance(content, dict) else "{}"
 
 
 class _HookClient(WebhookClient):
@@ -204,3 +243,208 @@ class _HookClient(WebhookClient):
         return WebhookResponse(
             url=url, status_code=answer.status, body=answer.body, headers=answer.headers
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BacklogTexts:
+    """The words for one kind of backlog."""
+
+    emoji: str
+    name: str
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    commands: tuple[str, ...]
+
+
+_DEAD_LETTERS = _BacklogTexts(
+    emoji=":red_circle:",
+    name="Dead Letters",
+    commands=(f"all of them: `{LIST_DEAD_LETTERS_COMMAND}`",),
+)
+_PARKED_TASKS = _BacklogTexts(
+    emoji=":warning:",
+    name="Parked Tasks",
+    reasons={
+        ParkedBudget.OWN: "their own budget is used up",
+        ParkedBudget.JOB: "the budget of their job is used up",
+        ParkedBudget.DAY: "the budget of the day is used up; they continue on the next day",
+    },
+    commands=(
+        f"all of them: `{LIST_PARKED_TASKS_COMMAND}`",
+        f"to continue them: `{ADD_BUDGET_COMMAND}`, for a task, a job or `today`",
+    ),
+)
+
+
+@dataclass(slots=True)
+class _MessageBuilder:
+    """A message under construction; ``lines_left`` counts task lines."""
+
+    lines_left: int
+    headlines: list[str] = field(default_factory=list)
+    blocks: list[dict[str, Any]] = field(default_factory=list)
+
+    def add_headline(self, headline: str) -> None:
+        self.headlines.append(headline)
+        self.blocks.append(_section(f"*{headline}*"))
+
+    def add_tasks(self, headline: str, lines: Sequence[str]) -> None:
+        if lines:
+            shown = lines[: self.lines_left]
+            self.lines_left -= len(shown)
+            self.add_headline(headline)
+            self.blocks += [_section(line) for line in shown]
+            if len(shown) < len(lines):
+                self.blocks.append(_context(f"and {len(lines) - len(shown)} more"))
+
+
+def message_of(notice: HealthNotice | UndeliveredNotice) -> SlackMessage:
+    """The notice as one message."""
+    if isinstance(notice, UndeliveredNotice):
+        return _undelivered_message(notice)
+    return _health_message(notice)
+
+
+def _undelivered_message(notice: UndeliveredNotice) -> SlackMessage:
+    message = _MessageBuilder(lines_left=_MAX_TASK_LINES)
+    headline = f":red_circle: Events: {len(notice.events)} not delivered"
+    message.add_tasks(headline, [_undelivered_line(event, notice.at) for event in notice.events])
+    where = f"tenant {_code(notice.tenant)}; all events are stored and can be published again"
+    message.blocks.append(_context(where))
+    return SlackMessage(text=headline, blocks=tuple(message.blocks))
+
+
+def _undelivered_line(event: UndeliveredEvent, now: datetime) -> str:
+    facts = event.facts()
+    texts = (facts.event_type, facts.detail_type, event.reason, event.source, event.message_id)
+    # Shorter than the texts of a task, because there are more of them.
+    event_type, detail_type, reason, source, message_id = (text[:_MAX_SHORT_TEXT] for text in texts)
+    return (
+        f"{_escape(event_type)} of {_code(facts.entity)} ({_escape(detail_type)}), "
+        f"{_age(now - facts.at)} ago, at {facts.at:%Y-%m-%d %H:%M:%S} UTC: "
+        f"{_escape(reason)}, {_code(source)}, message {_code(message_id)}"
+    )
+
+
+def _health_message(notice: HealthNotice) -> SlackMessage:
+    """Urgent problems, then warnings, backlogs and recoveries."""
+    warnings = f":warning: Task Health: {len(notice.warnings)} tasks with delayed heartbeats"
+    recovered = f":white_check_mark: Task Health: {len(notice.recovered)} tasks recovered"
+    backlogs = [
+        (_backlog_headline(item, texts), _backlog_blocks(item.backlog, texts, notice.at))
+        for item, texts in (
+            (notice.dead_letters, _DEAD_LETTERS),
+            (notice.parked_tasks, _PARKED_TASKS),
+        )
+        if item
+    ]
+    message = _MessageBuilder(
+        lines_left=_MAX_TASK_LINES - sum(1 + len(lines) for _, lines in backlogs)
+    )
+    message.add_tasks(
+        _urgent_headline(notice.urgent), [_problem_line(task) for task in notice.urgent]
+    )
+    message.add_tasks(warnings, [_problem_line(task) for task in notice.warnings])
+    for headline, lines in backlogs:
+        message.add_headline(headline)
+        message.blocks += lines
+    message.add_tasks(recovered, [_recovery_line(item) for item in notice.recovered])
+    message.blocks.append(_context(_overview(notice)))
+    return SlackMessage(text="\n".join(message.headlines), blocks=tuple(message.blocks))
+
+
+def _urgent_headline(tasks: Sequence[CheckedTask]) -> str:
+    overtime = sum(task.health is Health.OVERTIME for task in tasks)
+    stuck = len(tasks) - overtime
+    return f":red_circle: Task Health: {stuck} stuck tasks, {overtime} overtime tasks"
+
+
+def _problem_line(task: CheckedTask) -> str:
+    return (
+        f"{_code(task.task_id)} {task.health.value}, running for {task.elapsed // _MINUTE} min, "
+        f"last event {_escape(task.last_event_type)} {_age(task.silence)} ago, "
+        f"worker {_code(task.worker_id)}"
+    )
+
+
+def _recovery_line(recovery: RecoveredTask) -> str:
+    if recovery.current is None:
+        becomes = "no longer running"
+    elif recovery.current.attempt == recovery.attempt:
+        becomes = "healthy again"
+    else:
+        becomes = f"healthy in attempt {recovery.current.attempt}"
+    return f"{_code(recovery.task_id)} was {recovery.previous.value}, is {becomes}"
+
+
+def _backlog_headline(notice: BacklogNotice, texts: _BacklogTexts) -> str:
+    backlog = notice.backlog
+    count = f"more than {backlog.total:,}" if backlog.truncated else f"{backlog.total:,}"
+    headlines = {
+        BacklogChange.FIRST: f"{texts.emoji} {texts.name}: {count}",
+        BacklogChange.MORE: f"{texts.emoji} {texts.name}: {count}, some of them new",
+        BacklogChange.STILL: f"{texts.emoji} {texts.name}: still {count}",
+        BacklogChange.NONE_LEFT: f":white_check_mark: {texts.name}: none left",
+    }
+    return headlines[notice.change]
+
+
+def _backlog_blocks(backlog: Backlog, texts: _BacklogTexts, now: datetime) -> list[dict[str, Any]]:
+    if not backlog.newest:
+        return []
+    kinds = [_section(_backlog_kind_line(kind, texts)) for kind in backlog.groups[:_MAX_KINDS]]
+    if len(backlog.groups) > _MAX_KINDS:
+        kinds.append(_context(f"and {len(backlog.groups) - _MAX_KINDS} more kinds"))
+    newest = [_section(_backlog_item_line(item, now)) for item in backlog.newest[:_MAX_NEWEST]]
+    return [*kinds, *newest, *map(_context, texts.commands)]
+
+
+def _backlog_kind_line(kind: BacklogGroup, texts: _BacklogTexts) -> str:
+    why = texts.reasons.get(kind.reason, kind.reason)
+    return f"{kind.count:,} in queue {_code(kind.queue)}: {_escape(why)}"
+
+
+def _backlog_item_line(item: BacklogItem, now: datetime) -> str:
+    return f"{_code(item.id)} in queue {_code(item.queue)}, {_age(now - item.at)} ago"
+
+
+def _overview(notice: HealthNotice) -> str:
+    summary = notice.summary
+    if summary is None:
+        return f"tenant {_code(notice.tenant)}: its tasks could not be checked"
+    return (
+        f"tenant {_code(notice.tenant)}: {summary.total_processing} tasks processing, "
+        f"{summary.healthy} healthy, {summary.warning} warning, {summary.critical} critical, "
+        f"{summary.overtime} overtime"
+    )
+
+
+def _age(duration: timedelta) -> str:
+    duration = max(duration, timedelta(0))  # the clock of another machine may be ahead
+    minutes = duration // _MINUTE
+    return f"{minutes} min" if minutes else f"{duration // _SECOND} s"
+
+
+def _code(text: str) -> str:
+    # A code span ends at the next backtick and at the end of the line; neither can be escaped.
+    return f"`{_escape(text).replace('`', chr(39)) or '-'}`"
+
+
+def _escape(text: str) -> str:
+    """https://docs.slack.dev/messaging/formatting-message-text#escaping"""
+    one_line = " ".join(text.split())
+    if len(one_line) > _MAX_TEXT:
+        one_line = one_line[: _MAX_TEXT - 1] + "…"
+    return one_line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _section(text: str) -> dict[str, Any]:
+    return {"type": "section", "text": _mrkdwn(text)}
+
+
+def _context(text: str) -> dict[str, Any]:
+    return {"type": "context", "elements": [_mrkdwn(text)]}
+
+
+def _mrkdwn(text: str) -> dict[str, Any]:
+    # Verbatim: names of people and channels do not become links.
+    return {"type": "mrkdwn", "text": text, "verbatim": True}

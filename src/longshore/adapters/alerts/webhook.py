@@ -1,18 +1,18 @@
-"""Alerts as signed JSON to any address.
+"""Alerts as signed JSON to any URL.
 
 The header ``Longshore-Signature: t=<seconds>,v1=<hex>`` holds the HMAC-SHA256 of
 ``<seconds>.<body>`` under the secret; while a secret is being replaced there is one ``v1`` for
 each. A receiver computes its own, compares in constant time, and refuses a ``t`` that is some
 minutes old. ``id`` in the body is the same for all tries of one notice, so that a receiver can drop
-what comes twice.
+duplicates.
 
-The body is one object. ``urgent``, ``warnings`` and ``recovered`` are lists of tasks, and empty if
-there is nothing to tell; ``summary`` counts all that runs, and is null if that could not be found
-out. ``deadLetters`` and ``parkedTasks`` are null unless there is something to tell of them. Dead
-letters are told as an object::
+The body is one object. ``urgent``, ``warnings`` and ``recovered`` are lists of tasks, which may be
+empty; ``summary`` counts all running tasks, and is null if they could not be read. ``deadLetters``
+and ``parkedTasks`` are null unless they have changed or are due for a reminder. Dead letters are an
+object::
 
     {
-      "change": "first",    // or "more": new ones have come; "still": after the cool-down;
+      "change": "first",    // or "more": there are new ones; "still": after the cool-down;
                             // "none_left"
       "total": 3,           // at most 1,000
       "moreThanTotal": false,
@@ -22,22 +22,21 @@ letters are told as an object::
       "command": "longshore dead list"
     }
 
-``category`` is that of a task's failure, or ``message`` for a message that leads to no task; such
-messages are told with the tenant who looks after the queues. ``newest`` are a few, the last first.
+``category`` is that of a task's failure, or ``message`` for a message without a task; such messages
+are reported to the operator tenant. ``newest`` are the few newest, the last one first.
 
-Parked tasks are told in the same form. Instead of a ``category`` their kinds have the ``budget``
-for want of which they rest: ``own``, that of the task or of one of its steps, ``job``, or ``day``,
-which begins anew by itself. ``command`` is ``longshore tasks --state parked``, and beside it
-``topUp`` is the command that lets them go on, ``longshore budget add ID --usd N``, where the ID is
-that of the task or of its job, or ``today``.
+Parked tasks have the same form. Instead of a ``category`` their kinds have the ``budget`` that is
+used up: ``own`` (the task's or a step's), ``job``, or ``day``, which starts again by itself.
+``command`` is ``longshore tasks --state parked``, and ``topUp`` is the command that continues them,
+``longshore budget add ID --usd N``, where the ID is that of the task or its job, or ``today``.
 
-``type`` is ``task.health`` there. It is ``event.undelivered`` where the bus on AWS could not bring
-events to whoever should hear of them: then ``events`` says of each its ``eventType``,
-``detailType``, ``entity``, ``timestamp``, ``messageId``, ``source``, ``reason`` and the ``id`` that
-it is kept by, and ``notListed`` how many more there are.
+``type`` is ``task.health`` for all of these. It is ``event.undelivered`` if the bus on AWS could
+not deliver events to a consumer: ``events`` lists ``eventType``, ``detailType``, ``entity``,
+``timestamp``, ``messageId``, ``source``, ``reason`` and the ``id`` under which each is stored, and
+``notListed`` counts the rest.
 
-The transport is used without httpx's client: that would log every address, obey proxies and
-``.netrc``, and follow what it is told to. Answers are not read beyond their headers.
+httpx's transport is used without its client, which would log every URL, use proxies and ``.netrc``,
+and follow redirects. Only the headers of an answer are read.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ CHANNEL = "webhook"
 SIGNATURE_HEADER = "Longshore-Signature"
 SECRET_MIN_BYTES = 32
 LISTED_LIMIT = 500
-"""Tasks that are listed in each part; of the rest only the number is told."""
+"""Tasks in each list; the rest is counted."""
 
 _MILLISECOND = timedelta(milliseconds=1)
 _ID_BYTES = 16
@@ -92,7 +91,7 @@ class WebhookAlerts:
     ) -> None:
         keys = tuple(secret.encode() for secret in secrets)
         if not keys or any(len(key) < SECRET_MIN_BYTES for key in keys):
-            message = f"there must be a secret, and none with less than {SECRET_MIN_BYTES} bytes"
+            message = f"at least one secret is needed, each with at least {SECRET_MIN_BYTES} bytes"
             raise ValueError(message)
         self._url = url
         self._keys = keys
@@ -113,7 +112,7 @@ class WebhookAlerts:
         headers = {
             "Content-Type": "application/json",
             "User-Agent": "longshore",
-            # Signed anew for each try: a receiver may refuse what was signed a while ago.
+            # Signed again for each try: a receiver may refuse an old signature.
             SIGNATURE_HEADER: signature_of(body, self._keys, int(self._clock.now().timestamp())),
         }
         timeouts = {"timeout": httpx.Timeout(timeout_s).as_dict()}
@@ -126,31 +125,29 @@ class WebhookAlerts:
                 await response.aclose()
         except httpx.TimeoutException:
             raise DeliveryFailed("it did not answer in time", retryable=True) from None
-        except httpx.UnsupportedProtocol:
-            raise DeliveryFailed("it has no address that can be called", retryable=False) from None
+        except (httpx.UnsupportedProtocol, httpx.InvalidURL):
+            raise DeliveryFailed("its URL is not valid", retryable=False) from None
         except httpx.TransportError as error:
-            reason = f"it is out of reach ({type(error).__name__})"
+            reason = f"it is unreachable ({type(error).__name__})"
             raise DeliveryFailed(reason, retryable=True) from None
-        except httpx.InvalidURL:
-            raise DeliveryFailed("it has no address that can be called", retryable=False) from None
         return response.status_code, response.headers.get("Retry-After")
 
 
 def signature_of(body: bytes, keys: Sequence[bytes], at_s: int) -> str:
-    """The header that proves who sent the body, and when."""
+    """The header that proves the sender and the time of a body."""
     signed = b"%d.%b" % (at_s, body)
-    marks = (hmac.new(key, signed, hashlib.sha256).hexdigest() for key in keys)
-    return ",".join([f"t={at_s}", *(f"v1={mark}" for mark in marks)])
+    digests = (hmac.new(key, signed, hashlib.sha256).hexdigest() for key in keys)
+    return ",".join([f"t={at_s}", *(f"v1={digest}" for digest in digests)])
 
 
 def body_of(notice: HealthNotice | UndeliveredNotice) -> bytes:
-    """The notice as it is sent; moments and durations are milliseconds, as in events."""
+    """The notice as JSON; timestamps and durations are in milliseconds, as in events."""
     if isinstance(notice, UndeliveredNotice):
         content = _undelivered_content(notice)
     else:
         content = _health_content(notice)
-    mark = hashlib.blake2b(_json(content), digest_size=_ID_BYTES).hexdigest()
-    return _json({"id": mark, **content})
+    digest = hashlib.blake2b(_json(content), digest_size=_ID_BYTES).hexdigest()
+    return _json({"id": digest, **content})
 
 
 def _undelivered_content(notice: UndeliveredNotice) -> dict[str, Any]:
@@ -158,19 +155,19 @@ def _undelivered_content(notice: UndeliveredNotice) -> dict[str, Any]:
         "type": "event.undelivered",
         "tenantId": notice.tenant,
         "timestamp": to_ms(notice.at),
-        "events": [_undelivered_event(one) for one in notice.events[:LISTED_LIMIT]],
+        "events": [_undelivered_event(event) for event in notice.events[:LISTED_LIMIT]],
         "notListed": max(len(notice.events) - LISTED_LIMIT, 0),
     }
 
 
 def _undelivered_event(event: UndeliveredEvent) -> dict[str, Any]:
-    found = event.facts()
+    facts = event.facts()
     return {
         "id": event.id,
-        "eventType": found.event_type,
-        "detailType": found.detail_type,
-        "entity": found.entity,
-        "timestamp": to_ms(found.at),
+        "eventType": facts.event_type,
+        "detailType": facts.detail_type,
+        "entity": facts.entity,
+        "timestamp": to_ms(facts.at),
         "messageId": event.message_id,
         "source": event.source,
         "reason": event.reason,
@@ -178,11 +175,6 @@ def _undelivered_event(event: UndeliveredEvent) -> dict[str, Any]:
 
 
 def _health_content(notice: HealthNotice) -> dict[str, Any]:
-    parts: dict[str, Sequence[Any]] = {
-        "urgent": notice.urgent,
-        "warnings": notice.warnings,
-        "recovered": notice.recovered,
-    }
     return {
         "type": "task.health",
         "tenantId": notice.tenant,
@@ -190,8 +182,11 @@ def _health_content(notice: HealthNotice) -> dict[str, Any]:
         "summary": _summary(notice.summary) if notice.summary else None,
         "urgent": [_problem(task) for task in notice.urgent[:LISTED_LIMIT]],
         "warnings": [_problem(task) for task in notice.warnings[:LISTED_LIMIT]],
-        "recovered": [_recovery(one) for one in notice.recovered[:LISTED_LIMIT]],
-        "notListed": {name: max(len(part) - LISTED_LIMIT, 0) for name, part in parts.items()},
+        "recovered": [_recovery(item) for item in notice.recovered[:LISTED_LIMIT]],
+        "notListed": {
+            name: max(len(getattr(notice, name)) - LISTED_LIMIT, 0)
+            for name in ("urgent", "warnings", "recovered")
+        },
         "deadLetters": _dead_letters(notice.dead_letters) if notice.dead_letters else None,
         "parkedTasks": _parked_tasks(notice.parked_tasks) if notice.parked_tasks else None,
     }
@@ -245,17 +240,18 @@ def _parked_tasks(notice: BacklogNotice) -> dict[str, Any]:
 
 
 def _backlog(notice: BacklogNotice, *, reason_key: str) -> dict[str, Any]:
-    found = notice.backlog
+    backlog = notice.backlog
     return {
         "change": notice.change.value,
-        "total": found.total,
-        "moreThanTotal": found.truncated,
+        "total": backlog.total,
+        "moreThanTotal": backlog.truncated,
         "kinds": [
             {"queue": kind.queue, reason_key: kind.reason, "count": kind.count}
-            for kind in found.groups[:LISTED_LIMIT]
+            for kind in backlog.groups[:LISTED_LIMIT]
         ],
-        "kindsNotListed": max(len(found.groups) - LISTED_LIMIT, 0),
+        "kindsNotListed": max(len(backlog.groups) - LISTED_LIMIT, 0),
         "newest": [
-            {"id": one.id, "queue": one.queue, "timestamp": to_ms(one.at)} for one in found.newest
+            {"id": item.id, "queue": item.queue, "timestamp": to_ms(item.at)}
+            for item in backlog.newest
         ],
     }

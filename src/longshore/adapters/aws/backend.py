@@ -7,14 +7,11 @@ from collections.abc import AsyncIterator, Set
 from dataclasses import dataclass
 from datetime import timedelta
 
-from longshore.adapters.aws.api_keys import DynamoApiKeys
 from longshore.adapters.aws.blobs import S3BlobStore
-from longshore.adapters.aws.budgets import DynamoBudgets
 from longshore.adapters.aws.client import AwsClient
-from longshore.adapters.aws.definitions import DynamoDefinitions
+from longshore.adapters.aws.config_stores import DynamoApiKeys, DynamoBudgets, DynamoDefinitions
 from longshore.adapters.aws.events.event_bus import EventBridgeBus
-from longshore.adapters.aws.events.event_log import DynamoEventLog
-from longshore.adapters.aws.events.index_ranges import DEFAULT_INDEXES
+from longshore.adapters.aws.events.event_log import DEFAULT_INDEXES, DynamoEventLog
 from longshore.adapters.aws.ledger.ledger import DynamoLedger
 from longshore.adapters.aws.names import Names
 from longshore.adapters.aws.output.output_log import DynamoOutputLog

@@ -39,8 +39,8 @@ import aiohttp
 from botocore.exceptions import BotoCoreError
 
 from longshore.adapters.aws.client import AwsClient, AwsResponse, CallRefused
-from longshore.adapters.aws.config_table import new_token, retry_unknown_outcome
 from longshore.adapters.aws.names import Names
+from longshore.adapters.aws.tables import new_token, retry_unknown_outcome
 from longshore.core.documents import validate_key
 from longshore.errors import (
     BackendError,

@@ -1,11 +1,10 @@
-"""Calls to AWS: one way out for every adapter, and errors as the ports know them.
+"""Calls to AWS: every adapter makes them through ``AwsClient.call``, which maps the errors.
 
-What a failed call means depends on what it was to do. A read that failed can be made again. A write
-that AWS refused did not happen; one that was cut off, or that AWS itself stumbled over, may have
-happened, and only whoever made it knows how to find out.
+A read that failed can be repeated. A write that AWS refused did not happen. The outcome of a write
+whose connection broke, or that failed inside AWS, is unknown, and the caller has to find it out.
 
-The client library makes throttled and broken calls again by itself a few times. That is safe here
-because every write is conditional or says the same when it is said twice.
+The client library retries throttled and broken calls a few times. That is safe because every write
+is conditional or idempotent.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from botocore.loaders import Loader
 from longshore.errors import BackendError, BackendRejected, BackendUnavailable, OutcomeUnknown
 
 _SERVER_ERROR = 500
+_PARAMETERS_PER_PAGE = 10  # SSM's limit
 _THROTTLING_CODES = frozenset(
     {
         "KmsThrottled",
@@ -51,10 +51,10 @@ _THROTTLING_CODES = frozenset(
 )
 _NO_CREDENTIALS = (
     "no AWS credentials were found: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and"
-    " AWS_SECRET_ACCESS_KEY, or run where a role gives them"
+    " AWS_SECRET_ACCESS_KEY, or run with a role"
 )
-_NO_REGION = "no AWS region is known: set LONGSHORE_AWS_REGION, or AWS_DEFAULT_REGION"
-# The descriptions of AWS's services are read from disk once a process.
+_NO_REGION = "no AWS region is set: set LONGSHORE_AWS_REGION, or AWS_DEFAULT_REGION"
+# Reads the service descriptions from disk once per process.
 _loader = Loader()
 
 AwsResponse = dict[str, Any]
@@ -62,11 +62,11 @@ AwsResponse = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsClientOptions:
-    """Where AWS is, and how patiently it is asked."""
+    """Endpoint, credentials, retries and timeouts."""
 
-    region: str | None = None  # None: that of the profile
+    region: str | None = None  # None: the region of the profile
     endpoint_url: str | None = None  # None: AWS itself
-    # An access key and its secret. None: as usual on AWS, from the environment, a profile, a role.
+    # An access key and its secret. None: from the environment, a profile or a role.
     credentials: tuple[str, str] | None = field(default=None, repr=False)
     max_attempts: int = 3
     connect_timeout_s: float = 5
@@ -74,7 +74,7 @@ class AwsClientOptions:
 
 
 class CallRefused(Exception):
-    """AWS has understood the call and does not carry it out; nothing happened."""
+    """AWS refused the call with a code that the caller expects; nothing happened."""
 
     def __init__(self, code: str, response: AwsResponse) -> None:
         self.code = code
@@ -83,7 +83,7 @@ class CallRefused(Exception):
 
 
 class AwsClient:
-    """The clients of one process, opened when they are first needed."""
+    """The clients of one process, opened on first use."""
 
     def __init__(self, options: AwsClientOptions) -> None:
         self._options = options
@@ -101,17 +101,17 @@ class AwsClient:
         expects: tuple[str, ...] = (),
         **parameters: Any,
     ) -> AwsResponse:
-        """The answer of an operation such as ``get_item``.
+        """Call an operation such as ``get_item``.
 
         Args:
-            alters: It writes: if its answer is lost, it may have happened.
-            expects: Codes of refusals that the caller knows what to do with.
+            alters: The operation writes: if its answer is lost, its outcome is unknown.
+            expects: Error codes that the caller handles.
 
         Raises:
-            Refused: with one of the codes in ``expects``.
-            BackendUnavailable: throttled, timed out, out of reach; it did not happen.
-            OutcomeUnknown: it alters, and may have happened.
-            BackendRejected: denied, malformed, or what it is about does not exist.
+            CallRefused: with one of the codes in ``expects``.
+            BackendUnavailable: throttled, timed out or unreachable; nothing happened.
+            OutcomeUnknown: the operation alters and may have happened.
+            BackendRejected: denied, malformed, or the resource does not exist.
         """
         try:
             client = await self.client(service)
@@ -133,7 +133,7 @@ class AwsClient:
         return answer
 
     async def client(self, service: str) -> Any:
-        """The client of a service; what it raises is the library's."""
+        """The library's client of a service; it raises the library's errors."""
         if service not in self._clients:
             async with self._open_lock:
                 if service not in self._clients:
@@ -144,20 +144,20 @@ class AwsClient:
         if self._session is None:
             self._session = get_session()
             self._session.register_component("data_loader", _loader)
-        place = self._options
-        key, secret = place.credentials or (None, None)
+        options = self._options
+        key, secret = options.credentials or (None, None)
         config = AioConfig(
-            connect_timeout=place.connect_timeout_s,
-            read_timeout=place.read_timeout_s,
-            retries={"mode": "standard", "total_max_attempts": place.max_attempts},
+            connect_timeout=options.connect_timeout_s,
+            read_timeout=options.read_timeout_s,
+            retries={"mode": "standard", "total_max_attempts": options.max_attempts},
             max_pool_connections=100,
-            # In its oldest regions S3's addresses would be signed as new buckets refuse.
+            # In old regions S3 URLs would get a signature that new buckets refuse.
             signature_version="s3v4" if service == "s3" else None,
         )
         opening = self._session.create_client(
             service,
-            region_name=place.region,
-            endpoint_url=place.endpoint_url,
+            region_name=options.region,
+            endpoint_url=options.endpoint_url,
             aws_access_key_id=key,
             aws_secret_access_key=secret,
             config=config,
@@ -171,15 +171,15 @@ class AwsClient:
 
 
 def _never_sent(error: BaseException) -> bool:
-    """Whether there was no connection, so that nothing can have happened."""
+    """Whether there was no connection, so that nothing happened."""
     if isinstance(error, EndpointConnectionError):
-        # The library says so too of a connection that broke when all had been sent.
+        # The library raises it also for a connection that broke after the request.
         return isinstance(error.kwargs.get("error"), ClientConnectorError)
     return isinstance(error, ConnectTimeoutError)
 
 
 def _backend_error(error: ClientError, code: str, call: str, *, alters: bool) -> BackendError:
-    # Never the whole message: it may quote what was sent.
+    # Not the whole message: it may quote the request.
     text = f"{call}: {code or 'refused'}"
     if code in _THROTTLING_CODES:
         return BackendUnavailable(text)
@@ -187,3 +187,34 @@ def _backend_error(error: ClientError, code: str, call: str, *, alters: bool) ->
     if status >= _SERVER_ERROR:
         return OutcomeUnknown(text) if alters else BackendUnavailable(text)
     return BackendRejected(text)
+
+
+async def read_parameters(aws: AwsClient, stage: str) -> dict[str, str]:
+    """The settings of a stage that are stored in SSM's parameter store: its secrets.
+
+    The parameter ``/longshore/{stage}/alerts.slack_token`` is the setting ``alerts.slack_token``; a
+    slash works like the dot. A function reads them once when it starts.
+
+    Raises:
+        BackendUnavailable: SSM is unavailable.
+        BackendRejected: the role may not read them.
+    """
+    folder = f"/longshore/{stage}/"
+    settings: dict[str, str] = {}
+    page: dict[str, Any] = {}
+    while True:
+        answer = await aws.call(
+            "ssm",
+            "get_parameters_by_path",
+            Path=folder,
+            Recursive=True,
+            WithDecryption=True,
+            MaxResults=_PARAMETERS_PER_PAGE,
+            **page,
+        )
+        for parameter in answer["Parameters"]:
+            name = parameter["Name"].removeprefix(folder).replace("/", ".")
+            settings[name] = parameter["Value"]
+        if not (token := answer.get("NextToken")):
+            return settings
+        page = {"NextToken": token}

@@ -32,20 +32,13 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from datetime import datetime
 
+from longshore.adapters.aws.attributes import Item, number_attribute, string_attribute
 from longshore.adapters.aws.client import AwsClient
-from longshore.adapters.aws.config_table import (
-    NOT_EXISTS,
-    ConfigTable,
-    Item,
-    kind_of,
-    new_token,
-    number_attribute,
-    string_attribute,
-)
 from longshore.adapters.aws.names import Names
+from longshore.adapters.aws.tables import NOT_EXISTS, ConfigTable, config_key, kind_of, new_token
 from longshore.adapters.shared import codec
+from longshore.core.queues import MAX_HOLD, QueuePause, capped_hold_end
 from longshore.ports.clock import Clock
-from longshore.ports.configuration import MAX_HOLD, QueuePause, capped_hold_end
 
 _POLL_INTERVAL_S = 1.0
 _PAUSED_KIND = kind_of("paused")
@@ -54,7 +47,7 @@ _ENDED_CONDITION = "(attribute_exists(#end_token) AND #token <> :token)"
 
 
 class DynamoQueueControls:
-    """See ``ports.queues.Queues``."""
+    """See ``ports.configuration.QueueControls``."""
 
     def __init__(
         self,
@@ -73,8 +66,7 @@ class DynamoQueueControls:
     ) -> QueuePause:
         mark = string_attribute(new_token())
         item: Item = {
-            "kind": string_attribute(_PAUSED_KIND),
-            "name": string_attribute(name),
+            **config_key(_PAUSED_KIND, name),
             "paused_by": string_attribute(by),
             "at_us": number_attribute(codec.to_us(now)),
             "token": mark,

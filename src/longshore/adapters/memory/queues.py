@@ -14,12 +14,11 @@ from itertools import chain, count
 
 from longshore.adapters.memory.store import Waiters
 from longshore.core.maximums import RECEIVE_LIMIT
-from longshore.core.messages import lane_order
+from longshore.core.queues import QueueDepth, QueuePause, capped_hold_end, lane_order
 from longshore.core.tasks.states import Priority
 from longshore.errors import ReceiptExpired
 from longshore.ports.clock import Clock
-from longshore.ports.configuration import QueuePause, capped_hold_end
-from longshore.ports.task_queue import Message, OutgoingMessage, QueueDepth
+from longshore.ports.task_queue import Message, OutgoingMessage
 
 Lane = tuple[str, Priority]
 
@@ -217,7 +216,7 @@ class MemoryTaskQueue:
 
 
 class MemoryQueueControls:
-    """See ``ports.queue_controls.QueueControls``."""
+    """See ``ports.configuration.QueueControls``."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -28,20 +28,20 @@ class SqliteOutputLog:
         values = [
             (
                 task_id,
-                entry.attempt,
-                entry.sequence,
-                codec.to_us(entry.at),
-                entry.stream.value,
-                entry.last,
-                entry.data,
+                chunk.attempt,
+                chunk.sequence,
+                codec.to_us(chunk.at),
+                chunk.stream.value,
+                chunk.last,
+                chunk.data,
             )
-            for entry in chunks
+            for chunk in chunks
         ]
 
         def work(connection: apsw.Connection) -> None:
             connection.executemany(_INSERT, values)
 
-        # Not promised by itself: the outcome that names the last sequence is, and it comes later.
+        # Not durable by itself: the later commit of the outcome, which names the last sequence, is.
         await self._database.write(work, durable=False, topics=(Topic.OUTPUT,))
 
     async def read(

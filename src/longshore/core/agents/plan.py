@@ -16,8 +16,16 @@ from typing import Any, Final
 from longshore.core.agents.prompts import template_problems
 from longshore.core.agents.repositories import parse_address, validate_ref
 from longshore.core.budgets import NO_BUDGET, Budget, read_budget
+from longshore.core.document_reader import (
+    DocumentReader,
+    Problem,
+    expected,
+    integer_reader,
+    join_path,
+    read_flag,
+    read_name,
+)
 from longshore.core.ids import is_name
-from longshore.core.jobs.dag import Problem
 from longshore.core.text.durations import format_duration, parse_duration
 
 DEFAULT_TURNS: Final = 30
@@ -116,17 +124,12 @@ _PLAN_FIELDS = (
 )
 
 
-class _PlanReader:
-    """Reads options and collects their problems."""
-
-    def __init__(self) -> None:
-        self.problems: list[Problem] = []
-
+class _PlanReader(DocumentReader):
     def plan(self, options: Mapping[str, Any]) -> AgentPlan:
         def get(name: str, read: Callable[[Any], Any], default: Any = None) -> Any:
-            return self._get(options, name, "", read, default)
+            return self.field(options, name, "", read, default)
 
-        self._check_fields(options, _PLAN_FIELDS, "")
+        self.reject_unknown(options, _PLAN_FIELDS, "")
         return AgentPlan(
             steps=self._steps(options),
             role=get("role", _text, ""),
@@ -137,7 +140,7 @@ class _PlanReader:
             mcp_servers=get("mcpServers", _servers, {}),
             folder=get("folder", _folder),
             repository=self._repository(options),
-            sandbox=get("sandbox", _flag, False),
+            sandbox=get("sandbox", read_flag, False),
             budget=get("budget", read_budget, NO_BUDGET),
         )
 
@@ -148,23 +151,23 @@ class _PlanReader:
             prompt = {"prompt": options["prompt"]} if "prompt" in options else {}
             return (self._step({"name": DEFAULT_STEP, **prompt, **shared}, "", earlier=()),)
         if not isinstance(documents, list) or not 1 <= len(documents) <= _MAX_STEPS:
-            self._add("steps", f"expected a list of 1 to {_MAX_STEPS} steps")
+            self.add("steps", f"expected a list of 1 to {_MAX_STEPS} steps")
             return ()
         if "prompt" in options:
-            self._add("prompt", "expected either 'prompt' or 'steps', each of which has its own")
+            self.add("prompt", "expected either 'prompt' or 'steps', each of which has its own")
         steps: list[AgentStep] = []
         for index, document in enumerate(documents):
             path = f"steps[{index}]"
             if not isinstance(document, Mapping):
-                self._add(path, "expected an object with 'name' and 'prompt'")
+                self.add(path, "expected an object with 'name' and 'prompt'")
                 continue
             earlier = tuple(step.name for step in steps)
             step = self._step({**shared, **document}, path, earlier=earlier)
             if step.name in earlier:
-                self._add(f"{path}.name", f"{step.name!r} is there twice")
+                self.add(f"{path}.name", f"{step.name!r} is there twice")
             elif any(step.output_file == other.output_file for other in steps):
                 if "outputFile" in document:
-                    self._add(f"{path}.outputFile", f"{step.output_file!r} is another step's too")
+                    self.add(f"{path}.outputFile", f"{step.output_file!r} is another step's too")
                 step = replace(step, output_file=f"{step.name}.json")
             steps.append(step)
         return tuple(steps)
@@ -173,23 +176,21 @@ class _PlanReader:
         self, document: Mapping[str, Any], path: str, *, earlier: tuple[str, ...]
     ) -> AgentStep:
         def get(name: str, read: Callable[[Any], Any], default: Any = None) -> Any:
-            return self._get(document, name, path, read, default)
+            return self.field(document, name, path, read, default)
 
-        self._check_fields(document, _STEP_FIELDS, path)
-        name = document.get("name")
-        if not is_name(name):
-            self._add(_at(path, "name"), "expected a name of 1 to 64 letters, digits, '-' and '_'")
+        self.reject_unknown(document, _STEP_FIELDS, path)
+        name = self.read(document.get("name"), join_path(path, "name"), read_name, "")
         if "prompt" not in document:
-            self._add(_at(path, "prompt"), "missing: say what the agent has to do")
+            self.add(join_path(path, "prompt"), "missing: say what the agent has to do")
         prompt = get("prompt", _text, "")
         for problem in template_problems(prompt, earlier):
-            self._add(_at(path, "prompt"), problem)
+            self.add(join_path(path, "prompt"), problem)
         return AgentStep(
-            name=str(name),
+            name=name,
             prompt=prompt,
             output_schema=get("outputSchema", _schema),
             output_file=get("outputFile", _file, RESULT_FILE),
-            max_turns=get("maxTurns", _turns, DEFAULT_TURNS),
+            max_turns=get("maxTurns", integer_reader(1, _MAX_TURNS), DEFAULT_TURNS),
             tools=get("tools", _tools, ()),
             timeout=get("timeout", _timeout, DEFAULT_TIMEOUT),
             budget=get("budget", read_budget, NO_BUDGET),
@@ -202,52 +203,19 @@ class _PlanReader:
         if isinstance(document, str):
             document = {"url": document}
         if not isinstance(document, Mapping) or not isinstance(document.get("url"), str):
-            self._add("repository", "expected an address, or an object with 'url' and 'ref'")
+            self.add("repository", "expected an address, or an object with 'url' and 'ref'")
             return None
-        self._check_fields(document, ("url", "ref"), "repository")
+        self.reject_unknown(document, ("url", "ref"), "repository")
         if options.get("folder") is not None:
-            self._add("folder", "expected either 'folder' or 'repository'")
-        ref = self._get(document, "ref", "repository", _ref, None)
-        url = self._get(document, "url", "repository", _address, "")
+            self.add("folder", "expected either 'folder' or 'repository'")
+        ref = self.field(document, "ref", "repository", _ref)
+        url = self.field(document, "url", "repository", _address, "")
         return Repository(url=url, ref=ref)
 
-    def _get(
-        self,
-        document: Mapping[str, Any],
-        name: str,
-        path: str,
-        read: Callable[[Any], Any],
-        default: Any,
-    ) -> Any:
-        value = document.get(name)
-        if value is None:
-            return default
-        try:
-            return read(value)
-        except (TypeError, ValueError) as error:
-            self._add(_at(path, name), str(error))
-            return default
 
-    def _check_fields(
-        self, document: Mapping[str, Any], allowed: tuple[str, ...], path: str
-    ) -> None:
-        for name in document:
-            if name not in allowed:
-                expected = ", ".join(allowed)
-                self._add(_at(path, str(name)[:64]), f"unknown; expected some of {expected}")
-
-    def _add(self, path: str, message: str) -> None:
-        self.problems.append(Problem(path=path, message=message))
-
-
-def _at(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-def _expect(condition: bool, expected: str) -> None:  # noqa: FBT001
+def _expect(condition: bool, what: str) -> None:  # noqa: FBT001
     if not condition:
-        message = f"expected {expected}"
-        raise ValueError(message)
+        raise expected(what)
 
 
 def _ref(value: Any) -> str:
@@ -302,11 +270,6 @@ def _folder(value: Any) -> str:
     return str(value)
 
 
-def _flag(value: Any) -> bool:
-    _expect(isinstance(value, bool), "true or false")
-    return bool(value)
-
-
 def _schema(value: Any) -> dict[str, Any]:
     # The API accepts no other root; a list has to be a property of an object.
     valid = isinstance(value, Mapping) and value.get("type") == "object"
@@ -318,12 +281,6 @@ def _file(value: Any) -> str:
     valid = isinstance(value, str) and _FILE.fullmatch(value) is not None
     _expect(valid, "a file name like task-result.json, without folders")
     return str(value)
-
-
-def _turns(value: Any) -> int:
-    valid = type(value) is int and 1 <= value <= _MAX_TURNS
-    _expect(valid, f"a whole number from 1 to {_MAX_TURNS}")
-    return int(value)
 
 
 def _tools(value: Any) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""Every fact that is told about a task, a job, a queue or the system.
+"""The events of tasks, jobs, queues and the system.
 
-One frozen dataclass an event type; its ``TYPE`` is the name on the wire. Times are moments, spans
-are durations, documents may stand elsewhere (``Document``): camel case, milliseconds and the
-index keys belong to ``codec`` alone. ``None`` means that the property is left out.
+Each event type is a dataclass; its ``TYPE`` is its name on the wire. Times are ``datetime``,
+durations ``timedelta``, and a ``Document`` may be stored in a blob. ``wire`` and ``codec``
+have the wire format. ``None`` means that the property is omitted.
 """
 
 from __future__ import annotations
@@ -28,40 +28,35 @@ class EntityType(StrEnum):
 
 @value
 class Usage:
-    """What an attempt consumed; figures that do not apply are zero."""
+    """What an attempt used; a figure that does not apply is zero."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cache_read_tokens: int = 0
     turns: int = 0
     cost_usd: float = 0.0
-    seconds: float = 0.0  # of an agent at work
+    seconds: float = 0.0  # in which an agent ran
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
-            turns=self.turns + other.turns,
-            cost_usd=self.cost_usd + other.cost_usd,
-            seconds=self.seconds + other.seconds,
-        )
+        return self._plus(other, 1)
 
     def __sub__(self, other: Usage) -> Usage:
-        """What came since."""
+        return self._plus(other, -1)
+
+    def _plus(self, other: Usage, sign: int) -> Usage:
         return Usage(
-            input_tokens=self.input_tokens - other.input_tokens,
-            output_tokens=self.output_tokens - other.output_tokens,
-            cache_read_tokens=self.cache_read_tokens - other.cache_read_tokens,
-            turns=self.turns - other.turns,
-            cost_usd=self.cost_usd - other.cost_usd,
-            seconds=self.seconds - other.seconds,
+            input_tokens=self.input_tokens + sign * other.input_tokens,
+            output_tokens=self.output_tokens + sign * other.output_tokens,
+            cache_read_tokens=self.cache_read_tokens + sign * other.cache_read_tokens,
+            turns=self.turns + sign * other.turns,
+            cost_usd=self.cost_usd + sign * other.cost_usd,
+            seconds=self.seconds + sign * other.seconds,
         )
 
 
 @value
 class Activity:
-    """What a running attempt was last seen doing."""
+    """The last reported activity of a running attempt."""
 
     type: str = "waiting"  # step_running, sdk_query or waiting
     step_name: str | None = None
@@ -69,14 +64,32 @@ class Activity:
 
 
 @value
-class TaskPending:
-    """The task may run, and a doorbell has been rung or will be."""
+class TaskEvent:
+    """Base of the events of a task."""
 
-    TYPE: ClassVar[str] = "Task Pending"
+    TYPE: ClassVar[str]
     ENTITY: ClassVar[EntityType] = EntityType.TASK
 
     task_id: str
     job_id: str
+
+
+@value
+class JobEvent:
+    """Base of the events of a job."""
+
+    TYPE: ClassVar[str]
+    ENTITY: ClassVar[EntityType] = EntityType.JOB
+
+    job_id: str
+
+
+@value
+class TaskPending(TaskEvent):
+    """The task may run: its message is sent with this commit or by the sweeper."""
+
+    TYPE = "Task Pending"
+
     name: str  # of the definition
     depends_on: Document | None = None  # a list of keys
     round: int = 1
@@ -84,26 +97,20 @@ class TaskPending:
 
 
 @value
-class TaskWaiting:
-    """The task was given another round, and its parents have to complete first."""
+class TaskWaiting(TaskEvent):
+    """The task has another round and waits for its parents to complete."""
 
-    TYPE: ClassVar[str] = "Task Waiting"
-    ENTITY: ClassVar[EntityType] = EntityType.TASK
+    TYPE = "Task Waiting"
 
-    task_id: str
-    job_id: str
     round: int
 
 
 @value
-class TaskProcessingStarted:
+class TaskProcessingStarted(TaskEvent):
     """A worker has claimed the task and holds its lease."""
 
-    TYPE: ClassVar[str] = "Task Processing Started"
-    ENTITY: ClassVar[EntityType] = EntityType.TASK
+    TYPE = "Task Processing Started"
 
-    task_id: str
-    job_id: str
     started_at: datetime
     effective_until: datetime  # the end of the lease
     worker_id: str
@@ -113,14 +120,11 @@ class TaskProcessingStarted:
 
 
 @value
-class TaskHeartbeat:
-    """The worker is alive and still has the task."""
+class TaskHeartbeat(TaskEvent):
+    """The worker renewed its lease of the task."""
 
-    TYPE: ClassVar[str] = "Task Heartbeat"
-    ENTITY: ClassVar[EntityType] = EntityType.TASK
+    TYPE = "Task Heartbeat"
 
-    task_id: str
-    job_id: str
     effective_until: datetime
     number: int
     elapsed: timedelta
@@ -133,14 +137,11 @@ class TaskHeartbeat:
 
 
 @value
-class TaskProcessingFailed:
-    """An attempt failed; the task is pending again and due at a later moment."""
+class TaskProcessingFailed(TaskEvent):
+    """An attempt failed; the task is pending again and due later."""
 
-    TYPE: ClassVar[str] = "Task Processing Failed"
-    ENTITY: ClassVar[EntityType] = EntityType.TASK
+    TYPE = "Task Processing Failed"
 
-    task_id: str
-    job_id: str
     attempt_number: int
     error: str
     error_category: str
@@ -149,18 +150,15 @@ class TaskProcessingFailed:
     exit_code: int | None = None
     last_output: int | None = None  # sequence of the attempt's last output
     usage: Usage | None = None
-    peak_rss_bytes: int | None = None  # the most memory that the attempt had
+    peak_rss_bytes: int | None = None  # peak memory of the attempt
 
 
 @value
-class TaskReleased:
-    """A worker gave the task back unfinished; no attempt was used up."""
+class TaskReleased(TaskEvent):
+    """A worker released the task unfinished; this uses up no attempt."""
 
-    TYPE: ClassVar[str] = "Task Released"
-    ENTITY: ClassVar[EntityType] = EntityType.TASK
+    TYPE = "Task Released"
 
-    task_id: str
-    job_id: str
     reason: str
     attempt_number: int
     last_output: int | None = None
@@ -168,44 +166,35 @@ class TaskReleased:
 
 
 @value
-class TaskParked:
-    """A budget is used up; the task rests until more is allowed, and goes on where it was."""
+class TaskParked(TaskEvent):
+    """A budget is used up; the task continues when the budget is raised or a new day begins."""
 
-    TYPE: ClassVar[str] = "Task Parked"
-    ENTITY: ClassVar[EntityType] = EntityType.TASK
+    TYPE = "Task Parked"
 
-    task_id: str
-    job_id: str
     attempt_number: int
     scope: str  # whose budget: "step", "task", "job" or "day"
     reason: str
-    due_at: datetime | None = None  # when it goes on by itself
+    due_at: datetime | None = None  # when it continues by itself
     duration: timedelta | None = None
     last_output: int | None = None
     usage: Usage | None = None
 
 
 @value
-class TaskUnparked:
-    """More is allowed, or a new day has begun; the task is pending again."""
+class TaskUnparked(TaskEvent):
+    """The budget was raised, or a new day has begun; the task is pending again."""
 
-    TYPE: ClassVar[str] = "Task Unparked"
-    ENTITY: ClassVar[EntityType] = EntityType.TASK
+    TYPE = "Task Unparked"
 
-    task_id: str
-    job_id: str
     by: str
 
 
 @value
-class TaskBudgetAdded:
-    """An operator allows more to be spent on the task."""
+class TaskBudgetAdded(TaskEvent):
+    """An operator raised the budget of the task."""
 
-    TYPE: ClassVar[str] = "Task Budget Added"
-    ENTITY: ClassVar[EntityType] = EntityType.TASK
+    TYPE = "Task Budget Added"
 
-    task_id: str
-    job_id: str
     by: str
     usd: float | None = None
     tokens: int | None = None
@@ -213,14 +202,11 @@ class TaskBudgetAdded:
 
 
 @value
-class TaskCompleted:
-    """The task is done; its result goes to its dependents."""
+class TaskCompleted(TaskEvent):
+    """The task completed; its dependents receive its result."""
 
-    TYPE: ClassVar[str] = "Task Completed"
-    ENTITY: ClassVar[EntityType] = EntityType.TASK
+    TYPE = "Task Completed"
 
-    task_id: str
-    job_id: str
     attempt_number: int
     output: Document | None
     duration: timedelta
@@ -230,14 +216,11 @@ class TaskCompleted:
 
 
 @value
-class TaskFailed:
-    """The task is over without a result."""
+class TaskFailed(TaskEvent):
+    """The task ended without a result."""
 
-    TYPE: ClassVar[str] = "Task Failed"
-    ENTITY: ClassVar[EntityType] = EntityType.TASK
+    TYPE = "Task Failed"
 
-    task_id: str
-    job_id: str
     error: str
     error_category: str
     retry_count: int  # attempts used in this round
@@ -251,14 +234,11 @@ class TaskFailed:
 
 
 @value
-class TaskTimeout:
-    """The worker ended the attempt because its time was up; the task is over."""
+class TaskTimeout(TaskEvent):
+    """The worker stopped the attempt because it timed out; the task ended without a result."""
 
-    TYPE: ClassVar[str] = "Task Timeout"
-    ENTITY: ClassVar[EntityType] = EntityType.TASK
+    TYPE = "Task Timeout"
 
-    task_id: str
-    job_id: str
     attempt_number: int
     timeout: timedelta
     elapsed: timedelta
@@ -268,14 +248,11 @@ class TaskTimeout:
 
 
 @value
-class TaskCancelled:
-    """A user ended the task."""
+class TaskCancelled(TaskEvent):
+    """A user cancelled the task."""
 
-    TYPE: ClassVar[str] = "Task Cancelled"
-    ENTITY: ClassVar[EntityType] = EntityType.TASK
+    TYPE = "Task Cancelled"
 
-    task_id: str
-    job_id: str
     by: str
     reason: str | None = None
     attempt_number: int | None = None
@@ -284,14 +261,11 @@ class TaskCancelled:
 
 
 @value
-class TaskSubmittedForReview:
-    """The work is done and waits for a person's word."""
+class TaskSubmittedForReview(TaskEvent):
+    """The attempt has a result, which waits for a reviewer."""
 
-    TYPE: ClassVar[str] = "Task Submitted For Review"
-    ENTITY: ClassVar[EntityType] = EntityType.TASK
+    TYPE = "Task Submitted For Review"
 
-    task_id: str
-    job_id: str
     attempt_number: int
     output: Document | None
     duration: timedelta
@@ -300,34 +274,28 @@ class TaskSubmittedForReview:
 
 
 @value
-class TaskRevisionRequested:
-    """A reviewer wants the work done again with their feedback."""
+class TaskRevisionRequested(TaskEvent):
+    """A reviewer requested a revision; the next attempt receives the feedback."""
 
-    TYPE: ClassVar[str] = "Task Revision Requested"
-    ENTITY: ClassVar[EntityType] = EntityType.TASK
+    TYPE = "Task Revision Requested"
 
-    task_id: str
-    job_id: str
     feedback: str
     revision: int
     by: str
 
 
 @value
-class TaskApproved:
-    """A reviewer accepted the work; ``TaskCompleted`` follows in the same commit."""
+class TaskApproved(TaskEvent):
+    """A reviewer approved the result; ``TaskCompleted`` follows in the same commit."""
 
-    TYPE: ClassVar[str] = "Task Approved"
-    ENTITY: ClassVar[EntityType] = EntityType.TASK
+    TYPE = "Task Approved"
 
-    task_id: str
-    job_id: str
     by: str
 
 
 @value
 class TaskSummary:
-    """A task as the job's own events list it."""
+    """A task as the events of its job list it."""
 
     key: str
     name: str
@@ -336,91 +304,77 @@ class TaskSummary:
 
 
 @value
-class JobCreated:
+class JobCreated(JobEvent):
     """A job was accepted."""
 
-    TYPE: ClassVar[str] = "Job Created"
-    ENTITY: ClassVar[EntityType] = EntityType.JOB
+    TYPE = "Job Created"
 
-    job_id: str
     request_id: str
     tasks: tuple[TaskSummary, ...]
     total_tasks: int
 
 
 @value
-class JobTasksAdded:
-    """More tasks were added to a running job."""
+class JobTasksAdded(JobEvent):
+    """Tasks were added to the job."""
 
-    TYPE: ClassVar[str] = "Job Tasks Added"
-    ENTITY: ClassVar[EntityType] = EntityType.JOB
+    TYPE = "Job Tasks Added"
 
-    job_id: str
     new_tasks: tuple[TaskSummary, ...]
     previous_total_tasks: int
     total_tasks_now: int
 
 
 @value
-class JobCompleted:
+class JobCompleted(JobEvent):
     """Every task of the job completed."""
 
-    TYPE: ClassVar[str] = "Job Completed"
-    ENTITY: ClassVar[EntityType] = EntityType.JOB
+    TYPE = "Job Completed"
 
-    job_id: str
     total_tasks: int
     task_statuses: dict[str, str | None]
     round: int = 1
 
 
 @value
-class JobFailureDetected:
-    """A task failed for good; what does not depend on it goes on."""
+class JobFailureDetected(JobEvent):
+    """A task failed; tasks that do not depend on it continue."""
 
-    TYPE: ClassVar[str] = "Job Failure Detected"
-    ENTITY: ClassVar[EntityType] = EntityType.JOB
+    TYPE = "Job Failure Detected"
 
-    job_id: str
     failed_key: str
     task_statuses: dict[str, str | None]
     round: int = 1
 
 
 @value
-class JobCancelled:
-    """A user ended the job, and nothing of it runs any more."""
+class JobCancelled(JobEvent):
+    """A user cancelled the job, and none of its tasks runs any more."""
 
-    TYPE: ClassVar[str] = "Job Cancelled"
-    ENTITY: ClassVar[EntityType] = EntityType.JOB
+    TYPE = "Job Cancelled"
 
-    job_id: str
     by: str
     reason: str | None = None
     round: int = 1
 
 
 @value
-class JobResumed:
-    """An operator gave failed tasks another round."""
+class JobResumed(JobEvent):
+    """An operator resumed failed or cancelled tasks in another round."""
 
-    TYPE: ClassVar[str] = "Job Resumed"
-    ENTITY: ClassVar[EntityType] = EntityType.JOB
+    TYPE = "Job Resumed"
 
-    job_id: str
     round: int
     tasks: tuple[str, ...]  # keys
     by: str
 
 
 @value
-class JobBudgetAdded:
-    """An operator allows more to be spent on the job."""
+class JobBudgetAdded(JobEvent):
+    """An operator raised the budget of the job."""
 
-    TYPE: ClassVar[str] = "Job Budget Added"
-    ENTITY: ClassVar[EntityType] = EntityType.JOB
+    TYPE = "Job Budget Added"
 
-    job_id: str
     by: str
     usd: float | None = None
     tokens: int | None = None
@@ -429,7 +383,7 @@ class JobBudgetAdded:
 
 @value
 class MessageRejected:
-    """A message on a queue could not be understood and was removed."""
+    """A message of a queue was malformed and was deleted."""
 
     TYPE: ClassVar[str] = "Message Rejected"
     ENTITY: ClassVar[EntityType] = EntityType.QUEUE
@@ -442,7 +396,7 @@ class MessageRejected:
 
 @value
 class TaskHealth:
-    """One running task as a health check found it."""
+    """The health of one running task."""
 
     task_id: str
     health: str
@@ -454,7 +408,7 @@ class TaskHealth:
 
 @value
 class HealthSummary:
-    """How many running tasks are in which health."""
+    """The number of running tasks by health."""
 
     total_processing: int
     healthy: int
@@ -465,7 +419,7 @@ class HealthSummary:
 
 @value
 class TaskHealthCheck:
-    """The health of everything that runs, at one moment, for one tenant."""
+    """The health of all running tasks of a tenant at one time."""
 
     TYPE: ClassVar[str] = "Task Health Check"
     ENTITY: ClassVar[EntityType] = EntityType.SYSTEM
@@ -476,14 +430,14 @@ class TaskHealthCheck:
 
 @value
 class OperatorActed:
-    """Somebody did what is not done to a task or job: made a key, paused a queue and the like."""
+    """An operator acted on something other than a task or job: created a key, paused a queue."""
 
     TYPE: ClassVar[str] = "Operator Acted"
     ENTITY: ClassVar[EntityType] = EntityType.SYSTEM
 
     by: str
     action: str  # such as "key.created"
-    subject: str  # what it was done to
+    subject: str  # the key, queue or other object
     detail: str | None = None
 
 
@@ -527,7 +481,7 @@ EVENT_TO_STATE: dict[str, TaskState] = {
     TaskUnparked.TYPE: TaskState.PENDING,
     TaskSubmittedForReview.TYPE: TaskState.IN_REVIEW,
     TaskRevisionRequested.TYPE: TaskState.PENDING,
-    # Task Completed follows in the same commit, and that is what ends the task.
+    # Task Completed follows in the same commit and ends the task.
     TaskApproved.TYPE: TaskState.IN_REVIEW,
     TaskCompleted.TYPE: TaskState.COMPLETED,
     TaskFailed.TYPE: TaskState.FAILED,

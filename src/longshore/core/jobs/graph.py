@@ -63,10 +63,6 @@ class Graph:
         earlier = tuple(one for one in self.additions if one.first_number < number)
         return Graph(self.keys[:number], self.names[:number], self.parents[:number], earlier)
 
-    def dependents_of(self, number: int) -> list[int]:
-        """The tasks that wait for this one."""
-        return [child for child, parents in enumerate(self.parents) if number in parents]
-
     def descendants_of(self, numbers: Iterable[int]) -> NumberSet:
         """Every task that directly or indirectly depends on one of these."""
         dependents: dict[int, list[int]] = {}

@@ -157,7 +157,7 @@ _JobTransition = Transition[JobRow]
 def _add_tasks(step: _JobTransition, command: AddTasks) -> JobDecision:
     row = step.row
     if row.state in (JobState.COMPLETED, JobState.CANCELLED) or row.cancel is not None:
-        return Refusal(reason=RefusalReason.ENDED, detail=f"the job is {_describe_state(row)}")
+        return Refusal(RefusalReason.ENDED, f"the job is {_describe_state(row)}")
     added = e.JobTasksAdded(
         job_id=row.id,
         new_tasks=command.tasks,
@@ -190,7 +190,7 @@ def _tasks_ended(step: _JobTransition, command: TasksEnded) -> JobDecision:
     row = step.row
     after = _with_recorded_ends(row, command.tasks)
     if after == row and not row.end_unreported:
-        return Refusal(reason=RefusalReason.NOTHING_TO_DO, detail="all of this is recorded already")
+        return Refusal(RefusalReason.NOTHING_TO_DO, "all of this is recorded already")
     bodies: list[e.EventBody] = []
     fields: dict[str, Any] = {
         name: getattr(after, name)
@@ -272,9 +272,9 @@ def _is_stale(row: JobRow, task: EndedTask) -> bool:
 def _cancel(step: _JobTransition, command: CancelJob) -> JobDecision:
     row = step.row
     if row.state is JobState.CANCELLED or len(row.ended) == row.total:
-        return Refusal(reason=RefusalReason.ENDED, detail=f"the job is {row.state}")
+        return Refusal(RefusalReason.ENDED, f"the job is {row.state}")
     if row.cancel is not None:
-        return Refusal(reason=RefusalReason.NOTHING_TO_DO, detail="its cancellation is under way")
+        return Refusal(RefusalReason.NOTHING_TO_DO, "its cancellation is under way")
     request = CancelRequest(by=command.by, reason=command.reason, at=step.now)
     return step.change(cancel=request, intents=_with_intent(row, command.intent), finished_at=None)
 
@@ -282,16 +282,14 @@ def _cancel(step: _JobTransition, command: CancelJob) -> JobDecision:
 def _resume(step: _JobTransition, command: ResumeJob) -> JobDecision:
     row = step.row
     if row.cancel is not None and not row.state.terminal:
-        return Refusal(reason=RefusalReason.WRONG_STATE, detail="the job is being cancelled")
+        return Refusal(RefusalReason.WRONG_STATE, "the job is being cancelled")
     again = command.numbers & (row.failed | row.cancelled)
     if not again or again != command.numbers:
-        return Refusal(
-            reason=RefusalReason.WRONG_STATE, detail="only failed or cancelled tasks can be resumed"
-        )
+        return Refusal(RefusalReason.WRONG_STATE, "only failed or cancelled tasks can be resumed")
     if again & command.blocked:
         return Refusal(
-            reason=RefusalReason.WRONG_STATE,
-            detail="a task cannot be resumed while one that it depends on is not",
+            RefusalReason.WRONG_STATE,
+            "a task cannot be resumed while one that it depends on is not",
         )
     resumed = e.JobResumed(
         job_id=row.id, round=row.round + 1, tasks=tuple(command.keys), by=command.by
@@ -312,10 +310,10 @@ def _resume(step: _JobTransition, command: ResumeJob) -> JobDecision:
 def _add_budget(step: _JobTransition, command: AddJobBudget) -> JobDecision:
     row, more = step.row, command.amount
     if row.state in (JobState.COMPLETED, JobState.CANCELLED):
-        return Refusal(reason=RefusalReason.ENDED, detail=f"the job is {row.state}")
+        return Refusal(RefusalReason.ENDED, f"the job is {row.state}")
     allowance = add_allowance(row.allowance, more, command.request_id)
     if allowance is None:
-        return Refusal(reason=RefusalReason.NOTHING_TO_DO, detail="this was added already")
+        return Refusal(RefusalReason.NOTHING_TO_DO, "this was added already")
     added = e.JobBudgetAdded(
         job_id=row.id, by=command.by, usd=more.usd, tokens=more.tokens, minutes=more.minutes
     )
@@ -325,7 +323,7 @@ def _add_budget(step: _JobTransition, command: AddJobBudget) -> JobDecision:
 def _intent_done(step: _JobTransition, command: IntentDone) -> JobDecision:
     left = tuple(intent for intent in step.row.intents if intent.id != command.intent_id)
     if left == step.row.intents:
-        return Refusal(reason=RefusalReason.NOTHING_TO_DO, detail="the intent is closed")
+        return Refusal(RefusalReason.NOTHING_TO_DO, "the intent is closed")
     return step.change(intents=left)
 
 

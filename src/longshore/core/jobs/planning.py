@@ -1,7 +1,7 @@
-"""From a request to rows: numbers, documents, who awaits whom.
+"""Plans the rows of submitted tasks: their numbers, documents and awaited parents.
 
-Pure and repeatable: the same request and definitions give the same plan, so whoever finishes a
-half-done submit arrives at the same rows.
+The same request and definitions always give the same plan, so that any process can complete a
+submit that another process began.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from longshore.core.tasks.rows import JobSpec, TaskSpec
 
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
-    """A row to be created, and the parents it awaits."""
+    """A row to create, and the parents it awaits."""
 
     spec: TaskSpec
     awaits: NumberSet
@@ -32,12 +32,12 @@ class PlannedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmissionPlan:
-    """All that a submit writes, but for the job's own row."""
+    """Everything that a submit writes, except the job's row."""
 
     tasks: tuple[PlannedTask, ...]
     summaries: tuple[TaskSummary, ...]
     graph: Graph
-    blobs: tuple[tuple[str, bytes], ...]  # to be stored before any row refers to them
+    blobs: tuple[tuple[str, bytes], ...]  # stored before a row refers to them
 
     @property
     def roots(self) -> list[str]:
@@ -47,17 +47,17 @@ class SubmissionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTarget:
-    """Where tasks are put: the job as it was before them."""
+    """The job to which tasks are added, as it was before."""
 
     job: JobSpec
-    requested_at: datetime  # when they were asked for
-    body_hash: str  # of what asked for them
+    requested_at: datetime
+    body_hash: str  # of the request
     graph: Graph = field(default_factory=Graph)
     completed: NumberSet = NO_NUMBERS
 
 
 def initial_target(job: JobSpec) -> PlanTarget:
-    """Where a job's first tasks are put."""
+    """Returns the target of a job's first tasks."""
     return PlanTarget(job=job, requested_at=job.created_at, body_hash=job.body_hash)
 
 
@@ -68,14 +68,14 @@ def plan_tasks(
     *,
     retry: RetryPolicy,
 ) -> SubmissionPlan:
-    """The rows for a valid request; ``retry`` is for definitions that say nothing of it."""
+    """Returns the plan of a valid request; ``retry`` is for definitions without a policy."""
     planner = _Planner(target, requests, definitions, retry)
-    tasks = tuple(planner.task(place) for place in range(len(requests)))
+    tasks = tuple(planner.task(index) for index in range(len(requests)))
     before = target.graph
     graph = Graph(
         (*before.keys, *(request.key for request in requests)),
         (*before.names, *(request.definition for request in requests)),
-        (*before.parents, *(planner.parents_of(place) for place in range(len(requests)))),
+        (*before.parents, *(planner.parents_of(index) for index in range(len(requests)))),
         before.additions,
     )
     summaries = tuple(
@@ -150,8 +150,8 @@ class _Planner:
     def _document(self, key: str, name: str, value: Any) -> Document | None:
         if value is None:
             return None
-        place = submitted_document_key(self._job.id, self._target.body_hash, f"{key}/{name}")
-        document, data = make_document(value, place)
+        blob_key = submitted_document_key(self._job.id, self._target.body_hash, f"{key}/{name}")
+        document, data = make_document(value, blob_key)
         if data is not None:
-            self.blobs.append((place, data))
+            self.blobs.append((blob_key, data))
         return document

@@ -1,20 +1,18 @@
 """The commands of workers, from the claim of a task to the end of its attempt.
 
-Every command carries the fence of the lease that it was made under; under any other fence it
-changes nothing. An outcome under the current fence is accepted even after the lease's expiry, as
-long as no process has ended the lease: the work is done, and discarding it would not help.
+An outcome under the current fence is accepted even after the lease's expiry, as long as no process
+has ended the lease: the work is done, and discarding it would not help.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from operator import attrgetter
 from typing import Any
 
 from longshore.core.events import types as e
 from longshore.core.events.event import to_tick
-from longshore.core.records import value
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.backoff import delay_before
 from longshore.core.tasks.changes import (
@@ -34,7 +32,7 @@ _UNCOUNTED = frozenset({ErrorCategory.RATE_LIMIT})
 """Failures that are not the task's fault and do not use up one of its attempts."""
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class AttemptEnd:
     """How an attempt ended without a result."""
 
@@ -48,15 +46,15 @@ def claim(step: TaskTransition, command: c.Claim) -> TaskDecision:
     row = step.row
     if row.lease is not None:
         return Refusal(
-            reason=RefusalReason.LEASE_HELD,
-            detail=f"worker {row.lease.worker_id!r} holds it",
+            RefusalReason.LEASE_HELD,
+            f"worker {row.lease.worker_id!r} holds it",
             until=row.lease.expires_at,
         )
     if row.state is not TaskState.PENDING:
         return step.wrong_state("pending")
     # In whole ticks, as ``now`` is: a worker that wakes at exactly that moment must succeed.
     if row.due_at is not None and step.now < to_tick(row.due_at):
-        return Refusal(reason=RefusalReason.NOT_DUE, detail="it is not due yet", until=row.due_at)
+        return Refusal(RefusalReason.NOT_DUE, "it is not due yet", until=row.due_at)
     fence = next_fence(row.fence, command.epoch)
     lease = Lease(
         worker_id=command.worker_id,
@@ -93,15 +91,11 @@ def claim(step: TaskTransition, command: c.Claim) -> TaskDecision:
 
 
 def renew(step: TaskTransition, command: c.Renew) -> TaskDecision:
-    lease = step.require_lease(command.fence)
-    if isinstance(lease, Refusal):
-        return lease
+    lease = step.lease
     if not lease.is_live(step.now):
-        return Refusal(
-            reason=RefusalReason.LEASE_LOST, detail="the lease ran out before it was renewed"
-        )
+        return Refusal(RefusalReason.LEASE_LOST, "the lease ran out before it was renewed")
     expires_at = to_tick(step.now + command.lease_duration)
-    # One that was sent earlier may come later: what was spent only grows.
+    # Renewals may arrive out of order, and usage only grows.
     usage = max(lease.usage, command.usage, key=attrgetter("cost_usd", "seconds"))
     renewed = replace(lease, expires_at=expires_at, heartbeats=lease.heartbeats + 1, usage=usage)
     heartbeat = e.TaskHeartbeat(
@@ -117,30 +111,26 @@ def renew(step: TaskTransition, command: c.Renew) -> TaskDecision:
         last_activity=command.activity,
         usage=_lease_usage(renewed),
     )
-    # What was paid for is not paid for again because nobody remembers it.
-    promised = not lease.local or renewed.usage != lease.usage
-    return step.change(heartbeat, durable=promised, lease=renewed)
+    # Usage must be durable: a power loss must not lose what was spent.
+    durable = not lease.local or renewed.usage != lease.usage
+    return step.change(heartbeat, durable=durable, lease=renewed)
 
 
 def _lease_usage(lease: Lease) -> e.Usage | None:
-    """What an attempt consumed that tells nothing more; None: as far as it is known, nothing."""
+    """Returns the usage that an attempt last reported; None if it reported none."""
     return lease.usage if lease.usage != e.Usage() else None
 
 
 def _lease_age(step: TaskTransition, lease: Lease) -> timedelta:
-    # Clocks differ, and they are set back: nothing has run for less than no time.
+    # Never negative, although clocks differ and are set back.
     return max(step.now - lease.acquired_at, timedelta())
 
 
 def save_checkpoint(step: TaskTransition, command: c.SaveCheckpoint) -> TaskDecision:
-    if isinstance(lease := step.require_lease(command.fence), Refusal):
-        return lease
     return step.change(checkpoint=command.key)
 
 
 def release(step: TaskTransition, command: c.Release) -> TaskDecision:
-    if isinstance(lease := step.require_lease(command.fence), Refusal):
-        return lease
     row = step.row
     if row.cancel is not None:
         return cancel_task(step, row.cancel, usage=command.usage, last_output=command.last_output)
@@ -165,8 +155,6 @@ def release(step: TaskTransition, command: c.Release) -> TaskDecision:
 
 
 def complete(step: TaskTransition, command: c.Complete) -> TaskDecision:
-    if isinstance(lease := step.require_lease(command.fence), Refusal):
-        return lease
     row = step.row
     if row.spec.requires_review and row.cancel is not None:
         # A review is not an end, and a cancelled result needs no review.
@@ -206,24 +194,15 @@ def complete(step: TaskTransition, command: c.Complete) -> TaskDecision:
 
 
 def attempt_failed(step: TaskTransition, command: c.AttemptFailed) -> TaskDecision:
-    if isinstance(lease := step.require_lease(command.fence), Refusal):
-        return lease
     if step.row.cancel is not None:
         return cancel_task(
             step, step.row.cancel, usage=command.usage, last_output=command.last_output
         )
-    end = AttemptEnd(
-        failure=command.failure,
-        ran_for=command.duration,
-        usage=command.usage,
-        last_output=command.last_output,
-    )
+    end = AttemptEnd(command.failure, command.duration, command.usage, command.last_output)
     return _end_attempt(step, end, jitter=command.jitter)
 
 
 def time_out(step: TaskTransition, command: c.TimeOut) -> TaskDecision:
-    if isinstance(lease := step.require_lease(command.fence), Refusal):
-        return lease
     row = step.row
     if row.cancel is not None:
         return cancel_task(step, row.cancel, usage=command.usage, last_output=command.last_output)
@@ -234,12 +213,7 @@ def time_out(step: TaskTransition, command: c.TimeOut) -> TaskDecision:
     )
     used = row.attempts_used + 1
     if row.spec.retry_on_timeout and used < row.spec.retry.max_attempts:
-        end = AttemptEnd(
-            failure=failure,
-            ran_for=command.elapsed,
-            usage=command.usage,
-            last_output=command.last_output,
-        )
+        end = AttemptEnd(failure, command.elapsed, command.usage, command.last_output)
         return _end_attempt(step, end, jitter=command.jitter)
     timed_out = e.TaskTimeout(
         task_id=row.id,
@@ -265,23 +239,21 @@ def time_out(step: TaskTransition, command: c.TimeOut) -> TaskDecision:
 
 
 def lease_ended(step: TaskTransition, command: c.LeaseEnded) -> TaskDecision:
-    lease = step.require_lease(command.fence)
-    if isinstance(lease, Refusal):
-        return lease
-    gone = command.holder_dead and lease.local
-    if not gone and not is_over(lease, now=step.now, margin=command.margin):
+    lease = step.lease
+    dead = command.holder_dead and lease.local
+    if not dead and not is_over(lease, now=step.now, margin=command.margin):
         return Refusal(
-            reason=RefusalReason.LEASE_HELD,
-            detail="the lease may still be used",
+            RefusalReason.LEASE_HELD,
+            "the lease may still be used",
             until=lease.expires_at + command.margin,
         )
     if step.row.cancel is not None:
         return cancel_task(step, step.row.cancel, usage=_lease_usage(lease))
-    why = "its process is gone" if gone else "its lease ran out"
+    why = "its process is gone" if dead else "its lease ran out"
     failure = Failure(
         category=ErrorCategory.CRASH, message=f"worker {lease.worker_id!r} stopped: {why}"
     )
-    end = AttemptEnd(failure=failure, ran_for=_lease_age(step, lease), usage=_lease_usage(lease))
+    end = AttemptEnd(failure, _lease_age(step, lease), _lease_usage(lease))
     # The death of a worker is no reason to wait: without jitter the task is due at once.
     return _end_attempt(step, end, jitter=0.0)
 
@@ -355,8 +327,8 @@ def fail_task(step: TaskTransition, command: c.FailTask) -> TaskDecision:
     row = step.row
     if row.lease is not None and not is_over(row.lease, now=step.now, margin=command.margin):
         return Refusal(
-            reason=RefusalReason.LEASE_HELD,
-            detail="a worker is running it",
+            RefusalReason.LEASE_HELD,
+            "a worker is running it",
             until=row.lease.expires_at + command.margin,
         )
     if row.state not in (TaskState.PENDING, TaskState.PROCESSING):

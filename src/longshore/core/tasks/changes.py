@@ -3,6 +3,9 @@
 A ``Change`` has the new row, the version it was decided from, and its events. The store commits all
 of it in one step or nothing. ``effects`` are messages and wake-ups: losing one costs time and never
 correctness, because the sweeper finds tasks that were not enqueued.
+
+``Transition`` builds changes: it is the only code that sets a row's version and change id, and the
+sequences and times of its events, for tasks and jobs.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from longshore.core.events import types as e
 from longshore.core.events.event import Event, EventContext, next_moment
@@ -70,7 +73,7 @@ class RefusalReason(Enum):
     STALE_ROUND = "a newer round has begun"
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """Why nothing was changed."""
 
@@ -145,19 +148,22 @@ class TaskTransition(Transition[TaskRow]):
         spec = self.row.spec
         return Enqueue(spec.id, spec.queue, spec.priority, at)
 
-    def require_lease(self, fence: int) -> Lease | Refusal:
-        """Returns the lease if this is its fence; a refusal for a stale writer."""
+    @property
+    def lease(self) -> Lease:
+        """The lease; only for commands whose fence was checked."""
+        return cast("Lease", self.row.lease)
+
+    def check_fence(self, fence: int) -> Refusal | None:
+        """Returns the refusal of a stale writer; None if the fence is the current one."""
         lease = self.row.lease
         if lease is not None and lease.fence == fence:
-            return lease
+            return None
         holder = f"held by fence {lease.fence}" if lease else f"the task is {self.row.state}"
-        return Refusal(
-            reason=RefusalReason.LEASE_LOST, detail=f"fence {fence} is not current: {holder}"
-        )
+        return Refusal(RefusalReason.LEASE_LOST, f"fence {fence} is not current: {holder}")
 
     def wrong_state(self, expected: str) -> Refusal:
         reason = RefusalReason.ENDED if self.row.state.terminal else RefusalReason.WRONG_STATE
-        return Refusal(reason=reason, detail=f"the task is {self.row.state}, not {expected}")
+        return Refusal(reason, f"the task is {self.row.state}, not {expected}")
 
 
 def make_pending(step: TaskTransition, **fields: Any) -> TaskChange:

@@ -1,7 +1,7 @@
 """The commands of the task aggregate.
 
-Plain values: a command says what a caller wants or has observed, and ``task.apply`` decides the
-change. Every command of a worker carries the ``fence`` of its lease.
+A command is a value: a request or an observation of a caller, from which ``task.apply`` decides
+the change.
 """
 
 from __future__ import annotations
@@ -15,6 +15,21 @@ from longshore.core.events.types import Activity, Usage
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
 from longshore.core.records import value
 from longshore.core.tasks.failures import Failure
+
+
+@value
+class FencedCommand:
+    """A command about a lease; it is refused if its fence is not the current one."""
+
+    fence: int
+
+
+@value
+class AttemptCommand(FencedCommand):
+    """A command of the lease holder that ends its attempt."""
+
+    usage: Usage = field(default_factory=Usage)
+    last_output: int | None = None  # sequence of the attempt's last output
 
 
 @value
@@ -36,10 +51,9 @@ class Claim:
 
 
 @value
-class Renew:
+class Renew(FencedCommand):
     """The lease holder renews its lease."""
 
-    fence: int
     lease_duration: timedelta
     process_id: int = 0
     rss_bytes: int = 0
@@ -48,36 +62,29 @@ class Renew:
 
 
 @value
-class SaveCheckpoint:
+class SaveCheckpoint(FencedCommand):
     """The lease holder finished a named step; its result is stored under ``key``."""
 
-    fence: int
     key: str
 
 
 @value
-class Release:
+class Release(AttemptCommand):
     """The lease holder releases the task unfinished."""
 
-    fence: int
     reason: str
-    usage: Usage = field(default_factory=Usage)
-    last_output: int | None = None
 
 
 @value
-class Park:
+class Park(AttemptCommand):
     """The lease holder gives the task back because a budget is used up."""
 
-    fence: int
     scope: BudgetScope
     unit: BudgetUnit = BudgetUnit.USD
     reason: str
     duration: timedelta
     until: datetime | None = None  # when the budget starts anew; None: only when it is raised
     allowance: Allowance | None = None  # of the task, as the lease holder knew it
-    usage: Usage = field(default_factory=Usage)
-    last_output: int | None = None
 
 
 @value
@@ -99,47 +106,37 @@ class AddBudget:
 
 
 @value
-class AttemptFailed:
+class AttemptFailed(AttemptCommand):
     """The attempt ended without a result."""
 
-    fence: int
     failure: Failure
     jitter: float  # in [0, 1)
     duration: timedelta
-    usage: Usage = field(default_factory=Usage)
-    last_output: int | None = None
 
 
 @value
-class Complete:
+class Complete(AttemptCommand):
     """The attempt ended with a result."""
 
-    fence: int
     result: Document | None
     duration: timedelta
     exit_code: int = 0
-    usage: Usage = field(default_factory=Usage)
-    last_output: int | None = None
 
 
 @value
-class TimeOut:
+class TimeOut(AttemptCommand):
     """The lease holder stopped the attempt because it timed out."""
 
-    fence: int
     timeout: timedelta
     elapsed: timedelta
     signal: str
     jitter: float
-    usage: Usage = field(default_factory=Usage)
-    last_output: int | None = None
 
 
 @value
-class LeaseEnded:
+class LeaseEnded(FencedCommand):
     """The lease has expired, or the holder's process has ended."""
 
-    fence: int
     margin: timedelta
     holder_dead: bool = False
 
@@ -163,12 +160,8 @@ class RequestCancel:
 
 
 @value
-class ConfirmCancel:
+class ConfirmCancel(AttemptCommand):
     """The lease holder has stopped the attempt of a cancelled task."""
-
-    fence: int
-    usage: Usage = field(default_factory=Usage)
-    last_output: int | None = None
 
 
 @value

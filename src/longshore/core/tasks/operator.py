@@ -27,9 +27,7 @@ from longshore.core.tasks.states import TaskState
 def parents_completed(step: TaskTransition, command: c.ParentsCompleted) -> TaskDecision:
     left = step.row.awaits - command.numbers
     if step.row.state is not TaskState.WAITING or left == step.row.awaits:
-        return Refusal(
-            reason=RefusalReason.NOTHING_TO_DO, detail="none of these parents is awaited"
-        )
+        return Refusal(RefusalReason.NOTHING_TO_DO, "none of these parents is awaited")
     return step.change(awaits=left) if left else make_pending(step)
 
 
@@ -38,25 +36,19 @@ def request_cancel(step: TaskTransition, command: c.RequestCancel) -> TaskDecisi
     if command.round is not None and row.round > command.round:
         return _stale_round(row.round)
     if row.state.terminal:
-        return Refusal(
-            reason=RefusalReason.ENDED, detail=f"the task is {row.state} already, and that stands"
-        )
+        return Refusal(RefusalReason.ENDED, f"the task is {row.state} already, and that stands")
     request = CancelRequest(by=command.by, reason=command.reason, at=step.now)
     if row.lease is None:
         return cancel_task(step, request)
     if row.cancel is not None:
-        return Refusal(reason=RefusalReason.NOTHING_TO_DO, detail="its cancellation is under way")
+        return Refusal(RefusalReason.NOTHING_TO_DO, "its cancellation is under way")
     wake = Wake(row.lease.worker_id, row.id)
     return step.change(effects=(wake,), cancel=request)
 
 
 def confirm_cancel(step: TaskTransition, command: c.ConfirmCancel) -> TaskDecision:
-    if isinstance(lease := step.require_lease(command.fence), Refusal):
-        return lease
     if step.row.cancel is None:
-        return Refusal(
-            reason=RefusalReason.WRONG_STATE, detail="its cancellation was not requested"
-        )
+        return Refusal(RefusalReason.WRONG_STATE, "its cancellation was not requested")
     return cancel_task(step, step.row.cancel, usage=command.usage, last_output=command.last_output)
 
 
@@ -66,10 +58,10 @@ def request_revision(step: TaskTransition, command: c.RequestRevision) -> TaskDe
         return refusal
     if row.revision >= MAX_REVISIONS:
         detail = f"it was revised {MAX_REVISIONS} times already: approve it or cancel it"
-        return Refusal(reason=RefusalReason.LIMIT_REACHED, detail=detail)
+        return Refusal(RefusalReason.LIMIT_REACHED, detail)
     problem = comment_problem(command.feedback, limit=FEEDBACK_LIMIT_CHARACTERS)
     if problem is not None:
-        return Refusal(reason=RefusalReason.LIMIT_REACHED, detail=f"feedback {problem}")
+        return Refusal(RefusalReason.LIMIT_REACHED, f"feedback {problem}")
     requested = e.TaskRevisionRequested(
         task_id=row.id,
         job_id=row.spec.job_id,
@@ -99,7 +91,7 @@ def _not_reviewable(step: TaskTransition, command: c.Approve | c.RequestRevision
         return step.wrong_state("in review")
     if command.attempt is not None and command.attempt != row.attempt:
         detail = f"the result in review is that of attempt {row.attempt}, not of {command.attempt}"
-        return Refusal(reason=RefusalReason.WRONG_STATE, detail=detail)
+        return Refusal(RefusalReason.WRONG_STATE, detail)
     return None
 
 
@@ -126,7 +118,7 @@ def resume(step: TaskTransition, command: c.Resume) -> TaskDecision:
         return _stale_round(row.round)
     if row.state not in (TaskState.FAILED, TaskState.CANCELLED):
         detail = f"the task is {row.state}: only what failed or was cancelled can be resumed"
-        return Refusal(reason=RefusalReason.WRONG_STATE, detail=detail)
+        return Refusal(RefusalReason.WRONG_STATE, detail)
     afresh: dict[str, Any] = {
         "round": command.round,
         "attempts_used": 0,
@@ -144,9 +136,7 @@ def resume(step: TaskTransition, command: c.Resume) -> TaskDecision:
 
 
 def _stale_round(round_: int) -> Refusal:
-    return Refusal(
-        reason=RefusalReason.STALE_ROUND, detail=f"the task is in round {round_} already"
-    )
+    return Refusal(RefusalReason.STALE_ROUND, f"the task is in round {round_} already")
 
 
 def enqueue_again(step: TaskTransition, command: c.EnqueueAgain) -> TaskDecision:
@@ -160,8 +150,6 @@ def enqueue_again(step: TaskTransition, command: c.EnqueueAgain) -> TaskDecision
 
 
 def park(step: TaskTransition, command: c.Park) -> TaskDecision:
-    if isinstance(lease := step.require_lease(command.fence), Refusal):
-        return lease
     row = step.row
     if row.cancel is not None:
         return cancel_task(step, row.cancel, usage=command.usage, last_output=command.last_output)
@@ -209,9 +197,9 @@ def unpark(step: TaskTransition, command: c.Unpark) -> TaskDecision:
         return step.wrong_state("parked")
     if row.parked.scope is not command.scope:
         detail = f"it is parked because of another budget: its {row.parked.scope.value}'s"
-        return Refusal(reason=RefusalReason.NOTHING_TO_DO, detail=detail)
+        return Refusal(RefusalReason.NOTHING_TO_DO, detail)
     if command.due and (row.due_at is None or step.now < to_tick(row.due_at)):
-        return Refusal(reason=RefusalReason.NOT_DUE, detail="it is not due yet", until=row.due_at)
+        return Refusal(RefusalReason.NOT_DUE, "it is not due yet", until=row.due_at)
     unparked = e.TaskUnparked(task_id=row.id, job_id=row.spec.job_id, by=command.by)
     return step.change(unparked, effects=(step.enqueue(step.now),), **_unparked_fields(step))
 
@@ -229,11 +217,11 @@ def add_budget(step: TaskTransition, command: c.AddBudget) -> TaskDecision:
     row = step.row
     if row.state.terminal:
         detail = f"the task is {row.state}: its budget can be raised only after it is resumed"
-        return Refusal(reason=RefusalReason.ENDED, detail=detail)
+        return Refusal(RefusalReason.ENDED, detail)
     allowance = add_allowance(row.allowance, command.amount, command.request_id)
     if allowance is None:
         detail = "this request was already counted"
-        return Refusal(reason=RefusalReason.NOTHING_TO_DO, detail=detail)
+        return Refusal(RefusalReason.NOTHING_TO_DO, detail)
     more = command.amount
     added = e.TaskBudgetAdded(
         task_id=row.id,

@@ -11,7 +11,8 @@
        └─ resume ┴─── failed, cancelled
 
 Pure: the time, the jitter of a backoff and the change's id are arguments. Every event of a task is
-decided here, so the rules of leases, rounds and attempts are in one place.
+decided here, so the rules of leases, rounds and attempts are in one place. A command with a fence
+is decided only if the fence is that of the current lease.
 """
 
 from __future__ import annotations
@@ -54,8 +55,10 @@ def apply(row: TaskRow, command: c.Command, *, now: datetime, change_id: str) ->
     if origin == "worker":
         holder = command if isinstance(command, c.Claim) else row.lease
         worker_id = holder.worker_id if holder else None
-    context = _context(origin, source, worker_id)
-    return decide(TaskTransition(row, to_tick(now), change_id, context), command)
+    step = TaskTransition(row, to_tick(now), change_id, _context(origin, source, worker_id))
+    if isinstance(command, c.FencedCommand) and (refusal := step.check_fence(command.fence)):
+        return refusal
+    return decide(step, command)
 
 
 @lru_cache(maxsize=1024)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _WORKER_LINE = "worker_line"
+_MAX_BYTES = 10 * 2**20
+_BACKUPS = 5  # full files that are kept beside the current one
 
 
 def configure_logging(*, level: int, style: Literal["auto", "text", "json"]) -> None:
@@ -81,10 +83,6 @@ class JsonRecords(logging.Formatter):
 def _plain(value: Any) -> str:
     text = str(value)
     return json.dumps(text, ensure_ascii=False) if not text or " " in text else text
-
-
-_MAX_BYTES = 10 * 2**20
-_BACKUPS = 5  # full files that are kept beside the current one
 
 
 def log_to_file(settings: Settings, path: Path, *, max_bytes: int = _MAX_BYTES) -> None:

@@ -167,7 +167,7 @@ def _exit_text(code: int) -> str:
 
 
 class LocalWorkerProcess:
-    """See ``services.supervisor.WorkerProcess``. Raises ``OSError`` if it cannot be started."""
+    """Implements ``WorkerProcess``. Raises ``OSError`` if it cannot be started."""
 
     def __init__(
         self,

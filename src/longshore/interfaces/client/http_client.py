@@ -18,8 +18,8 @@ from longshore.core.budgets import Budget
 from longshore.core.dead_letters import DeadLetterFilter
 from longshore.core.definitions.definition import BUILTIN_DEFINITIONS, Definition
 from longshore.core.definitions.reader import split_job_file
+from longshore.core.document_reader import Problem
 from longshore.core.ids import split_task_id
-from longshore.core.jobs.dag import Problem
 from longshore.core.jobs.submission import read_job, referenced_definitions
 from longshore.core.maximums import MAX_TASKS_PER_JOB
 from longshore.core.tasks.states import JobState, TaskState

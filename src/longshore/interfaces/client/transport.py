@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from longshore.core.jobs.dag import Problem
+from longshore.core.document_reader import Problem
 from longshore.errors import (
     AlreadyExists,
     BackendUnavailable,

@@ -8,31 +8,126 @@ which it then blocks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from longshore.core.events.event import Event
 from longshore.core.tasks.states import JobState
-from longshore.interfaces.python.calls import Call
+from longshore.errors import UsageError
+from longshore.interfaces.python.calls import Call, JobOptions, SubmitOptions, Submittable
 from longshore.interfaces.python.client import AsyncClient
+from longshore.interfaces.python.connection import JobOutputChunk, JobStatus
 from longshore.interfaces.python.jobs import AsyncJob, Timeout
-from longshore.interfaces.python.portal import Portal
-from longshore.interfaces.python.status import JobOutputChunk, JobStatus
-from longshore.interfaces.python.submission import JobOptions, SubmitOptions, Submittable
 
 ResultT = TypeVar("ResultT")
 OtherT = TypeVar("OtherT")
+AnyT = TypeVar("AnyT")
+
+_EXHAUSTED: Any = object()
+
+
+class Portal:
+    """Runs coroutines on an event loop in its own thread, inside one context manager."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: set[asyncio.Task[Any] | None] = set()
+        self._exit_request: asyncio.Future[BaseException | None]
+        self._ended: Future[None]
+
+    def open(self, entered: AbstractAsyncContextManager[Any]) -> None:
+        """Start the loop and enter the context manager there."""
+        if self._loop is not None:
+            message = "the client is open already"
+            raise UsageError(message)
+        self._ended = Future()
+        ready: Future[None] = Future()
+        threading.Thread(
+            target=self._run,
+            args=(entered, ready),
+            name="longshore-client",
+            # A program that does not close the client must still be able to exit.
+            daemon=True,
+        ).start()
+        ready.result()
+
+    def _run(self, entered: AbstractAsyncContextManager[Any], ready: Future[None]) -> None:
+        async def main() -> None:
+            # One task enters and exits: task groups and cancel scopes require it.
+            await entered.__aenter__()
+            self._exit_request = asyncio.get_running_loop().create_future()
+            self._loop = asyncio.get_running_loop()
+            ready.set_result(None)
+            error = await self._exit_request
+            # The task of an interrupted caller may still be ending, and needs the client.
+            await asyncio.gather(*filter(None, self._calls), return_exceptions=True)
+            trace = error.__traceback__ if error else None
+            await entered.__aexit__(type(error) if error else None, error, trace)
+
+        try:
+            asyncio.run(main())
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
+            (self._ended if ready.done() else ready).set_exception(error)
+        else:
+            self._ended.set_result(None)
+
+    def call(self, work: Coroutine[Any, Any, AnyT]) -> AnyT:
+        """Run a coroutine on the loop and wait for its result."""
+        if self._loop is None:
+            work.close()
+            message = "the client is not open: use it as `with longshore.Client() as client:`"
+            raise UsageError(message)
+        future = asyncio.run_coroutine_threadsafe(self._tracked(work), self._loop)
+        try:
+            return future.result()
+        finally:
+            # If this wait was interrupted, the result is not needed any more.
+            future.cancel()
+
+    async def _tracked(self, work: Coroutine[Any, Any, AnyT]) -> AnyT:
+        call = asyncio.current_task()
+        self._calls.add(call)
+        try:
+            return await work
+        finally:
+            self._calls.discard(call)
+
+    def iterate(self, source: AsyncIterator[AnyT]) -> Iterator[AnyT]:
+        """The items of an asynchronous iterator, which is closed at the end."""
+
+        async def next_item() -> AnyT:
+            return await anext(source, _EXHAUSTED)
+
+        async def close() -> None:
+            if hasattr(source, "aclose"):
+                await source.aclose()
+
+        try:
+            while (item := self.call(next_item())) is not _EXHAUSTED:
+                yield item
+        finally:
+            self.call(close())
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Exit the context manager with ``error`` and end the loop."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.call_soon_threadsafe(self._exit_request.set_result, error)
+            self._ended.result()
 
 
 class Client:
-    """Submits jobs to a data folder and follows them; the synchronous form of ``AsyncClient``.
+    """Submits jobs to a data folder and follows them: the blocking form of ``AsyncClient``.
 
     Args:
-        data_dir: The folder; else what the settings say, as for the command line.
-        worker: Also work in this process, on the queues that the settings name.
-        settings: By name, such as ``{"worker.concurrency": 8}``; they come before all others.
+        data_dir: The folder; default: as for the command line.
+        worker: Also run a worker in this process, for the queues of the settings.
+        settings: Values by name, such as ``{"worker.concurrency": 8}``; they override all others.
     """
 
     def __init__(
@@ -99,7 +194,7 @@ class Job(Generic[ResultT]):
         return f"<job {self.id}>"
 
     def key_of(self, task: str | Call[Any]) -> str:
-        """What a task is called inside this job."""
+        """The key of a task in this job."""
         return self._job.key_of(task)
 
     def status(self) -> JobStatus:
@@ -107,7 +202,7 @@ class Job(Generic[ResultT]):
         return self._portal.call(self._job.status())
 
     def wait(self, timeout: Timeout = None) -> JobState:
-        """Return when the job has ended; raises TimeoutError if it has not within ``timeout``."""
+        """Wait until the job has ended; raises TimeoutError after ``timeout``."""
         return self._portal.call(self._job.wait(timeout))
 
     @overload
@@ -117,7 +212,7 @@ class Job(Generic[ResultT]):
     @overload
     def result(self, task: str, *, timeout: Timeout = ...) -> Any: ...
     def result(self, task: Any = None, *, timeout: Timeout = None) -> Any:
-        """The result, as soon as it is there; raises TaskFailedError if there will be none."""
+        """Wait for the result; raises TaskFailedError if there will be none."""
         return self._portal.call(self._job.result(task, timeout=timeout))
 
     def results(self, timeout: Timeout = None) -> dict[str, Any]:
@@ -127,11 +222,11 @@ class Job(Generic[ResultT]):
     def output(
         self, task: str | Call[Any] | None = None, *, follow: bool = True
     ) -> Iterator[JobOutputChunk]:
-        """What the tasks printed so far, and then what they print, to the end."""
+        """The output of the tasks so far, then new output until the job ends."""
         return self._portal.iterate(self._job.output(task, follow=follow))
 
     def events(self, *, follow: bool = False) -> Iterator[Event]:
-        """What happened to the job and its tasks, in the order in which it was recorded."""
+        """The events of the job and its tasks, in the order of recording."""
         return self._portal.iterate(self._job.events(follow=follow))
 
     def cancel(self, reason: str | None = None) -> None:
@@ -197,7 +292,7 @@ def run(
 
 async def _run(client: AsyncClient, work: Any, options: SubmitOptions) -> Any:
     job = await client.submit(work, **options)
-    if not (await client.connection().state(job.id)).terminal:
+    if not (await client.connection().job(job.id)).state.terminal:
         async with client.work_on(job) as worker_group:
             try:
                 await worker_group.run_alongside(job.wait())

@@ -1,7 +1,7 @@
-"""Calls: task functions with their arguments, not run but described.
+"""Calls: task functions with their arguments, and the job document that is made of them.
 
-A call that is an argument of another is a dependency. What is submitted is a graph of calls; each
-call object is one task, however often it is used, and gets a key from the name of its function.
+A call that is an argument of another call is a dependency. A graph of calls is submitted; each call
+object is one task, however often it is used, and gets a key from the name of its function.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
+from longshore.core.definitions.definition import Definition
 from longshore.core.documents import result_reference
 from longshore.core.jobs.dag import TASK_KEY_PATTERN
-from longshore.core.tasks.states import Priority
 from longshore.core.text.durations import parse_duration
 from longshore.errors import UsageError
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 
-PRIORITIES = {priority.name.lower(): priority for priority in Priority}
-_MAX_STEM_LENGTH = 100  # room for a number behind it
+_TIME_FIELDS = frozenset({"delay", "runAt"})
+_MAX_STEM_LENGTH = 100  # leaves room for a number
 _INVALID_KEY_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """How a task is to be run, where it differs from its definition; None: as that says."""
+    """Options of one task; None: its definition decides."""
 
     key: str | None = None
     queue: str | None = None
@@ -41,10 +41,10 @@ class TaskOptions:
     run_at: datetime | None = None
 
     def document_fields(self) -> dict[str, Any]:
-        """As a submitted document has them, but for the key.
+        """The fields of a submitted task, without its key.
 
         Raises:
-            UsageError: one of them cannot be meant.
+            UsageError: an option is not valid.
         """
         if self.delay is not None and self.run_at is not None:
             message = "give either `delay` or `run_at`, not both"
@@ -76,10 +76,10 @@ def _format_run_at(moment: datetime) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call(Generic[ResultT]):
-    """A task to be: a function and what it will be called with."""
+    """A task: a function and its arguments."""
 
     task: TaskFunction[..., Any, ResultT]
-    arguments: Mapping[str, Any]  # JSON, but for the calls whose results will stand there
+    arguments: Mapping[str, Any]  # JSON, with calls in place of their results
     parents: tuple[Call[Any], ...] = ()
     options: TaskOptions = field(default_factory=TaskOptions)
 
@@ -94,13 +94,13 @@ class Call(Generic[ResultT]):
         run_at: datetime | None = None,
         after: Iterable[Call[Any]] = (),
     ) -> Call[ResultT]:
-        """Another call like this one, to be run differently; this one stays as it is.
+        """A copy of this call with other options.
 
         Args:
-            key: What the task is called inside its job; else made from the function's name.
-            after: Calls that must have completed before, beside those whose results it gets.
+            key: The task's key in its job; default: from the function's name.
+            after: Calls that must complete first, in addition to the calls in its arguments.
         """
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             "key": key,
             "queue": queue,
             "priority": priority,
@@ -108,14 +108,14 @@ class Call(Generic[ResultT]):
             "delay": delay,
             "run_at": run_at,
         }
-        changed = {name: value for name, value in given.items() if value is not None}
-        wishes = replace(self.options, **changed)
-        wishes.document_fields()
+        changed = {name: value for name, value in options.items() if value is not None}
+        task_options = replace(self.options, **changed)
+        task_options.document_fields()  # raises if an option is not valid
         if key is not None and not TASK_KEY_PATTERN.fullmatch(key):
-            message = f"a key has 1 to 128 letters, digits, '-' and '_', which {key!r} has not"
+            message = f"{key!r} is not a key: use 1 to 128 letters, digits, '-' and '_'"
             raise UsageError(message)
         parents = tuple(dict.fromkeys((*self.parents, *_require_calls(after))))
-        return replace(self, parents=parents, options=wishes)
+        return replace(self, parents=parents, options=task_options)
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
@@ -124,9 +124,9 @@ class Call(Generic[ResultT]):
 
 def _require_calls(values: Iterable[Any]) -> list[Call[Any]]:
     calls = list(values)
-    for one in calls:
-        if not isinstance(one, Call):
-            message = f"expected a call, such as `fetch.of(url)`, not {one!r}"
+    for call in calls:
+        if not isinstance(call, Call):
+            message = f"expected a call, such as `fetch.of(url)`, not {call!r}"
             raise UsageError(message)
     return calls
 
@@ -136,11 +136,11 @@ class CallGraph:
     """Calls that are submitted together, each with its key, parents before their dependents."""
 
     keys: Mapping[Call[Any], str]
-    requested: tuple[Call[Any], ...]  # those whose results were asked for
+    requested: tuple[Call[Any], ...]  # the calls whose results the caller wants
 
     @classmethod
     def from_calls(cls, requested: Sequence[Call[Any]]) -> CallGraph:
-        """All that is needed for the results of these calls.
+        """The calls and all of their dependencies.
 
         Raises:
             UsageError: there is no call, or two have the same key.
@@ -157,7 +157,7 @@ class CallGraph:
         return {key: call.task for call, key in self.keys.items()}
 
     def document(self, *, name: str | None = None) -> dict[str, Any]:
-        """The job as a client submits it."""
+        """The job document."""
         tasks = [self._task(call, key) for call, key in self.keys.items()]
         return {"name": name or self.requested[-1].task.__name__[:_MAX_STEM_LENGTH], "tasks": tasks}
 
@@ -185,28 +185,28 @@ class CallGraph:
 def _topological_order(requested: Sequence[Call[Any]]) -> list[Call[Any]]:
     """Every call once, after its parents; without recursion, because chains may be long."""
     ordered: dict[Call[Any], None] = {}
-    open_ = [(call, False) for call in reversed(requested)]
-    while open_:
-        call, parents_are_in = open_.pop()
+    stack = [(call, False) for call in reversed(requested)]
+    while stack:
+        call, parents_done = stack.pop()
         if call in ordered:
             continue
-        if parents_are_in:
+        if parents_done:
             ordered[call] = None
         else:
-            open_.append((call, True))
-            open_ += [(parent, False) for parent in reversed(call.parents)]
+            stack.append((call, True))
+            stack += [(parent, False) for parent in reversed(call.parents)]
     return list(ordered)
 
 
 def _assign_keys(calls: Sequence[Call[Any]]) -> dict[Call[Any], str]:
-    given = Counter(call.options.key for call in calls if call.options.key is not None)
-    for key, count in given.items():
+    explicit = Counter(call.options.key for call in calls if call.options.key is not None)
+    for key, count in explicit.items():
         if count > 1:
             message = f"{count} tasks of the job have the key {key!r}; give each its own"
             raise UsageError(message)
     names = Counter(_stem_of(call) for call in calls if call.options.key is None)
     numbers: Counter[str] = Counter()
-    taken = set(given)
+    taken = set(explicit)
     keys: dict[Call[Any], str] = {}
     for call in calls:
         keys[call] = call.options.key or _unused_key(_stem_of(call), names, numbers, taken)
@@ -219,7 +219,7 @@ def _stem_of(call: Call[Any]) -> str:
 
 
 def _unused_key(stem: str, names: Counter[str], numbers: Counter[str], taken: set[str]) -> str:
-    """The function's name if no other task has it, else that with a number, from 1."""
+    """The function's name if only one task has it, otherwise the name and a number from 1."""
     if names[stem] == 1 and stem not in taken:
         return stem
     while True:
@@ -227,3 +227,96 @@ def _unused_key(stem: str, names: Counter[str], numbers: Counter[str], taken: se
         key = f"{stem}-{numbers[stem]}"
         if key not in taken:
             return key
+
+
+Submittable = Call[Any] | Sequence[Call[Any]] | Mapping[str, Any]
+
+
+class JobOptions(TypedDict, total=False):
+    """Options of a job; those of tasks apply to each task that does not set its own."""
+
+    name: str | None
+    queue: str | None
+    priority: str | None  # high, normal or low
+    max_attempts: int | None
+    delay: str | float | timedelta | None  # time before the job starts: 5m, 300, …
+    run_at: datetime | None  # when the job starts
+
+
+class SubmitOptions(JobOptions, total=False):
+    """Options of one submitted job."""
+
+    request_id: str | None  # the same id always gives the same job; default: a new one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedJob:
+    """A job document with the definitions that it needs."""
+
+    document: Any
+    graph: CallGraph | None = None
+    is_single_call: bool = False  # a call was submitted, not a list of calls
+    definitions: tuple[Definition, ...] = ()
+
+
+def prepare_job(work: Submittable, options: JobOptions) -> PreparedJob:
+    """The job of a call, several calls, or a document.
+
+    Raises:
+        UsageError: it is none of them, a worker could not find a function, or an option is not
+            valid.
+    """
+    name, fields = _split_options(options)
+    if isinstance(work, Mapping):
+        own = {"name": name} if name else {}
+        return PreparedJob(document=_apply_defaults({**work, **own}, fields))
+    if not isinstance(work, Call | Sequence) or isinstance(work, str):
+        message = f"expected a call such as `fetch.of(url)`, calls, or a document, not {work!r}"
+        raise UsageError(message)
+    single = isinstance(work, Call)
+    graph = CallGraph.from_calls([work] if isinstance(work, Call) else work)
+    return PreparedJob(
+        document=_apply_defaults(graph.document(name=name), fields),
+        graph=graph,
+        is_single_call=single,
+        definitions=_definitions_of(graph),
+    )
+
+
+def _split_options(options: JobOptions) -> tuple[str | None, dict[str, Any]]:
+    options_left: dict[str, Any] = dict(options)
+    if unknown := options_left.keys() - JobOptions.__annotations__.keys():
+        names = ", ".join(SubmitOptions.__annotations__)
+        message = f"no option is called {min(unknown)!r}; the options are {names}"
+        raise UsageError(message)
+    name = options_left.pop("name", None)
+    return name, TaskOptions(**options_left).document_fields()
+
+
+def _apply_defaults(document: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with the options of the job for each task that does not set them."""
+    tasks = document.get("tasks")
+    if not fields or not isinstance(tasks, list):
+        return document  # the service reports what is wrong with it
+    return {**document, "tasks": [_task_with_defaults(task, fields) for task in tasks]}
+
+
+def _task_with_defaults(task: Any, fields: Mapping[str, Any]) -> Any:
+    if not isinstance(task, dict):
+        return task
+    # A job starts with its roots, and a task with its own time keeps it.
+    timed = bool(task.get("dependsOn") or _TIME_FIELDS & task.keys())
+    defaults = {
+        name: value for name, value in fields.items() if not (timed and name in _TIME_FIELDS)
+    }
+    return {**defaults, **task}
+
+
+def _definitions_of(graph: CallGraph) -> tuple[Definition, ...]:
+    definitions: dict[str, Definition] = {}
+    for task in dict.fromkeys(graph.tasks.values()):
+        definition = task.definition()
+        if definitions.setdefault(definition.name, definition) != definition:
+            message = f"two task functions are named {definition.name!r}; give each its own name"
+            raise UsageError(message)
+    return tuple(definitions.values())

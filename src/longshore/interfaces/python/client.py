@@ -14,16 +14,16 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, cast, overload
 
 from longshore.errors import UsageError
-from longshore.interfaces.python.calls import Call
-from longshore.interfaces.python.connection import Connection, client_settings, open_connection
-from longshore.interfaces.python.jobs import AsyncJob
-from longshore.interfaces.python.submission import (
+from longshore.interfaces.python.calls import (
+    Call,
     JobOptions,
     PreparedJob,
     SubmitOptions,
     Submittable,
     prepare_job,
 )
+from longshore.interfaces.python.connection import Connection, client_settings, open_connection
+from longshore.interfaces.python.jobs import AsyncJob
 from longshore.services.worker.group import WorkerGroup
 
 ResultT = TypeVar("ResultT")
@@ -33,9 +33,9 @@ class AsyncClient:
     """Submits jobs to a data folder and follows them; open inside its ``with`` block.
 
     Args:
-        data_dir: The folder; else what the settings say, as for the command line.
-        worker: Also work in this process, on the queues that the settings name.
-        settings: By name, such as ``{"worker.concurrency": 8}``; they come before all others.
+        data_dir: The folder; default: as for the command line.
+        worker: Also run a worker in this process, for the queues of the settings.
+        settings: Values by name, such as ``{"worker.concurrency": 8}``; they override all others.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class AsyncClient:
         await self._stack.aclose()
 
     def connection(self) -> Connection:
-        """What answers this client and its jobs.
+        """The open data folder.
 
         Raises:
             UsageError: the client is not open.
@@ -102,19 +102,19 @@ class AsyncClient:
         self, work: Mapping[str, Any], **options: Unpack[SubmitOptions]
     ) -> AsyncJob[Any]: ...
     async def submit(self, work: Submittable, **options: Unpack[SubmitOptions]) -> AsyncJob[Any]:
-        """Accept a job: a call with all that it needs, several calls, or a document.
+        """Submit a job: a call with its dependencies, several calls, or a document.
 
-        A document is what a job file has: ``{"tasks": […], "definitions": […]}``.
+        A document has the form of a job file: ``{"tasks": […], "definitions": […]}``.
 
         Args:
             options: ``request_id`` (the same id always gives the same job; default: a new
                 one), ``name``, ``queue``, ``priority`` and ``max_attempts`` for tasks that do
-                not say it themselves, ``delay`` (like ``5m``, or seconds) or ``run_at``.
+                not set their own, ``delay`` (like ``5m``, or seconds) or ``run_at``.
 
         Raises:
-            InvalidJob: it cannot be accepted; every problem is listed.
+            InvalidJob: the job is not valid; every problem is listed.
             AlreadyExists: the request id belongs to another job.
-            UsageError: a worker could not find a function, or an option cannot be meant.
+            UsageError: a worker could not find a function, or an option is not valid.
         """
         request_id = options.pop("request_id", None)
         return await self._submit_prepared(prepare_job(work, options), request_id)
@@ -126,10 +126,10 @@ class AsyncClient:
         request_ids: Sequence[str] | None = None,
         **options: Unpack[JobOptions],
     ) -> list[AsyncJob[Any]]:
-        """Accept many jobs, quicker than one by one; the same options for all.
+        """Submit many jobs with the same options, faster than one after the other.
 
-        All are checked before any is sent. Each is a job of its own: if one is refused after that,
-        the others are accepted all the same, and its error is raised.
+        All are checked before the first is submitted. If one is refused after that, the others are
+        accepted, and its error is raised.
         """
         ready = [prepare_job(work, options) for work in submissions]
         ids: Sequence[str | None] = [None] * len(ready) if request_ids is None else request_ids
@@ -147,8 +147,8 @@ class AsyncClient:
     async def _submit_prepared(
         self, prepared: PreparedJob, request_id: str | None
     ) -> AsyncJob[Any]:
-        accepted = await self.connection().submit(
-            prepared.document, prepared.definitions, request_id
+        accepted = await self.connection().operations.submit_file(
+            prepared.document, request_id=request_id, definitions=prepared.definitions
         )
         return AsyncJob(
             self.connection,
@@ -160,12 +160,13 @@ class AsyncClient:
         )
 
     async def job(self, job_id: str) -> AsyncJob[Any]:
-        """A job that was submitted before, by anybody; its results are plain JSON.
+        """A job that was submitted before, by any client; its results are plain JSON.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is no such job.
         """
-        return AsyncJob(self.connection, job_id, await self.connection().request_id(job_id))
+        row = await self.connection().job(job_id)
+        return AsyncJob(self.connection, job_id, row.spec.request_id)
 
     @contextlib.asynccontextmanager
     async def work_on(self, job: AsyncJob[Any]) -> AsyncIterator[WorkerGroup]:

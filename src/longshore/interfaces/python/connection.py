@@ -1,19 +1,22 @@
-"""The data folder of this machine as the Python client uses it."""
+"""The data folder as the Python client uses it, and the values that it returns.
+
+The values are plain dataclasses that stay valid after the client is closed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from longshore.core.definitions.definition import Definition
 from longshore.core.events.event import Event
 from longshore.core.ids import task_id_of
+from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import BackendUnavailable, CommandRefused
-from longshore.interfaces.python.status import JobOutputChunk, JobStatus, TaskOutcome, TaskStatus
 from longshore.services import documents as d
 from longshore.services.app import POLL_INTERVAL, Application, Caller
 from longshore.services.queries import FeedCursor
@@ -26,6 +29,101 @@ if TYPE_CHECKING:
 AnyT = TypeVar("AnyT")
 
 _USER = "user"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStatus:
+    """A task at one moment."""
+
+    id: str
+    key: str
+    state: TaskState
+    attempt: int  # 0: none yet
+    max_attempts: int
+    error: str | None  # of the latest attempt that failed
+    category: str | None
+
+    @classmethod
+    def from_row(cls, row: TaskRow) -> TaskStatus:
+        return cls(
+            id=row.id,
+            key=row.spec.key,
+            state=row.state,
+            attempt=row.attempt,
+            max_attempts=row.spec.retry.max_attempts,
+            error=row.failure.message if row.failure else None,
+            category=row.failure.category.value if row.failure else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """A job at one moment, with its tasks by key."""
+
+    id: str
+    name: str | None
+    state: JobState
+    round: int
+    total: int
+    completed: int
+    failed: int
+    cancelled: int
+    blocked: int  # behind a task that failed or was cancelled
+    created_at: datetime
+    finished_at: datetime | None
+    tasks: Mapping[str, TaskStatus]
+
+    @classmethod
+    def from_rows(cls, row: JobRow, tasks: list[TaskRow]) -> JobStatus:
+        return cls(
+            id=row.id,
+            name=row.spec.name,
+            state=row.state,
+            round=row.round,
+            total=row.total,
+            completed=len(row.completed),
+            failed=len(row.failed),
+            cancelled=len(row.cancelled),
+            blocked=len(row.blocked),
+            created_at=row.spec.created_at,
+            finished_at=row.finished_at,
+            tasks={task.spec.key: TaskStatus.from_row(task) for task in tasks},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutputChunk:
+    """A chunk of a task's output; it may end in the middle of a line."""
+
+    key: str
+    attempt: int
+    stream: d.Stream
+    data: bytes
+    at: datetime
+
+    @classmethod
+    def from_document(cls, document: d.OutputChunkDocument) -> JobOutputChunk:
+        return cls(
+            key=document.task_id,
+            attempt=document.attempt,
+            stream=document.stream,
+            data=document.data,
+            at=datetime.fromisoformat(document.at),
+        )
+
+    @property
+    def text(self) -> str:
+        """The chunk as text; invalid bytes are replaced."""
+        return self.data.decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOutcome:
+    """A task's status; ``value`` is its result as JSON if it has completed."""
+
+    status: TaskStatus
+    cancelled_by: str | None = None
+    value: Any = None
 
 
 def client_settings(data_dir: str | Path | None, flags: Mapping[str, Any] | None) -> Settings:
@@ -76,30 +174,17 @@ class Connection:
             work if self._worker_group is None else self._worker_group.run_alongside(work)
         )
 
-    async def submit(
-        self, document: Any, definitions: Sequence[Definition], request_id: str | None
-    ) -> d.AcceptedJobDocument:
-        """Accept a job after storing its definitions; invalid input stores nothing."""
-        return await self.operations.submit_file(
-            document, request_id=request_id, definitions=definitions
-        )
-
-    async def request_id(self, job_id: str) -> str:
-        """The request id of a job."""
-        return (await self._queries.job(self._tenant, job_id)).spec.request_id
-
-    async def state(self, job_id: str) -> JobState:
-        """The state of a job."""
-        return (await self._queries.job(self._tenant, job_id)).state
+    async def job(self, job_id: str) -> JobRow:
+        return await self._queries.job(self._tenant, job_id)
 
     async def status(self, job_id: str) -> JobStatus:
         """A job and each of its tasks."""
-        job = await self._queries.job(self._tenant, job_id)
+        job = await self.job(job_id)
         return JobStatus.from_rows(job, await self._queries.tasks_of(job))
 
     async def queues(self, job_id: str) -> tuple[str, ...]:
         """The queues of a job's tasks."""
-        tasks = await self._queries.tasks_of(await self._queries.job(self._tenant, job_id))
+        tasks = await self._queries.tasks_of(await self.job(job_id))
         return tuple(dict.fromkeys(task.spec.queue for task in tasks))
 
     async def outcome(self, job_id: str, key: str) -> TaskOutcome:
@@ -113,13 +198,13 @@ class Connection:
 
     async def task_keys(self, job_id: str) -> dict[str, bool]:
         """The keys of a job's tasks, each with whether another task depends on it."""
-        graph = await self._queries.graph(await self._queries.job(self._tenant, job_id))
+        graph = await self._queries.graph(await self.job(job_id))
         parents = {number for numbers in graph.parents for number in numbers}
         return {key: number in parents for number, key in enumerate(graph.keys)}
 
     async def first_failed_key(self, job_id: str) -> str | None:
         """The key of the first task that failed, or else of the first that was cancelled."""
-        job = await self._queries.job(self._tenant, job_id)
+        job = await self.job(job_id)
         graph = await self._queries.graph(job)
         return next((graph.keys[number] for number in (*job.failed, *job.cancelled)), None)
 
@@ -136,7 +221,7 @@ class Connection:
 
     async def events(self, job_id: str, *, follow: bool) -> AsyncIterator[Event]:
         """The events of a job and its tasks; with ``follow`` until the job ends."""
-        job = await self._queries.job(self._tenant, job_id)
+        job = await self.job(job_id)
         stream = self._queries.follow_job(
             job,
             self._queries.job_feed(job, tasks=True),
@@ -157,10 +242,6 @@ class Connection:
         if not resumed.tasks:
             raise CommandRefused(job_id, "; ".join(dict.fromkeys(resumed.refused.values())))
         return resumed.tasks
-
-    async def sleep(self, duration: timedelta) -> None:
-        """Wait on the clock of the data folder."""
-        await self.services.backend.clock.sleep(duration)
 
     def command_hint(self, name: str, subject: str) -> str:
         """A command line that shows more about a job or task of this data folder."""

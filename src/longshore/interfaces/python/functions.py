@@ -1,10 +1,10 @@
-"""``@longshore.task``: a function that can be run here, or described and run by a worker.
+"""``@longshore.task``: a function that runs here when it is called, or in a worker when submitted.
 
-Calling the decorated function calls the function, so it can be tested and used like any other. What
-a worker is to run is built by ``of``: ``count.of(fetch.of(url))`` runs nothing; it is two calls, of
-which the second gets the result of the first.
+A decorated function can be called and tested like any other. ``of`` builds a task for a worker:
+``count.of(fetch.of(url))`` runs nothing; it is two calls, and the second gets the result of the
+first. Options are checked when the module is imported, not when the first job is submitted.
 
-Nothing heavy is imported until a call is built or run: whoever forks children wants them small.
+Nothing heavy is imported until a call is built or run, so that forked children stay small.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from longshore.core.definitions.definition import Definition, ResourceLimits
+from longshore.core.definitions.definition import Definition, Isolation, ResourceLimits, RunnerKind
+from longshore.core.ids import is_name
 from longshore.core.tasks.backoff import RetryPolicy
+from longshore.core.tasks.states import Priority
+from longshore.core.text.durations import parse_duration
 from longshore.errors import UsageError
 from longshore.interfaces.python.calls import Call
 from longshore.interfaces.python.import_paths import ImportPath, import_path_of
-from longshore.interfaces.python.options import UNNAMED_DEFINITION, definition_of
 
 if TYPE_CHECKING:
     from longshore.interfaces.python.signatures import FunctionSignature
@@ -31,10 +33,13 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 ReturnT = TypeVar("ReturnT")
 ResultT = TypeVar("ResultT")
+PolicyT = TypeVar("PolicyT")
 
 _MAX_NAME_LENGTH = 64
 _HASH_LENGTH = 8
 _INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]")
+_UNNAMED = "unnamed"  # until the import path of the function is resolved
+_DURATION_FIELDS = frozenset({"base", "cap", "cpu"})
 
 
 class TaskFunction(Generic[P, ReturnT, ResultT]):
@@ -49,21 +54,21 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
         self._definition = definition
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> ReturnT:
-        """Call the function, here and now."""
+        """Call the function in this process."""
         for value in (*args, *kwargs.values()):
             if isinstance(value, Call):
                 name = self.__name__
                 message = (
                     f"{name}(...) runs the function now, and {value!r} has no result yet;"
-                    f" {name}.of(...) makes a task of it"
+                    f" {name}.of(...) makes a task"
                 )
                 raise UsageError(message)
         return self._function(*args, **kwargs)
 
-    # What stands for a parameter may be its value or the call that will give it, which no type can
-    # say of every parameter; the arguments are checked when this is called.
+    # An argument is a value or the call that will return it. No type can express that for all
+    # parameters, so the arguments are checked at run time.
     def of(self, *args: Any, **kwargs: Any) -> Call[ResultT]:
-        """A task: this function with these arguments, which may be, or contain, other calls.
+        """A task: this function with arguments that may be or contain other calls.
 
         Raises:
             InvalidInput: the arguments do not fit the function.
@@ -75,33 +80,33 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
 
     @functools.cached_property
     def name(self) -> str:
-        """What its definition is called."""
-        given = self._definition.name
-        return _definition_name(*self._import_parts()) if given == UNNAMED_DEFINITION else given
+        """The name of its definition."""
+        name = self._definition.name
+        return _definition_name(*self._import_parts()) if name == _UNNAMED else name
 
     def definition(self, *, in_process: bool = False) -> Definition:
-        """What is stored of it when a job that has it is submitted.
+        """The definition that is stored when a job with this task is submitted.
 
         Args:
-            in_process: It is for this process alone, where the function is at hand.
+            in_process: Only this process runs it, so the function need not be importable.
 
         Raises:
-            UsageError: no worker could find the function; the message says what to do.
+            UsageError: a worker could not import the function; the message says what to do.
         """
         module, name = self.__module__, self.__qualname__
-        place = ImportPath(module, name) if in_process else import_path_of(self, module, name)
-        options: dict[str, Any] = {"function": place.path, "typed": True}
-        if place.source_dir is not None:
-            options["path"] = [place.source_dir]
+        source = ImportPath(module, name) if in_process else import_path_of(self, module, name)
+        options: dict[str, Any] = {"function": source.path, "typed": True}
+        if source.source_dir is not None:
+            options["path"] = [source.source_dir]
         return replace(self._definition, name=self.name, options=options)
 
     def _import_parts(self) -> tuple[str, str]:
         try:
-            place = import_path_of(self, self.__module__, self.__qualname__)
+            source = import_path_of(self, self.__module__, self.__qualname__)
         except UsageError:
-            # It may never be submitted, only run in a test; whoever submits it is told.
+            # The function may only be called in a test; submitting it raises the error.
             return self.__module__, self.__qualname__
-        return place.module, place.name
+        return source.module, source.name
 
     @functools.cached_property
     def _signature(self) -> FunctionSignature:
@@ -110,31 +115,31 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
         return FunctionSignature(self._function, self.__name__)
 
     def prebuild(self) -> None:
-        """Build now what the first call would build: for a process that will fork many."""
+        """Build the signature now, for a process that forks many children."""
         _ = self._signature
 
     def run_with(
         self, kwargs: Mapping[str, Any], *, replacement: Callable[..., Any] | None = None
     ) -> Any:
-        """Check arguments that came as JSON, run the function to its end, give the result as JSON.
+        """Check arguments from JSON, run the function, and return its result as JSON.
 
         Args:
-            replacement: What to call in place of the function, in a test.
+            replacement: Called instead of the function, in a test.
 
         Raises:
             InvalidInput: the arguments do not fit the function.
-            TypeError: the result is not what the function promises.
+            TypeError: the result does not match the return annotation.
         """
-        given = self._signature.load_arguments(kwargs)
-        result: Any = (replacement or self._function)(*given.args, **given.kwargs)
+        bound = self._signature.load_arguments(kwargs)
+        result: Any = (replacement or self._function)(*bound.args, **bound.kwargs)
         if inspect.isawaitable(result):
             result = _run_awaitable(result)
         return self._signature.dump_result(result)
 
     def load_result(self, value: Any) -> ResultT:
-        """A result that was kept as JSON, as the function gave it."""
-        found: ResultT = self._signature.load_result(value)
-        return found
+        """A result from JSON, with the type that the function returns."""
+        result: ResultT = self._signature.load_result(value)
+        return result
 
     def __repr__(self) -> str:
         return f"<task {self.__module__}:{self.__qualname__}>"
@@ -143,14 +148,14 @@ class TaskFunction(Generic[P, ReturnT, ResultT]):
 def _run_awaitable(awaitable: Any) -> Any:
     import asyncio
 
-    async def waited() -> Any:
+    async def wait() -> Any:
         return await awaitable
 
-    return asyncio.run(waited())
+    return asyncio.run(wait())
 
 
 def _definition_name(module: str, name: str) -> str:
-    """A definition's name that no other function has: from the module too, as two may have one."""
+    """A unique name from module and function, because two modules may have the same function."""
     whole = _INVALID_NAME_CHARACTERS.sub("-", f"{module}.{name}")
     if len(whole) <= _MAX_NAME_LENGTH:
         return whole
@@ -185,24 +190,24 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     Used bare (``@longshore.task``) or with options (``@longshore.task(max_attempts=5)``).
 
     Args:
-        name: What its definition is called; else made from its module and name.
-        queue: The queue that its tasks go to.
+        name: The name of its definition; default: from its module and name.
+        queue: The queue of its tasks.
         priority: ``high``, ``normal`` or ``low``.
-        timeout: For each attempt, like ``90s``, a timedelta, or seconds; else the worker's.
-        max_attempts: How often it is tried, the first time included.
-        retry: ``{"max_attempts": 5, "base": "1s", "cap": "1m"}`` or a ``RetryPolicy``; else the
-            installation's.
-        retry_on_timeout: Whether an attempt whose time was up is tried again.
+        timeout: Of each attempt, like ``90s``, a timedelta, or seconds; default: the worker's.
+        max_attempts: How many attempts a task has, including the first.
+        retry: ``{"max_attempts": 5, "base": "1s", "cap": "1m"}`` or a ``RetryPolicy``; default:
+            that of the settings.
+        retry_on_timeout: Whether an attempt that timed out is retried.
         isolation: ``fork``, ``pool`` or ``spawn``.
         resources: ``{"memory_bytes": …, "cpu": "1m", "open_files": …, "file_bytes": …}``.
-        requires_review: Whether a result waits for somebody's approval.
-        description: For people; else the first line of the docstring.
+        requires_review: Whether a result waits for approval.
+        description: For people; default: the first line of the docstring.
 
     Raises:
-        UsageError: it is not a function, or an option cannot be meant.
+        UsageError: it is not a function, or an option is not valid.
     """
     if function is None:
-        return lambda given: _make_task(given, options)
+        return lambda decorated: _make_task(decorated, options)
     return _make_task(function, options)
 
 
@@ -211,16 +216,16 @@ def _make_task(
 ) -> TaskFunction[..., Any, Any]:
     shown = getattr(function, "__qualname__", repr(function))
     if not inspect.isfunction(function):
-        message = f"{shown} cannot be a task: only a function made by `def` can"
+        message = f"{shown} cannot be a task: only a function defined by `def` can"
         raise UsageError(message)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        message = f"{shown} cannot be a task: it yields, and a task gives one result; return a list"
+        message = f"{shown} cannot be a task: it yields, and a task has one result: return a list"
         raise UsageError(message)
-    return TaskFunction(function, definition_of(function, options))
+    return TaskFunction(function, _definition_of(function, options))
 
 
 class _TaskDecorator:
-    """What ``task`` with options gives; only for the type checker."""
+    """The result of ``task`` with options; only for the type checker."""
 
     @overload
     def __call__(
@@ -229,4 +234,112 @@ class _TaskDecorator:
     @overload
     def __call__(self, function: Callable[P, ResultT], /) -> TaskFunction[P, ResultT, ResultT]: ...
     def __call__(self, function: Any, /) -> Any:
-        """The function as a task."""
+        """Make a task of the function."""
+
+
+def _definition_of(function: Callable[..., Any], options: Mapping[str, Any]) -> Definition:
+    """The definition of the options; submit adds the options of the runner.
+
+    Raises:
+        UsageError: an option is not valid.
+    """
+    try:
+        return _read(function, options)
+    except (TypeError, ValueError) as error:
+        message = f"the options of task {function.__qualname__!r} are not valid: {error}"
+        raise UsageError(message) from error
+
+
+def _read(function: Callable[..., Any], options: Mapping[str, Any]) -> Definition:
+    if unknown := [name for name in options if name not in _OPTIONS]:
+        message = f"no option is called {unknown[0]!r}; the options are {', '.join(_OPTIONS)}"
+        raise TypeError(message)
+    values = {name: _OPTIONS[name](value) for name, value in options.items() if value is not None}
+    retry, attempts = values.pop("retry", None), values.pop("max_attempts", None)
+    if attempts is not None:
+        retry = replace(retry or RetryPolicy(), max_attempts=attempts)
+    values.setdefault("description", (inspect.getdoc(function) or "").partition("\n")[0])
+    name = values.pop("name", _UNNAMED)
+    return Definition(name=name, runner=RunnerKind.PYTHON, retry=retry, **values)
+
+
+def _instance_of(kind: type[PolicyT], expected: str) -> Callable[[Any], PolicyT]:
+    def read(value: Any) -> PolicyT:
+        if type(value) is not kind:
+            message = f"expected {expected}, not {value!r}"
+            raise TypeError(message)
+        return value
+
+    return read
+
+
+_text = _instance_of(str, "text")
+_boolean = _instance_of(bool, "True or False")
+_integer = _instance_of(int, "a whole number")
+
+
+def _name(value: Any) -> str:
+    if not is_name(value):
+        message = f"expected a name of 1 to 64 letters, digits, '-' and '_', not {value!r}"
+        raise ValueError(message)
+    return str(value)
+
+
+def _duration(value: Any) -> timedelta:
+    parsed = parse_duration(value)
+    if parsed <= timedelta(0):
+        message = "must be greater than zero"
+        raise ValueError(message)
+    return parsed
+
+
+def _priority(value: Any) -> Priority:
+    if isinstance(value, Priority):
+        return value
+    return _choice({priority.name.lower(): priority for priority in Priority}, value)
+
+
+def _isolation(value: Any) -> Isolation:
+    return _choice({kind.value: kind for kind in Isolation}, value)
+
+
+def _choice(names: Mapping[str, PolicyT], value: Any) -> PolicyT:
+    if not isinstance(value, str) or value not in names:
+        message = f"expected one of {', '.join(names)}, not {value!r}"
+        raise ValueError(message)
+    return names[value]
+
+
+def _policy(kind: type[PolicyT]) -> Callable[[Any], PolicyT]:
+    """Reads an instance, or a mapping with some of its fields."""
+
+    def read(value: Any) -> PolicyT:
+        if isinstance(value, kind):
+            return value
+        names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+        if not isinstance(value, Mapping) or not set(value) <= set(names):
+            message = f"expected a mapping with some of {', '.join(names)}, not {value!r}"
+            raise ValueError(message)
+        return kind(
+            **{
+                name: _duration(item) if name in _DURATION_FIELDS else _integer(item)
+                for name, item in value.items()
+            }
+        )
+
+    return read
+
+
+_OPTIONS: dict[str, Callable[[Any], Any]] = {
+    "name": _name,
+    "queue": _name,
+    "priority": _priority,
+    "timeout": _duration,
+    "max_attempts": _integer,
+    "retry": _policy(RetryPolicy),
+    "retry_on_timeout": _boolean,
+    "isolation": _isolation,
+    "resources": _policy(ResourceLimits),
+    "requires_review": _boolean,
+    "description": _text,
+}

@@ -1,9 +1,8 @@
-"""Where a worker finds a task's function: by module and name, never by its code.
+"""How a worker finds a task's function: by module and name, never by its code.
 
-A child imports the module and takes the function from it, so a function must have a name that leads
-to it. A module that is not installed is found by the folder that it was imported from, which goes
-with the definition; so does the folder of a script, whose functions a child imports under the name
-of its file.
+A child imports the module and looks the function up by its name. For a module that is not
+installed, the definition also has the directory to import it from. The functions of a script are
+imported under the name of its file.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _MAIN = "__main__"
 
 @dataclass(frozen=True, slots=True)
 class ImportPath:
-    """``module`` and ``name`` lead to the function; ``folder``: where the module is, if needed."""
+    """The path of a function; ``source_dir``: where to import the module from, if not installed."""
 
     module: str
     name: str
@@ -29,15 +28,15 @@ class ImportPath:
 
     @property
     def path(self) -> str:
-        """As a definition has it."""
+        """The path in a definition, like ``shop.tasks:fetch``."""
         return f"{self.module}:{self.name}"
 
 
 def import_path_of(task: Any, module: str, name: str) -> ImportPath:
-    """Where a child finds the task that was made of the function ``name`` of ``module``.
+    """The path by which a child imports a task.
 
     Raises:
-        UsageError: it could not find it; the message says what to do.
+        UsageError: a child could not import it; the message says what to do.
     """
     shown = f"{module}:{name}"
     if "<lambda>" in name:
@@ -45,46 +44,46 @@ def import_path_of(task: Any, module: str, name: str) -> ImportPath:
         raise UsageError(message)
     if "<locals>" in name:
         message = (
-            f"{shown} cannot be a task: it is made inside another function, where no worker can"
-            " find it; move it to the top of its module"
+            f"{shown} cannot be a task: it is defined inside another function, where no worker can"
+            " find it; move it to the top level of its module"
         )
         raise UsageError(message)
-    found = sys.modules.get(module)
-    if getattr(getattr(found, "__spec__", None), "_initializing", False):
-        # A child that imports a script would submit its job again, and so would that one's child.
+    loaded = sys.modules.get(module)
+    if getattr(getattr(loaded, "__spec__", None), "_initializing", False):
+        # A child that imports the script would submit the job again, and so would its child.
         message = (
-            f"{shown} cannot be submitted while {module} is being imported: put what is to happen"
-            " when the program is run under `if __name__ == '__main__':`"
+            f"{shown} cannot be submitted while {module} is being imported: put the code that"
+            " runs the program under `if __name__ == '__main__':`"
         )
         raise UsageError(message)
-    if found is None or _lookup(found, name) is not task:
+    if loaded is None or _lookup(loaded, name) is not task:
         message = (
-            f"{shown} cannot be a task: that name does not lead to it; decorate the function"
+            f"{shown} cannot be a task: that name is not the decorated function; decorate it"
             " where it is defined, and keep its name"
         )
         raise UsageError(message)
     if module == _MAIN:
-        return _script_import_path(found, name)
-    return ImportPath(module, name, _source_dir_of(module, getattr(found, "__file__", None)))
+        return _script_import_path(loaded, name)
+    return ImportPath(module, name, _source_dir_of(module, getattr(loaded, "__file__", None)))
 
 
 def _lookup(module: Any, name: str) -> Any:
-    found = module
+    value = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+        value = getattr(value, part, None)
+    return value
 
 
 def _script_import_path(main: Any, name: str) -> ImportPath:
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is not None and spec.name.rpartition(".")[2] != _MAIN:
-        # Run by ``python -m``, and importable by the same name.
+        # The program was started by ``python -m``: it can be imported by the same name.
         return ImportPath(spec.name, name, _source_dir_of(spec.name, file))
     path = Path(file).resolve() if file else None
     if path is None or not _is_importable(path):
-        where = f"{path.name} cannot be imported by its name" if path else "there is no file of it"
+        reason = f"{path.name} cannot be imported by its name" if path else "it has no file"
         message = (
-            f"{name!r} cannot be submitted from the main program, because {where}, and a worker"
+            f"{name!r} cannot be submitted from the main program, because {reason}, and a worker"
             " has to import it: put the function into a module and import it from there"
         )
         raise UsageError(message)
@@ -92,7 +91,7 @@ def _script_import_path(main: Any, name: str) -> ImportPath:
 
 
 def _is_importable(path: Path) -> bool:
-    """Whether ``import stem`` with its folder first on the path can only mean this file."""
+    """Whether ``import stem`` with its directory first on the path can only find this file."""
     stem = path.stem
     other = sys.modules.get(stem)
     return (
@@ -105,11 +104,11 @@ def _is_importable(path: Path) -> bool:
 
 
 def _source_dir_of(module: str, file: str | None) -> str | None:
-    """The folder to import a module from; None if everybody has it on their path."""
+    """The directory to import a module from; None if it is installed."""
     if file is None:
         return None
     path = Path(file).resolve()
     parts = module.count(".") + (path.name == "__init__.py")
     folder = path.parents[parts]
-    installed = {Path(place).resolve() for place in sysconfig.get_paths().values()}
+    installed = {Path(directory).resolve() for directory in sysconfig.get_paths().values()}
     return None if folder in installed else str(folder)

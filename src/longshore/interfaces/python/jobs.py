@@ -1,4 +1,4 @@
-"""A submitted job, as its client sees it: wait, results, output, events, cancel, resume."""
+"""A submitted job: wait, results, output, events, cancel, resume."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from longshore.core.tasks.states import JobState, TaskState
 from longshore.core.text.durations import parse_duration
 from longshore.errors import TaskCancelledError, TaskFailedError, UsageError
 from longshore.interfaces.python.calls import Call, CallGraph
-from longshore.interfaces.python.connection import Connection
-from longshore.interfaces.python.status import JobOutputChunk, JobStatus, TaskOutcome
+from longshore.interfaces.python.connection import (
+    Connection,
+    JobOutputChunk,
+    JobStatus,
+    TaskOutcome,
+)
 
 ResultT = TypeVar("ResultT")
 OtherT = TypeVar("OtherT")
@@ -42,7 +46,7 @@ class AsyncJob(Generic[ResultT]):
     ) -> None:
         self.id = job_id
         self.request_id = request_id
-        self.created = created  # False: the same request had been accepted before
+        self.created = created  # False: the request id was submitted before
         self._connection = connection
         self._graph = graph
         self._single = single
@@ -51,7 +55,7 @@ class AsyncJob(Generic[ResultT]):
         return f"<job {self.id}>"
 
     def key_of(self, task: str | Call[Any]) -> str:
-        """What a task is called inside this job.
+        """The key of a task in this job.
 
         Raises:
             UsageError: the call is not one of this job.
@@ -59,7 +63,7 @@ class AsyncJob(Generic[ResultT]):
         if isinstance(task, str):
             return task
         if self._graph is None or task not in self._graph.keys:
-            message = f"{task!r} is no task of {self.id}"
+            message = f"{task!r} is not a task of {self.id}"
             raise UsageError(message)
         return self._graph.keys[task]
 
@@ -68,26 +72,34 @@ class AsyncJob(Generic[ResultT]):
         return await self._connection().status(self.id)
 
     async def wait(self, timeout: Timeout = None) -> JobState:
-        """Return when the job has ended, whichever way.
+        """Wait until the job has ended, in any state.
 
         Raises:
-            TimeoutError: it has not within ``timeout``.
+            TimeoutError: it has not ended within ``timeout``.
         """
         return await self._with_timeout(timeout, self._poll_until_ended)
 
     async def _poll_until_ended(self) -> JobState:
+        async def look() -> JobState | None:
+            state = (await self._connection().job(self.id)).state
+            return state if state.terminal else None
+
+        return await self._poll(look)
+
+    async def _poll(self, look: Callable[[], Awaitable[AnyT | None]]) -> AnyT:
+        """The first result of ``look`` that is not None."""
         pause = _FIRST_POLL
-        while not (state := await self._connection().state(self.id)).terminal:
-            await self._connection().sleep(pause)
+        while (result := await look()) is None:
+            await self._connection().services.backend.clock.sleep(pause)
             pause = min(pause * 2, _MAX_POLL)
-        return state
+        return result
 
     async def _with_timeout(self, timeout: Timeout, work: Callable[[], Awaitable[AnyT]]) -> AnyT:
         if timeout is None:
             return await self._connection().while_worker_runs(work())
-        patience = parse_duration(timeout)
+        limit = parse_duration(timeout)
         try:
-            async with asyncio.timeout(patience.total_seconds()):
+            async with asyncio.timeout(limit.total_seconds()):
                 return await self._connection().while_worker_runs(work())
         except TimeoutError:
             message = f"{self.id} has not ended within {timeout}"
@@ -100,14 +112,14 @@ class AsyncJob(Generic[ResultT]):
     @overload
     async def result(self, task: str, *, timeout: Timeout = ...) -> Any: ...
     async def result(self, task: str | Call[Any] | None = None, *, timeout: Timeout = None) -> Any:
-        """The job's result, as soon as it is there: that of the call, or a list for several calls.
+        """Wait for the job's result: that of the call, or a list for several calls.
 
         Args:
-            task: One task of the job, by its call or key, instead; it need not be the last.
+            task: Any task of the job, by its call or key, instead of the last one.
 
         Raises:
-            TaskFailedError: there will be none; it names the task that failed.
-            TimeoutError: it is not there within ``timeout``.
+            TaskFailedError: a task failed, so there will be no result.
+            TimeoutError: there is no result within ``timeout``.
         """
         return await self._with_timeout(timeout, lambda: self._result(task))
 
@@ -129,15 +141,13 @@ class AsyncJob(Generic[ResultT]):
         return last[0]
 
     async def _result_of(self, key: str) -> Any:
-        pause = _FIRST_POLL
-        while True:
-            # The job is looked at first: a task that has not ended when its job has never will.
-            over = (await self._connection().state(self.id)).terminal
+        async def look() -> TaskOutcome | None:
+            # The job is read first: if it has ended, a task that has not ended never will.
+            over = (await self._connection().job(self.id)).state.terminal
             outcome = await self._connection().outcome(self.id, key)
-            if outcome.status.state.terminal or over:
-                return await self._value_or_raise(key, outcome)
-            await self._connection().sleep(pause)
-            pause = min(pause * 2, _MAX_POLL)
+            return outcome if over or outcome.status.state.terminal else None
+
+        return await self._value_or_raise(key, await self._poll(look))
 
     async def _value_or_raise(self, key: str, outcome: TaskOutcome) -> Any:
         if outcome.status.state is TaskState.COMPLETED:
@@ -145,16 +155,16 @@ class AsyncJob(Generic[ResultT]):
             return outcome.value if task is None else task.load_result(outcome.value)
         if not outcome.status.state.terminal:
             # The task waits behind another one that failed: report that one.
-            broken = await self._connection().first_failed_key(self.id)
-            outcome = await self._connection().outcome(self.id, broken or key)
+            failed = await self._connection().first_failed_key(self.id)
+            outcome = await self._connection().outcome(self.id, failed or key)
         raise self._error(outcome)
 
     def _error(self, outcome: TaskOutcome) -> TaskFailedError:
         status = outcome.status
         see = self._connection().command_hint("logs", status.id)
         if status.state is TaskState.CANCELLED:
-            words = f"cancelled by {outcome.cancelled_by or 'user'}"
-            return TaskCancelledError(status.id, "cancelled", words, see)
+            message = f"cancelled by {outcome.cancelled_by or 'user'}"
+            return TaskCancelledError(status.id, "cancelled", message, see)
         return TaskFailedError(
             status.id, status.category or "unknown", status.error or "failed", see
         )
@@ -167,9 +177,9 @@ class AsyncJob(Generic[ResultT]):
             TimeoutError: the job has not ended within ``timeout``.
         """
         if await self.wait(timeout) is not JobState.COMPLETED:
-            broken = await self._connection().first_failed_key(self.id)
-            if broken is not None:
-                raise self._error(await self._connection().outcome(self.id, broken))
+            failed = await self._connection().first_failed_key(self.id)
+            if failed is not None:
+                raise self._error(await self._connection().outcome(self.id, failed))
         return {
             key: await self._result_of(key) for key in await self._connection().task_keys(self.id)
         }
@@ -180,7 +190,7 @@ class AsyncJob(Generic[ResultT]):
         """The output of the tasks, or of one, so far, and then new output until the job ends.
 
         Args:
-            follow: False: only what is there now.
+            follow: False: only the output so far.
         """
         key = None if task is None else self.key_of(task)
         return self._connection().output(self.id, key=key, follow=follow)
@@ -194,10 +204,10 @@ class AsyncJob(Generic[ResultT]):
         return self._connection().events(self.id, follow=follow)
 
     async def cancel(self, reason: str | None = None) -> None:
-        """End the job: what waits is cancelled at once, what runs as soon as it is killed.
+        """Cancel the job: waiting tasks at once, running tasks as soon as they are stopped.
 
         Raises:
-            CommandRefused: it has ended.
+            CommandRefused: the job has ended.
         """
         await self._connection().operations.cancel_job(self.id, reason=reason)
 

@@ -1,9 +1,8 @@
-"""What a task function takes and gives, as its annotations say, held to it by pydantic.
+"""Checks the arguments and the result of a task function against its annotations, by pydantic.
 
-Arguments are checked twice: where the task is built, so that the mistake is told where it was made,
-and in the child, because whoever wrote the input may have been anybody. Both ways they travel as
-JSON. The result is held to its annotation too: what another task or ``result()`` gets is what the
-function promises.
+Arguments are checked twice: where the call is built, so that the error is raised there, and in the
+child, because any client may have written the input. They are passed as JSON. The result is checked
+too, so that another task or ``result()`` gets the annotated type.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from longshore.core.document_reader import MAX_DEPTH
 from longshore.core.documents import RESULT_REFERENCE
-from longshore.core.jobs.submission import MAX_INPUT_DEPTH
 from longshore.errors import InvalidInput, UsageError
 from longshore.interfaces.python.calls import Call
 
-# What ``*args`` and ``**kwargs`` come as, when each of them is of some type.
+# The types of ``*args`` and ``**kwargs`` as a whole, from the type of one item.
 _VARIADIC: dict[Any, Callable[[Any], Any]] = {
     inspect.Parameter.VAR_POSITIONAL: lambda hint: types.GenericAlias(tuple, (hint, ...)),
     inspect.Parameter.VAR_KEYWORD: lambda hint: types.GenericAlias(dict, (str, hint)),
@@ -49,8 +48,8 @@ class FunctionSignature:
             return get_type_hints(function, include_extras=True)
         except (NameError, TypeError) as error:
             message = (
-                f"the annotations of {self._name!r} cannot be read: {error}; what they name must"
-                " be there when the program runs, not only for a type checker"
+                f"the annotations of {self._name!r} cannot be read: {error}; the names must"
+                " exist at run time, not only for a type checker"
             )
             raise UsageError(message) from error
 
@@ -59,27 +58,27 @@ class FunctionSignature:
             return TypeAdapter(hint)
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
             message = (
-                f"{subject} of {self._name!r} cannot be carried to a worker:"
-                f" {_type_name(hint)} has no"
-                " form in JSON; use plain values, dataclasses or pydantic models"
+                f"{subject} of {self._name!r} cannot be passed to a worker:"
+                f" {_type_name(hint)} cannot be"
+                " written as JSON; use plain values, dataclasses or pydantic models"
             )
             raise UsageError(message) from error
 
     def dump_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by the names of their parameters, checked, as JSON; calls stay in place.
+        """Checked arguments by parameter name, as JSON; calls are kept.
 
-        An argument with another task's result in it is checked when the result is there.
+        An argument that contains a call is checked when its result exists.
 
         Raises:
             InvalidInput: with every problem.
         """
         try:
-            given = self._signature.bind(*args, **kwargs).arguments
+            arguments = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise InvalidInput(self._name, [str(error)]) from None
         problems: list[str] = []
         written = {
-            name: self._dump_argument(name, value, problems) for name, value in given.items()
+            name: self._dump_argument(name, value, problems) for name, value in arguments.items()
         }
         if problems:
             raise InvalidInput(self._name, problems)
@@ -100,12 +99,12 @@ class FunctionSignature:
             if RESULT_REFERENCE not in text:
                 return written
             problems.append(
-                f"{name} must not contain {RESULT_REFERENCE!r}, which stands for a result"
+                f"{name} must not contain {RESULT_REFERENCE!r}, the placeholder of a result"
             )
         return None
 
     def load_arguments(self, document: Mapping[str, Any]) -> inspect.BoundArguments:
-        """The inverse of ``bound``, when every result is in its place.
+        """The inverse of ``dump_arguments``, after results have replaced calls.
 
         Raises:
             InvalidInput: with every problem.
@@ -113,18 +112,18 @@ class FunctionSignature:
         problems = [
             f"there is no parameter {name!r}" for name in document if name not in self._parameters
         ]
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for name, adapter in self._parameters.items():
             if name not in document:
                 problems += self._missing_problem(name)
                 continue
             try:
-                given[name] = adapter.validate_json(json.dumps(document[name]))
+                arguments[name] = adapter.validate_json(json.dumps(document[name]))
             except ValidationError as error:
                 problems += _problems_of(error, name)
         if problems:
             raise InvalidInput(self._name, problems)
-        return inspect.BoundArguments(self._signature, given)
+        return inspect.BoundArguments(self._signature, arguments)
 
     def _missing_problem(self, name: str) -> list[str]:
         parameter = self._signature.parameters[name]
@@ -135,29 +134,29 @@ class FunctionSignature:
         """A result as JSON.
 
         Raises:
-            TypeError: it is not what the function promises, or JSON cannot carry it.
+            TypeError: it does not match the annotation, or it cannot be written as JSON.
         """
         try:
             return self._result.dump_python(self._result.validate_python(value), mode="json")
         except ValidationError as error:
-            wrong = "; ".join(_problems_of(error, "result"))
-            message = f"{self._name!r} promises {_type_name(self._return_type)}: {wrong}"
+            problems = "; ".join(_problems_of(error, "result"))
+            message = f"{self._name!r} must return {_type_name(self._return_type)}: {problems}"
             raise TypeError(message) from None
         except PydanticSerializationError as error:
-            message = f"the result of {self._name!r} cannot be kept as JSON: {error}"
+            message = f"the result of {self._name!r} cannot be written as JSON: {error}"
             raise TypeError(message) from error
 
     def load_result(self, document: Any) -> Any:
         """The inverse of ``dump_result``.
 
         Raises:
-            UsageError: what is kept does not fit the function as it is now.
+            UsageError: the stored result does not match the current annotation.
         """
         try:
             return self._result.validate_json(json.dumps(document))
         except ValidationError as error:
-            wrong = "; ".join(_problems_of(error, "result"))
-            message = f"what is kept is not what {self._name!r} promises now: {wrong}"
+            problems = "; ".join(_problems_of(error, "result"))
+            message = f"the stored result does not match what {self._name!r} returns: {problems}"
             raise UsageError(message) from None
 
 
@@ -167,20 +166,20 @@ def _annotation(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
 
 
 def calls_in(value: Any) -> Iterator[Call[Any]]:
-    """The calls in an argument, in lists and dicts too, in the order in which they stand."""
-    open_ = [(value, 0)]
-    while open_:
-        item, depth = open_.pop()
+    """The calls in an argument and in its lists and dicts, in their order."""
+    stack = [(value, 0)]
+    while stack:
+        item, depth = stack.pop()
         if isinstance(item, Call):
             yield item
-        # Deeper than any input may be: it is refused later, also if it contains itself.
-        elif depth <= MAX_INPUT_DEPTH and isinstance(item, list | tuple | dict):
+        # A deeper value, or one that contains itself, is refused later.
+        elif depth <= MAX_DEPTH and isinstance(item, list | tuple | dict):
             inner = item.values() if isinstance(item, dict) else item
-            open_ += [(one, depth + 1) for one in reversed(list(inner))]
+            stack += [(child, depth + 1) for child in reversed(list(inner))]
 
 
 def _dump_around_calls(value: Any) -> Any:
-    """JSON but for the calls."""
+    """The value as JSON; calls are kept."""
     if isinstance(value, Call):
         return value
     if isinstance(value, list | tuple):
@@ -198,9 +197,9 @@ def _checked_key(name: Any) -> str:
 
 
 def _problems_of(error: ValidationError, name: str) -> list[str]:
-    """What is wrong and where; not what was given, which may be secret."""
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    return [f"{name}{_format_path(one['loc'])}: {one['msg']}" for one in found]
+    """Problems with their paths, without the values, which may be secret."""
+    details = error.errors(include_url=False, include_input=False, include_context=False)
+    return [f"{name}{_format_path(detail['loc'])}: {detail['msg']}" for detail in details]
 
 
 def _format_path(location: Sequence[int | str]) -> str:

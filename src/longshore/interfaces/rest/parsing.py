@@ -6,13 +6,13 @@ NaN. Compressed bodies are decompressed here, up to the same limit of size.
 
 from __future__ import annotations
 
-import json
 import zlib
 from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
+from longshore.interfaces.document_files import UnreadableDocument, parse_json
 from longshore.interfaces.rest.errors import ApiProblem, FieldError
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -20,7 +20,6 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 _JSON = "application/json"
 _GZIP_BITS = 16 + zlib.MAX_WBITS
 # Longer numbers take quadratic time to parse.
-_MAX_DIGITS = 400
 
 
 async def read_json_body(request: Request) -> Any:
@@ -57,22 +56,9 @@ def parse_model(model: type[ModelT], document: Any) -> ModelT:
 
 def _parse(data: bytes) -> Any:
     try:
-        document = json.loads(
-            data.decode(),
-            object_pairs_hook=_unique_object,
-            parse_constant=_refuse_constant,
-            parse_int=_parse_integer,
-        )
-        if b"\\u" in data:
-            # Half a character can be written so, and nothing here could store or send it.
-            json.dumps(document, ensure_ascii=False).encode()
-    except RecursionError:
-        raise _malformed_body("it is nested too deeply") from None
-    except UnicodeEncodeError:
-        raise _malformed_body("a text has half of a pair of surrogates") from None
-    except ValueError as error:
+        return parse_json(data.decode())
+    except (UnicodeDecodeError, UnreadableDocument) as error:
         raise _malformed_body(str(error)) from None
-    return document
 
 
 async def _read_body(request: Request, limit: int) -> bytes:
@@ -100,28 +86,6 @@ def _decompress(decompressor: Any, chunk: bytes, limit: int) -> bytes:
         return bytes(decompressor.decompress(chunk, max(limit, 1)))
     except zlib.error:
         raise _malformed_body("it is not packed by gzip, although it says so") from None
-
-
-def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in fields if names.count(name) > 1)
-        message = f"the field {twice[:64]!r} is there twice"
-        raise ValueError(message)
-    return fields
-
-
-def _refuse_constant(name: str) -> Any:
-    message = f"{name} is not JSON"
-    raise ValueError(message)
-
-
-def _parse_integer(digits: str) -> int:
-    if len(digits) > _MAX_DIGITS:
-        message = f"a number has more than {_MAX_DIGITS} digits"
-        raise ValueError(message)
-    return int(digits)
 
 
 def _malformed_body(reason: str) -> ApiProblem:

@@ -6,6 +6,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from longshore.core.agents.plan import read_plan
@@ -18,13 +19,12 @@ from longshore.errors import NotFound
 from longshore.ports.backend import Backend
 from longshore.ports.blobs import BlobStore
 from longshore.ports.runner import AttemptSpec, Conversation, ConversationReport
+from longshore.services.reads import iter_pages
 from longshore.services.resilience import log_and_continue
 from longshore.services.spill import DocumentStore
 from longshore.services.transitions import Transitions
 
 logger = logging.getLogger(__name__)
-
-_AT_ONCE = 1000
 
 
 class ConversationLog:
@@ -59,9 +59,7 @@ async def load_conversations(
     prefix = conversation_part_key(row.spec.job_id, row.spec.key)
     before: dict[str, list[list[Any]]] = defaultdict(list)
     entries: dict[str, list[list[Any]]] = defaultdict(list)
-    after = ""
-    while keys := await blobs.list_keys(prefix, after=after, limit=_AT_ONCE):
-        after = keys[-1]
+    async for keys in iter_pages(partial(blobs.list_keys, prefix)):
         for key in keys:
             part = await documents.load_key(key)
             into = entries if part["revision"] == row.revision else before

@@ -7,16 +7,16 @@ the group fails, the caller is not left waiting.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import TypeVar
 
-from longshore.core.tasks.rows import TaskRow
 from longshore.core.tasks.states import TaskState
 from longshore.ports.backend import Backend
 from longshore.ports.worker_registry import WorkerRegistry
 from longshore.services.dispatcher import Dispatcher
+from longshore.services.reads import iter_tasks
 from longshore.services.resilience import race
 from longshore.services.sweeper import Sweeper
 from longshore.services.worker.worker import Worker
@@ -24,7 +24,6 @@ from longshore.services.worker.worker import Worker
 ResultT = TypeVar("ResultT")
 
 _POLL_INTERVAL = timedelta(milliseconds=100)
-_PAGE = 200
 
 
 class WorkerGroup:
@@ -139,19 +138,8 @@ async def _has_work(
             return True
     # A pause does not stop running tasks.
     for state, among in ((TaskState.PROCESSING, queues), (TaskState.PENDING, served)):
-        async for row in _iter_tasks(backend, tenant, state):
+        async for row in iter_tasks(backend.ledger, tenant, state):
             due = row.due_at is None or row.due_at <= soon
             if row.spec.queue in among and due:
                 return True
     return False
-
-
-async def _iter_tasks(backend: Backend, tenant: str, state: TaskState) -> AsyncIterator[TaskRow]:
-    cursor: str | None = None
-    while True:
-        page = await backend.ledger.list_tasks(tenant, state=state, limit=_PAGE, cursor=cursor)
-        for row in page.items:
-            yield row
-        cursor = page.cursor
-        if cursor is None:
-            return

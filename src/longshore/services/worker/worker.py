@@ -16,7 +16,7 @@ from datetime import timedelta
 
 from longshore.core.events.event import EventContext
 from longshore.core.events.types import MessageRejected
-from longshore.core.messages import MalformedMessage, MessageAction, parse_message, triage
+from longshore.core.queues import MalformedMessage, MessageAction, parse_message, triage
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.rows import TaskRow
 from longshore.errors import (

@@ -11,7 +11,7 @@ import pytest
 
 from longshore.core.documents import Document
 from longshore.core.jobs import job
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.changes import Change
 from longshore.core.tasks.rows import TaskRow

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from longshore.core.queues import MAX_HOLD, QueuePause
 from longshore.ports.backend import Backend
-from longshore.ports.configuration import MAX_HOLD, QueuePause
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.samples import drain, send
 from longshore.testing.contracts.suite import (

@@ -6,10 +6,11 @@ from datetime import timedelta
 
 import pytest
 
+from longshore.core.queues import QueueDepth
 from longshore.core.tasks.states import Priority
 from longshore.errors import ReceiptExpired
 from longshore.ports.backend import Backend
-from longshore.ports.task_queue import OutgoingMessage, QueueDepth
+from longshore.ports.task_queue import OutgoingMessage
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.samples import receive_now, send
 from longshore.testing.contracts.suite import START, TICK, PortContract, clause

@@ -18,7 +18,7 @@ from longshore.core.events.types import EntityType, MessageRejected, TaskRelease
 from longshore.core.ids import task_id_of
 from longshore.core.jobs import job
 from longshore.core.jobs.numbers import NumberSet
-from longshore.core.messages import message_body
+from longshore.core.queues import message_body
 from longshore.core.tasks import commands as c
 from longshore.core.tasks import task
 from longshore.core.tasks.changes import Change, Effect, Enqueue

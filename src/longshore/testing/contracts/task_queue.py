@@ -7,8 +7,9 @@ from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any
 
+from longshore.core.queues import QueueDepth
 from longshore.ports.backend import Backend
-from longshore.ports.task_queue import Message, OutgoingMessage, QueueDepth
+from longshore.ports.task_queue import Message, OutgoingMessage
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.queue_deliveries import ReceiptClauses, SendClauses
 from longshore.testing.contracts.queue_order import DeadLetterClauses, KeyClauses, OrderClauses

@@ -113,7 +113,7 @@ def test_a_single_check_and_a_bare_address_are_enough() -> None:
         ({"prompt": "  "}, "prompt", "expected text"),
         ({"prompt": 3}, "prompt", "expected text"),
         ({"prompt": "{{ env }}"}, "prompt", "names nothing"),
-        ({"prompt": "x", "colour": "red"}, "colour", "unknown; expected some of role, prompt"),
+        ({"prompt": "x", "colour": "red"}, "colour", "unknown field; expected one of role, prompt"),
         ({"prompt": "x", "maxTurns": 0}, "maxTurns", "from 1 to 1000"),
         ({"prompt": "x", "maxTurns": True}, "maxTurns", "from 1 to 1000"),
         ({"prompt": "x", "tools": "Bash"}, "tools", "an empty one means no tool"),

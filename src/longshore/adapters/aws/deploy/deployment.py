@@ -25,7 +25,7 @@ from longshore.adapters.aws.deploy.stacks import (
 )
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig, with_bucket
 from longshore.adapters.aws.deploy.stacks.template import SIZE_LIMIT_BYTES, template_text
-from longshore.adapters.aws.table_schemas import table_schemas
+from longshore.adapters.aws.names import table_schemas
 from longshore.core.inspection import (
     CloudAccount,
     DeployProgress,

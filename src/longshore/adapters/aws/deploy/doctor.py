@@ -1,6 +1,6 @@
 """Examines an installation on AWS: reads, compares with what the stacks make, changes nothing.
 
-What is expected is read from the very templates that ``longshore deploy`` sends. Every question
+What is expected is read from the very templates that ``longshore aws deploy`` sends. Every question
 waits a few seconds at most (see ``examining_calls``), and what is asked of a service that is silent
 is not asked: so this ends within half a minute, also where nothing answers.
 """
@@ -50,7 +50,7 @@ class ExpectedInstallation:
     @property
     def deploy_command(self) -> str:
         """How it becomes as it is expected."""
-        return f"`longshore deploy --stage {self.names.stage}`"
+        return f"`longshore aws deploy --stage {self.names.stage}`"
 
 
 async def diagnose(aws: AwsClient, expected: ExpectedInstallation, clock: Clock) -> list[Check]:

@@ -1,11 +1,11 @@
-"""The event bus on EventBridge: events are put on it, and each consumer has a queue behind a rule.
+"""The event bus on EventBridge: each consumer has a queue behind a rule.
 
-Events come at least once and in any order. A consumer's queue is there from the first deployment
-on and keeps what nobody has acknowledged for four days; deliveries know nothing of each other, so
-to acknowledge one is to delete its messages and no others.
+Events are delivered at least once and in any order. A consumer's queue exists from the first
+deployment on and keeps unacknowledged events for four days. Deliveries are independent: to
+acknowledge one is to delete its messages and no others.
 
-Telling is one PutEvents request for ten events, and each 64 kB that an event begins is paid for as
-one; hearing is a receive and a delete, ten events to each.
+Publishing costs one PutEvents request for ten events, and one event unit for each started 64 kB of
+an event; receiving costs one receive and one delete for ten events.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from longshore.adapters.aws.client import AwsClient, CallRefused
+from longshore.adapters.aws.client import AwsClient
 from longshore.adapters.aws.names import Names
+from longshore.adapters.aws.queue.messages import whole_seconds
+from longshore.adapters.aws.queue.sqs import BATCH_SIZE, UNANSWERED, SqsClient
+from longshore.adapters.aws.tables import attempts
 from longshore.core.events.codec import from_wire, to_wire
 from longshore.core.events.event import Event
 from longshore.errors import BackendUnavailable, UsageError
@@ -30,21 +32,19 @@ from longshore.ports.events import Delivery
 logger = logging.getLogger(__name__)
 
 DETAIL_TYPE = "log-event"
-_BATCH_SIZE = 10
 _REQUEST_LIMIT_BYTES = 240_000  # of 256 KB in one request
 _ATTEMPTS = 5
 _FIRST_BACKOFF = timedelta(milliseconds=100)
 _POLL_LIMIT = timedelta(seconds=20)
-_STALE_RECEIPT_CODES = ("ReceiptHandleIsInvalid", "InvalidParameterValue")
 
 
 @dataclass(slots=True)
 class _ReceivedEvents:
-    """What a receive has taken so far."""
+    """The messages of a receive so far."""
 
     events: list[Event] = field(default_factory=list)
-    handles: list[str] = field(default_factory=list)  # of what is wanted
-    other_handles: list[str] = field(default_factory=list)  # handles of what is not
+    handles: list[str] = field(default_factory=list)  # of the events
+    other_handles: list[str] = field(default_factory=list)  # of other types, or unreadable
 
 
 class EventBridgeBus:
@@ -58,19 +58,17 @@ class EventBridgeBus:
         *,
         hidden_for: timedelta = timedelta(minutes=2),
     ) -> None:
-        """See the class.
+        """Create the bus.
 
         Args:
-            hidden_for: How long a delivery is kept from others that hear for the same consumer.
+            hidden_for: How long a delivery is hidden from other processes of the same consumer.
         """
         self._aws = aws
+        self._sqs = SqsClient(aws, clock)
         self._names = names
         self._clock = clock
         self._hidden_for = hidden_for
-        self._urls: dict[str, str] = {}
-        self._unacknowledged: dict[
-            str, dict[str, None]
-        ] = {}  # by consumer, what is not acknowledged
+        self._unacknowledged: dict[str, set[str]] = {}  # receipt handles by consumer
         self._polls: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> EventBridgeBus:
@@ -80,23 +78,17 @@ class EventBridgeBus:
         await self.close()
 
     async def close(self) -> None:
-        """Give back what was delivered and not acknowledged, so that others need not wait."""
+        """Return unacknowledged messages, so that other processes get them at once."""
         await asyncio.gather(*self._polls, return_exceptions=True)
         for consumer, handles in self._unacknowledged.items():
             await self._return_messages(consumer, list(handles))
 
-    # Telling ------------------------------------------------------------------------------------
-
     async def publish(self, events: Sequence[Event]) -> list[Event]:
         left = list(events)
-        pause = _FIRST_BACKOFF
-        for turn in range(_ATTEMPTS):
-            if turn:
-                await self._clock.sleep(pause)
-                pause *= 2
+        async for _ in attempts(self._clock, _ATTEMPTS, _FIRST_BACKOFF):
             refused: list[Event] = []
-            for some in _request_batches(left, self._names.stage):
-                refused += await self._put_events(some)
+            for batch in _request_batches(left, self._names.stage):
+                refused += await self._put_events(batch)
             left = refused
             if not left:
                 break
@@ -115,13 +107,11 @@ class EventBridgeBus:
         try:
             answer = await self._aws.call("events", "put_events", alters=True, Entries=entries)
         except BackendUnavailable as error:
-            # Perhaps they are told: then they are told twice, and that harms nobody.
+            # If the events were published, they are published twice, which is safe.
             logger.warning("bus.unavailable", extra={"error": str(error), "events": len(batch)})
             return [event for event, _ in batch]
-        told = zip(batch, answer["Entries"], strict=True)
-        return [event for (event, _), entry in told if entry.get("ErrorCode")]
-
-    # Hearing ------------------------------------------------------------------------------------
+        results = zip(batch, answer["Entries"], strict=True)
+        return [event for (event, _), entry in results if entry.get("ErrorCode")]
 
     async def receive(
         self,
@@ -131,24 +121,24 @@ class EventBridgeBus:
         limit: int,
         wait: timedelta,
     ) -> Delivery | None:
-        ends = self._clock.elapsed() + wait
-        found = _ReceivedEvents()
+        end = self._clock.elapsed() + wait
+        received = _ReceivedEvents()
         try:
-            while not found.events:
-                left = max(ends - self._clock.elapsed(), timedelta(0))
-                poll = asyncio.ensure_future(self._poll(consumer, types, limit, left, found))
+            while not received.events:
+                left = max(end - self._clock.elapsed(), timedelta(0))
+                poll = asyncio.ensure_future(self._poll(consumer, types, limit, left, received))
                 self._polls.add(poll)
                 poll.add_done_callback(self._polls.discard)
-                # Never cancelled: a poll that is cut off may take messages with it.
-                came = await asyncio.shield(poll)
-                if not came and self._clock.elapsed() >= ends:
+                # A cancelled poll may take messages with it, so a poll is never cancelled.
+                any_message = await asyncio.shield(poll)
+                if not any_message and self._clock.elapsed() >= end:
                     break
         finally:
-            if found.other_handles:
-                await self._return_messages(consumer, found.other_handles)
-        if not found.events:
+            if received.other_handles:
+                await self._return_messages(consumer, received.other_handles)
+        if not received.events:
             return None
-        return Delivery(events=tuple(found.events), receipt=json.dumps(found.handles))
+        return Delivery(events=tuple(received.events), receipt=json.dumps(received.handles))
 
     async def _poll(
         self,
@@ -158,21 +148,19 @@ class EventBridgeBus:
         wait: timedelta,
         received: _ReceivedEvents,
     ) -> bool:
-        """Whether anything came, wanted or not."""
-        answer = await self._aws.call(
-            "sqs",
+        """Poll once. Returns True if any message came, of the types or not."""
+        answer = await self._sqs.call(
+            self._names.consumer(consumer),
             "receive_message",
-            QueueUrl=await self._url(consumer),
-            MaxNumberOfMessages=min(limit, _BATCH_SIZE),
-            WaitTimeSeconds=math.ceil(min(wait, _POLL_LIMIT).total_seconds()),
-            VisibilityTimeout=math.ceil(self._hidden_for.total_seconds()),
+            MaxNumberOfMessages=min(limit, BATCH_SIZE),
+            WaitTimeSeconds=whole_seconds(min(wait, _POLL_LIMIT)),
+            VisibilityTimeout=whole_seconds(self._hidden_for),
         )
         messages = answer.get("Messages", [])
-        held = self._unacknowledged.setdefault(consumer, {})
         for message in messages:
             event = _parse_event(message)
             handle = message["ReceiptHandle"]
-            held[handle] = None
+            self._unacknowledged.setdefault(consumer, set()).add(handle)
             if event is not None and event.type in types:
                 received.events.append(event)
                 received.handles.append(handle)
@@ -182,69 +170,31 @@ class EventBridgeBus:
 
     async def acknowledge(self, consumer: str, receipt: str) -> None:
         handles: list[str] = json.loads(receipt)
-        await self._change_messages(
-            consumer, "delete_message_batch", [{"ReceiptHandle": handle} for handle in handles]
-        )
-        for handle in handles:
-            self._unacknowledged.get(consumer, {}).pop(handle, None)
+        codes = await self._sqs.delete(self._names.consumer(consumer), handles)
+        if UNANSWERED in codes:
+            raise BackendUnavailable("sqs: no answer to the deletion of some messages")
+        self._unacknowledged.get(consumer, set()).difference_update(handles)
 
     async def _return_messages(self, consumer: str, handles: Sequence[str]) -> None:
-        entries = [{"ReceiptHandle": handle, "VisibilityTimeout": 0} for handle in handles]
-        try:
-            await self._change_messages(consumer, "change_message_visibility_batch", entries)
-        except BackendUnavailable as error:
-            logger.warning("bus.return_failed", extra={"error": str(error), "events": len(handles)})
-        for handle in handles:
-            self._unacknowledged.get(consumer, {}).pop(handle, None)
-
-    async def _change_messages(
-        self, consumer: str, operation: str, entries: Sequence[dict[str, Any]]
-    ) -> None:
-        """Do something with each message; those that have moved on are left alone.
-
-        Raises:
-            BackendUnavailable: it could not be done with all of them.
-        """
-        url = await self._url(consumer)
-        for at in range(0, len(entries), _BATCH_SIZE):
-            some = [
-                {"Id": str(n), **entry} for n, entry in enumerate(entries[at : at + _BATCH_SIZE])
-            ]
-            answer = await self._aws.call("sqs", operation, alters=True, QueueUrl=url, Entries=some)
-            broken = [
-                one
-                for one in answer.get("Failed", [])
-                if one.get("Code") not in _STALE_RECEIPT_CODES
-            ]
-            if broken:
-                message = f"sqs.{operation}: {broken[0].get('Code')}"
-                raise BackendUnavailable(message)
-
-    async def _url(self, consumer: str) -> str:
-        if consumer not in self._urls:
-            name = self._names.consumer(consumer)
-            try:
-                found = await self._aws.call(
-                    "sqs",
-                    "get_queue_url",
-                    expects=("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"),
-                    QueueName=name,
-                )
-            except CallRefused as refused:
-                message = f"no queue {name!r}: nothing is deployed for the consumer {consumer!r}"
-                raise UsageError(message) from refused
-            self._urls[consumer] = found["QueueUrl"]
-        return self._urls[consumer]
+        codes = await self._sqs.hide(
+            self._names.consumer(consumer), [(handle, 0) for handle in handles]
+        )
+        if UNANSWERED in codes:
+            logger.warning(
+                "bus.return_failed",
+                extra={"error": UNANSWERED, "events": codes.count(UNANSWERED)},
+            )
+        self._unacknowledged.get(consumer, set()).difference_update(handles)
 
 
 def _request_batches(events: Sequence[Event], stage: str) -> list[list[tuple[Event, str]]]:
-    """The events with their text, as many to a request as it takes."""
+    """The events with their JSON text, in batches that fit into a request."""
     requests: list[list[tuple[Event, str]]] = []
     size = 0
     for event in events:
         detail = json.dumps(to_wire(event, environment=stage), separators=(",", ":"))
         bytes_ = len(detail.encode())
-        if not requests or len(requests[-1]) == _BATCH_SIZE or size + bytes_ > _REQUEST_LIMIT_BYTES:
+        if not requests or len(requests[-1]) == BATCH_SIZE or size + bytes_ > _REQUEST_LIMIT_BYTES:
             requests.append([])
             size = 0
         requests[-1].append((event, detail))
@@ -256,6 +206,6 @@ def _parse_event(message: dict[str, Any]) -> Event | None:
     try:
         return from_wire(json.loads(message["Body"])["detail"])
     except (ValueError, KeyError, TypeError, UsageError) as error:
-        # Left on the queue: after some receives it is among the dead, where somebody looks.
+        # It stays on the queue, and becomes an undelivered event after some receives.
         logger.warning("bus.unreadable", extra={"error": str(error)})
         return None

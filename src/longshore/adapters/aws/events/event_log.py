@@ -1,12 +1,16 @@
-"""The event log in DynamoDB: one item an event, found by its own key and seven indexes.
+"""The event log in DynamoDB: one item per event, found by its key and up to seven indexes.
 
-Events of tasks and jobs come here on their way through the ledger's stream and the bus, so they are
-here a moment after their row. A history is told whole all the same: the row says which sequence was
-its last, and a reader waits for it a little; what is behind a gap after that is held back.
+Events of tasks and jobs come through the ledger's stream and the bus, a moment after their row. A
+history is complete all the same: the row says which sequence was its last, and a reader waits for
+it a little; after that, events behind a gap are left out.
 
-Events of what has no row are appended under a count a name, in one transaction with it.
+Events of entities without a row are appended under a counter, in one transaction with it.
 
-The indexes cost eight writes an event, as seed 001 wants them: see docs/explain/aws.md.
+The sort key of every index contains the time of its event, so that a query is in the order of time
+and can start at any time. Each index in use costs one more write of the event, and the indexes by
+type put all events of a type into one partition. So an installation may leave most indexes empty:
+then the index by entity and the table itself, by tenant, answer every query, with a filter. See
+docs/explain/aws.md.
 """
 
 from __future__ import annotations
@@ -16,36 +20,102 @@ import contextlib
 import logging
 import secrets
 from collections.abc import AsyncIterator, Sequence, Set
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from longshore.adapters.aws.client import AwsClient, CallRefused
-from longshore.adapters.aws.events.attributes import decode_document, encode_document
-from longshore.adapters.aws.events.index_ranges import (
-    ALL_INDEXES,
-    DEFAULT_INDEXES,
-    IndexRange,
-    index_range_for,
+from longshore.adapters.aws.attributes import Item, decode_document, encode_document
+from longshore.adapters.aws.client import AwsClient, AwsResponse, CallRefused
+from longshore.adapters.aws.ledger.items import id_of, key_of, tasks_query
+from longshore.adapters.aws.names import EVENT_INDEXES, Names
+from longshore.adapters.aws.tables import (
+    CONDITION_FAILED,
+    Query,
+    TableReader,
+    config_key,
+    retry_unknown_outcome,
 )
-from longshore.adapters.aws.ledger.items import id_of, key_of, task_key_range
-from longshore.adapters.aws.names import Names
-from longshore.adapters.aws.table_reader import Item, TableReader
 from longshore.core.events.codec import from_wire, to_wire
 from longshore.core.events.event import Event, EventContext, next_moment
 from longshore.core.events.types import EntityType, EventBody
 from longshore.core.events.wire import from_ms, to_ms
 from longshore.core.pages import Page, decode_cursor, encode_cursor
-from longshore.errors import AlreadyExists, BackendUnavailable, OutcomeUnknown
+from longshore.errors import AlreadyExists, BackendUnavailable
 from longshore.ports.clock import Clock
 from longshore.ports.events import EventBus
 
 logger = logging.getLogger(__name__)
 
+ALL_INDEXES: Final = frozenset(range(1, 8))
+DEFAULT_INDEXES: Final = frozenset({1})
+"""The numbers of the indexes in use: those of seed 001, or only the one by entity."""
+
 _ENTITIES_WITH_ROWS = {f"{EntityType.TASK}#", f"{EntityType.JOB}#"}
 _ATTEMPTS = 30
 _POLL_S = 0.05
 _LISTING = "events"
+_TIMESTAMP = "TIMESTAMP#"
+_MAX_KEY = "~"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexRange:
+    """A range of one partition of an index."""
+
+    index: str | None  # None: the table itself
+    partition: tuple[str, str]
+    sort: str
+    prefix: str  # before the time
+    start: str = ""
+
+    @property
+    def low(self) -> str:
+        return f"{self.prefix}{_TIMESTAMP}{self.start}"
+
+    @property
+    def high(self) -> str:
+        return f"{self.prefix}{_TIMESTAMP}{_MAX_KEY}"
+
+    def since(self, at_ms: int) -> IndexRange:
+        """The part of the range from a time on."""
+        return replace(self, start=str(at_ms))
+
+
+def index_range_for(
+    tenant: str,
+    *,
+    app: str | None = None,
+    event_type: str | None = None,
+    entity: str | None = None,
+    indexes: Set[int] = ALL_INDEXES,
+) -> IndexRange:
+    """The narrowest range that contains all matching events."""
+    tenant_prefix = f"TENANT#{tenant}#"
+    event_key, app_key = f"EVENT#{event_type}", f"APP#{app}"
+    given = (event_type is not None, app is not None, entity is not None)
+    ranges = {
+        (True, True, True): _index_range(7, event_key, f"{tenant_prefix}{app_key}#{entity}#"),
+        (True, True, False): _index_range(6, event_key, f"{tenant_prefix}{app_key}#"),
+        (True, False, True): _index_range(5, event_key, f"{tenant_prefix}{entity}#"),
+        (True, False, False): _index_range(4, event_key, tenant_prefix),
+        (False, True, False): _index_range(2, app_key, ""),
+    }
+    number, index_range = ranges.get(given, (0, None))
+    if index_range is not None and number in indexes:
+        return index_range
+    if entity is not None:
+        return _index_range(1, entity, f"{entity.partition('#')[0]}#")[1]
+    return IndexRange(index=None, partition=("PK", f"TENANT#{tenant}"), sort="SK", prefix="")
+
+
+def _index_range(number: int, partition: str, prefix: str) -> tuple[int, IndexRange]:
+    return number, IndexRange(
+        index=EVENT_INDEXES[number - 1],
+        partition=(f"GSI{number}PK", partition),
+        sort=f"GSI{number}SK",
+        prefix=prefix,
+    )
 
 
 class DynamoEventLog:
@@ -63,14 +133,14 @@ class DynamoEventLog:
         history_timeout: timedelta = timedelta(seconds=5),
         indexes: Set[int] = DEFAULT_INDEXES,
     ) -> None:
-        """See the class.
+        """Create the event log.
 
         Args:
-            bus: Where events are told that come to no row; those of rows get there with the stream.
-            environment: What events say of where they come from; the stage.
-            keeps: How long DynamoDB keeps an event; None: for ever.
-            patience: How long a history waits for events that are on their way.
-            indexes: The numbers of those that are filled; may grow and must never shrink.
+            bus: Publishes events of entities without a row; the stream publishes the others.
+            environment: The environment that events name; by default the stage.
+            retention: How long DynamoDB keeps an event; None: forever.
+            history_timeout: How long a history waits for events that are on their way.
+            indexes: The numbers of the indexes in use; may grow, never shrink.
         """
         self._aws = aws
         self._names = names
@@ -95,18 +165,18 @@ class DynamoEventLog:
             )
 
     async def _check_sequence(self, event: Event) -> None:
-        async for there in self._entity_events(
+        async for existing in self._entity_events(
             event.tenant, event.entity, after=event.sequence - 1
         ):
-            if there.sequence == event.sequence and _comparable(there) != _comparable(event):
+            if existing.sequence == event.sequence and _comparable(existing) != _comparable(event):
                 raise AlreadyExists("event", event.id)
-            if there.sequence >= event.sequence:
+            if existing.sequence >= event.sequence:
                 return
 
     async def save(self, events: Sequence[Event]) -> None:
-        """Write events of which it is known that nothing else is in their place.
+        """Write events whose sequence no other event has.
 
-        One that is there already, because it was told twice, stays as it first came.
+        An event that exists already, because it was published twice, stays unchanged.
         """
         for event in events:
             with contextlib.suppress(CallRefused):
@@ -114,7 +184,7 @@ class DynamoEventLog:
                     "dynamodb",
                     "put_item",
                     alters=True,
-                    expects=("ConditionalCheckFailedException",),
+                    expects=(CONDITION_FAILED,),
                     TableName=self._names.events,
                     Item=self._item(event),
                     ConditionExpression="attribute_not_exists(PK)",
@@ -145,9 +215,9 @@ class DynamoEventLog:
         now: datetime,
     ) -> Event:
         entity = f"{body.ENTITY}#{entity_id}"
-        place = {"kind": {"S": f"sequence#{tenant}"}, "name": {"S": entity}}
-        for turn in range(_ATTEMPTS):
-            last = await self._tables.get(self._names.config, place)
+        key = config_key(f"sequence#{tenant}", entity)
+        for attempt in range(_ATTEMPTS):
+            last = await self._tables.get(self._names.config, key)
             count = int(last["count"]["N"]) if last else 0
             last_at = from_ms(int(last["at"]["N"])) if last else None
             event = Event(
@@ -160,16 +230,16 @@ class DynamoEventLog:
                 body=body,
                 context=context,
             )
-            if await self._try_append(place, count, event):
+            if await self._try_append(key, count, event):
                 await self._publish([event])
                 return event
-            await asyncio.sleep(_POLL_S * secrets.randbelow(1 + turn))
-        message = f"dynamodb.transact_write_items: others always came first to {entity}"
+            await asyncio.sleep(_POLL_S * secrets.randbelow(1 + attempt))
+        message = f"dynamodb.transact_write_items: too many concurrent appends to {entity}"
         raise BackendUnavailable(message)
 
     async def _try_append(self, key: Item, count: int, event: Event) -> bool:
-        """Whether the event is the next of its entity; not if somebody else's is."""
-        counted: dict[str, Any] = {
+        """Append the event. Returns False if a concurrent append took its sequence."""
+        update: dict[str, Any] = {
             "TableName": self._names.config,
             "Key": key,
             "UpdateExpression": "SET #n = :new, #a = :at",
@@ -182,55 +252,50 @@ class DynamoEventLog:
             },
         }
         put = {"TableName": self._names.events, "Item": self._item(event)}
-        token = secrets.token_hex(16)  # the same transaction again is one
-        for last_try in (False, False, True):
-            try:
-                await self._aws.call(
-                    "dynamodb",
-                    "transact_write_items",
-                    alters=True,
-                    expects=("TransactionCanceledException",),
-                    TransactItems=[{"Update": counted}, {"Put": put}],
-                    ClientRequestToken=token,
-                )
-            except CallRefused:
-                return False
-            except OutcomeUnknown:
-                if last_try:
-                    raise
-            else:
-                break
+        token = secrets.token_hex(16)  # makes a repeated transaction idempotent
+
+        async def write() -> AwsResponse:
+            return await self._aws.call(
+                "dynamodb",
+                "transact_write_items",
+                alters=True,
+                expects=("TransactionCanceledException",),
+                TransactItems=[{"Update": update}, {"Put": put}],
+                ClientRequestToken=token,
+            )
+
+        try:
+            await retry_unknown_outcome(write)
+        except CallRefused:
+            return False
         return True
 
     async def history(
         self, tenant: str, entity: str, *, after: int = 0, limit: int = 1000
     ) -> list[Event]:
-        ends = self._clock.elapsed() + self._history_timeout
-        turns = 0
+        end = self._clock.elapsed() + self._history_timeout
+        polls = 0
         last = await self._last_sequence(entity)
         while True:
-            found = await self._read_history(tenant, entity, after, limit)
-            wanted = min(last, after + limit)
-            if last == 0 or _is_complete(found, after, wanted):
-                return found
-            turns += 1
-            if (
-                self._clock.elapsed() >= ends
-                or turns * _POLL_S > self._history_timeout.total_seconds()
-            ):
-                return _until_gap(found, after)
+            events = await self._read_history(tenant, entity, after, limit)
+            if last == 0 or _is_complete(events, after, min(last, after + limit)):
+                return events
+            polls += 1
+            slept_s = polls * _POLL_S
+            if self._clock.elapsed() >= end or slept_s > self._history_timeout.total_seconds():
+                return _until_gap(events, after)
             await asyncio.sleep(_POLL_S)
 
     async def _read_history(self, tenant: str, entity: str, after: int, limit: int) -> list[Event]:
-        found: dict[int, Event] = {}
+        events: dict[int, Event] = {}
         async for event in self._entity_events(tenant, entity, after=after):
-            found.setdefault(event.sequence, event)
-            if len(found) == limit:
+            events.setdefault(event.sequence, event)
+            if len(events) == limit:
                 break
-        return [found[sequence] for sequence in sorted(found)]
+        return [events[sequence] for sequence in sorted(events)]
 
     async def _last_sequence(self, entity: str) -> int:
-        """Of an entity that has a row, the last event that was told of it; else 0."""
+        """The last sequence of an entity that has a row, else 0."""
         kind, _, entity_id = entity.partition("#")
         if f"{kind}#" not in _ENTITIES_WITH_ROWS or not entity_id:
             return 0
@@ -240,19 +305,16 @@ class DynamoEventLog:
     async def latest(self, tenant: str, entity: str) -> Event | None:
         last = await self._last_sequence(entity)
         if last:
-            found = await self.history(tenant, entity, after=last - 1, limit=1)
-            if found:
-                return found[-1]
+            events = await self.history(tenant, entity, after=last - 1, limit=1)
+            if events:
+                return events[-1]
         newest: Event | None = None
         async for event in self._entity_events(tenant, entity):
             newest = event
         return newest
 
     def _entity_events(self, tenant: str, entity: str, *, after: int = 0) -> AsyncIterator[Event]:
-        walk = index_range_for(tenant, entity=entity)
-        return self._query_events(
-            walk, tenant, "#q > :q", {"#q": "sequence"}, {":q": {"N": str(after)}}
-        )
+        return self._query_events(index_range_for(tenant, entity=entity), tenant, after=after)
 
     async def query(
         self,
@@ -265,67 +327,64 @@ class DynamoEventLog:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[Event]:
-        begins: tuple[int, str, int] | None = None
+        after: tuple[int, str, int] | None = None
         if cursor is not None:
             at, name, sequence = decode_cursor(_LISTING, cursor, (int, str, int))
-            begins = at, name, sequence
-        walk_of = partial(index_range_for, app=app, event_type=event_type, indexes=self._indexes)
-        walks = [walk_of(tenant, entity=entity)]
+            after = at, name, sequence
+        range_for = partial(index_range_for, app=app, event_type=event_type, indexes=self._indexes)
+        ranges = [range_for(tenant, entity=entity)]
         if job_id is not None and entity is None:
-            entities = await self._job_entities(job_id)
-            walks = [walk_of(tenant, entity=one) for one in entities]
-        found: list[Event] = []
-        for walk in walks:
-            since = walk if begins is None else walk.since(begins[0])
+            ranges = [range_for(tenant, entity=one) for one in await self._job_entities(job_id)]
+        events: list[Event] = []
+        for index_range in ranges:
+            since = index_range if after is None else index_range.since(after[0])
             count = 0
             async for event in self._query_events(since, tenant):
-                if begins is not None and _sort_key(event) <= begins:
+                if after is not None and _sort_key(event) <= after:
                     continue
                 if _matches(event, app, event_type, entity, job_id):
-                    found.append(event)
+                    events.append(event)
                     count += 1
-                    # Those of one moment come in no order: they are all looked at.
-                    if count > limit and event.at > found[-2].at:
+                    # Events of the same time have no order, so all of them are read.
+                    if count > limit and event.at > events[-2].at:
                         break
-        found.sort(key=_sort_key)
-        page = tuple(found[:limit])
+        events.sort(key=_sort_key)
+        page = tuple(events[:limit])
         return Page(
-            page, encode_cursor(_LISTING, *_sort_key(page[-1])) if len(found) > limit else None
+            page, encode_cursor(_LISTING, *_sort_key(page[-1])) if len(events) > limit else None
         )
 
     async def _job_entities(self, job_id: str) -> list[str]:
-        """The job and its tasks, as far as there are rows of them."""
-        found = [f"{EntityType.JOB}#{job_id}"]
-        walk = self._tables.query(self._names.ledger, **task_key_range(job_id))
-        return [*found, *[f"{EntityType.TASK}#{id_of(item)}" async for item in walk]]
+        """The entities of the job and of its tasks that have rows."""
+        rows = self._tables.query(tasks_query(self._names.ledger, job_id))
+        tasks = [f"{EntityType.TASK}#{id_of(item)}" async for item in rows]
+        return [f"{EntityType.JOB}#{job_id}", *tasks]
 
     async def _query_events(
-        self,
-        index_range: IndexRange,
-        tenant: str,
-        condition: str = "",
-        names: dict[str, str] | None = None,
-        values: dict[str, Any] | None = None,
+        self, index_range: IndexRange, tenant: str, *, after: int | None = None
     ) -> AsyncIterator[Event]:
-        found = self._tables.query(
-            self._names.events,
-            index_range.partition,
-            index_range.sort,
+        where, values = "#tenantId = :tenant", {":tenant": {"S": tenant}}
+        if after is not None:
+            where += " AND #sequence > :after"
+            values[":after"] = {"N": str(after)}
+        query = Query(
+            table=self._names.events,
+            partition=index_range.partition,
+            sort=index_range.sort,
             index=index_range.index,
             low=index_range.low,
             high=index_range.high,
-            filters=(f"#t = :t{' AND ' + condition if condition else ''}"),
-            names={"#t": "tenantId", **(names or {})},
-            values={":t": {"S": tenant}, **(values or {})},
+            where=where,
+            values=values,
         )
-        async for item in found:
+        async for item in self._tables.query(query):
             yield _decode(item)
 
 
 def _decode(item: Item) -> Event:
     properties = decode_document(item["properties"])
     envelope = decode_document(
-        {"M": {name: each for name, each in item.items() if name != "properties"}}
+        {"M": {name: value for name, value in item.items() if name != "properties"}}
     )
     return from_wire(envelope | {"properties": properties})
 
@@ -357,9 +416,9 @@ def _is_complete(events: Sequence[Event], after: int, last: int) -> bool:
 
 
 def _until_gap(events: Sequence[Event], after: int) -> list[Event]:
-    told: list[Event] = []
+    complete: list[Event] = []
     for event in events:
-        if event.sequence != after + 1 + len(told):
+        if event.sequence != after + 1 + len(complete):
             break
-        told.append(event)
-    return told
+        complete.append(event)
+    return complete

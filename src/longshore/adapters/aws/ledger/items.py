@@ -1,19 +1,19 @@
 """Rows as items of the ledger's table, and their index keys.
 
-An item holds what its row is now and the events of the change that made it so: the table's stream
-hands each new image on, so events are told exactly if their row was written, and in its order.
-A write costs by the kilobyte: what a row has at its default is left out, and the rest is packed.
+An item holds its row and the events of the last change: the table's stream delivers each new image,
+so events are published exactly if their row was written, and in its order. A write costs by the
+kilobyte: fields at their default are left out, and the rest is compressed.
 
-The key is the id, in a bucket by the first letter of the job's: a job and its tasks lie together
-and are read by one query, consistently and without an index, and so is what begins with something.
-The letter is of a hash, so the buckets fill alike, and so does each part of one that DynamoDB makes
-by the id when it holds much or is busy. Index keys:
+The key is the id, in a bucket named by the first letter of the job's hash. A job and its tasks are
+together and are read by one consistent query without an index; so are ids with a common prefix.
+The letter is part of a hash, so buckets grow evenly, and DynamoDB splits a large or busy bucket by
+the id. Index keys:
 
 ``listing``  tasks by tenant and time. Written once with the row.
-``state``    tasks that are open, by when they are due and were rung; parked ones by when they go
-             on by themselves; failed ones by tenant and end; jobs by state, tenant and time. A
-             claim, a renewal and whatever else leaves a task open does not move it: that it is
-             processing is told by ``t`` beside its key.
+``state``    open tasks by the time they are due and were enqueued; parked tasks by the time they
+             continue; failed tasks by tenant and end; jobs by state, tenant and time. A change that
+             leaves a task open, such as a claim or a renewal, does not move it: ``t`` beside the
+             key says that the task is processing.
 ``name``     jobs that have a name, by state and time.
 """
 
@@ -25,7 +25,8 @@ from datetime import datetime
 from typing import Any
 from zlib import crc32
 
-from longshore.adapters.aws.compression import compress_text, decompress_text
+from longshore.adapters.aws.attributes import Item, compress_text, decompress_text
+from longshore.adapters.aws.tables import Query
 from longshore.adapters.shared import codec
 from longshore.core.events.codec import from_wire, to_wire
 from longshore.core.events.event import Event
@@ -35,7 +36,6 @@ from longshore.core.tasks.rows import JobRow, TaskRow, TaskSpec
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.ports.ledger import AnyChange
 
-Item = dict[str, dict[str, Any]]
 Row = TaskRow | JobRow
 
 OPEN, PARKED, FAILED, UNSETTLED = "open", "parked-tasks", "failed-tasks", "unsettled"
@@ -43,14 +43,14 @@ NEVER = "never"  # after every moment
 PROCESSING = "p"
 INDEX_ATTRIBUTES = ("g1", "s1", "g2", "s2", "g3", "s3", "t")
 BUCKET_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
-"""Of which the hash in a job's id is made."""
+"""The letters of the hash in a job's id."""
 OTHER_BUCKET = "~"
-_MAX_KEY = "~"  # after whatever a task may be called
+_MAX_KEY = "~"  # after every task key
 _JOB_PREFIX = "job-"
 
 
 def key_of(row_id: str) -> Item:
-    """Where the row of a job or task lies."""
+    """The key of the row of a job or task."""
     return {"bucket": {"S": bucket_of(row_id)}, "id": {"S": row_id}}
 
 
@@ -60,54 +60,52 @@ def id_of(item: Item) -> str:
 
 
 def bucket_of(row_id: str) -> str:
-    """Where a job and its tasks lie."""
+    """The bucket of a job and its tasks."""
     letter = row_id[len(_JOB_PREFIX) : len(_JOB_PREFIX) + 1]
     return letter if letter and letter in BUCKET_LETTERS else OTHER_BUCKET
 
 
 def buckets_of(prefix: str) -> str:
-    """Where rows can lie whose ids begin so."""
+    """The buckets of rows whose ids have this prefix."""
     if len(prefix) > len(_JOB_PREFIX):
         return bucket_of(prefix)
     return BUCKET_LETTERS + OTHER_BUCKET if _JOB_PREFIX.startswith(prefix) else ""
 
 
-def task_key_range(job_id: str, first: str = "") -> dict[str, Any]:
-    """Where the tasks of a job lie, from one on, as a query names it."""
-    return {
-        "partition": ("bucket", bucket_of(job_id)),
-        "sort": "id",
-        "low": task_id_of(job_id, first),
-        "high": task_id_of(job_id, _MAX_KEY),
-    }
+def tasks_query(table: str, job_id: str, first: str = "") -> Query:
+    """The tasks of a job, from one task key on."""
+    return Query(
+        table=table,
+        partition=("bucket", bucket_of(job_id)),
+        sort="id",
+        low=task_id_of(job_id, first),
+        high=task_id_of(job_id, _MAX_KEY),
+    )
 
 
 def task_of(item: Item) -> TaskRow:
-    """The task that an item holds."""
     spec, body, _ = _documents(item)
     return codec.task_from_json(spec, body)
 
 
 def job_of(item: Item) -> JobRow:
-    """The job that an item holds."""
     _, body, _ = _documents(item)
     return codec.job_from_json(body)
 
 
 def is_job(item: Item) -> bool:
-    """Whether it is a job's; else it is a task's."""
     return "_" not in item["id"]["S"]
 
 
 def tenant_of(item: Item) -> str:
-    """Whose it is, as its index keys tell."""
+    """The tenant of a row, from its index keys."""
     return str(item["s2" if is_job(item) else "g1"]["S"].split("#")[0 if is_job(item) else 1])
 
 
 def item_of(change: AnyChange, shards: int) -> Item:
-    """What is written for a change, besides the key; without an index key it is in no index.
+    """The attributes that a change writes, besides the key.
 
-    What is written once (the place in ``listing``) is there only if the row is new.
+    The key of ``listing`` is written only if the row is new.
     """
     row = change.row
     if isinstance(row, TaskRow):
@@ -118,7 +116,7 @@ def item_of(change: AnyChange, shards: int) -> Item:
         "v": {"N": str(row.version)},
         "change": {"S": row.change_id},
         "last": {"N": str(row.last_sequence)},
-        # Three documents of one line each.
+        # Three documents, one per line.
         "row": {"B": compress_text("\n".join((spec, body, _encode_events(change.events))))},
     }
     for name, text in index_keys(row, shards, new=not change.expected_version).items():
@@ -127,7 +125,7 @@ def item_of(change: AnyChange, shards: int) -> Item:
 
 
 def events_of(item: Item) -> list[Event]:
-    """The events of the change that an item was written by."""
+    """The events of the change that wrote an item."""
     of_job = is_job(item)
     of_task, body, events = _documents(item)
     spec = json.loads(body)["spec"] if of_job else json.loads(of_task)
@@ -137,7 +135,7 @@ def events_of(item: Item) -> list[Event]:
         "tenantId": spec["tenant"],
         "app": spec["app"],
     }
-    return [from_wire(envelope | each) for each in json.loads(events)]
+    return [from_wire(envelope | event) for event in json.loads(events)]
 
 
 def _documents(item: Item) -> tuple[str, str, str]:
@@ -146,10 +144,10 @@ def _documents(item: Item) -> tuple[str, str, str]:
 
 
 def _encode_events(events: tuple[Event, ...]) -> str:
-    kept = ("sequence", "eventType", "timestamp", "context", "properties")
+    stored = ("sequence", "eventType", "timestamp", "context", "properties")
     wires = (to_wire(event, environment="") for event in events)
     return json.dumps(
-        [{name: wire[name] for name in kept} for wire in wires], separators=(",", ":")
+        [{name: wire[name] for name in stored} for wire in wires], separators=(",", ":")
     )
 
 
@@ -162,9 +160,9 @@ def _encode_task(row: TaskRow) -> str:
 def _non_default_fields(value: Any) -> dict[str, Any]:
     """The fields of a row or spec that are not at their default."""
     return {
-        name: found
+        name: field_value
         for name, default in _DEFAULTS[type(value)].items()
-        if (found := getattr(value, name)) != default
+        if (field_value := getattr(value, name)) != default
     }
 
 
@@ -182,7 +180,7 @@ _DEFAULTS: dict[type, dict[str, Any]] = {
 
 
 def index_keys(row: Row, shards: int, *, new: bool) -> dict[str, str]:
-    """Where a row stands in the indexes; see above."""
+    """The index keys of a row; see the module."""
     if isinstance(row, TaskRow):
         return _task_keys(row, shard_of(row.spec.job_id, shards), new=new)
     return _job_keys(row, shard_of(row.id, shards))
@@ -197,8 +195,8 @@ def _task_keys(row: TaskRow, shard: int, *, new: bool) -> dict[str, str]:
             "s1": time_key(spec.created_at, row.id),
         }
     if row.state is TaskState.PENDING:
-        due, rung = timestamp_key(row.due_at), timestamp_key(row.enqueued_at)
-        keys |= {"g2": f"{OPEN}#{shard}", "s2": f"{due}#{rung}#{row.id}"}
+        due, enqueued = timestamp_key(row.due_at), timestamp_key(row.enqueued_at)
+        keys |= {"g2": f"{OPEN}#{shard}", "s2": f"{due}#{enqueued}#{row.id}"}
     elif row.state is TaskState.PROCESSING:
         keys["t"] = PROCESSING
         if new:
@@ -216,7 +214,7 @@ def _task_keys(row: TaskRow, shard: int, *, new: bool) -> dict[str, str]:
 
 
 def keeps_state_index_key(row: Row) -> bool:
-    """Whether a change of the row leaves its place in ``state`` as it was."""
+    """Whether a change of the row leaves its key in ``state`` unchanged."""
     return isinstance(row, TaskRow) and row.state is TaskState.PROCESSING
 
 
@@ -231,7 +229,7 @@ def _job_keys(row: JobRow, shard: int) -> dict[str, str]:
 
 
 def state_group(row: JobRow) -> str:
-    """Where a job stands: by its state, or among those that somebody has to look after."""
+    """The group of a job in ``state``: its state, or those that the sweeper must settle."""
     if row.state is not JobState.RUNNING and (row.intents or row.end_unreported):
         return UNSETTLED
     return row.state.value
@@ -254,10 +252,10 @@ def name_partition(tenant: str, name: str) -> str:
 
 
 def time_key(at: datetime, row_id: str) -> str:
-    """A place in an order by time."""
+    """A key in an order by time."""
     return f"{timestamp_key(at)}#{row_id}"
 
 
 def timestamp_key(at: datetime | None) -> str:
-    """A moment as text that is ordered as moments are."""
+    """A time as text with the same order."""
     return f"{max(codec.to_us(at), 0) if at else 0:020d}"

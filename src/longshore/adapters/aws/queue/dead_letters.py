@@ -1,11 +1,11 @@
-"""Dead letters on SQS: read by receiving them, and made visible again at once.
+"""Dead letters on SQS: read by receiving them, and made visible again afterwards.
 
-While somebody reads, others do not see what was handed out, so in one process one reads at a time;
-a second process may miss a letter, and sees it the next time. SQS counts reading as receiving, so
-its own count says nothing here. How many letters there are, it knows approximately and up to a
-minute late: a letter that has just died may be missing from a list.
+While one process reads, another does not see the same messages, so within a process only one reads
+at a time; another process may miss a dead letter until it reads again. SQS counts these reads as
+receives, so its count is not used. The number of messages is approximate and up to a minute late: a
+new dead letter may be missing from a list.
 
-A list costs one request a dead-letter queue (three a queue), and two for every ten letters.
+A list costs one request for each dead-letter queue (three per queue), and two for ten letters.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from longshore.ports.clock import Clock
 from longshore.ports.task_queue import Message
 
 _READ_VISIBILITY_S = 30
-# A look asks some of SQS's servers, so one that finds nothing says little.
+# A receive asks some of SQS's servers, so an empty answer is not conclusive.
 _EMPTY_RECEIVES = 3
 _LANES_CACHED_FOR = timedelta(minutes=1)
 
 
 class SqsDeadLetters:
-    """What was received too often, of every queue of a stage."""
+    """The dead letters of every queue of a stage."""
 
     def __init__(self, sqs: SqsClient, names: Names, clock: Clock) -> None:
         self._sqs = sqs
@@ -48,18 +48,19 @@ class SqsDeadLetters:
         self._lane_by_message: dict[str, Lane] = {}
 
     async def read(self, queue: str | None, *, limit: int) -> list[Message]:
-        """See ``ports.queue.TaskQueue.dead_letters``."""
+        """See ``ports.task_queue.TaskQueue.dead_letters``."""
         async with self._read_lock:
             lanes = await self._lanes_of(queue)
-            found = await asyncio.gather(*(self._read_lane(lane, limit) for lane in lanes))
-        letters = sorted((one for part in found for one in part), key=lambda one: one.sent_us)
-        self._lane_by_message = {one.id: one.lane for one in letters}
+            parts = await asyncio.gather(*(self._read_lane(lane, limit) for lane in lanes))
+        letters = sorted((m for part in parts for m in part), key=lambda m: m.sent_us)
+        self._lane_by_message = {letter.id: letter.lane for letter in letters}
         return [
-            replace(one.message, receipt="", receive_count=RECEIVE_LIMIT) for one in letters[:limit]
+            replace(letter.message, receipt="", receive_count=RECEIVE_LIMIT)
+            for letter in letters[:limit]
         ]
 
     async def drop(self, message_id: str) -> bool:
-        """See ``ports.queue.TaskQueue.delete_dead_letter``."""
+        """See ``ports.task_queue.TaskQueue.delete_dead_letter``."""
         async with self._read_lock:
             likely = self._lane_by_message.pop(message_id, None)
             lanes = [lane for lane in await self._lanes_of(None) if lane != likely]
@@ -78,32 +79,32 @@ class SqsDeadLetters:
     async def _drop_from(self, lane: Lane, message_id: str) -> bool:
         async with aclosing(self._pages(lane, None)) as pages:
             async for page in pages:
-                if wanted := [one for one in page if one.id == message_id]:
-                    codes = await self._sqs.delete(self._names.dead_letter_queue(*lane), wanted)
+                if handles := [letter.handle for letter in page if letter.id == message_id]:
+                    codes = await self._sqs.delete(self._names.dead_letter_queue(*lane), handles)
                     return None in codes
         return False
 
     async def _pages(
         self, lane: Lane, limit: int | None
     ) -> AsyncGenerator[list[ReceivedMessage], None]:
-        """The letters of a lane, ten at a time; all are visible again at the end."""
+        """The dead letters of a lane, ten at a time. At the end all are made visible again."""
         name = self._names.dead_letter_queue(*lane)
         total = (await self._sqs.counts(name)).visible
-        wanted = total if limit is None else min(total, limit)
-        handles: dict[str, ReceivedMessage] = {}
+        count = total if limit is None else min(total, limit)
+        letters: dict[str, ReceivedMessage] = {}
         empty = 0
         try:
-            while len(handles) < wanted and empty < _EMPTY_RECEIVES:
-                size = min(BATCH_SIZE, wanted - len(handles))
+            while len(letters) < count and empty < _EMPTY_RECEIVES:
+                size = min(BATCH_SIZE, count - len(letters))
                 page = await self._page(lane, name, size)
-                fresh = [one for key, one in page.items() if key not in handles]
-                handles |= page
-                empty = 0 if fresh else empty + 1
-                if fresh:
-                    yield fresh
+                new = [letter for key, letter in page.items() if key not in letters]
+                letters |= page
+                empty = 0 if new else empty + 1
+                if new:
+                    yield new
         finally:
-            # If this fails they come back by themselves; one that was dropped is gone.
-            await self._sqs.hide(name, [(one, 0) for one in handles.values()])
+            # If this fails, they become visible again after a while.
+            await self._sqs.hide(name, [(letter.handle, 0) for letter in letters.values()])
 
     async def _page(self, lane: Lane, name: str, size: int) -> dict[str, ReceivedMessage]:
         answer = await self._sqs.call(
@@ -128,13 +129,13 @@ class SqsDeadLetters:
         return self._lanes
 
     async def _find_lanes(self) -> list[Lane]:
-        """Every queue of the stage, as far as names tell."""
+        """The lanes of all queues of the stage, from the names of the queues."""
         prefix = self._names.queue("", Priority.HIGH).removesuffix("-high")
-        found = []
+        lanes = []
         for name in await self._sqs.list_names(prefix):
             for priority in Priority:
                 end = self._names.dead_letter_queue("", priority).removeprefix(prefix)
                 queue = name.removeprefix(prefix).removesuffix(end)
                 if self._names.dead_letter_queue(queue, priority) == name:
-                    found.append((queue, priority))
-        return found
+                    lanes.append((queue, priority))
+        return lanes

@@ -128,18 +128,15 @@ class SqsClient:
         """Send messages; see ``_run``. A retry after a lost answer may send a message twice."""
         return await self._run(name, "send_message_batch", entries, UNSENDABLE_CODES)
 
-    async def delete(self, name: str, messages: Sequence[ReceivedMessage]) -> list[str | None]:
-        """Delete messages; see ``_run``."""
-        entries = [{"ReceiptHandle": message.handle} for message in messages]
+    async def delete(self, name: str, handles: Sequence[str]) -> list[str | None]:
+        """Delete messages by their receipt handles; see ``_run``."""
+        entries = [{"ReceiptHandle": handle} for handle in handles]
         return await self._run(name, "delete_message_batch", entries, STALE_RECEIPT_CODES)
 
-    async def hide(
-        self, name: str, messages: Sequence[tuple[ReceivedMessage, int]]
-    ) -> list[str | None]:
-        """Hide each message for a number of seconds from now; see ``_run``."""
+    async def hide(self, name: str, seconds: Sequence[tuple[str, int]]) -> list[str | None]:
+        """Hide messages by their receipt handles, for some seconds from now; see ``_run``."""
         entries = [
-            {"ReceiptHandle": message.handle, "VisibilityTimeout": seconds}
-            for message, seconds in messages
+            {"ReceiptHandle": handle, "VisibilityTimeout": duration} for handle, duration in seconds
         ]
         operation = "change_message_visibility_batch"
         return await self._run(name, operation, entries, STALE_RECEIPT_CODES)
@@ -154,7 +151,8 @@ class SqsClient:
         codes = await self.send(name, [entry for _, entry in messages])
         sent = [code is None for code in codes]
         # A message that cannot be deleted is delivered once more.
-        await self.delete(name, [old for (old, _), ok in zip(messages, sent, strict=True) if ok])
+        old = [message.handle for message, _ in messages]
+        await self.delete(name, [handle for handle, ok in zip(old, sent, strict=True) if ok])
         return sent
 
     async def _run(

@@ -50,7 +50,7 @@ from longshore.adapters.aws.queue.messages import (
 )
 from longshore.adapters.aws.queue.sqs import BATCH_SIZE, UNANSWERED, SqsClient
 from longshore.adapters.shared.codec import from_us, to_us
-from longshore.core.messages import LOW_EVERY, lane_order
+from longshore.core.queues import LOW_EVERY, QueueDepth, lane_order
 from longshore.core.tasks.states import Priority
 from longshore.errors import (
     BackendError,
@@ -60,7 +60,7 @@ from longshore.errors import (
     ReceiptExpired,
 )
 from longshore.ports.clock import Clock
-from longshore.ports.task_queue import Message, OutgoingMessage, QueueDepth
+from longshore.ports.task_queue import Message, OutgoingMessage
 
 logger = logging.getLogger(__name__)
 
@@ -169,21 +169,22 @@ class SqsTaskQueue:
                 min(whole_seconds(hidden_for), (message.max_hidden_until - now) // _SECOND)
                 for message in current
             ]
-            hidden = await self._sqs.hide(name, list(zip(current, seconds, strict=True)))
-            codes = {message.handle: code for message, code in zip(current, hidden, strict=True)}
+            handles = [message.handle for message in current]
+            hidden = await self._sqs.hide(name, list(zip(handles, seconds, strict=True)))
+            codes = dict(zip(handles, hidden, strict=True))
             return [codes.get(message.handle, _NOT_CURRENT) for message in messages]
 
         return _stale(receipts, await self._by_lane(receipts, hide))
 
     async def delete(self, receipts: Sequence[str]) -> list[str]:
         async def remove(name: str, messages: Sequence[ReceivedMessage]) -> Sequence[str | None]:
-            return await self._sqs.delete(name, messages)
+            return await self._sqs.delete(name, [message.handle for message in messages])
 
         return _stale(receipts, await self._by_lane(receipts, remove))
 
     async def delay(self, receipt: str, *, until: datetime) -> None:
         async def verify(name: str, messages: Sequence[ReceivedMessage]) -> Sequence[str | None]:
-            return await self._sqs.hide(name, [(m, _VERIFY_VISIBILITY_S) for m in messages])
+            return await self._sqs.hide(name, [(m.handle, _VERIFY_VISIBILITY_S) for m in messages])
 
         message = parse_receipt(receipt)
         if message is None or _stale([receipt], await self._by_lane([receipt], verify)):

@@ -24,7 +24,6 @@ from rich.table import Table
 from rich.text import Text
 
 from longshore.core.events import types as e
-from longshore.core.events.codec import from_wire
 from longshore.core.events.event import Event
 from longshore.core.events.types import EVENT_TO_STATE
 from longshore.core.ids import split_task_id
@@ -34,6 +33,7 @@ from longshore.errors import BackendUnavailable
 from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
 from longshore.interfaces.cli.options import GlobalOptions, command
 from longshore.interfaces.cli.render import formats
+from longshore.interfaces.cli.render.event_text import parse_event
 from longshore.interfaces.cli.render.screen import console, print_pairs, state_text
 from longshore.interfaces.cli.services import open_command_services
 from longshore.interfaces.cli.signals import handle_signals
@@ -133,7 +133,7 @@ def _job_document() -> dict[str, object]:
     return {"name": _NAME, "tasks": tasks}
 
 
-class _Worker:
+class _DemoWorker:
     """A process of ``longshore worker``."""
 
     def __init__(self, number: int, folder: Path) -> None:
@@ -181,11 +181,11 @@ class _Worker:
 
 
 @contextlib.asynccontextmanager
-async def _running_workers(folder: Path) -> AsyncIterator[dict[str, _Worker]]:
+async def _running_workers(folder: Path) -> AsyncIterator[dict[str, _DemoWorker]]:
     """Two workers by their ids."""
-    workers: list[_Worker] = []
+    workers: list[_DemoWorker] = []
     try:
-        workers += [_Worker(number, folder) for number in (1, 2)]
+        workers += [_DemoWorker(number, folder) for number in (1, 2)]
         ids = await asyncio.gather(*(worker.started() for worker in workers))
         yield dict(zip(ids, workers, strict=True))
     finally:
@@ -206,7 +206,7 @@ class _TaskLine:
 class _Scenario:
     """Follows the events and the output of the job, kills a worker, and shows both."""
 
-    def __init__(self, app: Application, job_id: str, workers: dict[str, _Worker]) -> None:
+    def __init__(self, app: Application, job_id: str, workers: dict[str, _DemoWorker]) -> None:
         from longshore.wiring.services import system_clock
 
         self._app = app
@@ -238,7 +238,7 @@ class _Scenario:
     async def _follow_events(self) -> None:
         async for item in await self._app.follow_job_events(self._job_id):
             if isinstance(item.data, d.EventDocument):
-                event = from_wire(d.to_dict(item.data))
+                event = parse_event(item.data)
                 self._events.append(event)
                 if key := split_task_id(event.entity_id)[1]:
                     self._on_event(key, event)
@@ -276,7 +276,7 @@ class _Scenario:
         if self._killed is not None:
             after = formats.duration_text(event.at - self._killed[1])
             worker = self._workers[self._holder].name
-            self._note(f"{worker} took over after {after}, after the last stored step", "green")
+            self._note(f"{worker} took over {after} later, after the last stored step", "green")
 
     def _note(self, text: str, colour: str) -> None:
         self._notes.append(Text(text, style=f"bold {colour}"))

@@ -268,7 +268,7 @@ async def add(
 
     Exits with 4 if the job has completed or was cancelled.
     """
-    from longshore.interfaces.cli.operations.submit import read_document
+    from longshore.interfaces.cli.commands.submit import read_document
 
     document = read_document(file)
     async with open_client(options) as client:

@@ -1,24 +1,60 @@
-"""``longshore submit``."""
+"""``longshore submit``: submits a job from a file, and with ``--wait`` waits until it has ended.
+
+While it waits, the progress is printed to stderr, so that stdout has only the result: on a terminal
+as a progress bar, elsewhere as a line for each event.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
+from longshore.core.events import types as e
+from longshore.core.events.event import Event
+from longshore.core.ids import split_task_id
+from longshore.core.tasks.states import JobState, TaskState
+from longshore.errors import UsageError
+from longshore.interfaces.cli.client import ApiClient, EntityRef, new_request_id, open_client
+from longshore.interfaces.cli.commands.queues import warn_if_paused
 from longshore.interfaces.cli.commands.shared import JobFile, RequestId
+from longshore.interfaces.cli.exit_codes import ExitCode, print_stderr
 from longshore.interfaces.cli.options import GlobalOptions, command
+from longshore.interfaces.cli.render import formats
+from longshore.interfaces.cli.render.event_text import parse_event
+from longshore.interfaces.cli.render.screen import console, print_json, print_pairs
+from longshore.interfaces.cli.signals import StopSignals, handle_signals
+from longshore.interfaces.document_files import UnreadableDocument, parse_json, parse_yaml
+from longshore.services.documents import AcceptedJobDocument, JobDetailDocument
+from longshore.services.resilience import race
+from longshore.services.worker.group import WorkerGroup
+
+_MAX_VALUES = 2_000_000
+_MAX_SHOWN_ROOTS = 10
+_MAX_SHOWN_FAILURES = 10
+_MAX_SHOWN_RUNNING = 3
+_POLL_S = 1.0
+_ENDS = (e.TaskCompleted, e.TaskFailed, e.TaskTimeout, e.TaskCancelled)
+# Printed above the progress bar.
+_PROBLEMS = (
+    *(e.TaskProcessingFailed, e.TaskFailed, e.TaskTimeout),
+    *(e.TaskSubmittedForReview, e.TaskParked),
+)
 
 
 @command(
-    ("longshore submit job.yaml", "accepted; workers will do it"),
-    ("longshore submit job.yaml --wait", "work on it here until it has ended"),
+    ("longshore submit job.yaml", "workers run it"),
+    ("longshore submit job.yaml --wait", "run it here and wait until it has ended"),
     ("generate-job | longshore submit - -o json", "from another program"),
     output=True,
     remote=True,
 )
-def submit(
+async def submit(
     options: GlobalOptions,
     file: JobFile,
     *,
@@ -27,12 +63,12 @@ def submit(
         bool,
         typer.Option(
             "--wait",
-            help="Work on it here until it has ended; behind a server, wait.",
+            help="Wait until the job has ended; run it here if no worker does.",
             show_default=False,
         ),
     ] = False,
 ) -> int:
-    """Submit a job from a file.
+    """Submit a job from a YAML or JSON file.
 
     \b
       name: greeting
@@ -45,12 +81,216 @@ def submit(
           dependsOn: [hello]
           input: {argv: [sh, -c, "sleep 1; echo world"]}
 
-    The file has a list of tasks, each with taskId, name (of a definition: command, python, or one
-    of your own), input and dependsOn; and if you like a name, and a list of definitions, which
-    are stored first. Everything that is wrong is listed at once, and then nothing is stored.
+    Each task has a taskId and a name, which is the name of a definition: command, python, or your
+    own. It may have an input and dependsOn. The job may have a name and a list of definitions,
+    which are stored first. If anything is wrong, every problem is listed and nothing is stored.
 
     With --wait it exits with 1 if the job failed.
     """
-    from longshore.interfaces.cli.operations import submit
+    document = read_document(file)
+    async with open_client(options, create=True) as client:
+        job = await client.app.submit_file(document, request_id=request_id or new_request_id())
+        if not options.json:
+            _print_accepted(client, job, wait=wait)
+        elif not wait:
+            print_json(job)
+        if not wait:
+            return ExitCode.OK
+        if not await _wait_for_job(client, job.job_id):
+            print_stderr(f"longshore: stopped waiting; workers continue {job.job_id}")
+            return ExitCode.INTERRUPTED
+        return _print_result(await client.get_job(job.job_id), as_json=options.json)
 
-    return asyncio.run(submit.submit(options, file, request_id=request_id, wait=wait))
+
+def read_document(file: Path) -> Any:
+    """The content of a YAML or JSON file.
+
+    Raises:
+        UsageError: the file cannot be read or parsed; the message says where.
+    """
+    name = "stdin" if str(file) == "-" else str(file)
+    try:
+        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        return _parse(data.decode())
+    except OSError as error:
+        message = f"{name} cannot be read: {error.strerror}"
+        raise UsageError(message) from error
+    except UnicodeDecodeError as error:
+        message = f"{name} is not UTF-8 text"
+        raise UsageError(message) from error
+    except UnreadableDocument as error:
+        line = f", line {error.line}" if error.line else ""
+        message = f"{name}{line}: {error}"
+        raise UsageError(message) from error
+
+
+def _parse(text: str) -> Any:
+    try:
+        return parse_json(text)
+    except UnreadableDocument:
+        # JSON is a subset of YAML, so the YAML parser describes the errors of both.
+        return parse_yaml(text, value_limit=_MAX_VALUES)[0]
+
+
+def _print_accepted(client: ApiClient, job: AcceptedJobDocument, *, wait: bool) -> None:
+    repeated = "" if job.created else f" (accepted before, now {job.status})"
+    pairs = [
+        ("job", job.job_id + repeated),
+        ("tasks", str(job.total_tasks)),
+        ("roots", _first(job.root_tasks, _MAX_SHOWN_ROOTS)),
+        ("request", job.request_id),
+    ]
+    if not wait:
+        steps = [client.worker_command(()), f"longshore job {job.job_id}"]
+        pairs.append(("next", "; ".join(step for step in steps if step)))
+    print_pairs(pairs)
+    sys.stdout.flush()
+
+
+def _first(names: list[str], limit: int) -> str:
+    return ", ".join(names[:limit]) + (" …" if len(names) > limit else "")
+
+
+def _print_result(job: JobDetailDocument, *, as_json: bool) -> int:
+    if as_json:
+        print_json(job)
+    else:
+        print(
+            f"{job.status} in {formats.duration_ms_text(job.duration_ms)}:"
+            f" {job.progress.completed} of {formats.plural(job.total_tasks, 'task')} completed"
+        )
+        failed = [task for task in job.tasks if task.status is TaskState.FAILED]
+        for task in failed[:_MAX_SHOWN_FAILURES]:
+            print(f"  {task.task_id}: {task.error.message if task.error else 'failed'}")
+        if failed:
+            print(f"see: longshore logs {failed[0].request_id}")
+    return ExitCode.OK if job.status is JobState.COMPLETED else ExitCode.FAILED
+
+
+async def _wait_for_job(client: ApiClient, job_id: str) -> bool:
+    """Wait until the job has ended; False if a signal interrupts it.
+
+    This process runs the tasks if it can and no worker serves their queues. The first signal drains
+    its worker, the second stops it; the job stays as it is.
+    """
+    job = await client.get_job(job_id)
+    if job.status.terminal:
+        return True
+    queues = tuple(dict.fromkeys(task.queue for task in job.tasks))
+    await warn_if_paused(client, queues)
+    groups: list[WorkerGroup] = []  # the worker of this process, if there is one
+
+    def stop() -> None:
+        for group in groups:
+            group.stop()
+            print_stderr(
+                "longshore: waiting for running tasks; press Ctrl-C again to release them now"
+            )
+
+    def stop_now() -> None:
+        for group in groups:
+            group.stop_now()
+
+    signals = StopSignals(stop, stop_now)
+    remove_handlers = handle_signals(signals.on_signal)
+    with _display(job.name or job_id, job.total_tasks) as show:
+        running = _run_and_show(client, job_id, queues, groups, show)
+        async with race(running, signals.requested.wait()) as (ended, _):
+            if not ended.done():
+                return False  # the handlers stay: a second signal may follow
+            await ended
+    remove_handlers()
+    return True
+
+
+async def _run_and_show(
+    client: ApiClient,
+    job_id: str,
+    queues: tuple[str, ...],
+    groups: list[WorkerGroup],
+    show: Callable[[Event], None],
+) -> None:
+    async def follow() -> None:
+        async for event in client.events(EntityRef(job_id), include_tasks=True, follow=True):
+            show(parse_event(event))
+
+    following = asyncio.ensure_future(follow())
+    try:
+        while not following.done():
+            # Other workers may end before the job does, so this is asked again and again.
+            if (group := client.worker_group(queues)) is not None:
+                groups.append(group)
+                async with group:
+                    await group.run_alongside(following)
+            else:
+                await asyncio.wait((following,), timeout=_POLL_S)
+        await following
+    finally:
+        following.cancel()
+
+
+@contextmanager
+def _display(name: str, total: int) -> Iterator[Callable[[Event], None]]:
+    """Shows events: as a progress bar on a terminal, elsewhere as lines."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        yield _print_event
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[now]}", style="dim", markup=False),
+    )
+    with Progress(*columns, console=screen, transient=True) as progress:
+        bar = progress.add_task(name, total=total, now="")
+        running: dict[str, None] = {}
+
+        def show(event: Event) -> None:
+            key = split_task_id(event.entity_id)[1]
+            if isinstance(event.body, e.TaskProcessingStarted):
+                running[key] = None
+            elif not isinstance(event.body, e.TaskHeartbeat):
+                running.pop(key, None)
+            if isinstance(event.body, _PROBLEMS):
+                screen.print(f"{key}: {_event_text(event)}")
+            ended = isinstance(event.body, _ENDS)
+            progress.update(bar, advance=ended, now=_first(list(running), _MAX_SHOWN_RUNNING))
+
+        yield show
+
+
+def _print_event(event: Event) -> None:
+    if text := _event_text(event):
+        print_stderr(f"{split_task_id(event.entity_id)[1]}: {text}")
+
+
+def _event_text(event: Event) -> str | None:
+    match event.body:
+        case e.TaskProcessingStarted(attempt_number=attempt):
+            return f"started, attempt {attempt}" if attempt > 1 else "started"
+        case e.TaskCompleted(duration=duration):
+            return f"completed in {formats.duration_text(duration)}"
+        case e.TaskProcessingFailed(attempt_number=attempt, error=error):
+            return f"attempt {attempt} failed: {error}"
+        case e.TaskFailed(error=error):
+            return f"failed: {error}"
+        case e.TaskTimeout(elapsed=elapsed):
+            return f"failed: timed out after {formats.duration_text(elapsed)}"
+        case e.TaskCancelled():
+            return "cancelled"
+        case e.TaskSubmittedForReview(task_id=task_id):
+            # The job does not continue until a user does this.
+            return f"its result needs a review: longshore approve {task_id}"
+        case e.TaskParked(reason=reason, task_id=task_id):
+            return f"parked ({reason}): longshore why {task_id}"
+    return None

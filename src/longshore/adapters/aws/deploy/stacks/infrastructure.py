@@ -17,7 +17,7 @@ from longshore.adapters.aws.deploy.stacks.template import (
     ref,
     sub,
 )
-from longshore.adapters.aws.table_schemas import table_schemas
+from longshore.adapters.aws.names import table_schemas
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.tasks.states import Priority
 

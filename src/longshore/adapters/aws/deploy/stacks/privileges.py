@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from longshore.adapters.aws.deploy.stacks.stage_config import StageConfig
 from longshore.adapters.aws.deploy.stacks.template import Json, arn, import_value, statement, sub
-from longshore.adapters.aws.events.index_ranges import ALL_INDEXES, DEFAULT_INDEXES
-from longshore.adapters.aws.table_schemas import (
+from longshore.adapters.aws.events.event_log import ALL_INDEXES, DEFAULT_INDEXES
+from longshore.adapters.aws.names import (
     EVENT_INDEXES,
     LISTING_INDEX,
     NAME_INDEX,

@@ -1,19 +1,112 @@
-"""A row and its events as few bytes: a write of up to one kilobyte costs one unit, and not two.
+"""Values of DynamoDB: attributes, documents, and compressed text.
 
-Rows say much the same things with other values, so they are compressed with a dictionary of what
-they say: a kilobyte becomes some 200 bytes. The first byte tells which dictionary it was. What is
-stored once must be readable for ever, so a dictionary is never changed: a better one is added.
+Documents are stored as maps, so that other programs can read the table. DynamoDB's numbers have 38
+digits and its maps 32 levels: a document that needs more is stored as JSON text.
+
+Rows are compressed, because a write of up to one kilobyte costs one unit. Rows contain much the
+same text, so they are compressed with a dictionary of it: a kilobyte becomes some 200 bytes. What
+is stored must stay readable, so a dictionary is never changed: a better one is added.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import zlib
-from typing import Final
+from decimal import Decimal
+from typing import Any, Final
 
 from longshore.errors import StoreTooNew
 
-# What stands at the end is nearest, and costs least: so what is said most often comes last.
+Attribute = dict[str, Any]
+Item = dict[str, Attribute]
+
+_MAX_DIGITS = 38
+_MIN_EXPONENT, _MAX_EXPONENT = -128, 125  # powers of ten
+_MAX_DEPTH = 30
+
+
+def string_attribute(value: str) -> Attribute:
+    return {"S": value}
+
+
+def number_attribute(value: int) -> Attribute:
+    return {"N": str(value)}
+
+
+class _NotRepresentable(ValueError):
+    """DynamoDB cannot store the document as a map."""
+
+
+def encode_document(document: dict[str, Any]) -> Attribute:
+    """A document as a map, or as JSON text if DynamoDB cannot store it as a map."""
+    try:
+        return _encode(document, _MAX_DEPTH)
+    except _NotRepresentable:
+        return {"S": json.dumps(document, separators=(",", ":"))}
+
+
+def decode_document(attribute: Attribute) -> dict[str, Any]:
+    """The inverse of ``encode_document``."""
+    document: dict[str, Any] = (
+        json.loads(attribute["S"]) if "S" in attribute else decode_value(attribute)
+    )
+    return document
+
+
+def _encode(value: Any, depth: int) -> Attribute:
+    match value:
+        case None:
+            return {"NULL": True}
+        case bool():
+            return {"BOOL": value}
+        case str():
+            return {"S": value}
+        case int() | float():
+            return {"N": _encode_number(value)}
+    if depth == 0:
+        raise _NotRepresentable
+    if isinstance(value, dict):
+        return {"M": {name: _encode(child, depth - 1) for name, child in value.items()}}
+    return {"L": [_encode(child, depth - 1) for child in value]}
+
+
+def _encode_number(value: float) -> str:
+    text = repr(value)
+    exact = Decimal(text)
+    parts = exact.normalize().as_tuple()
+    if not exact.is_finite() or len(parts.digits) > _MAX_DIGITS:
+        raise _NotRepresentable
+    if exact and not _MIN_EXPONENT < exact.adjusted() < _MAX_EXPONENT:
+        raise _NotRepresentable
+    return text
+
+
+def decode_value(attribute: Attribute) -> Any:
+    """The plain value of an attribute."""
+    ((kind, value),) = attribute.items()
+    match kind:
+        case "S" | "BOOL":
+            return value
+        case "N":
+            return _decode_number(value)
+        case "M":
+            return {name: decode_value(child) for name, child in value.items()}
+        case "L":
+            return [decode_value(child) for child in value]
+    return None
+
+
+def _decode_number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+# Compressed text --------------------------------------------------------------------------------
+
+# The end of a dictionary costs least to refer to, so the most frequent text comes last.
 _DICTIONARY_1: Final = (
     b'"failure":{"category":"","error_type":"","message":"","detail":null,"retryable":false,'
     b'"failed_at":"","attempts_used":1,"cancel":{"by":"user","reason":null,"at":"'
@@ -63,21 +156,21 @@ _LEVEL: Final = 9
 
 
 def compress_text(text: str) -> bytes:
-    """The text as few bytes."""
-    squeeze = zlib.compressobj(_LEVEL, zdict=_DICTIONARIES[_NEWEST])
-    return bytes([_NEWEST]) + squeeze.compress(text.encode()) + squeeze.flush()
+    """Compress a text; the first byte is the number of the dictionary."""
+    compressor = zlib.compressobj(_LEVEL, zdict=_DICTIONARIES[_NEWEST])
+    return bytes([_NEWEST]) + compressor.compress(text.encode()) + compressor.flush()
 
 
 def decompress_text(data: bytes | str, store: str = "the ledger's table") -> str:
-    """The text again; a function is handed the bytes of a stream's record as base64.
+    """The inverse of ``compress_text``; a stream record has the bytes as base64 text.
 
     Raises:
-        StoreTooNew: it was packed with a dictionary that this version does not have.
+        StoreTooNew: this version does not have the dictionary.
     """
     if isinstance(data, str):
         data = base64.b64decode(data)
     dictionary = _DICTIONARIES.get(data[0])
     if dictionary is None:
         raise StoreTooNew(store, data[0], _NEWEST)
-    unsqueeze = zlib.decompressobj(zdict=dictionary)
-    return (unsqueeze.decompress(data[1:]) + unsqueeze.flush()).decode()
+    decompressor = zlib.decompressobj(zdict=dictionary)
+    return (decompressor.decompress(data[1:]) + decompressor.flush()).decode()

@@ -1,4 +1,4 @@
-"""Messages of the queue: their body, their lanes, and what a worker does with one.
+"""Queues: their messages, lanes and pauses, and what a worker does with a message.
 
 A message says "look at this task". Its body is JSON with the task's global id under its wire name.
 Other content is ignored; a body that cannot be read is a ``MalformedMessage`` with the reason.
@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import assert_never
+from typing import Final, assert_never
 
 from longshore.core.ids import is_task_id
 from longshore.core.tasks.lease import is_over
@@ -133,3 +133,44 @@ def _triage_leased(
     if lease is None or (holder_dead and lease.local) or is_over(lease, now=now, margin=margin):
         return TriageDecision(action=MessageAction.TAKE_OVER)
     return TriageDecision(action=MessageAction.DELAY, until=lease.expires_at + margin)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDepth:
+    """The number of messages of a queue."""
+
+    ready: int
+    hidden: int  # delivered and not yet deleted, or not visible yet
+    dead_letters: int
+
+
+MAX_HOLD: Final = timedelta(hours=1)
+"""The longest hold; a service that asks for more gets this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePause:
+    """A paused or held queue: no worker starts its tasks."""
+
+    name: str
+    by: str
+    reason: str | None
+    at: datetime
+    until: datetime | None = None  # when a hold ends; None: a pause, which does not end by itself
+
+    def is_active(self, now: datetime) -> bool:
+        """Whether a pause, or a hold that has not ended.
+
+        A hold that would last longer than ``MAX_HOLD`` was written by a wrong clock, or the clock
+        was set back since: it has ended too.
+        """
+        return self.until is None or timedelta(0) < self.remaining(now) <= MAX_HOLD
+
+    def remaining(self, now: datetime) -> timedelta:
+        """Returns the time until a hold ends by itself."""
+        return timedelta.max if self.until is None else self.until - now
+
+
+def capped_hold_end(until: datetime, now: datetime) -> datetime:
+    """Returns when a requested hold ends: after ``MAX_HOLD`` at the latest."""
+    return min(until, now + MAX_HOLD)

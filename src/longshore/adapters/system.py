@@ -1,0 +1,135 @@
+"""This machine: its clock, its memory, and the API key that it creates for itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path, PurePosixPath
+
+from longshore.errors import ConfigurationError
+
+# Linux has a monotonic clock that counts the time in which the machine was asleep.
+_ELAPSED_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+# The event loop's clock stops while the machine is asleep. Short sleeps in a loop notice the time
+# that has passed soon after the machine wakes up.
+_MAX_SLEEP = timedelta(seconds=5)
+KEY_FILE_NAME = "api-key"
+_KEY_MODE = 0o600
+_GROUP_AND_OTHERS = 0o077
+_MAX_KEY_BYTES = 4096
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+
+
+class SystemClock:
+    """See ``ports.clock.Clock``: the clock of this machine."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def elapsed(self) -> timedelta:
+        return timedelta(microseconds=time.clock_gettime_ns(_ELAPSED_CLOCK) // 1000)
+
+    async def sleep(self, duration: timedelta) -> None:
+        end = self.elapsed() + duration
+        await asyncio.sleep(0)
+        # There is no event to wait for instead.
+        while (left := end - self.elapsed()) > timedelta(0):  # noqa: ASYNC110
+            await asyncio.sleep(min(left, _MAX_SLEEP).total_seconds())
+
+
+def ensure_key(folder: Path, make: Callable[[], str]) -> str:
+    """The API key in the folder's file, which only its owner can read; created if it is missing.
+
+    Of two concurrent callers, both get the key of the first.
+
+    Raises:
+        ConfigurationError: other users can read the file, or it contains no key.
+    """
+    path = folder / KEY_FILE_NAME
+    while (text := read_key(folder)) is None:
+        draft = folder / f".{KEY_FILE_NAME}-{os.getpid()}-{secrets.token_hex(4)}"
+        try:
+            _write(draft, make())
+            # Atomic, and never replaces an existing file.
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, path)
+            _sync(folder)
+        finally:
+            draft.unlink(missing_ok=True)
+    return text
+
+
+def read_key(folder: Path) -> str | None:
+    """The API key in the folder's file, if there is one.
+
+    Raises:
+        ConfigurationError: other users can read the file, or it contains no key.
+    """
+    path = folder / KEY_FILE_NAME
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            text = file.read(_MAX_KEY_BYTES).decode(errors="replace").strip()
+    except FileNotFoundError:
+        return None
+    if mode & _GROUP_AND_OTHERS:
+        problem = f"{path} can be read by other users: run `chmod 600 {path}` and create a new key"
+        raise ConfigurationError([problem])
+    if not text or not text.isascii():
+        problem = f"{path} contains no key: remove it, and a new key is created"
+        raise ConfigurationError([problem])
+    return text
+
+
+def _write(path: Path, text: str) -> None:
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _KEY_MODE)
+    with os.fdopen(opened, "w", encoding="ascii") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def machine_memory(
+    cgroup_root: Path = _CGROUP_ROOT, own_cgroups: Path = _OWN_CGROUPS
+) -> int | None:
+    """Memory of the machine or of its container in bytes; None: unknown."""
+    return min((*_physical(), *_cgroup_limits(cgroup_root, own_cgroups)), default=None)
+
+
+def _physical() -> Iterator[int]:
+    with contextlib.suppress(ValueError, OSError):
+        yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _cgroup_limits(groups: Path, own_groups: Path) -> Iterator[int]:
+    """Limits of this process's control group and all of its parents, in cgroups v1 and v2."""
+    with contextlib.suppress(OSError):
+        for line in own_groups.read_text().splitlines():
+            number, kinds, path = line.split(":", 2)
+            if number == "0":
+                root, file = groups, "memory.max"
+            elif "memory" in kinds.split(","):
+                root, file = groups / "memory", "memory.limit_in_bytes"
+            else:
+                continue
+            group = PurePosixPath(path.lstrip("/"))
+            # Inside a container, its own group is the root.
+            for path_in_root in (group, *group.parents):
+                # "max" means no limit, and is not a number.
+                with contextlib.suppress(ValueError, OSError):
+                    yield int((root / path_in_root / file).read_text())

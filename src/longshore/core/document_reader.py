@@ -1,0 +1,176 @@
+"""Reads documents that users write: jobs, definitions and agent plans.
+
+A document is a value from JSON or YAML. Every problem is reported at once, with its path, such as
+``tasks[3].dependsOn[1]``. The readers of single values raise ``ValueError`` with a message that
+says what is expected; ``DocumentReader`` collects these messages.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from longshore.core.ids import is_name
+
+MAX_DEPTH = 100
+"""Levels of a JSON value: code that reads or writes it is recursive."""
+
+_MAX_INTEGER_BITS = 8192  # larger integers cannot be written in decimal
+_NAME_CHARACTERS = 64
+_NO_VALUE = object()
+_shortened = reprlib.Repr()
+_shortened.maxstring = _shortened.maxother = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A problem of a document, and its path."""
+
+    path: str
+    message: str
+
+
+class DocumentReader:
+    """Reads the fields of objects and collects the problems."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def add(self, path: str, message: str) -> None:
+        self.problems.append(Problem(path=path, message=message))
+
+    def reject_unknown(
+        self, document: Mapping[Any, Any], allowed: Collection[str], path: str
+    ) -> None:
+        """Add a problem for each field that is not allowed."""
+        for name in document:
+            if name not in allowed:
+                names = ", ".join(allowed)
+                choice = f"one of {names}" if len(allowed) > 1 else f"only {names}"
+                self.add(join_path(path, short_name(name)), f"unknown field; expected {choice}")
+
+    def field(
+        self,
+        document: Mapping[str, Any],
+        name: str,
+        path: str,
+        read: Callable[[Any], Any],
+        default: Any = None,
+    ) -> Any:
+        """Returns a field; the default if it is missing, null or wrong."""
+        value = document.get(name)
+        return default if value is None else self.read(value, join_path(path, name), read, default)
+
+    def read(self, value: Any, path: str, read: Callable[[Any], Any], default: Any = None) -> Any:
+        """Returns ``read(value)``; the default, and a problem, if it raises."""
+        try:
+            return read(value)
+        except (TypeError, ValueError) as error:
+            self.add(path, str(error))
+            return default
+
+
+def join_path(path: str, name: str) -> str:
+    """Returns the path of a field."""
+    return f"{path}.{name}" if path else name
+
+
+def short_name(name: object) -> str:
+    """Returns a name from a document, truncated."""
+    return str(name)[:_NAME_CHARACTERS]
+
+
+def expected(what: str, value: Any = _NO_VALUE) -> ValueError:
+    """Returns the error of a value that is not what is expected; the value is shown shortened."""
+    instead = "" if value is _NO_VALUE else f", not {_shortened.repr(value)}"
+    return ValueError(f"expected {what}{instead}")
+
+
+def read_name(value: Any) -> str:
+    if not is_name(value):
+        raise expected("a name of 1 to 64 letters, digits, '-' and '_'", value)
+    return str(value)
+
+
+def read_flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise expected("true or false", value)
+    return value
+
+
+def integer_reader(minimum: int, maximum: int | None = None) -> Callable[[Any], int]:
+    """Returns a reader of whole numbers in a range."""
+    limit = "on" if maximum is None else f"to {maximum}"
+
+    def read(value: Any) -> int:
+        if type(value) is not int or not minimum <= value <= (maximum or value):
+            raise expected(f"a whole number from {minimum} {limit}", value)
+        return value
+
+    return read
+
+
+def choice_reader(choices: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """Returns a reader of the names of these values."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, str) or value not in choices:
+            raise expected(f"one of {', '.join(choices)}", value)
+        return choices[value]
+
+    return read
+
+
+def check_json(value: Any, *, max_values: int | None = None) -> None:
+    """Check that a value can be written as JSON and read back.
+
+    Raises:
+        ValueError: it is not JSON, has too many levels, or more than ``max_values`` values.
+    """
+    unchecked, count = [(value, 1)], 0
+    while unchecked:
+        item, depth = unchecked.pop()
+        count += 1
+        if max_values is not None and count > max_values:
+            raise expected(f"at most {max_values:,} values")
+        if not isinstance(item, dict | list | tuple):
+            _check_scalar(item)
+            continue
+        if depth > MAX_DEPTH:
+            raise expected(f"at most {MAX_DEPTH} levels of lists and objects")
+        unchecked += [(inner, depth + 1) for inner in _children(item)]
+
+
+def _children(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> Iterable[Any]:
+    if not isinstance(value, dict):
+        return value
+    for name in value:
+        if not isinstance(name, str):
+            raise expected("text as a key (put it in quotes)", name)
+    return (*value.keys(), *value.values())
+
+
+def _check_scalar(value: Any) -> None:
+    if isinstance(value, str):
+        check_unicode(value)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise expected("a finite number", value)
+    elif isinstance(value, int) and value.bit_length() > _MAX_INTEGER_BITS:
+        raise expected(f"a number of at most {_MAX_INTEGER_BITS} bits")
+    elif not (value is None or isinstance(value, int | float)):
+        raise expected("a JSON value", value)
+
+
+def check_unicode(text: str) -> None:
+    """Check that a text can be encoded.
+
+    Raises:
+        ValueError: it contains a lone surrogate.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise expected("valid Unicode without lone surrogates", text) from None
