@@ -31,7 +31,7 @@ def _delta(**usage: Any) -> bytes:
 
 STOP = _event("message_stop")
 QUOTED_EVENTS = (
-    'he said "message_stop", {"type": "message_start"} and\n\ndata: {"type":"message_stop"}'
+    'he wrote "message_stop", {"type": "message_start"} and\n\ndata: {"type":"message_stop"}'
 )
 TEXT = _event("content_block_delta", index=0, delta={"type": "text_delta", "text": QUOTED_EVENTS})
 WHOLE = _start(input_tokens=30, cache_read_input_tokens=4) + TEXT + _delta(output_tokens=5) + STOP
@@ -165,7 +165,7 @@ def test_a_line_that_is_too_long_is_not_kept(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "status"),
+    ("text", "kind", "status"),
     [
         ({"error": {"type": "overloaded_error"}}, "overloaded_error", 529),
         ({"error": {"type": "rate_limit_error"}}, "rate_limit_error", 429),
@@ -174,9 +174,9 @@ def test_a_line_that_is_too_long_is_not_kept(monkeypatch: pytest.MonkeyPatch) ->
         ({}, "api_error", 500),
     ],
 )
-def test_an_error_is_known_by_its_kind(said: dict[str, Any], kind: str, status: int) -> None:
-    stream, document = _read(_event("error", **said)), DocumentMeter()
-    document.feed(json.dumps({"type": "error", **said}).encode())
+def test_an_error_is_known_by_its_kind(text: dict[str, Any], kind: str, status: int) -> None:
+    stream, document = _read(_event("error", **text)), DocumentMeter()
+    document.feed(json.dumps({"type": "error", **text}).encode())
     document.end()
 
     for meter in (stream, document):

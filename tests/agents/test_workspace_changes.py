@@ -1,4 +1,4 @@
-"""What an agent changed in its workspace: told as a patch, and done again in another one."""
+"""The changes in a workspace: written as a patch that applies to another workspace."""
 
 import os
 import stat
@@ -15,9 +15,9 @@ FILES = {"a.txt": b"one\n", "folder/b.bin": bytes(range(256)), "run.sh": b"#!/bi
 
 @pytest.fixture
 def origin(tmp_path: Path) -> Origin:
-    made = Origin(tmp_path / "remotes" / "origin.git")
-    made.commit(FILES, modes={"run.sh": "100755"})
-    return made
+    created = Origin(tmp_path / "remotes" / "origin.git")
+    created.commit(FILES, modes={"run.sh": "100755"})
+    return created
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def _contents(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
-def test_changes_can_be_asked_for_again_and_the_last_answer_stands(
+def test_a_repeated_patch_replaces_the_previous_one(
     origin: Origin, machine: WorkspaceMachine, tmp_path: Path
 ) -> None:
     space = machine.open(origin.url)

@@ -22,7 +22,7 @@ from typing import Final
 from longshore.core.definitions.definition import Definition
 from longshore.core.definitions.reader import read_file_document
 from longshore.core.definitions.schema import DEFINITIONS
-from longshore.core.document_reader import Problem
+from longshore.errors import Problem
 from longshore.interfaces.document_files import UnreadableDocument, parse_json, parse_yaml
 from longshore.services.definitions import FileDefinition, FileProblem, FolderContents
 

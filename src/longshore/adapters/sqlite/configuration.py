@@ -20,9 +20,8 @@ from longshore.adapters.sqlite.store_file import Row, rows
 from longshore.core.api_keys import KeyRecord
 from longshore.core.budgets import SharedBudget
 from longshore.core.definitions.definition import Definition
-from longshore.core.queues import MAX_HOLD, capped_hold_end
+from longshore.core.queues import MAX_HOLD, QueuePause, capped_hold_end
 from longshore.errors import AlreadyExists, VersionConflict
-from longshore.ports.configuration import QueuePause
 
 _NEWEST_DEFINITION = (
     "SELECT d.body FROM definitions AS d LEFT JOIN deleted_definitions AS h USING (tenant, name)"

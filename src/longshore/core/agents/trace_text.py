@@ -121,7 +121,7 @@ def _event_text(event: AgentEvent, trace: StepTrace) -> str | None:
 
 
 def _started_text(trace: StepTrace) -> str:
-    verb = "goes on" if trace.resumed else "begins"
+    verb = "resumed" if trace.resumed else "started"
     model = f" with {one_line(trace.model, limit=_WHY_CHARACTERS)}" if trace.model else ""
     session = f", session {trace.session_id[:_SESSION_CHARACTERS]}" if trace.session_id else ""
     return f"{verb}{model}{session}"
@@ -147,7 +147,7 @@ def _tool_text(
         return _tool_end_text(tool, trace)
     if tool.name == RESULT_TOOL and isinstance(event, ToolRequested | ToolStarted):
         # A reviewer looks here first.
-        return f"hands in its result: {input_excerpt(event.input, limit=ANSWER_CHARACTERS)}"
+        return f"returned its result: {input_excerpt(event.input, limit=ANSWER_CHARACTERS)}"
     return f"{tool.name}: {tool.summary}" if tool.summary else tool.name
 
 
@@ -163,7 +163,7 @@ def _tool_end_text(tool: TracedTool, trace: StepTrace) -> str | None:
         case ToolOutcome.OK if tool.name == RESULT_TOOL:
             return None
         case ToolOutcome.OK:
-            return f"{name} took {elapsed}" if elapsed else f"{name} is done"
+            return f"{name} took {elapsed}" if elapsed else f"{name} finished"
         case ToolOutcome.DENIED:
             return f"{name} was denied{reason}"
         case ToolOutcome.INTERRUPTED:
@@ -179,7 +179,7 @@ def _subagent_text(event: SubagentEvent, trace: StepTrace) -> str | None:
     name = f"subagent {agent.kind}".rstrip()
     if agent.ended_at is not None:
         return f"{name} took {format_elapsed(to_milliseconds(agent.ended_at - agent.at))}"
-    return f"{name} begins" + (f": {agent.description}" if agent.description else "")
+    return f"{name} started" + (f": {agent.description}" if agent.description else "")
 
 
 def _todo_text(event: TodoEvent, trace: StepTrace) -> str | None:
@@ -197,9 +197,9 @@ def _todo_text(event: TodoEvent, trace: StepTrace) -> str | None:
             elapsed = format_elapsed(to_milliseconds(item.time_in(TodoState.IN_PROGRESS, event.at)))
             return f"todo {done}/{total} done after {elapsed}: {item.subject}"
         case TodoState.DELETED:
-            return f"todo dropped: {item.subject}"
+            return f"todo deleted: {item.subject}"
         case _:
-            return f"todo begun: {item.subject}"
+            return f"todo started: {item.subject}"
 
 
 def _api_text(event: ApiEvent) -> str | None:
@@ -210,7 +210,7 @@ def _api_text(event: ApiEvent) -> str | None:
         return f"the API failed{why}: {again}"
     if isinstance(event, ModelFallback):
         why = f": {one_line(event.reason, limit=_WHY_CHARACTERS)}" if event.reason else ""
-        return f"goes on with {event.to_model} instead of {event.model}{why}"
+        return f"switched from {event.model} to {event.to_model}{why}"
     if event.status == "allowed":
         return None
     window = f" {event.window}" if event.window else ""

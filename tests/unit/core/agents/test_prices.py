@@ -1,4 +1,4 @@
-"""What answers cost: by figures that the agent's command line gave for answers of known size."""
+"""Prices, compared with what the agent's CLI reports for responses of known size."""
 
 import pytest
 

@@ -10,8 +10,8 @@ PENDING, BEGUN = TodoState.PENDING, TodoState.IN_PROGRESS
 DONE, DROPPED = TodoState.COMPLETED, TodoState.DELETED
 
 
-def todo(id_: str = "1", subject: str = "Look", seconds: float = 0, **more: TodoState) -> TodoSeen:
-    return TodoSeen(at=at(seconds), todo_id=id_, subject=subject, **more)
+def todo(id_: str = "1", subject: str = "Look", seconds: float = 0, **more_: TodoState) -> TodoSeen:
+    return TodoSeen(at=at(seconds), todo_id=id_, subject=subject, **more_)
 
 
 def moved(
@@ -26,7 +26,7 @@ def listed(seconds: float, *items: tuple[str, TodoState]) -> TodosReplaced:
 
 def test_an_item_goes_through_its_states_and_the_time_in_each_is_known() -> None:
     todos = Todos()
-    news = [
+    lines = [
         todos.add_seen(todo()),
         todos.add_seen(todo(seconds=1)),
         todos.update(moved(BEGUN, 2)),
@@ -34,7 +34,7 @@ def test_an_item_goes_through_its_states_and_the_time_in_each_is_known() -> None
         todos.update(moved(DONE, 7)),
     ]
 
-    assert news == [True, False, True, False, True]
+    assert lines == [True, False, True, False, True]
     assert todos.document(at(100)) == [
         {
             "number": 1,
@@ -76,23 +76,23 @@ def test_a_list_that_was_read_late_takes_no_item_back() -> None:
     todos = Todos()
     todos.update(moved(DONE, 1))
 
-    news = todos.add_seen(todo(seconds=2, state=BEGUN))
+    lines = todos.add_seen(todo(seconds=2, state=BEGUN))
 
     (item,) = todos.document(at(3))
-    assert (news, item["state"], item["subject"]) == (False, "completed", "Look")
+    assert (lines, item["state"], item["subject"]) == (False, "completed", "Look")
 
 
 def test_an_item_of_an_earlier_attempt_is_known_from_its_first_move() -> None:
     todos = Todos()
 
-    news = [
+    lines = [
         todos.update(moved(None, 1, "7")),
         todos.update(moved(None, 2, "7", "Write")),
         todos.update(moved(BEGUN, 3, "8", "Send")),
     ]
 
-    assert news == [True, False, True]
-    assert [(one["subject"], one["state"]) for one in todos.document(at(4))] == [
+    assert lines == [True, False, True]
+    assert [(entry["subject"], entry["state"]) for entry in todos.document(at(4))] == [
         ("Write", "pending"),
         ("Send", "in_progress"),
     ]
@@ -100,15 +100,15 @@ def test_an_item_of_an_earlier_attempt_is_known_from_its_first_move() -> None:
 
 def test_a_list_that_is_written_anew_moves_adds_and_drops_items() -> None:
     todos = Todos()
-    news = [
+    lines = [
         todos.replace_all(listed(0, ("a", BEGUN), ("b", PENDING), ("b", PENDING))),
         todos.replace_all(listed(0, ("a", BEGUN), ("b", PENDING), ("b", PENDING))),
         todos.replace_all(listed(4, ("a", DONE), ("b", BEGUN), ("c", PENDING))),
         todos.replace_all(listed(5, ("a", DONE), ("b", BEGUN))),
     ]
 
-    assert news == [True, False, True, True]
-    assert [(one["subject"], one["state"]) for one in todos.document(at(9))] == [
+    assert lines == [True, False, True, True]
+    assert [(entry["subject"], entry["state"]) for entry in todos.document(at(9))] == [
         ("a", "completed"),
         ("b", "in_progress"),
         ("b", "deleted"),
@@ -120,9 +120,9 @@ def test_a_list_that_is_written_anew_moves_adds_and_drops_items() -> None:
 def test_more_items_than_are_kept_are_counted() -> None:
     todos = Todos()
 
-    news = [todos.add_seen(todo(str(number))) for number in range(MAX_TODOS + 2)]
+    lines = [todos.add_seen(todo(str(number))) for number in range(MAX_TODOS + 2)]
 
-    assert (news.count(True), todos.omitted) == (MAX_TODOS, 2)
+    assert (lines.count(True), todos.omitted) == (MAX_TODOS, 2)
     assert todos.get(str(MAX_TODOS)) is None
 
 

@@ -62,6 +62,8 @@ _MAX_NAME_CHARACTERS = 60
     ("longshore run --timeout 10m --attempts 3 -- ./import.sh", "up to three attempts"),
     ("longshore run --request-id nightly-0131 -- ./report.sh", "once, also after a crash"),
     interspersed=False,
+    output=False,
+    remote=False,
 )
 async def run(
     options: GlobalOptions,
