@@ -74,7 +74,7 @@ def test_everything_that_is_wrong_is_told_together_and_nothing_is_stored(
 
     assert answer.code == ExitCode.USAGE
     assert "bad.yaml, line 3: definitions.a.runner" in answer.err
-    assert "nowhere.yaml: there is no such file" in answer.err
+    assert "nowhere.yaml: the file does not exist" in answer.err
     assert not _stored(ask)
 
 
