@@ -177,9 +177,9 @@ FORGED: dict[str, tuple[int, str, Forge]] = {
         "of an epoch that the store has not seen",
         forge_row(TASK, forge_body(fence=9 << 32)),
     ),
-    "an event that says other than its row has told": (
+    "an event that says other than its row has": (
         5,
-        "event 6 has another properties than its row has told",
+        "event 6 has another properties than its row has",
         forge_event(change_properties(attemptNumber={"N": "1"}), 6),
     ),
     "a row whose state no event told": (

@@ -214,7 +214,7 @@ def test_the_same_damage_gives_the_same_findings(
         ("UPDATE tasks SET tenant = 'other' WHERE id = :task", "it is found by tenant 'other'"),
         ("UPDATE jobs SET intents = 1 WHERE id = :job", "number of intents 1"),
         ("UPDATE jobs SET ended = 1 WHERE id = :job", "number of ends 1"),
-        ("UPDATE jobs SET end_unreported = 1 WHERE id = :job", "untold end 1"),
+        ("UPDATE jobs SET end_unreported = 1 WHERE id = :job", "unreported end 1"),
         ("UPDATE jobs SET state = 'running' WHERE id = :job", "state 'running'"),
         ("UPDATE tasks SET body = 'x' WHERE id = :task", "cannot be understood: its state is None"),
         (

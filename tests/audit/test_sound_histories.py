@@ -42,11 +42,11 @@ def test_what_is_left_in_the_middle_of_work_is_lost_if_the_workers_rest(
     assert sorted(found) == sorted(
         [
             (1, forger.task("running/a").id, "at rest, it is still processing"),
-            (1, forger.task("running/c").id, "at rest, it is due and nobody has taken it"),
+            (1, forger.task("running/c").id, "at rest, it is due and no worker has taken it"),
             (
                 1,
                 forger.task("running/d").id,
-                "at rest, its job has not heard that it is completed",
+                "at rest, its job has not recorded that it is completed",
             ),
         ]
     )
