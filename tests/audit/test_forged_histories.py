@@ -153,9 +153,7 @@ ENDS = [
     ),
     Forgery(7, "of round 7 comes in round 1", lambda f: f.change_properties("silent", 2, round=7)),
     Forgery(7, "which had not failed", lambda f: f.change_properties("silent", 2, failed_key="c")),
-    Forgery(
-        7, "counts 3 tasks of 4", lambda f: f.change_properties("pipeline", 2, total_tasks=3)
-    ),
+    Forgery(7, "counts 3 tasks of 4", lambda f: f.change_properties("pipeline", 2, total_tasks=3)),
     Forgery(
         7,
         "before 'd' had completed",
@@ -210,7 +208,9 @@ AGREEMENT = [
         lambda f: f.change_properties("pipeline/a", 4, number=9),
     ),
     Forgery(
-        5, "emitted at another time", lambda f: f.change_properties("pipeline/a", 4, elapsed_us=1_000)
+        5,
+        "emitted at another time",
+        lambda f: f.change_properties("pipeline/a", 4, elapsed_us=1_000),
     ),
     Forgery(
         5, "counts 9 used attempts", lambda f: f.change_properties("silent/b", 2, retry_count=9)
@@ -388,12 +388,14 @@ def test_a_forged_history_is_rejected_by_its_number(
 ) -> None:
     forger = forged.forge(Forger(snapshots.settled))
 
-    found = audit(forger.snapshot)
+    violations = audit(forger.snapshot)
 
     fitting = [
-        one for one in found if one.invariant == forged.invariant and forged.message in one.text
+        violation
+        for violation in violations
+        if violation.invariant == forged.invariant and forged.message in violation.text
     ]
-    assert fitting, "\n".join(map(str, found)) or "nothing was found"
+    assert fitting, "\n".join(map(str, violations)) or "nothing was found"
 
 
 def test_every_invariant_that_a_store_can_show_has_its_forgeries() -> None:
