@@ -73,7 +73,7 @@ async def test_temporary_errors_are_retried_and_a_rate_limit_counts_no_attempt(
 
 
 @scenario
-async def test_an_api_that_falls_silent_is_given_up_and_asked_again(tmp_path: Path) -> None:
+async def test_a_request_without_a_response_times_out_and_is_retried(tmp_path: Path) -> None:
     flags = {"agent.response_timeout": "2s", "agent.stall_timeout": "10s"}
     async with open_harness(tmp_path, flags=flags) as harness:
         scripts: dict[str, list[Step]] = {

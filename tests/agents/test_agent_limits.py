@@ -40,7 +40,7 @@ async def test_no_task_of_the_queue_asks_the_model_before_the_time_is_over(tmp_p
 
 
 @scenario
-async def test_the_command_line_does_not_wait_by_itself_and_why_says_what_is_waited_for(
+async def test_the_cli_does_not_wait_for_a_rate_limit_and_why_explains_the_wait(
     tmp_path: Path,
 ) -> None:
     limited = error(429, headers={"retry-after": "50"})

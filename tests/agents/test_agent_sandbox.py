@@ -165,7 +165,7 @@ async def check_nothing_runs_without(harness: AgentHarness, machine: SandboxMach
         (("bwrap", "socat"), f"/{'d' * 60}", "too long for its sockets"),
     ],
 )
-def test_what_is_missing_for_a_sandbox_is_named(
+def test_missing_programs_of_the_sandbox_are_named(
     machine: SandboxMachine, installed: tuple[str, ...], folder: str, message: str
 ) -> None:
     for name in installed:

@@ -37,7 +37,9 @@ async def test_a_plain_answer_is_the_result(harness: AgentHarness) -> None:
 
 
 @scenario
-async def test_results_go_on_from_step_to_step_and_from_task_to_task(harness: AgentHarness) -> None:
+async def test_results_are_passed_from_step_to_step_and_from_task_to_task(
+    harness: AgentHarness,
+) -> None:
     match = {"title": "Tides", "score": 7}
     harness.api.set_script(
         [

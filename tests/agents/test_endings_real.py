@@ -141,7 +141,7 @@ def _check(rows: Mapping[str, Row], home: Path) -> tuple[dict[str, str], Message
     return {key: item.failure.message if item else "" for key, item in decisions.items()}, api
 
 
-def test_what_the_api_refuses_has_the_category_of_its_status(tmp_path: Path) -> None:
+def test_a_refused_request_has_the_category_of_its_status(tmp_path: Path) -> None:
     def refused(status: int, category: Category, requests: int = 1, **options: Any) -> Row:
         reported = (QueryFailureReason.STATUS, category, category.retryable)
         return Row(step=error(status, **options), expected=reported, requests=requests)
@@ -165,7 +165,7 @@ def test_what_the_api_refuses_has_the_category_of_its_status(tmp_path: Path) -> 
     assert f"no model '{MODEL}'" in messages["404"]
 
 
-def test_answers_that_never_come_or_break_off_are_worth_another_attempt(tmp_path: Path) -> None:
+def test_missing_and_interrupted_responses_are_retried(tmp_path: Path) -> None:
     no_answer = (QueryFailureReason.NO_ANSWER, Category.TIMEOUT, True)
     rows = {
         "stall": Row(

@@ -101,7 +101,7 @@ async def test_the_token_is_a_token_only_as_a_bearers() -> None:
     ],
 )
 @scenario
-async def test_nothing_but_questions_reaches_the_upstream(method: str, path: str) -> None:
+async def test_only_model_requests_reach_the_upstream(method: str, path: str) -> None:
     async with scripted_model([text("hello")]) as (api, client):
         async with client.request(method, path, data=b"{}") as answer:
             assert answer.status == 404
@@ -144,7 +144,7 @@ async def test_counting_tokens_is_passed_on_and_is_not_paid_for() -> None:
 
 
 @scenario
-async def test_an_address_with_a_path_is_kept() -> None:
+async def test_the_path_of_the_upstream_address_is_used() -> None:
     async with scripted_model([]) as (api, _):
         api.set_script([text("hello")], key="deep")
         async with open_gateway(f"{api.url_for('deep')}/") as client:
@@ -152,7 +152,7 @@ async def test_an_address_with_a_path_is_kept() -> None:
 
 
 @scenario
-async def test_events_come_one_by_one() -> None:
+async def test_events_of_a_stream_are_passed_on_one_by_one() -> None:
     async with scripted_model([stall(after=3)]) as (api, client), client.ask() as answer:
         await api.wait_for_state(RequestState.SILENT)
 
@@ -166,7 +166,7 @@ async def test_events_come_one_by_one() -> None:
 
 
 @scenario
-async def test_an_answer_comes_as_it_was_sent() -> None:
+async def test_a_response_is_passed_on_unchanged() -> None:
     body = b'{"type": "error", "error": {"type": "rate_limit_error"}}'
     sent = http_response("429 Slow down", body, retry_after="7", anthropic_ratelimit_x="1", x_y="z")
     async with raw_upstream(sent) as up, open_gateway(up.url) as client, client.ask() as answer:
@@ -240,7 +240,7 @@ async def test_the_gateway_disconnects_when_its_client_does() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"model": 3}', b'{"model": ""}', b"[" * 9999])
 @scenario
-async def test_what_cannot_be_priced_is_not_asked(body: bytes) -> None:
+async def test_a_request_without_a_model_is_not_sent(body: bytes) -> None:
     budget = RecordingBudget()
     async with scripted_model([text("hello")], budget) as (api, client):
         async with client.request("POST", MESSAGES, data=body) as answer:

@@ -60,7 +60,7 @@ async def _status_of_raw(client: GatewayClient, framing: str, *, later: str = ""
 
 
 @scenario
-async def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_body_that_never_ends_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_module, "_BODY_TIMEOUT_S", 0.01)
     async with scripted_model([text("hello")]) as (api, client):
         assert await _status_of_raw(client, "content-length: 9\r\n\r\n{") == b"408"

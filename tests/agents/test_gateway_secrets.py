@@ -67,7 +67,7 @@ def test_a_very_short_key_is_no_secret_and_leaves_answers_as_they_are() -> None:
     assert mask.mask_text("a text") == "a text"
 
 
-def test_a_mask_holds_back_only_what_may_be_the_secret() -> None:
+def test_a_mask_delays_only_a_possible_start_of_the_secret() -> None:
     mask = SecretMask(SECRET, "***")
 
     assert mask.feed(b"data: sk-\n\n") == b"data: sk-\n\n"
@@ -93,7 +93,7 @@ async def test_a_credential_in_a_response_is_replaced_by_the_token() -> None:
 
 
 @scenario
-async def test_it_is_found_in_a_stream_wherever_that_is_cut() -> None:
+async def test_usage_is_found_in_a_stream_split_anywhere() -> None:
     message = f"data: {json.dumps({'type': 'error', 'error': {'message': SECRET}})}\n\n".encode()
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
     cut = message.index(SECRET.encode()) + 7

@@ -141,7 +141,7 @@ def test_irrelevant_messages_are_ignored(reports: RecordingReports, tracer: Step
     assert (same, reports.sent) == (empty, [])
 
 
-def test_thinking_is_not_kept(reports: RecordingReports, tracer: StepTracer) -> None:
+def test_thinking_is_not_stored(reports: RecordingReports, tracer: StepTracer) -> None:
     tracer.on_message(assistant_message(ThinkingBlock(thinking="between us", signature="x")))
     tracer.on_message(assistant_message(TextBlock("done")))
 
@@ -215,7 +215,7 @@ def test_both_kinds_of_lists_are_understood(tracer: StepTracer) -> None:
     assert todos[0]["inProgressMs"] > 0
 
 
-def test_a_list_that_is_written_anew_is_understood(tracer: StepTracer) -> None:
+def test_a_replaced_todo_list_is_traced(tracer: StepTracer) -> None:
     first = [{"content": "a", "status": "pending"}, {"content": "b", "status": "odd"}]
     second = [{"content": "a", "status": "completed"}]
     tool(tracer, "TodoWrite", {"todos": first}, {"newTodos": first})
@@ -272,7 +272,7 @@ def test_retries_fallbacks_and_rate_limits_are_traced(
         ),
     ],
 )
-def test_how_a_query_ended_is_how_the_step_ended(
+def test_a_step_ends_as_its_last_query_did(
     tracer: StepTracer, message: ResultMessage, end: tuple[Any, ...]
 ) -> None:
     tracer.on_message(message)

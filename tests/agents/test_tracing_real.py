@@ -206,7 +206,7 @@ def test_a_whole_step_is_traced_and_logged(tmp_path: Path) -> None:
         "review: First I look.\n  Then",
         "review: todo started: Look",
         "review: Bash: echo [masked]",
-        "review: subagent general-purpose begins: Count",
+        "review: subagent general-purpose started: Count",
         "review/general-purpose: Bash: echo below",
     ):
         assert f"{line}\n" in f"{reported}\n"

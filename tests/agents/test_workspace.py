@@ -131,7 +131,7 @@ def test_an_attempt_at_work_does_not_notice_that_the_cache_is_deleted(
     assert machine.open(origin.url).commit == space.commit
 
 
-def test_what_one_attempt_writes_into_its_repository_is_not_in_the_next(
+def test_an_attempt_s_commits_are_not_in_the_next_workspace(
     origin: Origin, machine: WorkspaceMachine
 ) -> None:
     space = machine.open(origin.url)
@@ -148,7 +148,7 @@ def test_what_one_attempt_writes_into_its_repository_is_not_in_the_next(
     assert all(file.stat().st_nlink == links + 1 for file, links in before.items())
 
 
-def test_a_damaged_copy_is_made_anew(origin: Origin, machine: WorkspaceMachine) -> None:
+def test_a_damaged_mirror_is_replaced(origin: Origin, machine: WorkspaceMachine) -> None:
     commit = machine.open(origin.url).commit
     position = machine.cache / f"{cache_name(origin.url)}.git"
 
@@ -242,7 +242,7 @@ def test_a_machine_without_git_says_so(
     assert failure_of(caught.value).category is ErrorCategory.NOT_FOUND
 
 
-def test_git_agrees_about_what_can_be_a_ref(tmp_path: Path) -> None:
+def test_git_accepts_the_same_refs(tmp_path: Path) -> None:
     parts = ["", ".", "..", "/", "//", "@", "@{", ".lock", " ", "~", ":", "[", "\\", "ü", "{", "*"]
     for name in {shape.format(part) for part in parts for shape in ("a{}b", "{}b", "a{}")}:
         try:

@@ -35,7 +35,7 @@ def test_nothing_changed_leaves_no_patch(origin: Origin, machine: WorkspaceMachi
     assert list(artifacts.iterdir()) == []
 
 
-def test_what_was_changed_comes_back_in_another_workspace_byte_by_byte(
+def test_a_patch_reproduces_all_changes_byte_by_byte(
     origin: Origin, machine: WorkspaceMachine, tmp_path: Path
 ) -> None:
     origin.commit(
@@ -121,7 +121,7 @@ def test_a_repeated_patch_replaces_the_previous_one(
     assert not (tmp_path / PATCH_NAME).exists()
 
 
-def test_a_later_attempt_can_go_on_in_the_workspace_of_one_that_was_killed(
+def test_an_attempt_can_continue_in_the_workspace_of_a_killed_one(
     origin: Origin, machine: WorkspaceMachine, tmp_path: Path
 ) -> None:
     space = machine.open(origin.url)
@@ -138,7 +138,7 @@ def test_a_later_attempt_can_go_on_in_the_workspace_of_one_that_was_killed(
         again.with_deadline(time.monotonic()).changes(tmp_path)
 
 
-def test_a_patch_has_a_largest_size_and_says_what_is_not_in_it(
+def test_a_patch_is_limited_and_lists_the_omitted_files(
     origin: Origin, machine: WorkspaceMachine, tmp_path: Path
 ) -> None:
     origin.commit({"old.txt": b"line\n" * 2_000})

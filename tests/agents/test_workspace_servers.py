@@ -48,7 +48,7 @@ def test_a_server_is_asked_over_http(origin: Origin, machine: WorkspaceMachine) 
         (0, ErrorCategory.NETWORK, "could not be reached"),
     ],
 )
-def test_what_a_server_says_becomes_a_category_and_a_remedy(
+def test_the_status_of_a_git_server_becomes_a_category_and_a_remedy(
     origin: Origin, machine: WorkspaceMachine, status: int, category: ErrorCategory, text: str
 ) -> None:
     with serve_repository(origin.path, status) as url, pytest.raises(GitFailed) as caught:
@@ -108,7 +108,7 @@ def test_an_unreachable_server_and_a_missing_repository_have_their_categories(
         ("kex_exchange_identification: Connection closed", ErrorCategory.NETWORK),
     ],
 )
-def test_what_ssh_says_becomes_a_category(
+def test_an_ssh_error_has_its_category(
     tmp_path: Path, machine: WorkspaceMachine, text: str, category: ErrorCategory
 ) -> None:
     path = install_program(tmp_path / "bin", "ssh", f"echo '{text}' >&2; exit 255")

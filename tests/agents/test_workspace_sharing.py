@@ -110,9 +110,7 @@ def test_a_clone_that_was_killed_half_way_is_never_taken_for_whole(
     assert not list(machine.cache.glob("*.partial"))
 
 
-def test_what_a_killed_fetch_left_behind_does_no_harm(
-    origin: Origin, machine: WorkspaceMachine
-) -> None:
+def test_leftovers_of_a_killed_fetch_are_removed(origin: Origin, machine: WorkspaceMachine) -> None:
     machine.open(origin.url)
     position = machine.cache / f"{cache_name(origin.url)}.git"
     left = ["packed-refs.lock", "refs/heads/main.lock", "HEAD.lock", "objects/pack/tmp_pack_x"]
@@ -168,7 +166,7 @@ def test_attempts_that_wait_share_one_fetch_that_began_after_they_asked(
     assert opened == [commit] * 3
 
 
-def test_when_the_time_is_up_git_is_gone_and_the_next_can_go_on(
+def test_git_ends_at_the_deadline_and_another_attempt_can_fetch(
     origin: Origin, machine: WorkspaceMachine
 ) -> None:
     gate = RequestGate("/info/refs")

@@ -83,7 +83,7 @@ def test_a_repository_full_of_tricks_runs_nothing(
     assert b"-one\n+two\n" in changes.patch.read_bytes()
 
 
-def test_what_the_agent_made_of_its_repository_is_not_run_by_us(
+def test_programs_in_the_agent_s_repository_are_not_run(
     origin: Origin, machine: WorkspaceMachine, trap: Path, tmp_path: Path
 ) -> None:
     origin.commit(TRICKS, modes=GITLINK)

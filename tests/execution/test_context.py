@@ -89,7 +89,7 @@ async def test_a_task_that_dies_leaves_its_files_too(runner: ProcessRunner) -> N
 
 
 @scenario
-async def test_async_steps_at_once_are_each_kept_and_answered(runner: ProcessRunner) -> None:
+async def test_concurrent_async_steps_are_each_stored_and_confirmed(runner: ProcessRunner) -> None:
     stored: dict[str, Any] = {}
     spec = a_task("steps_at_once", checkpoints={"step 3": "kept before"})
     async with running_attempt(runner, spec) as attempt:

@@ -69,7 +69,7 @@ def _state_of(process_id: int) -> str:
     ],
 )
 @scenario
-async def test_one_that_does_not_want_to_end_is_ended(
+async def test_a_child_that_refuses_to_end_is_killed(
     runner: ProcessRunner, name: str, ended_by: str
 ) -> None:
     async with leaves_no_processes(runner), running_attempt(runner, misbehaving(name)) as attempt:
@@ -102,7 +102,7 @@ async def test_no_process_that_a_child_leaves_behind_outlives_the_attempt(
 
 
 @scenario
-async def test_one_that_allocates_beyond_its_limit_is_out_of_memory(runner: ProcessRunner) -> None:
+async def test_a_child_above_its_memory_limit_is_out_of_memory(runner: ProcessRunner) -> None:
     limits = ResourceLimits(memory_bytes=128 * MEGABYTE)
     async with leaves_no_processes(runner):
         ending, _ = await run_attempt(runner, misbehaving("allocates", 512, resources=limits))
@@ -129,7 +129,7 @@ async def test_processes_that_together_exceed_the_limit_are_out_of_memory(
 
 
 @scenario
-async def test_one_that_stays_below_its_limit_is_left_alone(runner: ProcessRunner) -> None:
+async def test_a_child_below_its_memory_limit_is_not_killed(runner: ProcessRunner) -> None:
     limits = ResourceLimits(memory_bytes=256 * MEGABYTE)
 
     ending, _ = await run_attempt(runner, misbehaving("allocates", 64, resources=limits))
@@ -139,9 +139,7 @@ async def test_one_that_stays_below_its_limit_is_left_alone(runner: ProcessRunne
 
 @pytest.mark.parametrize(("name", "megabytes"), [("writes", 1024), ("writes_one_line", 64)])
 @scenario
-async def test_any_amount_of_output_goes_through(
-    runner: ProcessRunner, name: str, megabytes: int
-) -> None:
+async def test_large_output_is_complete(runner: ProcessRunner, name: str, megabytes: int) -> None:
     async with (
         leaves_no_processes(runner),
         running_attempt(runner, misbehaving(name, megabytes)) as attempt,
@@ -163,7 +161,7 @@ async def test_any_amount_of_output_goes_through(
 )
 @pytest.mark.parametrize("isolation", list(Isolation))
 @scenario
-async def test_one_that_dies_without_a_word_has_crashed(
+async def test_a_child_that_exits_without_a_report_has_crashed(
     runner: ProcessRunner, name: str, signal: str | None, isolation: Isolation
 ) -> None:
     async with leaves_no_processes(runner):
@@ -204,7 +202,7 @@ async def test_a_file_beyond_its_size_is_not_written(runner: ProcessRunner) -> N
 
 
 @scenario
-async def test_one_that_uses_up_its_cpu_time_is_ended(runner: ProcessRunner) -> None:
+async def test_a_child_above_its_cpu_limit_is_killed(runner: ProcessRunner) -> None:
     limits = ResourceLimits(cpu=timedelta(seconds=1))
     async with leaves_no_processes(runner):
         ending, _ = await run_attempt(runner, misbehaving("burns_cpu", resources=limits))
@@ -214,7 +212,7 @@ async def test_one_that_uses_up_its_cpu_time_is_ended(runner: ProcessRunner) -> 
 
 
 @scenario
-async def test_one_that_opens_too_many_files_gets_no_more(runner: ProcessRunner) -> None:
+async def test_a_child_cannot_open_more_files_than_its_limit(runner: ProcessRunner) -> None:
     limits = ResourceLimits(open_files=64)
     async with leaves_no_processes(runner):
         ending, _ = await run_attempt(runner, misbehaving("opens_files", 100, resources=limits))

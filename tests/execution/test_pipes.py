@@ -71,7 +71,7 @@ async def test_a_line_that_is_too_long_is_reported_once_and_skipped(
 
 
 @scenario
-async def test_a_line_that_grows_too_long_is_not_kept_in_memory(
+async def test_a_growing_line_above_the_limit_is_not_buffered(
     pipe: tuple[PipeReader, int],
 ) -> None:
     end, writing = pipe
@@ -90,7 +90,7 @@ async def test_a_line_that_grows_too_long_is_not_kept_in_memory(
 
 
 @scenario
-async def test_who_always_has_something_to_read_leaves_the_others_their_turn(
+async def test_a_busy_pipe_does_not_starve_other_tasks(
     pipe: tuple[PipeReader, int],
 ) -> None:
     end, writing = pipe
@@ -124,7 +124,7 @@ async def test_a_terminal_ends_when_its_last_user_has_gone() -> None:
 
 
 @scenario
-async def test_one_that_is_closed_takes_nothing_from_the_next_owner_of_its_number(
+async def test_a_closed_reader_does_not_read_from_a_reused_descriptor(
     pipe: tuple[PipeReader, int],
 ) -> None:
     end, writing = pipe

@@ -27,7 +27,7 @@ def a_sum(number: int) -> AttemptSpec:
 
 
 @scenario
-async def test_one_attempt_after_another_needs_two_guards(runner: ProcessRunner) -> None:
+async def test_consecutive_attempts_need_two_reapers(runner: ProcessRunner) -> None:
     results = [(await run_attempt(runner, a_sum(number)))[0].result for number in range(30)]
 
     assert results == list(range(1, 31))
@@ -36,7 +36,7 @@ async def test_one_attempt_after_another_needs_two_guards(runner: ProcessRunner)
 
 
 @scenario
-async def test_one_guard_more_is_kept_than_attempts_ran_at_a_time(runner: ProcessRunner) -> None:
+async def test_one_more_reaper_is_kept_than_attempts_ran_at_once(runner: ProcessRunner) -> None:
     for _ in range(5):
         await asyncio.gather(*(run_attempt(runner, a_sum(number)) for number in range(4)))
 

@@ -68,7 +68,7 @@ async def test_a_command_that_does_not_exist_is_not_tried_again(runner: ProcessR
 
 @pytest.mark.parametrize("function", ["add", "add_later"])
 @scenario
-async def test_a_function_s_result_comes_back_be_it_async_or_not(
+async def test_the_result_of_a_sync_or_async_function_is_returned(
     runner: ProcessRunner, function: str
 ) -> None:
     ending, reports = await run_attempt(runner, a_call(function, 40, 2))
@@ -178,7 +178,7 @@ async def test_a_function_that_is_not_there_is_a_failure(runner: ProcessRunner) 
     [(Isolation.FORK, []), (Isolation.POOL, []), (Isolation.SPAWN, [0o600])],
 )
 @scenario
-async def test_a_child_sees_only_what_it_may_and_finds_its_input_in_a_private_file(
+async def test_a_child_gets_only_its_environment_and_reads_its_input_from_a_private_file(
     runner: ProcessRunner,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

@@ -134,7 +134,7 @@ say '{"type": "result", "value": {"n": 42}}'
 
 
 @scenario
-async def test_a_script_may_report_by_hand_and_nonsense_does_not_silence_it(
+async def test_a_script_can_write_to_the_channel_and_invalid_lines_are_skipped(
     runner: ProcessRunner,
 ) -> None:
     ending, reports = await run_attempt(runner, a_script(REPORTING_SCRIPT))
@@ -176,7 +176,7 @@ async def test_the_valid_fields_of_a_hand_written_error_are_used(
 
 
 @scenario
-async def test_a_script_may_take_steps_by_hand(runner: ProcessRunner) -> None:
+async def test_a_script_can_report_steps_on_the_channel(runner: ProcessRunner) -> None:
     script = """
     echo '{"type": "step", "name": "one", "result": 1}' >&3
     read answer <&4

@@ -46,7 +46,7 @@ async def test_a_grandchild_in_a_group_of_its_own_is_killed_too(runner: ProcessR
 
 
 @scenario
-async def test_one_who_left_the_session_with_the_pipes_ends_with_the_attempt(
+async def test_a_process_in_another_session_with_the_pipes_ends_with_the_attempt(
     runner: ProcessRunner,
 ) -> None:
     script = (

@@ -165,7 +165,7 @@ def test_a_name_is_taken_while_its_worker_is_here_and_until_it_is_cleared_away(
     assert os.listdir(tmp_path / "workers") == ["w.lock"]
 
 
-def test_a_refused_name_stays_with_the_one_who_has_it(
+def test_a_worker_keeps_its_id_when_another_one_requests_it(
     registry: FileWorkerRegistry, another: Callable[[], RegistryProcess]
 ) -> None:
     registry.register("w", ["default"])
@@ -204,7 +204,7 @@ def _in_group(process_id: str, group: int) -> bool:
         return False
 
 
-def test_clearing_kills_what_a_dead_child_has_left(
+def test_reaping_kills_the_processes_that_a_dead_child_left(
     registry: FileWorkerRegistry, another: Callable[[], RegistryProcess]
 ) -> None:
     process = another()

@@ -72,7 +72,7 @@ def test_all_problems_are_reported_together_and_nothing_is_stored(ask: Inside, c
 
     assert answer.code == ExitCode.USAGE
     assert "bad.yaml, line 3: definitions.a.runner" in answer.err
-    assert "nowhere.yaml: there is no such file" in answer.err
+    assert "nowhere.yaml: the file does not exist" in answer.err
     assert not _stored(ask)
 
 

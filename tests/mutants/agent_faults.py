@@ -223,14 +223,14 @@ AGENT_FAULTS = (
     ),
     _fault(
         name="a refused credential is shown again and again",
-        at="execution.runners.agent.proxy:_FINAL_STATUSES",
+        at="execution.runners.agent.gateway:_FINAL_STATUSES",
         do=Argument("frozenset()", 0, "{403}"),
         caught_by=f"{_TRAPS}::"
         "test_a_rejected_credential_is_sent_once_even_if_other_errors_are_retried",
     ),
     _fault(
         name="what the API says of a credential is passed on",
-        at="execution.runners.agent.proxy:UpstreamProxy._return_response",
+        at="execution.runners.agent.gateway:UpstreamProxy._return_response",
         do=Argument("write()", 0, "$1"),
         caught_by=_NOWHERE,
     ),

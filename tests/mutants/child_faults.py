@@ -99,7 +99,7 @@ CHILD_FAULTS = (
         at="execution.forkserver.child:receive_spec",
         do=Drop("chdir()"),
         caught_by=f"{_RUNNER}::"
-        "test_a_child_sees_only_what_it_may_and_finds_its_input_in_a_private_file",
+        "test_a_child_gets_only_its_environment_and_reads_its_input_from_a_private_file",
     ),
     _fault(
         name="only the first task of a member begins in its folder",
@@ -137,7 +137,7 @@ CHILD_FAULTS = (
         at="execution.host.launcher:_write_private",
         do=Argument("open()", 2, "0o644"),
         caught_by=f"{_RUNNER}::"
-        "test_a_child_sees_only_what_it_may_and_finds_its_input_in_a_private_file",
+        "test_a_child_gets_only_its_environment_and_reads_its_input_from_a_private_file",
     ),
     _fault(
         name="what nobody has read yet is lost at the end",

@@ -93,7 +93,7 @@ def test_each_file_of_a_folder_is_copied(working_folder: Path, artifacts: Path) 
     ]
 
 
-def test_in_a_folder_only_what_belongs_to_it_is_copied(
+def test_only_files_inside_a_folder_are_copied(
     working_folder: Path, artifacts: Path, tmp_path: Path
 ) -> None:
     write(working_folder, "reports/a", "reports/deep/b")
@@ -120,7 +120,7 @@ def test_a_link_that_is_named_outright_is_followed(
     assert file_contents(artifacts) == {"link": "text of elsewhere"}
 
 
-def test_what_is_there_already_stays_where_it_is(
+def test_a_file_that_is_an_artifact_already_is_not_copied(
     artifacts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(artifacts, "deep/a", "b")
@@ -132,7 +132,7 @@ def test_what_is_there_already_stays_where_it_is(
     assert list(file_contents(artifacts)) == ["b", "deep/a"]
 
 
-def test_the_folder_of_the_attempt_itself_can_be_kept(
+def test_the_attempt_s_own_folder_can_be_stored(
     artifacts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(artifacts, "a")
@@ -144,16 +144,14 @@ def test_the_folder_of_the_attempt_itself_can_be_kept(
     assert list(file_contents(artifacts)) == ["a", "all/artifacts/a", "all/notes"]
 
 
-def test_what_is_not_there_cannot_be_kept(working_folder: Path, artifacts: Path) -> None:
+def test_a_missing_file_cannot_be_an_artifact(working_folder: Path, artifacts: Path) -> None:
     with pytest.raises(FileNotFoundError, match="missing"):
         copy_artifact("missing", str(artifacts))
 
     assert not artifacts.exists()
 
 
-def test_what_is_neither_file_nor_folder_cannot_be_kept(
-    working_folder: Path, artifacts: Path
-) -> None:
+def test_a_special_file_cannot_be_an_artifact(working_folder: Path, artifacts: Path) -> None:
     os.mkfifo(working_folder / "pipe")
 
     with pytest.raises(ValueError, match="pipe is neither a file nor a folder"):

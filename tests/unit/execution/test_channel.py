@@ -94,14 +94,14 @@ def test_steps_of_many_threads_get_each_its_own_answer(worker: WorkerEnd) -> Non
 
 
 @pytest.mark.parametrize("reply", [{"stored": "other"}, None, []])
-def test_a_step_with_another_answer_is_not_taken_for_kept(worker: WorkerEnd, reply: Any) -> None:
+def test_a_step_with_a_different_reply_counts_as_not_stored(worker: WorkerEnd, reply: Any) -> None:
     worker.reply(reply)
 
     with pytest.raises(ConnectionError, match="did not confirm step 'one'"):
         worker.channel.report_step("one", 1)
 
 
-def test_a_step_whose_worker_is_gone_is_not_taken_for_kept(worker: WorkerEnd) -> None:
+def test_a_step_without_a_reply_counts_as_not_stored(worker: WorkerEnd) -> None:
     worker.close_replies()
 
     with pytest.raises(ConnectionError, match="did not confirm step 'one'"):

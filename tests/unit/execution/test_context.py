@@ -54,7 +54,7 @@ def context(sink: RecordingSink, tmp_path: Path) -> Iterator[Context]:
     context.close()
 
 
-def test_it_knows_the_attempt(context: Context, tmp_path: Path) -> None:
+def test_the_context_has_the_fields_of_the_attempt(context: Context, tmp_path: Path) -> None:
     assert (context.task_id, context.job_id, context.attempt) == ("job-a_a", "job-a", 2)
     assert context.idempotency_key == "job-a_a"
     assert context.dependency_outputs == {"p": 1}
@@ -93,7 +93,7 @@ def test_a_step_is_reported_executed_and_stored(context: Context, sink: Recordin
     assert sink.steps == [("one", {"n": 1})]
 
 
-def test_a_kept_step_is_not_done_again(context: Context, sink: RecordingSink) -> None:
+def test_a_stored_step_is_not_executed_again(context: Context, sink: RecordingSink) -> None:
     context.step("one", lambda: 1)
 
     assert context.step("kept", lambda: 2) == [1]
@@ -101,11 +101,11 @@ def test_a_kept_step_is_not_done_again(context: Context, sink: RecordingSink) ->
     assert [name for name, _ in sink.steps] == ["one"]
 
 
-def test_a_step_gives_what_a_later_attempt_will_get(context: Context) -> None:
+def test_a_step_returns_its_result_as_a_later_attempt_gets_it(context: Context) -> None:
     assert context.step("one", lambda: {1: (2, 3)}) == {"1": [2, 3]}
 
 
-def test_a_step_that_fails_is_not_kept(context: Context, sink: RecordingSink) -> None:
+def test_a_failed_step_is_not_stored(context: Context, sink: RecordingSink) -> None:
     with pytest.raises(ZeroDivisionError):
         context.step("one", lambda: 1 / 0)
 
@@ -154,7 +154,7 @@ def test_plain_work_in_an_async_step_is_refused_with_advice(context: Context) ->
         asyncio.run(context.astep("one", lambda: 1))  # type: ignore[arg-type, return-value]
 
 
-def test_others_go_on_while_an_async_step_is_being_kept(tmp_path: Path) -> None:
+def test_the_event_loop_runs_while_an_async_step_is_stored(tmp_path: Path) -> None:
     class Slow(RecordingSink):
         def __init__(self) -> None:
             super().__init__()
@@ -300,7 +300,7 @@ def test_skipped_files_of_a_folder_are_logged(
     assert message["text"].endswith("not files of that folder: link")
 
 
-def test_it_is_to_end_when_the_worker_says_so(context: Context) -> None:
+def test_cancelled_is_true_after_sigterm(context: Context) -> None:
     before = signal.getsignal(signal.SIGTERM)
     looks = [context.cancelled]
 

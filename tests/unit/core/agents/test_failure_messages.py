@@ -48,7 +48,7 @@ def test_a_default_model_is_called_the_model_of_the_task() -> None:
     assert query_failure.failure.message.startswith("model of this task refused")
 
 
-def test_a_missing_cli_says_what_to_install() -> None:
+def test_the_failure_for_a_missing_cli_names_what_to_install() -> None:
     _, failure = classify(CLINotFoundError("Claude Code not found at: /x"))
 
     assert "install longshore[agent]" in failure.message
@@ -89,7 +89,7 @@ def test_a_killed_cli_names_the_signal(exit_code: int, signal: str) -> None:
     assert signal in failure.message
 
 
-def test_the_class_of_the_error_is_kept() -> None:
+def test_a_failure_names_the_class_of_its_error() -> None:
     _, failure = classify(CLINotFoundError("x"))
 
     assert failure.error_type == f"{CLINotFoundError.__module__}.CLINotFoundError"

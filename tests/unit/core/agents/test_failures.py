@@ -239,7 +239,7 @@ def test_an_error_without_a_frame_is_judged_by_the_message_before_it(data: objec
     assert reason is QueryFailureReason.TURNS
 
 
-def test_fields_that_are_not_what_they_should_be_do_no_harm() -> None:
+def test_fields_of_wrong_types_are_ignored() -> None:
     reason, failure = classify_frame(
         {"errors": "No conversation found", "result": 7, "api_error": 1}
     )
@@ -256,7 +256,7 @@ def test_a_completed_result_is_no_failure() -> None:
     assert query_failure_of(QueryEnding.from_query(None, result)) is None
 
 
-def test_a_result_handed_in_is_no_failure() -> None:
+def test_structured_output_is_a_success() -> None:
     result = {"is_error": False, "structured_output": {"answer": 1}}
 
     assert query_failure_of(QueryEnding.from_query(None, result, wants_structure=True)) is None
@@ -279,7 +279,7 @@ def test_an_error_of_our_own_is_not_hidden_by_a_result() -> None:
     assert (reason, failure.category) == (QueryFailureReason.RAISED, Category.PROGRAMMING)
 
 
-def test_a_success_without_a_result_of_the_asked_shape_is_a_failure_that_says_what_came() -> None:
+def test_a_success_without_structured_output_is_a_failure_that_quotes_the_text() -> None:
     result = {"is_error": False, "terminal_reason": "completed", "result": "It went well."}
 
     decision = query_failure_of(QueryEnding.from_query(None, result, wants_structure=True))
@@ -341,9 +341,7 @@ def test_a_status_that_only_the_gateway_saw_is_used_where_the_api_was_the_end() 
 
 
 @pytest.mark.parametrize(("status", "waits"), [(429, True), (529, True), (401, False)])
-def test_what_the_api_asks_to_wait_is_passed_on_where_waiting_helps(
-    status: int, waits: bool
-) -> None:
+def test_the_api_s_retry_delay_is_used_where_waiting_helps(status: int, waits: bool) -> None:
     _, failure = classify_frame({"api_error_status": status}, retry_after=NINETY_SECONDS)
 
     assert (failure.retry_after == NINETY_SECONDS) is waits

@@ -49,7 +49,7 @@ def test_a_place_gets_its_value(template: str, expected: str) -> None:
         ("{{ env }}", "names nothing"),
     ],
 )
-def test_a_place_without_a_value_is_an_error_that_says_what_there_is(
+def test_a_placeholder_without_a_value_is_an_error_that_lists_the_values(
     template: str, message: str
 ) -> None:
     with pytest.raises(UnknownPlaceholder, match=message):
@@ -70,9 +70,7 @@ def test_a_place_without_a_value_is_an_error_that_says_what_there_is(
         ("{{ tasks }}", "names no task"),
     ],
 )
-def test_what_can_be_known_of_a_template_is_known_before_it_is_used(
-    template: str, message: str
-) -> None:
+def test_problems_of_a_template_are_found_without_values(template: str, message: str) -> None:
     (problem,) = template_problems(template, ["outline"])
 
     assert message in problem
@@ -113,7 +111,7 @@ def test_a_value_cannot_end_its_section_and_brings_nothing_unseen() -> None:
     assert "\u200b" not in prompt
 
 
-def test_sections_come_in_order_and_only_if_there_is_something_to_say() -> None:
+def test_sections_are_in_order_and_empty_ones_are_omitted() -> None:
     whole = prompt_for(
         PromptRequest(
             template="Write.",
@@ -175,7 +173,7 @@ def test_a_revision_prompt_contains_the_feedback(schema: bool) -> None:
     assert ("StructuredOutput" in prompt) is schema
 
 
-def test_a_repair_says_what_is_wrong() -> None:
+def test_a_repair_prompt_lists_the_problems() -> None:
     prompt = repair_prompt(["$.score: 'a' is not a number"])
 
     assert "- $.score: 'a' is not a number\n" in prompt

@@ -81,7 +81,7 @@ def test_an_address_in_a_supported_form_is_accepted(url: str, transport: str) ->
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_all_else_is_refused_with_what_to_write_instead(url: str, message: str) -> None:
+def test_other_addresses_are_refused_with_the_accepted_forms(url: str, message: str) -> None:
     with pytest.raises(ValueError, match=r"address|transport|encrypted|disk") as caught:
         parse_address(url)
 
@@ -169,7 +169,7 @@ def test_a_ref_that_git_could_have_is_taken_as_it_is(ref: str) -> None:
     assert not is_commit(ref)
 
 
-def test_a_commit_is_given_by_its_whole_id_in_any_case() -> None:
+def test_a_commit_is_named_by_its_full_id_in_upper_or_lower_case() -> None:
     assert validate_ref(COMMIT.upper()) == COMMIT
     assert is_commit(COMMIT)
     assert not is_commit(COMMIT[:39])

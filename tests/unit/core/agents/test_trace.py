@@ -37,7 +37,7 @@ from tests.unit.core.agents.trace_samples import (
 from tests.unit.core.secret_samples import ANTHROPIC
 
 
-def test_a_step_that_has_only_begun_is_a_whole_document() -> None:
+def test_a_started_step_has_a_complete_document() -> None:
     trace = a_step(SessionStarted(at=at(1), session_id="s1", model="opus"))
 
     document = trace.document(at(4))
@@ -111,7 +111,7 @@ def test_pieces_of_one_answer_are_one_turn() -> None:
     assert trace.document(at(9))["counts"]["turns"] == 2
 
 
-def test_an_answer_is_kept_as_an_excerpt_without_secrets() -> None:
+def test_an_answer_is_stored_as_a_masked_excerpt() -> None:
     trace = a_step(text_event(f"the key is {ANTHROPIC} " + "word " * 200))
 
     (turn,) = trace.document(at(9))["turns"]
@@ -209,7 +209,7 @@ def test_the_cost_of_a_resumed_session_is_not_the_step_s() -> None:
     assert reported == [None, 0.2]
 
 
-def test_before_any_account_the_turns_say_what_was_taken() -> None:
+def test_without_measured_usage_the_turns_are_summed() -> None:
     trace = a_step(
         text_event("a", tokens=TokenCounts(input=5, cache_write=5)), text_event("b", turn="m2")
     )
@@ -238,7 +238,7 @@ def test_usage_of_wrong_types_is_ignored(usage: Any, tokens: TokenCounts) -> Non
     assert parse_tokens(usage) == tokens
 
 
-def test_what_the_api_did_is_kept_with_its_time() -> None:
+def test_api_events_are_stored_with_their_times() -> None:
     trace = a_step(
         ApiRetried(at=at(1), attempt=1, limit=2, delay_ms=500, status=529, error="overloaded"),
         ModelFallback(at=at(2), model="opus", to_model="sonnet", reason="overloaded"),
@@ -328,7 +328,9 @@ BROKEN = QueryFinished(
         ),
     ],
 )
-def test_how_a_step_ends(reported: tuple[AgentEvent, ...], end: tuple[Any, ...]) -> None:
+def test_the_end_of_a_step_is_traced(
+    reported: tuple[AgentEvent, ...], end: tuple[Any, ...]
+) -> None:
     document = a_step(*reported).document(at(99))
 
     assert tuple(document["end"].values()) == end
@@ -343,7 +345,7 @@ def test_a_query_that_is_over_does_not_end_the_step() -> None:
     assert trace.document(at(9))["end"] is None
 
 
-def test_of_long_lists_both_ends_are_kept_and_the_rest_is_counted() -> None:
+def test_a_bounded_list_keeps_both_ends_and_counts_the_rest() -> None:
     trace = a_step()
     for number in range(1, 501):
         trace.apply(

@@ -40,7 +40,7 @@ def test_an_input_is_json_masked_and_short(fields: Any, excerpt: str | None) -> 
     assert excerpt in (None, result)
 
 
-def test_what_lies_deep_is_not_followed() -> None:
+def test_deeply_nested_inputs_are_truncated() -> None:
     fields: Any = "bottom"
     for _ in range(5_000):
         fields = [fields]

@@ -156,7 +156,7 @@ def test_a_session_that_is_gone_on_with_says_so() -> None:
     ]
 
 
-def test_what_a_subagent_does_begins_with_its_kind() -> None:
+def test_the_lines_of_a_subagent_start_with_its_kind() -> None:
     trace = a_step(tool_called("t0", name="Agent"), AGENT)
     nameless = SubagentStarted(at=at(1), agent_id="a2", tool_id="t8")
 
@@ -204,7 +204,7 @@ def test_changes_of_the_todo_list_are_logged() -> None:
     ]
 
 
-def test_a_list_that_is_written_anew_is_one_line() -> None:
+def test_a_replaced_todo_list_is_logged_as_one_line() -> None:
     pending, begun, done = TodoState.PENDING, TodoState.IN_PROGRESS, TodoState.COMPLETED
 
     reported = format_lines(

@@ -24,7 +24,7 @@ def listed(seconds: float, *items: tuple[str, TodoState]) -> TodosReplaced:
     return TodosReplaced(at=at(seconds), items=items)
 
 
-def test_an_item_goes_through_its_states_and_the_time_in_each_is_known() -> None:
+def test_the_time_in_each_state_of_a_todo_is_measured() -> None:
     todos = Todos()
     lines = [
         todos.add_seen(todo()),
@@ -98,7 +98,7 @@ def test_an_item_of_an_earlier_attempt_is_known_from_its_first_move() -> None:
     ]
 
 
-def test_a_list_that_is_written_anew_moves_adds_and_drops_items() -> None:
+def test_a_replaced_todo_list_moves_adds_and_deletes_items() -> None:
     todos = Todos()
     lines = [
         todos.replace_all(listed(0, ("a", BEGUN), ("b", PENDING), ("b", PENDING))),
@@ -127,7 +127,7 @@ def test_more_items_than_are_kept_are_counted() -> None:
 
 
 @pytest.mark.parametrize("text", ["the\n password=hunter2abc", "x" * 1000])
-def test_what_an_item_says_is_one_short_line(text: str) -> None:
+def test_the_subject_of_a_todo_is_one_short_line(text: str) -> None:
     todos = Todos()
     todos.add_seen(todo(subject=text))
 

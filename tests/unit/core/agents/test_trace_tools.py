@@ -53,7 +53,7 @@ def test_all_events_of_a_tool_call_make_one_entry() -> None:
     }
 
 
-def test_a_hook_may_come_before_the_answer() -> None:
+def test_a_hook_may_arrive_before_the_answer() -> None:
     trace = a_step(
         SubagentStarted(at=at(1), agent_id="a1", tool_id="t0"),
         tool_started(agent_id="a1", at=at(2)),
@@ -105,7 +105,7 @@ def test_a_hook_may_come_before_the_answer() -> None:
         ),
     ],
 )
-def test_how_a_tool_ends(
+def test_the_outcome_of_a_tool_is_traced(
     reported: tuple[AgentEvent, ...], outcome: str, duration_ms: int | None
 ) -> None:
     tool = tool_of(*reported)
@@ -131,7 +131,7 @@ def test_outcomes_are_counted_once_each() -> None:
     assert not trace.tools_running
 
 
-def test_a_denial_is_kept_with_its_reason_also_of_a_tool_that_was_not_seen() -> None:
+def test_a_denial_is_traced_with_its_reason_also_for_an_unknown_tool_call() -> None:
     trace = a_step(
         tool_started(),
         ToolDenied(at=at(4), tool_id="t1", name="Bash", input={"command": "rm"}, reason="not that"),

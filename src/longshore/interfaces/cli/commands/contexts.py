@@ -77,7 +77,7 @@ def add(
     ] = True,
     insecure: Annotated[
         bool,
-        typer.Option("--insecure", help="Allow to send the key over http."),
+        typer.Option("--insecure", help="Allow sending the key over http."),
     ] = False,
 ) -> None:
     """Save a server and its API key, and make it the current context.

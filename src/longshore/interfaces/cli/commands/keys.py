@@ -68,7 +68,7 @@ async def create(
     """Create an API key. Its secret is printed to stdout once and stored nowhere.
 
     \b
-    scope    allows to
+    scope    lets the key
     read     read jobs, tasks, events and output
     submit   submit jobs and add tasks
     operate  cancel, resume, review and replay tasks, and change definitions

@@ -211,7 +211,7 @@ class _Follower:
             self._cancelling = asyncio.ensure_future(self._request_cancel(reason))
 
     async def _request_cancel(self, reason: str) -> None:
-        # The task may have ended before; its result stands.
+        # The task may have ended already; then its result counts.
         with contextlib.suppress(CommandRefused, NotFound, BackendUnavailable):
             await self._services.application().cancel_task(self._task_id, reason=reason)
 
