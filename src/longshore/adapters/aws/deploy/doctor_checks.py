@@ -114,15 +114,15 @@ def _queue_problems(
     if result.response is None:
         yield result.unexpected_check(subject.name)
         return
-    found = result.response["Attributes"]
+    actual = result.response["Attributes"]
     for attribute, verb in _DURATIONS.items():
-        if int(found.get(attribute, 0)) != properties[attribute]:
-            detail = f"it {verb} for {found.get(attribute)} s"
+        if int(actual.get(attribute, 0)) != properties[attribute]:
+            detail = f"it {verb} for {actual.get(attribute)} s"
             yield subject.warn(detail, f"{properties[attribute]} s")
-    if found.get("SqsManagedSseEnabled") == "false" and not found.get("KmsMasterKeyId"):
+    if actual.get("SqsManagedSseEnabled") == "false" and not actual.get("KmsMasterKeyId"):
         yield subject.warn("it is not encrypted", "encryption by SQS or KMS")
     if "RedrivePolicy" in properties:
-        yield from _redrive_problems(subject, properties["RedrivePolicy"], found, queue_names)
+        yield from _redrive_problems(subject, properties["RedrivePolicy"], actual, queue_names)
 
 
 def _redrive_problems(
@@ -248,8 +248,8 @@ async def _check_rule(
     if targets.response is None:
         problems.append(targets.unexpected_check(subject.name))
     else:
-        found = targets.response.get("Targets", [])
-        problems += _target_problems(subject, names, rule, found, queues)
+        actual = targets.response.get("Targets", [])
+        problems += _target_problems(subject, names, rule, actual, queues)
     return problems or [subject.ok(f"brings events to {rule}")]
 
 
@@ -261,9 +261,9 @@ async def _check_schedule(probe: Probe, properties: Json, deploy_command: str) -
         return [subject.fail("it does not exist", expected)]
     if reply.response is None:
         return [reply.unexpected_check(subject.name)]
-    found, state = reply.response.get("ScheduleExpression"), reply.response.get("State")
-    if (found, state) != (expected, "ENABLED"):
-        detail = f"it is {found}, {state}"
+    actual, state = reply.response.get("ScheduleExpression"), reply.response.get("State")
+    if (actual, state) != (expected, "ENABLED"):
+        detail = f"it is {actual}, {state}"
         return [subject.fail(detail, f"{expected}, ENABLED")]
     return [subject.ok(expected)]
 
@@ -346,15 +346,15 @@ def _is_provisioned(description: Json) -> bool:
 
 
 def _key_names(schema: list[Json]) -> str:
-    order = sorted(schema, key=lambda part: part["KeyType"])  # HASH, then RANGE
-    return ", ".join(part["AttributeName"] for part in order)
+    parts = sorted(schema, key=lambda part: part["KeyType"])  # HASH, then RANGE
+    return ", ".join(part["AttributeName"] for part in parts)
 
 
 def _key_problems(subject: Subject, schema: Json, description: Json) -> Iterator[Check]:
-    expected, found = _key_names(schema["KeySchema"]), _key_names(description["KeySchema"])
-    if expected != found:
+    expected, actual = _key_names(schema["KeySchema"]), _key_names(description["KeySchema"])
+    if expected != actual:
         yield subject.fail(
-            f"its keys are {found}",
+            f"its keys are {actual}",
             expected,
             _RECREATE_REMEDY + subject.deploy_command,
         )
@@ -371,16 +371,16 @@ def _key_problems(subject: Subject, schema: Json, description: Json) -> Iterator
 
 def _index_problems(subject: Subject, schema: Json, description: Json) -> Iterator[Check]:
     expected = {item["IndexName"]: item for item in schema.get("GlobalSecondaryIndexes", ())}
-    found = {item["IndexName"]: item for item in description.get("GlobalSecondaryIndexes", ())}
+    actual = {item["IndexName"]: item for item in description.get("GlobalSecondaryIndexes", ())}
     for index, item in expected.items():
         label = f"index {index}"
-        if index not in found:
+        if index not in actual:
             yield subject.fail(f"{label} is missing", _index_text(item))
-        elif _index_text(item) != _index_text(found[index]):
-            yield subject.fail(f"{label} has {_index_text(found[index])}", _index_text(item))
-        elif (status := found[index].get("IndexStatus", "ACTIVE")) != "ACTIVE":
+        elif _index_text(item) != _index_text(actual[index]):
+            yield subject.fail(f"{label} has {_index_text(actual[index])}", _index_text(item))
+        elif (status := actual[index].get("IndexStatus", "ACTIVE")) != "ACTIVE":
             yield subject.warn(f"{label} is {status}", "ACTIVE", "wait until it is built")
-    for index in found.keys() - expected.keys():
+    for index in actual.keys() - expected.keys():
         detail = f"index {index} is not used and costs a write each time"
         yield subject.warn(detail, "no such index", "delete it")
 
@@ -397,9 +397,11 @@ def _stream_problems(subject: Subject, schema: Json, description: Json) -> Itera
         return
     expected = schema["StreamSpecification"]["StreamViewType"]
     stream = description.get("StreamSpecification") or {}
-    found = stream.get("StreamViewType") if stream.get("StreamEnabled") else None
-    if found != expected:
-        detail = f"its stream shows {found}" if found else "it has no stream: no event is published"
+    actual = stream.get("StreamViewType") if stream.get("StreamEnabled") else None
+    if actual != expected:
+        detail = (
+            f"its stream shows {actual}" if actual else "it has no stream: no event is published"
+        )
         yield subject.fail(detail, f"a stream of {expected}")
 
 
@@ -410,10 +412,10 @@ def _ttl_problems(subject: Subject, schema: Json, result: ProbeResult) -> Iterat
     expected = schema.get("TimeToLiveSpecification", {}).get("AttributeName")
     described = result.response.get("TimeToLiveDescription", {})
     on = described.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
-    found = described.get("AttributeName") if on else None
-    if found == expected:
+    actual = described.get("AttributeName") if on else None
+    if actual == expected:
         return
-    detail = f"it expires by {found}" if on else "nothing in it expires"
+    detail = f"it expires by {actual}" if on else "nothing in it expires"
     if expected is None:
         # The template does not set it, so a deployment would not change it.
         remedy = "disable its time to live: its items must not expire"
@@ -461,8 +463,8 @@ def _public_access_problems(subject: Subject, result: ProbeResult) -> Iterator[C
     if result.response is None and result.code != "NoSuchPublicAccessBlockConfiguration":
         yield result.unexpected_check(subject.name)
         return
-    found: Mapping[str, bool] = (result.response or {}).get("PublicAccessBlockConfiguration", {})
-    if open_ := [block for block in _PUBLIC_ACCESS_BLOCKS if not found.get(block)]:
+    actual: Mapping[str, bool] = (result.response or {}).get("PublicAccessBlockConfiguration", {})
+    if open_ := [block for block in _PUBLIC_ACCESS_BLOCKS if not actual.get(block)]:
         detail = f"it can be made public: {', '.join(open_)} is off"
         yield subject.fail(detail, "all public access blocked")
 

@@ -122,19 +122,19 @@ def _installed_files() -> Iterator[tuple[str, Path]]:
     missing = []
     for name, _ in locked_versions():
         try:
-            found = distribution(name)
+            installed = distribution(name)
         except PackageNotFoundError:
             missing.append(name)
         else:
-            yield from _distribution_files(found)
+            yield from _distribution_files(installed)
     if missing:
-        wanted = "pip install 'longshore[aws,slack]'"
-        raise ConfigurationError([f"{', '.join(missing)} not installed here: {wanted}"])
+        remedy = "pip install 'longshore[aws,slack]'"
+        raise ConfigurationError([f"{', '.join(missing)} not installed: {remedy}"])
 
 
 def _distribution_files(installed: Distribution) -> Iterator[tuple[str, Path]]:
     for file in installed.files or ():
-        # Scripts lie outside, as ../../../bin/name.
+        # Scripts are outside, as ../../../bin/name.
         if not file.as_posix().startswith("..") and _is_needed(file.as_posix()):
             yield file.as_posix(), Path(str(installed.locate_file(file)))
 

@@ -365,7 +365,7 @@ def dispatcher_template(config: StageConfig, event_types: tuple[str, ...]) -> Js
             lane = f"{queue}-{priority.name.lower()}"
             dead = template.imported(f"dead-{lane}")
             add_queue_mapping(template, f"Dead{logical_id(lane)}Mapping", processor, dead)
-    # In every stage, whatever its schedules: nothing accepted is lost. Two concurrent sweeps would
+    # In every stage, also without schedules: nothing accepted is lost. Two concurrent sweeps would
     # do the same work twice.
     sweeper = add_function(template, "sweeper", concurrency=1)
     add_schedule(template, sweeper, "1 minute", enabled=True)
