@@ -273,7 +273,7 @@ def test_an_error_of_the_settings_does_not_repeat_a_secret(
     assert leaks_in(*map(shown, answers)) == []
 
 
-def test_the_trace_that_the_runner_prints_shows_no_secret(
+def test_secrets_are_masked_in_the_traceback_that_the_runner_prints(
     cli: Cli, ask: Callable[..., CommandResult]
 ) -> None:
     job_id = submit(cli, function(cli, "by_name"))

@@ -219,10 +219,14 @@ def test_workers_that_keep_ending_shortly_after_their_start_are_given_up(
     assert code == 1
     assert [record["code"] for record in supervised.log_records("worker.ended")] == [5, 5, 5]
     assert (
-        supervised.count_lines("gave up: worker 1 ended within 10 s of its start 2 times in a row,")
+        supervised.count_lines(
+            "gave up: worker 1 exited within 10 s of its start 2 times in a row,"
+        )
         == 1
     )
-    assert supervised.count_lines("the last time with exit code 5; it said: longshore: ") == 1
+    assert (
+        supervised.count_lines("the last time with exit code 5; its last output: longshore: ") == 1
+    )
 
 
 def test_giving_up_one_worker_drains_the_others(
@@ -313,7 +317,7 @@ def test_a_ceiling_that_no_worker_can_keep_to_is_given_up(supervise: Supervise) 
 
     assert supervised.wait() == 1
     assert (
-        supervised.count_lines("outgrew 1.0 MB (supervisor.memory_ceiling) soon after its start")
+        supervised.count_lines("exceeded 1.0 MB (supervisor.memory_ceiling) soon after its start")
         == 1
     )
 

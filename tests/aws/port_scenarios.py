@@ -10,6 +10,7 @@ from typing import Any
 
 from longshore.adapters.aws import lambda_records
 from longshore.adapters.aws.config_stores import DynamoBudgets
+from longshore.adapters.aws.names import UNDELIVERED
 from longshore.adapters.aws.output.output_log import DynamoOutputLog
 from longshore.adapters.aws.queue.sqs import SqsClient
 from longshore.adapters.aws.queue.task_queue import SqsTaskQueue
@@ -18,7 +19,7 @@ from longshore.core.events.types import Usage
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.errors import VersionConflict
 from longshore.ports.configuration import Budgets
-from longshore.ports.output import OutputChunk, Stream
+from longshore.ports.output import OutputChunk, OutputPosition, Stream
 from longshore.ports.task_queue import Message, OutgoingMessage
 from longshore.services.event_delivery import Relay
 from tests.aws.scenario_harness import (
@@ -180,24 +181,24 @@ async def _wait_for_dead_letter(harness: AwsFaultHarness, name: str) -> list[Mes
     return [one for one in letters if one.body == _body(harness, name)]
 
 
-async def output_that_is_out_of_order_and_large(harness: AwsFaultHarness) -> None:
-    """Whoever appends again changes nothing; readers find every entry, in order, as it was."""
+async def output_that_is_repeated_and_large(harness: AwsFaultHarness) -> None:
+    """A repeated append changes nothing; readers find every entry, in order, as it was."""
     log, now = harness.services.backend.output, harness.services.clock.now()
     task, chance = task_id("output", harness.name), random.Random(harness.name)
     entries = [
-        OutputChunk(attempt=1, sequence=number, at=now, stream=Stream.STDOUT, data=data)
-        for number, data in enumerate([b"%d" % n for n in range(1, 9)], start=1)
+        OutputChunk(attempt=1, sequence=number, at=now, stream=Stream.STDOUT, data=b"%d" % number)
+        for number in range(1, 9)
     ]
     entries[6] = _with_data(entries[6], chance.randbytes(800_000))
-    # Seven to eight first, then the middle of the gap, its left, and its right.
-    for first, last in ((7, 8), (3, 4), (1, 2), (5, 6)):
-        some = entries[first - 1 : last]
-        await harness.retry(lambda part=some: log.append(task, part))
-        late = [_with_data(one, b"another") for one in some]
+    for first, last in ((1, 2), (3, 4), (5, 6), (7, 8)):
+        batch = entries[first - 1 : last]
+        await harness.retry(lambda part=batch: log.append(task, part))
+        late = [_with_data(entry, b"another") for entry in batch]
         await harness.retry(lambda part=late: log.append(task, part))
     assert await harness.retry(lambda: log.read(task)) == entries
-    another = DynamoOutputLog(harness.aws, harness.names, harness.services.clock)
-    assert await harness.retry(lambda: another.read(task)) == entries
+    other = DynamoOutputLog(harness.aws, harness.names, harness.services.clock)
+    after = OutputPosition(1, 3)
+    assert await harness.retry(lambda: other.read(task, after=after)) == entries[3:]
 
 
 def _with_data(entry: OutputChunk, data: bytes) -> OutputChunk:
@@ -241,7 +242,7 @@ async def a_blob_that_breaks_off(harness: AwsFaultHarness) -> None:
 
 async def a_record_that_nobody_can_read(harness: AwsFaultHarness) -> None:
     """It is put where somebody looks after it, or it comes again; those behind it go on."""
-    queue = harness.names.consumer(lambda_records.UNDELIVERED)
+    queue = harness.names.consumer(UNDELIVERED)
     made = await harness.reliable_aws.call("sqs", "create_queue", QueueName=queue)
     relay = Relay(
         bus=harness.services.backend.bus,
@@ -356,7 +357,7 @@ def _spent(answers: int) -> Usage:
 
 PORT_SCENARIOS: Sequence[Scenario] = (
     messages_that_are_delayed_returned_and_exhausted,
-    output_that_is_out_of_order_and_large,
+    output_that_is_repeated_and_large,
     a_blob_that_breaks_off,
     a_record_that_nobody_can_read,
     a_budget_that_two_spend_from,

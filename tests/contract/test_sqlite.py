@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore.adapters.sqlite import event_queries
+from longshore.adapters.sqlite import events as sqlite_events
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
@@ -60,7 +60,7 @@ class TestSqliteEventLogFarFromItsEnd(_Sqlite, EventLogContract, RecordedOrderCo
 
     @pytest.fixture(autouse=True)
     def far_from_its_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(event_queries, "NEAR_END_POSITIONS", -1)
+        monkeypatch.setattr(sqlite_events, "NEAR_END_POSITIONS", -1)
 
 
 class TestSqliteEventBus(_Sqlite, EventBusContract, LogBusContract, EventBusSharedContract):

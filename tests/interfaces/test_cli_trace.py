@@ -88,7 +88,7 @@ WRITE = {
     ),
     "leftOut": {"turns": 12, "tools": 1300},
 }
-# Written by whatever ran there: nothing in it has the right kind, or much too much of it.
+# An untrusted file: values of the wrong type, and far too large ones.
 HOSTILE = {
     "version": 1,
     "steps": [
@@ -189,7 +189,7 @@ def test_the_only_agent_task_of_a_job_is_shown_as_a_timeline(ask: Inside) -> Non
     lines = answer.out.splitlines()
     assert answer.code == ExitCode.OK, answer.err
     assert lines[0] == f"{entity_id('one_review')}  completed  attempt 1 of 1"
-    for wanted in (
+    for expected in (
         r"look  completed",
         r"model +sonnet",
         r"session +49412a8d-274b",
@@ -204,7 +204,7 @@ def test_the_only_agent_task_of_a_job_is_shown_as_a_timeline(ask: Inside) -> Non
         r"3\.4 s +2 {4}Explore  I count\.",
         r"3\.5 s {9}Read  a\.md  failed: No such file",
         r"4\.5 s {5}the API failed \(529 overloaded\), retry 1 of 2 in 581 ms",
-        r"5\.0 s {5}went on with sonnet instead of opus: overloaded",
+        r"5\.0 s {5}continued with sonnet instead of opus: overloaded",
         r"5\.1 s {5}rate limit five_hour: rejected until 2030-01-31T12:01:00\.000Z",
         r"TO DO +STATE +PENDING +IN PROGRESS",
         r"Look around +completed +1\.0 s +2\.5 s",
@@ -215,7 +215,7 @@ def test_the_only_agent_task_of_a_job_is_shown_as_a_timeline(ask: Inside) -> Non
         r"left out for length: 12 turns, 1,300 tools",
         r"in all +2 steps, 1 min 9 s, \$0\.0223",
     ):
-        assert any(re.fullmatch(wanted, line) for line in lines), f"{wanted}\n{answer.out}"
+        assert any(re.fullmatch(expected, line) for line in lines), f"{expected}\n{answer.out}"
     assert all(line == line.rstrip() for line in lines)
     assert "\x1b" not in answer.out
 

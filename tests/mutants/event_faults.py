@@ -74,13 +74,13 @@ EVENT_FAULTS = (
     ),
     _fault(
         name="a query reads every tenant",
-        at="adapters.sqlite.event_queries:_AFTER_POSITION",
+        at="adapters.sqlite.events:_AFTER_POSITION",
         do=Text("tenant = :tenant", ":tenant IS NOT NULL"),
         caught_by=f"{_SQLITE}::test_events_of_another_tenant_are_not_seen",
     ),
     _fault(
         name="a page of a query begins with the last of the one before",
-        at="adapters.sqlite.event_queries:_AFTER_POSITION",
+        at="adapters.sqlite.events:_AFTER_POSITION",
         do=Text("position >", "position >="),
         caught_by=f"{_SQLITE}::test_the_pages_of_a_query_give_each_event_once_and_end",
     ),
@@ -92,13 +92,13 @@ EVENT_FAULTS = (
     ),
     _fault(
         name="a job's events with those of a longer name",
-        at="adapters.sqlite.event_queries:_TASKS",
+        at="adapters.sqlite.events:_TASKS",
         do=Text("|| '_' AND", "AND"),
         caught_by=f"{_SQLITE}::test_a_jobs_events_are_its_own_and_those_of_its_tasks",
     ),
     _fault(
         name="a query by the time of the event",
-        at="adapters.sqlite.event_queries:_PAGE",
+        at="adapters.sqlite.events:_PAGE",
         do=Text("BY position", "BY at_ms"),
         caught_by=f"{_SQLITE}::test_events_come_in_the_order_in_which_they_were_recorded",
     ),

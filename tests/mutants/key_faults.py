@@ -19,25 +19,25 @@ KEY_FAULTS = (
     ),
     _fault(
         name="a key of another tenant can be revoked",
-        at="adapters.sqlite.api_keys:SqliteKeys.revoke.work",
+        at="adapters.sqlite.configuration:SqliteKeys.revoke.work",
         do=(Text("? AND tenant = ?", "?"), Drop("tenant")),
         caught_by=f"{_SQLITE}::test_a_key_of_another_tenant_cannot_be_revoked",
     ),
     _fault(
         name="a key is revoked again and again",
-        at="adapters.sqlite.api_keys:SqliteKeys.revoke.work",
+        at="adapters.sqlite.configuration:SqliteKeys.revoke.work",
         do=Condition("revoked_at", False),
         caught_by=f"{_SQLITE}::test_a_key_is_revoked_once_and_the_first_moment_stays",
     ),
     _fault(
         name="a revocation is not written",
-        at="adapters.sqlite.api_keys:SqliteKeys.revoke.work",
+        at="adapters.sqlite.configuration:SqliteKeys.revoke.work",
         do=Text("? WHERE id", "? WHERE hash"),
         caught_by=f"{_SQLITE}::test_a_revoked_key_is_found_and_listed_and_allows_nothing",
     ),
     _fault(
         name="every key is revoked",
-        at="adapters.sqlite.api_keys:SqliteKeys.revoke.work",
+        at="adapters.sqlite.configuration:SqliteKeys.revoke.work",
         do=(
             Text("? WHERE id = ?", "json_set(body, '$.revoked_at', ?1 ->> '$.revoked_at')"),
             Argument("execute()", 1, "($1,)"),
@@ -46,33 +46,33 @@ KEY_FAULTS = (
     ),
     _fault(
         name="an id that is taken is accepted",
-        at="adapters.sqlite.api_keys:SqliteKeys.add.work",
+        at="adapters.sqlite.configuration:SqliteKeys.add.work",
         do=Condition("changes()", False),
         caught_by=f"{_SQLITE}::test_an_id_that_is_taken_is_refused_and_nothing_is_kept",
     ),
     _fault(
         name="a new key takes the place of an old one",
-        at="adapters.sqlite.api_keys:SqliteKeys.add.work",
+        at="adapters.sqlite.configuration:SqliteKeys.add.work",
         do=Text("DO NOTHING", "DO UPDATE SET body = excluded.body"),
         caught_by=f"{_SQLITE}::test_a_hash_that_is_taken_is_refused_in_every_tenant",
     ),
     _fault(
         name="keys of every tenant are listed",
-        at="adapters.sqlite.api_keys:SqliteKeys.list",
+        at="adapters.sqlite.configuration:SqliteKeys.list",
         do=Text("tenant = ?", "? IS NOT NULL"),
         caught_by=f"{_SQLITE}::test_keys_of_another_tenant_are_not_listed",
     ),
     _fault(
         name="keys are listed by id",
-        at="adapters.sqlite.api_keys:SqliteKeys.list",
+        at="adapters.sqlite.configuration:SqliteKeys.list",
         do=Text("created_us, id", "id"),
         caught_by=f"{_SQLITE}::test_keys_are_listed_oldest_first",
     ),
     _fault(
         name="a process remembers keys that were revoked",
-        at="adapters.sqlite.api_keys:SqliteKeys.find",
+        at="adapters.sqlite.configuration:SqliteKeys.find",
         do=Replace(
-            "= point()",
+            "= point_value()",
             (
                 "remembered = self.__dict__.setdefault('_remembered', {})\n"
                 "$1 = remembered.get(key_hash) or $2\n"

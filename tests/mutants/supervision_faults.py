@@ -28,7 +28,7 @@ SUPERVISION_FAULTS = (
     _fault(
         name="workers that keep dying are never given up",
         at="core.supervision:Supervision._decide_succession",
-        do=Drop("+= short_lives"),
+        do=Drop("+= short_runs"),
         caught_by=f"{_CORE}::test_restarts_that_live_shortly_are_given_up_at_the_limit",
     ),
     _fault(
@@ -40,7 +40,7 @@ SUPERVISION_FAULTS = (
     _fault(
         name="a long life makes up for nothing",
         at="core.supervision:Supervision._decide_succession",
-        do=Drop("= short_lives"),
+        do=Drop("= short_runs"),
         caught_by=f"{_CORE}::test_a_life_just_long_enough_is_no_short_one",
     ),
     _fault(

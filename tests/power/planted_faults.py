@@ -91,25 +91,28 @@ FAULTS = (
     ),
     _fault(
         "a key is not promised",
-        Change("adapters.sqlite.api_keys:SqliteKeys.add", Argument("write()", "durable", "False")),
+        Change(
+            "adapters.sqlite.configuration:SqliteKeys.add", Argument("write()", "durable", "False")
+        ),
     ),
     _fault(
         "a revoked key is not promised",
         Change(
-            "adapters.sqlite.api_keys:SqliteKeys.revoke", Argument("write()", "durable", "False")
+            "adapters.sqlite.configuration:SqliteKeys.revoke",
+            Argument("write()", "durable", "False"),
         ),
     ),
     _fault(
         "a definition is not promised",
         Change(
-            "adapters.sqlite.definitions:SqliteDefinitions.put",
+            "adapters.sqlite.configuration:SqliteDefinitions.put",
             Argument("write()", "durable", "False"),
         ),
     ),
     _fault(
         "a budget's spending is not promised",
         Change(
-            "adapters.sqlite.budgets:SqliteBudgets.commit",
+            "adapters.sqlite.configuration:SqliteBudgets.commit",
             Argument("write()", "durable", "False"),
         ),
     ),

@@ -12,7 +12,7 @@ from typing import Any
 from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.sqlite.database import SqliteOptions
-from longshore.adapters.sqlite.statements import rows
+from longshore.adapters.sqlite.store_file import rows
 from longshore.audit.audit import audit
 from longshore.audit.sqlite_reader import read_snapshot
 from longshore.core.api_keys import hash_key

@@ -6,8 +6,9 @@ from typing import Any
 import apsw
 import pytest
 
-from longshore.adapters.sqlite import event_queries, store_file
+from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.backend import sqlite_backend
+from longshore.adapters.sqlite.events import query_statement
 from longshore.core.events.codec import EVENT_TYPES
 from longshore.testing.clock import FakeClock
 from longshore.testing.contracts.suite import START
@@ -32,7 +33,7 @@ ASKED: list[dict[str, str]] = [
 def _looks(folder: Path, asked: dict[str, Any], *, near_end: bool) -> list[str]:
     """How SQLite goes about it, but for merging and sorting."""
     whole = {"app": None, "type": None, "entity": None, "job": None, **asked}
-    sql = event_queries.statement("position, properties", whole, near_end=near_end)
+    sql = query_statement("position, properties", whole, near_end=near_end)
     values = {**whole, "tenant": "acme", "after": 7, "limit": 10}
     connection = apsw.Connection(str(folder / store_file.FILE_NAME))
     steps = [step[-1] for step in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]

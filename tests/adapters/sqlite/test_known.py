@@ -5,7 +5,7 @@ import contextlib
 from pathlib import Path
 
 from longshore.adapters.sqlite.backend import sqlite_backend
-from longshore.adapters.sqlite.row_cache import TaskRowCache
+from longshore.adapters.sqlite.ledger import TaskRowCache
 from longshore.adapters.system import SystemClock
 from longshore.core.tasks.states import TaskState
 from longshore.testing.contracts.samples import claim, commit, new_task

@@ -10,7 +10,8 @@ from typing import Any
 import apsw
 import pytest
 
-from longshore.adapters.sqlite import store_file, sweep_queries
+from longshore.adapters.sqlite import ledger as sqlite_ledger
+from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.backend import sqlite_backend
 from longshore.adapters.sqlite.database import Database
 from longshore.core.jobs.numbers import NumberSet
@@ -115,8 +116,8 @@ async def test_one_waiting_task_of_very_many_is_found(tmp_path: Path) -> None:
 async def test_jobs_are_passed_over_a_few_at_a_time_and_none_is_forgotten(
     tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch, passed_over: int
 ) -> None:
-    monkeypatch.setattr(sweep_queries, "_JOBS_PER_SCAN", passed_over)
-    monkeypatch.setattr(sweep_queries, "_JOBS_PER_PAGE", 2)
+    monkeypatch.setattr(sqlite_ledger, "_JOBS_PER_SCAN", passed_over)
+    monkeypatch.setattr(sqlite_ledger, "_JOBS_PER_PAGE", 2)
     async with sqlite_backend(tmp_path, FakeClock(START)) as backend:
         ended = []
         for number in range(12):

@@ -75,7 +75,7 @@ def test_the_rendered_templates_are_up_to_date() -> None:
 
     assert {page.name for page in folder.iterdir()} == set(wanted)
     for name, text in wanted.items():
-        told = "run `longshore deploy --stage dev --render infra/templates`"
+        told = "run `longshore aws deploy --stage dev --render infra/templates`"
         assert (folder / name).read_text(encoding="utf-8") == text, told
 
 

@@ -7,10 +7,16 @@ from typing import Any
 
 import pytest
 
-from longshore.core.document_reader import Problem
 from longshore.core.tasks.rows import IntentKind
 from longshore.core.tasks.states import JobState, TaskState
-from longshore.errors import AlreadyExists, CommandRefused, InvalidJob, NotFound, UsageError
+from longshore.errors import (
+    AlreadyExists,
+    CommandRefused,
+    InvalidJob,
+    NotFound,
+    Problem,
+    UsageError,
+)
 from longshore.services.worker.attempt_specs import build_attempt_spec
 from tests.unit.services.harness import (
     BACKENDS,

@@ -58,7 +58,7 @@ class MemoryBlobStore:
 
 
 class MemoryDefinitions:
-    """See ``ports.definitions.Definitions``.
+    """See ``ports.configuration.Definitions``.
 
     Options are copied in and out, so that a caller that changes its dict changes no version.
     """
@@ -133,7 +133,7 @@ class MemoryKeys:
 
 
 class MemoryBudgets:
-    """See ``ports.budgets.Budgets``."""
+    """See ``ports.configuration.Budgets``."""
 
     def __init__(self) -> None:
         self._budgets: dict[tuple[str, str], SharedBudget] = {}

@@ -216,7 +216,7 @@ class MemoryTaskQueue:
 
 
 class MemoryQueueControls:
-    """See ``ports.queue_controls.QueueControls``."""
+    """See ``ports.configuration.QueueControls``."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

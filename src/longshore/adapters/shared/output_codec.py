@@ -64,15 +64,6 @@ def entries_after(run: Sequence[OutputChunk], sequence: int) -> Run:
     ]
 
 
-def entries_up_to(run: Sequence[OutputChunk], sequence: int) -> Run:
-    """What a run has up to a sequence; ``beyond`` is the rest."""
-    return [
-        entry if last_sequence_of(entry) <= sequence else replace(entry, last=sequence)
-        for entry in run
-        if entry.sequence <= sequence
-    ]
-
-
 def entries_fitting(run: Sequence[OutputChunk], max_bytes: int) -> Run:
     """As much of a run's beginning as packs into so many bytes; at least its first entry."""
     size = 0

@@ -6,15 +6,17 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from longshore.adapters.sqlite.api_keys import SqliteKeys
 from longshore.adapters.sqlite.blobs import SqliteBlobStore
-from longshore.adapters.sqlite.budgets import SqliteBudgets
+from longshore.adapters.sqlite.configuration import (
+    SqliteBudgets,
+    SqliteDefinitions,
+    SqliteKeys,
+    SqliteQueueControls,
+)
 from longshore.adapters.sqlite.database import Database, SqliteOptions
-from longshore.adapters.sqlite.definitions import SqliteDefinitions
 from longshore.adapters.sqlite.events import SqliteEventBus, SqliteEventLog
 from longshore.adapters.sqlite.ledger import SqliteLedger
 from longshore.adapters.sqlite.output import SqliteOutputLog
-from longshore.adapters.sqlite.queue_controls import SqliteQueueControls
 from longshore.adapters.sqlite.task_queue import SqliteTaskQueue
 from longshore.ports.backend import Backend
 from longshore.ports.clock import Clock
@@ -24,7 +26,7 @@ from longshore.ports.clock import Clock
 async def sqlite_backend(
     folder: Path, clock: Clock, options: SqliteOptions | None = None
 ) -> AsyncIterator[Backend]:
-    """Everything on the file in ``folder``, closed at the end."""
+    """The backend on the file in ``folder``, closed at the end."""
     database = Database(folder, clock, options or SqliteOptions())
     events = SqliteEventLog(database)
     try:

@@ -1,8 +1,8 @@
-"""Blobs in SQLite and beside it: small ones in the file, large ones as files of their own.
+"""Blobs in SQLite: small ones in the database, large ones as files beside it.
 
-A large blob is written under a fresh name, synced, moved into place, its folder synced, and only
-then named by a row: a row never points at a file that is not there, and a crash leaves at worst a
-file that no row names.
+A large blob is written under a temporary name, synced, renamed, its folder synced, and only then
+referenced by a row. So a row never refers to a missing file, and a crash leaves at worst a file
+without a row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import apsw
 
 from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.sqlite.database import Database
-from longshore.adapters.sqlite.statements import rows
+from longshore.adapters.sqlite.store_file import Row, rows
 from longshore.core.documents import validate_key
 from longshore.errors import BackendUnavailable, NotFound
 
@@ -45,8 +45,8 @@ class SqliteBlobStore:
             data = _chunks_of(data)
         draft = _Draft(self._folder)
         try:
-            async for piece in data:
-                await _write_to_disk(key, draft.add, piece)
+            async for chunk in data:
+                await _write_to_disk(key, draft.add, chunk)
             if draft.size <= INLINE_LIMIT_BYTES:
                 return await self._write_row(key, draft.size, None, draft.content())
             await _write_to_disk(key, draft.persist)
@@ -68,61 +68,57 @@ class SqliteBlobStore:
         return size
 
     async def get(self, key: str) -> bytes:
-        pieces = [piece async for piece in self.stream(key)]
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        chunks = [chunk async for chunk in self.stream(key)]
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def stream(self, key: str) -> AsyncIterator[bytes]:
-        found = await self._open(key)
-        if isinstance(found, bytes):
-            yield found
+        source = await self._open(key)
+        if isinstance(source, bytes):
+            yield source
             return
-        with found:
-            while piece := await asyncio.to_thread(found.read, _CHUNK_BYTES):
-                yield piece
+        with source:
+            while chunk := await asyncio.to_thread(source.read, _CHUNK_BYTES):
+                yield chunk
 
     async def _open(self, key: str) -> bytes | BinaryIO:
         while True:
-            found = self._database.point(
+            matches = self._database.point(
                 "SELECT file, data FROM blobs WHERE key = ?", (validate_key(key),)
             )
-            if not found:
+            if not matches:
                 raise NotFound("blob", key)
-            file, data = found[0]
+            file, data = matches[0]
             if file is None:
                 return bytes(data)
             with contextlib.suppress(FileNotFoundError):
                 return await asyncio.to_thread(self._path(file).open, "rb")
-            if (await self.size(key)) is not None and self._file_of(key) == file:
-                message = f"the file of blob {key!r} is gone from {self._folder}"
+            if self._database.point_value("SELECT file FROM blobs WHERE key = ?", (key,)) == file:
+                message = f"the file of blob {key!r} is missing in {self._folder}"
                 raise BackendUnavailable(message)
-            # It was replaced between the two looks: look again.
-
-    def _file_of(self, key: str) -> str | None:
-        found = self._database.point("SELECT file FROM blobs WHERE key = ?", (key,))
-        return found[0][0] if found else None
+            # The blob was replaced between the two reads: read again.
 
     async def size(self, key: str) -> int | None:
-        found = self._database.point("SELECT size FROM blobs WHERE key = ?", (validate_key(key),))
-        return found[0][0] if found else None
+        sql = "SELECT size FROM blobs WHERE key = ?"
+        size: int | None = self._database.point_value(sql, (validate_key(key),))
+        return size
 
     async def delete(self, key: str) -> bool:
         validate_key(key)
 
-        def work(connection: apsw.Connection) -> list[tuple[str | None]]:
+        def work(connection: apsw.Connection) -> list[Row]:
             sql = "DELETE FROM blobs WHERE key = ? RETURNING file"
             return rows(connection, sql, (key,))
 
-        gone = await self._database.write(work)
-        if gone:
-            self._remove(gone[0][0])
-        return bool(gone)
+        deleted = await self._database.write(work)
+        if deleted:
+            self._remove(deleted[0][0])
+        return bool(deleted)
 
     async def list_keys(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[str]:
-        found = await self._database.scan(
+        return await self._database.scan_column(
             "SELECT key FROM blobs WHERE key >= ?1 AND key < ?2 AND key > ?3 ORDER BY key LIMIT ?4",
             (prefix, prefix + "\U0010ffff", after, limit),
         )
-        return [key for (key,) in found]
 
     async def url(self, key: str, *, expires_in: timedelta) -> str | None:
         validate_key(key)
@@ -139,7 +135,7 @@ class SqliteBlobStore:
 
 
 class _Draft:
-    """A blob that is being written: in memory while small, then in a file without a key."""
+    """A blob that is being written: in memory while it is small, then in a file without a row."""
 
     def __init__(self, folder: Path) -> None:
         self.size = 0
@@ -186,7 +182,7 @@ class _Draft:
 
 
 async def _write_to_disk(key: str, act: Callable[..., None], *arguments: bytes) -> None:
-    """Only the disk's own errors are the store's: one of the caller's stream passes unchanged."""
+    """Translate errors of the disk only; an error of the caller's stream is raised unchanged."""
     try:
         await asyncio.to_thread(act, *arguments)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""One commit of the ledger, as a piece of work for the writer.
+"""One commit of the ledger, as work for the writer.
 
-Everything is encoded on the caller's side, before the writer's turn begins: the transaction only
-compares versions and writes. All changes of a commit are in one transaction, so a job of ten
-thousand tasks is one call.
+Everything is encoded on the caller's thread before the transaction, which only compares versions
+and writes. All changes of a commit are in one transaction, so a job of ten thousand tasks is one
+call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from longshore.adapters.shared import codec
 from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.sqlite.events import INSERT_EVENT, event_values
 from longshore.adapters.sqlite.notifier import Topic
-from longshore.adapters.sqlite.statements import rows
+from longshore.adapters.sqlite.store_file import rows
 from longshore.adapters.sqlite.task_queue import UPSERT_MESSAGE
 from longshore.adapters.sqlite.write_lock import WriteLock
 from longshore.core.queues import message_body
@@ -54,15 +54,15 @@ Statement = tuple[str, tuple[Any, ...]]
 
 
 class Commit:
-    """The changes, encoded; calling it with the writer's connection carries them out."""
+    """Encoded changes; a call with the writer's connection writes them."""
 
     def __init__(self, changes: Sequence[AnyChange], now: datetime, write_lock: WriteLock) -> None:
         self._changes = changes
         self._write_lock = write_lock
-        self.exclusive_epoch = 0  # the quiet spell in which it was written
+        self.exclusive_epoch = 0  # in which it was written
         self._row_statements = [_row_statement(change) for change in changes]
         self._other_statements: list[Statement] = []
-        self.topics: set[Topic] = set()  # the bells to ring when this is committed
+        self.topics: set[Topic] = set()  # to wake after the commit
         self.durable = False
         for change in changes:
             self.durable = self.durable or change.durable
@@ -87,7 +87,7 @@ class Commit:
                 execute(sql, values)
 
     def _write_rows(self, connection: apsw.Connection, execute: Callable[..., Any]) -> bool:
-        """Whether there was anything to write: not if all of it was committed before."""
+        """Write the rows. Returns False if all of them were committed before."""
         written = 0
         for change, (sql, values) in zip(self._changes, self._row_statements, strict=True):
             execute(sql, values)
@@ -96,21 +96,20 @@ class Commit:
             elif not _is_own_change(connection, change):
                 raise VersionConflict(change.row.id, change.expected_version)
         if 0 < written < len(self._changes):
-            # A part of it was there already: these changes never were one commit.
+            # Some rows had their change already: these changes never were one commit.
             raise VersionConflict(self._changes[0].row.id, self._changes[0].expected_version)
         return written > 0
 
 
 def _is_own_change(connection: apsw.Connection, change: AnyChange) -> bool:
     table = "tasks" if isinstance(change.row, TaskRow) else "jobs"
-    # The table's name is one of two literals.
     sql = f"SELECT body ->> 'change_id' FROM {table} WHERE id = ?"
-    found = rows(connection, sql, (change.row.id,))
-    return bool(found) and found[0][0] == change.row.change_id
+    existing = rows(connection, sql, (change.row.id,))
+    return bool(existing) and existing[0][0] == change.row.change_id
 
 
 def _row_statement(change: AnyChange) -> Statement:
-    """The statement that writes a row if it is as it was, and nothing otherwise."""
+    """The statement that writes a row if its version is the expected one."""
     row = change.row
     values = _task_values(row) if isinstance(row, TaskRow) else _job_values(row)
     if change.expected_version:
@@ -136,8 +135,8 @@ def _task_values(row: TaskRow) -> tuple[Any, ...]:
 
 
 def _job_values(row: JobRow) -> tuple[Any, ...]:
-    ended, untold = len(row.ended), int(row.end_unreported)
-    return (row.state, len(row.intents), ended, untold, row.version, codec.to_json(row))
+    ended, unreported = len(row.ended), int(row.end_unreported)
+    return (row.state, len(row.intents), ended, unreported, row.version, codec.to_json(row))
 
 
 def _enqueue_values(effect: Enqueue, now: datetime) -> tuple[Any, ...]:

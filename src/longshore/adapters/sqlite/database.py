@@ -1,8 +1,7 @@
-"""The database: one file, one writing thread, readers that never block it.
+"""The database: one file, one writing thread, and readers that never block it.
 
-Point reads run on the event loop's own thread: a row by its key takes a few microseconds in WAL
-mode, while handing it to another thread and back costs tens. Whatever scans goes to a reading
-thread.
+Point reads run on the event loop's thread: a row by its key takes a few microseconds in WAL mode,
+while a hop to another thread and back takes tens. Scans run on a reading thread.
 """
 
 from __future__ import annotations
@@ -21,28 +20,29 @@ from longshore.adapters.shared.failpoints import reach
 from longshore.adapters.sqlite import store_file
 from longshore.adapters.sqlite.errors import translate_error
 from longshore.adapters.sqlite.notifier import Notifier, Topic
-from longshore.adapters.sqlite.statements import Bindings, Row, rows
+from longshore.adapters.sqlite.store_file import Bindings, Row, rows
 from longshore.adapters.sqlite.write_lock import WriteLock
-from longshore.adapters.sqlite.writer import DatabaseWriter, OnDone, Work
+from longshore.adapters.sqlite.writer import DatabaseWriter, OnDone
 from longshore.ports.clock import Clock
 
 ResultT = TypeVar("ResultT")
 
 _FOLDER_MODE = 0o700
+_FOREVER = timedelta(days=36500)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqliteOptions:
-    """What may be tuned."""
+    """Times and limits, which tests change."""
 
     busy_timeout: timedelta = timedelta(seconds=30)
-    group_limit: int = 256
-    wal_pages: int = 1000
-    slow_poll: timedelta = timedelta(seconds=1)  # the net under the bells
+    group_limit: int = 256  # changes in one commit
+    wal_pages: int = 1000  # of the write-ahead log before a checkpoint
+    slow_poll: timedelta = timedelta(seconds=1)  # finds work if a wake-up is lost
 
 
 class Database:
-    """The file, and everything that is open on it in this process."""
+    """The file and the connections of this process to it."""
 
     def __init__(self, folder: Path, clock: Clock, options: SqliteOptions) -> None:
         self.folder = folder
@@ -68,7 +68,6 @@ class Database:
 
     @property
     def path(self) -> Path:
-        """The file itself."""
         return self.folder / store_file.FILE_NAME
 
     def _connect_writer(self) -> apsw.Connection:
@@ -83,33 +82,40 @@ class Database:
 
     def write(
         self,
-        work: Work,
+        work: Callable[[apsw.Connection], ResultT],
         *,
         durable: bool = True,
         topics: Collection[Topic] = (),
         on_done: OnDone | None = None,
-    ) -> asyncio.Future[Any]:
-        """Run ``work`` in the writer's next group; see ``Writer``."""
+    ) -> asyncio.Future[ResultT]:
+        """Run ``work`` in the writer's next group; see ``DatabaseWriter.write``."""
         return self._writer.write(work, durable=durable, topics=topics, on_done=on_done)
 
     def point(self, sql: str, values: Bindings = ()) -> list[Row]:
-        """Rows found by a key or at the edge of an index: a few, at once."""
+        """A few rows by a key or at the end of an index, on this thread."""
         try:
             return rows(self._point_connection, sql, values)
         except apsw.Error as error:
             raise translate_error(error) from error
 
-    async def scan(self, sql: str, values: Bindings = ()) -> list[Row]:
-        """Rows that may take a while to find."""
-        return await self.run_in_reader(lambda: rows(self._scan_connection, sql, values))
+    def point_value(self, sql: str, values: Bindings = ()) -> Any:
+        """The first column of the first row; None if there is no row."""
+        matches = self.point(sql, values)
+        return matches[0][0] if matches else None
 
-    async def run_in_reader(self, read: Callable[[], ResultT]) -> ResultT:
-        """Run a blocking read on the reading thread."""
+    async def scan(self, sql: str, values: Bindings = ()) -> list[Row]:
+        """Any number of rows, read on the reading thread."""
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._reader_executor, read)
+            return await loop.run_in_executor(
+                self._reader_executor, rows, self._scan_connection, sql, values
+            )
         except apsw.Error as error:
             raise translate_error(error) from error
+
+    async def scan_column(self, sql: str, values: Bindings = ()) -> list[Any]:
+        """The first column of every row."""
+        return [row[0] for row in await self.scan(sql, values)]
 
     async def wait_for(
         self,
@@ -119,35 +125,48 @@ class Database:
         wait: timedelta,
         next_change: Callable[[], timedelta | None] = lambda: None,
     ) -> ResultT | None:
-        """What ``look`` finds, as soon as it finds something, or None after ``wait``.
+        """The first result of ``look`` that is not None; None after ``wait``.
 
-        Registers, then looks, then waits, so no wake-up falls between. ``pause`` may name a time
-        after which looking again is worth it even if no bell rings.
+        It subscribes, then looks, then waits, so that no wake-up is missed. ``next_change`` is the
+        time after which the result may change without a wake-up.
         """
         deadline = self.clock.elapsed() + wait
-        with self._notifier.subscribe(topic) as heard:
+        with self._notifier.subscribe(topic) as woken:
             while True:
-                heard.clear()
-                if (found := look()) is not None:
-                    return found
+                woken.clear()
+                if (result := look()) is not None:
+                    return result
                 left = deadline - self.clock.elapsed()
                 if left <= timedelta(0):
                     return None
                 await self._wait_for_wakeup(
-                    heard, min(left, self.options.slow_poll, next_change() or left)
+                    woken, min(left, self.options.slow_poll, next_change() or left)
                 )
 
+    async def wait_for_ever(
+        self,
+        topic: Topic,
+        look: Callable[[], ResultT | None],
+        *,
+        next_change: Callable[[], timedelta | None] = lambda: None,
+    ) -> ResultT:
+        """The first result of ``look`` that is not None; see ``wait_for``."""
+        while True:
+            result = await self.wait_for(topic, look, wait=_FOREVER, next_change=next_change)
+            if result is not None:
+                return result
+
     async def _wait_for_wakeup(self, woken: asyncio.Event, duration: timedelta) -> None:
-        sleeping = asyncio.ensure_future(self.clock.sleep(duration))
-        hearing = asyncio.ensure_future(woken.wait())
+        sleep = asyncio.ensure_future(self.clock.sleep(duration))
+        wakeup = asyncio.ensure_future(woken.wait())
         try:
-            await asyncio.wait((sleeping, hearing), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((sleep, wakeup), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            sleeping.cancel()
-            hearing.cancel()
+            sleep.cancel()
+            wakeup.cancel()
 
     async def close(self) -> None:
-        """Commit what is under way and let go of the file; once, however often it is called."""
+        """Commit pending work and close the file. Later calls do nothing."""
         if self._closed:
             return
         self._closed = True

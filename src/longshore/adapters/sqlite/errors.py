@@ -1,4 +1,4 @@
-"""SQLite's errors, told in Longshore's words; nothing above this folder knows apsw."""
+"""Translates errors of SQLite into those of Longshore. No other folder imports apsw."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _TRANSIENT = (
 
 
 def translate_error(error: BaseException) -> BaseException:
-    """The error as callers know it; errors that are not SQLite's pass unchanged."""
+    """The error of Longshore for an error of SQLite; other errors are returned unchanged."""
     if isinstance(error, LongshoreError) or not isinstance(error, apsw.Error):
         return error
     return _with_cause(_classify(error), error)
 
 
 def not_written(error: BaseException) -> BackendError:
-    """An error from before the commit: nothing was written, and it may work the next time."""
+    """The error for a failure before the commit: nothing was written, and a retry may succeed."""
     message = f"nothing was written: {error}"
     if isinstance(error, apsw.NotADBError | apsw.CorruptError):
         return _with_cause(StoreCorrupt("the database", str(error)), error)
@@ -48,6 +48,6 @@ def _classify(error: apsw.Error) -> BackendError:
     return BackendRejected(str(error))
 
 
-def _with_cause(ours: BackendError, error: BaseException) -> BackendError:
-    ours.__cause__ = error
-    return ours
+def _with_cause(translated: BackendError, error: BaseException) -> BackendError:
+    translated.__cause__ = error
+    return translated

@@ -1,23 +1,33 @@
 """The event log in SQLite, and the bus that reads it by durable cursors.
 
-Positions are given out inside the one writing transaction there can be at a time, so they appear in
-order and a reader never finds an earlier one after a later one.
+There is one writing transaction at a time, and positions are assigned inside it. So they become
+visible in order, and a reader never sees an earlier position after a later one.
+
+A page of events is found by an index, so that the length of the log does not matter. Without a hint
+SQLite would read and sort all events of the tenant, so each statement names its index:
+
+===================  =============================================================================
+near the end         along the log itself, which is the case of a client that follows it
+of one entity        the events of that entity
+of one job           positions of the job's events from the index alone, then the rows of one page
+of one type          along the index by type
+of a tenant          along the same index, one range for each type, merged
+===================  =============================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 import apsw
 
 from longshore.adapters.shared import codec
-from longshore.adapters.sqlite import event_queries
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.notifier import Topic
-from longshore.adapters.sqlite.statements import Row, rows
-from longshore.core.events.codec import body_from_properties, properties_of
+from longshore.adapters.sqlite.store_file import Row, rows
+from longshore.core.events.codec import EVENT_TYPES, body_from_properties, properties_of
 from longshore.core.events.event import Event, EventContext, next_moment
 from longshore.core.events.types import EntityType, EventBody
 from longshore.core.events.wire import from_ms, to_ms
@@ -30,6 +40,16 @@ INSERT_EVENT = (
     " properties) VALUES (?,?,?,?,?,?,?,?,?,?)"
 )
 _FIELDS = "entity, sequence, tenant, app, type, at_ms, origin, source, worker_id, properties"
+# Within so many positions of the end, reading along the log is faster than any index.
+NEAR_END_POSITIONS = 1_000
+
+_BY_ENTITY = "events INDEXED BY events_by_entity"
+_BY_TYPE = "events INDEXED BY events_by_type"
+_AFTER_POSITION = "tenant = :tenant AND position > :after"
+_PAGE = "ORDER BY position LIMIT :limit"
+_JOB = "entity = 'JOB#' || :job"
+# The entities from TASK#job_ to TASK#job` are the job's tasks.
+_TASKS = "entity >= 'TASK#' || :job || '_' AND entity < 'TASK#' || :job || '`'"
 
 
 def event_values(event: Event) -> tuple[Any, ...]:
@@ -77,15 +97,15 @@ class SqliteEventLog:
 
         def work(connection: apsw.Connection) -> None:
             for row in recorded:
-                there = rows(
+                existing = rows(
                     connection,
                     f"SELECT {_FIELDS} FROM events"
                     " WHERE entity = ? AND sequence = ? AND tenant = ?",
                     row[:3],
                 )
-                if not there:
+                if not existing:
                     connection.execute(INSERT_EVENT, row)
-                elif there[0] != row:
+                elif existing[0] != row:
                     raise AlreadyExists("event", f"{row[0]} {row[1]}")
 
         await self._database.write(work, topics=(Topic.EVENTS,))
@@ -123,26 +143,25 @@ class SqliteEventLog:
             connection.execute(INSERT_EVENT, event_values(event))
             return event
 
-        event: Event = await self._database.write(work, topics=(Topic.EVENTS,))
-        return event
+        return await self._database.write(work, topics=(Topic.EVENTS,))
 
     async def history(
         self, tenant: str, entity: str, *, after: int = 0, limit: int = 1000
     ) -> list[Event]:
-        found = await self._database.scan(
+        matches = await self._database.scan(
             f"SELECT {_FIELDS} FROM events WHERE entity = ? AND tenant = ?"
             " AND sequence > ? ORDER BY sequence LIMIT ?",
             (entity, tenant, after, limit),
         )
-        return [_event(row) for row in found]
+        return [_event(row) for row in matches]
 
     async def latest(self, tenant: str, entity: str) -> Event | None:
-        found = self._database.point(
+        matches = self._database.point(
             f"SELECT {_FIELDS} FROM events WHERE entity = ? AND tenant = ?"
             " ORDER BY sequence DESC LIMIT 1",
             (entity, tenant),
         )
-        return _event(found[0]) if found else None
+        return _event(matches[0]) if matches else None
 
     async def query(
         self,
@@ -156,21 +175,45 @@ class SqliteEventLog:
         cursor: str | None = None,
     ) -> Page[Event]:
         after = decode_cursor("events", cursor, (int,))[0] if cursor else 0
-        asked = {"app": app, "type": event_type, "entity": entity, "job": job_id}
-        near_end = self.last_position() - after <= event_queries.NEAR_END_POSITIONS
-        sql = event_queries.statement(f"position, {_FIELDS}", asked, near_end=near_end)
-        values = {**asked, "tenant": tenant, "after": after, "limit": limit + 1}
-        found = await self._database.scan(sql, values)
-        items = tuple(_event(row[1:]) for row in found[:limit])
+        filters = {"app": app, "type": event_type, "entity": entity, "job": job_id}
+        near_end = self.last_position() - after <= NEAR_END_POSITIONS
+        sql = query_statement(f"position, {_FIELDS}", filters, near_end=near_end)
+        values = {**filters, "tenant": tenant, "after": after, "limit": limit + 1}
+        matches = await self._database.scan(sql, values)
+        items = tuple(_event(row[1:]) for row in matches[:limit])
         return Page(
-            items, encode_cursor("events", found[limit - 1][0]) if len(found) > limit else None
+            items, encode_cursor("events", matches[limit - 1][0]) if len(matches) > limit else None
         )
 
     def last_position(self) -> int:
-        """Where the log ends now."""
-        found = self._database.point("SELECT coalesce(max(position), 0) FROM events")
-        last: int = found[0][0]
-        return last
+        """The position of the newest event; 0 if there is none."""
+        return self._database.point_value("SELECT max(position) FROM events") or 0
+
+
+def query_statement(columns: str, filters: Mapping[str, Any], *, near_end: bool) -> str:
+    """The statement for the rows after a position that match every filter that is not None.
+
+    Filters are ``app``, ``type``, ``entity`` and ``job``; ``tenant``, ``after`` and ``limit`` are
+    bound too. Columns and conditions are literals of this module.
+    """
+    used = {name for name, value in filters.items() if value is not None}
+    same = "".join(f" AND {name} = :{name}" for name in ("app", "type", "entity") if name in used)
+    where = f"{_AFTER_POSITION}{same}"
+    if near_end:
+        job = f" AND ({_JOB} OR ({_TASKS}))" if "job" in used else ""
+        return f"SELECT {columns} FROM events NOT INDEXED WHERE {where}{job} {_PAGE}"
+    if "job" in used:
+        part = f"SELECT position FROM {_BY_ENTITY} WHERE {where} AND"
+        positions = f"SELECT position FROM ({part} {_JOB} UNION ALL {part} {_TASKS}) {_PAGE}"
+        return f"SELECT {columns} FROM events WHERE position IN ({positions}) ORDER BY position"
+    if "entity" in used:
+        return f"SELECT {columns} FROM {_BY_ENTITY} WHERE {where} {_PAGE}"
+    if "type" in used:
+        return f"SELECT {columns} FROM {_BY_TYPE} WHERE {where} {_PAGE}"
+    by_type = (
+        f"SELECT {columns} FROM {_BY_TYPE} WHERE {where} AND type = '{t}'" for t in EVENT_TYPES
+    )
+    return f"{' UNION ALL '.join(by_type)} {_PAGE}"
 
 
 class SqliteEventBus:
@@ -179,7 +222,7 @@ class SqliteEventBus:
     def __init__(self, database: Database, log: SqliteEventLog) -> None:
         self._database = database
         self._log = log
-        # Looked at and not wanted, by consumer and types; saves looking again.
+        # Positions up to which no event matched, by consumer and types, so they are not read again.
         self._skipped_to: dict[tuple[str, ...], int] = {}
 
     async def publish(self, events: Sequence[Event]) -> list[Event]:
@@ -194,28 +237,27 @@ class SqliteEventBus:
     async def receive(
         self, consumer: str, *, types: Collection[str], limit: int, wait: timedelta
     ) -> Delivery | None:
-        wanted = sorted(types)
+        ordered = sorted(types)
         return await self._database.wait_for(
-            Topic.EVENTS, lambda: self._next(consumer, wanted, limit), wait=wait
+            Topic.EVENTS, lambda: self._next(consumer, ordered, limit), wait=wait
         )
 
     def _next(self, consumer: str, types: list[str], limit: int) -> Delivery | None:
         saved = self._database.point("SELECT position FROM cursors WHERE consumer = ?", (consumer,))
-        asked = (consumer, *types)
-        after = max(saved[0][0] if saved else 0, self._skipped_to.get(asked, 0))
+        key = (consumer, *types)
+        after = max(saved[0][0] if saved else 0, self._skipped_to.get(key, 0))
         last = self._log.last_position()
-        places = ",".join("?" * len(types))
-        # Only the number of question marks varies.
+        placeholders = ",".join("?" * len(types))
         sql = (
             f"SELECT position, {_FIELDS} FROM events WHERE position > ? AND position <= ?"
-            f" AND type IN ({places}) ORDER BY position LIMIT ?"
+            f" AND type IN ({placeholders}) ORDER BY position LIMIT ?"
         )
-        found = self._database.point(sql, (after, last, *types, limit))
-        if not found:
-            self._skipped_to[asked] = last
+        matches = self._database.point(sql, (after, last, *types, limit))
+        if not matches:
+            self._skipped_to[key] = last
             return None
-        receipt = found[-1][0] if len(found) == limit else last
-        return Delivery(events=tuple(_event(row[1:]) for row in found), receipt=str(receipt))
+        receipt = matches[-1][0] if len(matches) == limit else last
+        return Delivery(events=tuple(_event(row[1:]) for row in matches), receipt=str(receipt))
 
     async def acknowledge(self, consumer: str, receipt: str) -> None:
         position = int(receipt)
@@ -227,5 +269,5 @@ class SqliteEventBus:
                 (consumer, position),
             )
 
-        # Not promised: after a power loss the consumer hears a little twice.
+        # Not durable: after a power loss the consumer receives some events again.
         await self._database.write(work, durable=False)

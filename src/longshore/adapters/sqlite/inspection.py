@@ -1,6 +1,6 @@
-"""Looks at a data folder from outside: nothing is created, migrated, or locked for long.
+"""Inspects a data folder without opening the store: nothing is created or migrated.
 
-For ``longshore doctor``, which must also answer when the file is damaged, too new or not there.
+For ``longshore doctor``, which must also work if the file is damaged, too new or missing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import apsw
 
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite import store_file
-from longshore.adapters.sqlite.statements import rows
+from longshore.adapters.sqlite.store_file import rows
 from longshore.core.events.wire import from_ms
 from longshore.core.inspection import StoreFacts
 from longshore.core.queues import QueueDepth
 
-# Older ones, also the one in many a Python, can damage a WAL with two writers.
+# Older versions, including that of many Python builds, can damage a WAL with two writers.
 MIN_SQLITE_VERSION = (3, 51, 3)
 _BUSY_TIMEOUT = timedelta(seconds=5)
 _DEPTHS = (
@@ -30,12 +30,12 @@ _DEPTHS = (
 
 
 def store_exists(folder: Path) -> bool:
-    """Whether something has been stored in the folder before."""
+    """Whether the folder has a store."""
     return (folder / store_file.FILE_NAME).is_file()
 
 
 def inspect_store(folder: Path, *, now: datetime) -> StoreFacts:
-    """Everything that can be told about the store in ``folder``."""
+    """Facts about the store in ``folder``."""
     version = apsw.sqlite_lib_version()
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     kind = store_file.file_system_of(nearest)
@@ -67,8 +67,8 @@ def _inspect_file(facts: StoreFacts, path: Path) -> StoreFacts:
         if store_file.pragma(connection, "application_id") != store_file.APPLICATION_ID:
             return replace(facts, damage="it is a SQLite file of another program")
         schema = store_file.pragma(connection, "user_version")
-        found = [str(row[0]) for row in rows(connection, "PRAGMA quick_check(5)")]
-        damage = None if found == ["ok"] else "; ".join(found)
+        results = [str(row[0]) for row in rows(connection, "PRAGMA quick_check(5)")]
+        damage = None if results == ["ok"] else "; ".join(results)
         if damage or schema != facts.supported_schema:
             return replace(facts, schema=schema, damage=damage)
         depths = rows(connection, _DEPTHS, (codec.to_us(facts.inspected_at),))
@@ -88,12 +88,12 @@ def _inspect_file(facts: StoreFacts, path: Path) -> StoreFacts:
 
 
 def _size(folder: Path) -> int:
-    files = (Path(place) / name for place, _, names in os.walk(folder) for name in names)
+    files = (Path(parent) / name for parent, _, names in os.walk(folder) for name in names)
     return sum(path.lstat().st_size for path in files if path.exists())
 
 
 def _count_stale_pipes(folder: Path) -> int:
-    """How many bells nobody listens to any more; the next commit removes them."""
+    """The number of pipes without a reader; the next commit removes them."""
     if not folder.is_dir():
         return 0
     stale = 0

@@ -1,27 +1,33 @@
-"""The ledger in SQLite: a row, its events and its doorbells in one transaction."""
+"""The ledger in SQLite: a row, its events and its messages in one transaction.
+
+Every list is read along an index, so that the number of rows does not matter. A sweep that compares
+a job with its tasks finds candidate jobs by an index and compares their bit sets in Python. Its
+scans are short, because the reading thread has other callers to serve.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from longshore.adapters.shared import codec
-from longshore.adapters.sqlite import failed_task_queries, sweep_queries
 from longshore.adapters.sqlite.commit import Commit
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.notifier import Topic
-from longshore.adapters.sqlite.row_cache import TaskRowCache
-from longshore.adapters.sqlite.statements import Row
+from longshore.adapters.sqlite.store_file import Row
+from longshore.core.ids import split_task_id
+from longshore.core.jobs.numbers import NumberSet
 from longshore.core.pages import Page, decode_cursor, encode_cursor
 from longshore.core.tasks.changes import Effect
+from longshore.core.tasks.error_categories import ErrorCategory
 from longshore.core.tasks.rows import JobRow, TaskRow
 from longshore.core.tasks.states import JobState, TaskState
 from longshore.errors import UsageError
 from longshore.ports.ledger import AnyChange, FailedTask, LeasedTask, ParkedTask
 
-_FOREVER = timedelta(days=36500)
+_FAR_FUTURE = timedelta(days=36500)
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 _READ_TASK = (
@@ -29,7 +35,7 @@ _READ_TASK = (
 )
 _LAST_CHARACTER = "\U0010ffff"
 _PREFIX_SCAN_LIMIT = 200
-# The index is named because SQLite, left alone, may take one that holds tasks of every state.
+# The index is named because SQLite may otherwise choose one with tasks of every state.
 _PARKED = "SELECT id, due_us FROM tasks INDEXED BY tasks_parked WHERE state = 'parked'"
 _IDS = (
     "SELECT id, tenant FROM jobs WHERE id >= ?1 AND id < ?2 UNION ALL"
@@ -42,7 +48,94 @@ _IDS_OF_TENANT = (
     " ORDER BY id LIMIT ?3"
 )
 
+# A damaged body must not hide that its task failed. The index is named because SQLite may otherwise
+# choose one with tasks of every state.
+_FAILED = (
+    "SELECT id, queue, iif(json_valid(body), body ->> '$.failure.category', NULL),"
+    " coalesce(finished_us, 0) FROM tasks INDEXED BY tasks_failed"
+    " WHERE tenant = ? AND state = 'failed' ORDER BY finished_us DESC, id DESC LIMIT ?"
+)
+# Jumps from one tenant to the next without reading the tasks in between.
+_NEXT_TENANT = (
+    "SELECT min(tenant) FROM tasks INDEXED BY tasks_failed WHERE state = 'failed' AND tenant >"
+)
+_TENANTS = (
+    f"WITH RECURSIVE found (tenant) AS ({_NEXT_TENANT} ?1 UNION ALL SELECT"
+    f" ({_NEXT_TENANT} found.tenant)"
+    " FROM found WHERE found.tenant IS NOT NULL LIMIT ?2)"
+    " SELECT tenant FROM found WHERE tenant IS NOT NULL"
+)
+_CATEGORIES = frozenset(ErrorCategory)
+_JOBS_PER_PAGE = 64
+_JOBS_PER_SCAN = 1_000
+_TASKS_PER_PAGE = 500
+
+# The first job that the next scan starts with.
+_NEXT_SCAN_START = (
+    "SELECT id FROM jobs WHERE state = 'running' AND id >= ? ORDER BY id LIMIT 1 OFFSET ?"
+)
+
+# A job has recorded all ends if it counts as many as there are.
+_JOBS_WITH_ENDS = (
+    "SELECT id, body FROM jobs WHERE state = 'running' AND id >= ? AND id < ? AND ended <"
+    " (SELECT count(*) FROM tasks WHERE job_id = jobs.id AND finished_us IS NOT NULL)"
+    " ORDER BY id LIMIT ?"
+)
+_ENDS = "SELECT id, number FROM tasks WHERE job_id = ? AND finished_us <= ? AND id > ? ORDER BY id"
+_JOBS_WITH_WAITING_TASKS = (
+    "SELECT id, body ->> 'completed' FROM jobs WHERE state = 'running' AND id >= ? AND id < ?"
+    " AND EXISTS (SELECT 1 FROM tasks WHERE job_id = jobs.id AND state = 'waiting')"
+    " ORDER BY id LIMIT ?"
+)
+_WAITING_TASKS = (
+    "SELECT id, body ->> 'awaits' FROM tasks"
+    " WHERE job_id = ? AND state = 'waiting' AND id > ? ORDER BY id LIMIT ?"
+)
+_CACHE_LIMIT = 4096
+
 RowT = TypeVar("RowT", TaskRow, JobRow)
+
+
+class CachedRow(NamedTuple):
+    """A row, and the exclusive epoch in which it was read."""
+
+    row: TaskRow
+    exclusive_epoch: int
+
+
+class TaskRowCache:
+    """Tasks as this process last saw them, so that an unchanged row is not read again.
+
+    A row is current while no other process has written (see ``write_lock``). Otherwise its version
+    decides: a version is written once, so an equal version means an equal row. A row that is stale
+    all the same is noticed by the commit. Only the event loop's thread uses the cache: rows are
+    stored when they are read and when a commit is answered, in the order of the commits. The oldest
+    row is dropped first.
+    """
+
+    def __init__(self, limit: int = _CACHE_LIMIT) -> None:
+        self._rows: dict[str, CachedRow] = {}
+        self._limit = limit
+
+    def get(self, task_id: str) -> CachedRow | None:
+        return self._rows.get(task_id)
+
+    def put(self, row: TaskRow, exclusive_epoch: int) -> None:
+        """Store a row that was in the file in this epoch; terminal rows are rarely read again."""
+        rows = self._rows
+        cached = rows.get(row.id)
+        if cached is not None and cached.row.version > row.version:
+            return  # it was read before the answer to a later commit arrived
+        rows.pop(row.id, None)
+        if row.state.terminal:
+            return
+        rows[row.id] = CachedRow(row, exclusive_epoch)
+        if len(rows) > self._limit:
+            del rows[next(iter(rows))]
+
+    def evict(self, task_id: str) -> None:
+        """Make the next read go to the file."""
+        self._rows.pop(task_id, None)
 
 
 class SqliteLedger:
@@ -53,7 +146,7 @@ class SqliteLedger:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._row_cache = TaskRowCache()
-        self._wakeups_seen: dict[str, int] = {}  # how many of each worker's have been seen
+        self._wakeups_seen: dict[str, int] = {}  # wake-ups that each worker has seen
 
     @property
     def epoch(self) -> int:
@@ -63,28 +156,28 @@ class SqliteLedger:
         return self._read(task_id)
 
     async def get_tasks(self, task_ids: Sequence[str]) -> list[TaskRow]:
-        found = (self._read(task_id) for task_id in task_ids)
-        return [row for row in found if row]
+        read = (self._read(task_id) for task_id in task_ids)
+        return [row for row in read if row]
 
     def _read(self, task_id: str) -> TaskRow | None:
-        # Asked before the file is: whatever changes meanwhile belongs to another spell.
-        turns = self._database.write_lock
-        spell = turns.exclusive_epoch
-        known = self._row_cache.get(task_id)
-        if known is not None and known.exclusive_epoch == spell and turns.unchanged:
-            return known.row
-        version = known.row.version if known else 0
-        found = self._database.point(_READ_TASK, (task_id, version))
-        if not found:
+        # Read before the file is: a change in between belongs to a later epoch.
+        write_lock = self._database.write_lock
+        epoch = write_lock.exclusive_epoch
+        cached = self._row_cache.get(task_id)
+        if cached is not None and cached.exclusive_epoch == epoch and write_lock.unchanged:
+            return cached.row
+        version = cached.row.version if cached else 0
+        matches = self._database.point(_READ_TASK, (task_id, version))
+        if not matches:
             return None
-        spec, body = found[0]
-        row = known.row if known and spec is None else codec.task_from_json(spec, body)
-        self._row_cache.put(row, spell)
+        spec, body = matches[0]
+        row = cached.row if cached and spec is None else codec.task_from_json(spec, body)
+        self._row_cache.put(row, epoch)
         return row
 
     async def get_job(self, job_id: str) -> JobRow | None:
-        found = self._database.point("SELECT body FROM jobs WHERE id = ?", (job_id,))
-        return codec.job_from_json(found[0][0]) if found else None
+        body = self._database.point_value("SELECT body FROM jobs WHERE id = ?", (job_id,))
+        return None if body is None else codec.job_from_json(body)
 
     async def commit(self, *changes: AnyChange) -> tuple[Effect, ...]:
         if len(changes) > 1 and len({change.row.id for change in changes}) < len(changes):
@@ -120,20 +213,20 @@ class SqliteLedger:
         if job_id is not None:
             return await self._list_job_tasks(tenant, job_id, state, limit, cursor)
         walk = _walk("tasks", "spec, body", state)
-        found = await self._newest([walk], "tasks", (tenant,), limit=limit, cursor=cursor)
-        return _page(found, limit, "tasks", codec.task_from_json)
+        matches = await self._newest([walk], "tasks", (tenant,), limit=limit, cursor=cursor)
+        return _page(matches, limit, "tasks", codec.task_from_json)
 
     async def _list_job_tasks(
         self, tenant: str, job_id: str, state: TaskState | None, limit: int, cursor: str | None
     ) -> Page[TaskRow]:
         after = decode_cursor("job-tasks", cursor, (int,))[0] if cursor else -1
-        found = await self._database.scan(
+        matches = await self._database.scan(
             "SELECT spec, body FROM tasks WHERE job_id = ?1 AND number > ?2 AND tenant = ?3"
             " AND (?4 IS NULL OR state = ?4) ORDER BY number LIMIT ?5",
             (job_id, after, tenant, state and state.value, limit + 1),
         )
-        items = tuple(codec.task_from_json(*one) for one in found[:limit])
-        more = len(found) > limit
+        items = tuple(codec.task_from_json(*row) for row in matches[:limit])
+        more = len(matches) > limit
         return Page(items, encode_cursor("job-tasks", items[-1].spec.number) if more else None)
 
     async def list_jobs(
@@ -147,10 +240,10 @@ class SqliteLedger:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[JobRow]:
-        # Those of one name stand by state, because each must be a walk along an index.
+        # The index by name is ordered by state, so jobs of one name are one range for each state.
         states = JobState if name is not None and state is None else (state,)
-        found = await self._newest(
-            [_walk("jobs", "body", one, by_name=name is not None) for one in states],
+        matches = await self._newest(
+            [_walk("jobs", "body", item, by_name=name is not None) for item in states],
             "jobs",
             (tenant,) if name is None else (tenant, name),
             limit=limit,
@@ -158,7 +251,7 @@ class SqliteLedger:
             created_from=created_from,
             created_before=created_before,
         )
-        return _page(found, limit, "jobs", codec.job_from_json)
+        return _page(matches, limit, "jobs", codec.job_from_json)
 
     async def _newest(
         self,
@@ -171,60 +264,58 @@ class SqliteLedger:
         created_from: datetime | None = None,
         created_before: datetime | None = None,
     ) -> list[Row]:
-        """What the walks find, newest first; ``values`` are the tenant, and the name if any."""
-        place = (codec.to_us(self._database.clock.now() + _FOREVER), "")
+        """The rows of the ranges, newest first; ``values``: the tenant, and the name if any."""
+        position = (codec.to_us(self._database.clock.now() + _FAR_FUTURE), "")
         if cursor:
             created, row_id = decode_cursor(listing, cursor, (int, str))
-            place = (created, row_id)
+            position = (created, row_id)
         if created_before is not None:
-            # No id is as small as the empty one: of what was created then, nothing is left.
-            place = min(place, (codec.to_us(created_before), ""))
+            # The empty id is before all others: rows created at that moment are left out.
+            position = min(position, (codec.to_us(created_before), ""))
         first = codec.to_us(created_from or _LONG_AGO)
         tenant, *name = values
         sql = f"{' UNION ALL '.join(walks)} ORDER BY created_us DESC, id DESC LIMIT ?4"
-        return await self._database.scan(sql, (tenant, *place, limit + 1, first, *name))
+        return await self._database.scan(sql, (tenant, *position, limit + 1, first, *name))
 
     async def task_states(self, job_id: str) -> dict[str, TaskState]:
-        found = await self._database.scan(
+        matches = await self._database.scan(
             "SELECT id, state FROM tasks WHERE job_id = ? ORDER BY number", (job_id,)
         )
-        return {task_id[len(job_id) + 1 :]: TaskState(state) for task_id, state in found}
+        return {task_id[len(job_id) + 1 :]: TaskState(state) for task_id, state in matches}
 
     async def find_ids(self, tenant: str, prefix: str, *, limit: int = 10) -> list[str]:
-        # Ids of all tenants stand together. Among the first that begin so there are as many of a
-        # large tenant as are wanted; a small one has few rows in all.
-        looked_at = max(limit, _PREFIX_SCAN_LIMIT)
-        found = await self._database.scan(_IDS, (prefix, prefix + _LAST_CHARACTER, looked_at))
-        own = [row_id for row_id, of in found if of == tenant]
-        if len(found) == looked_at and len(own) < limit:
-            found = await self._database.scan(
+        # The index has the ids of all tenants. The first ids with the prefix include enough of a
+        # large tenant; a small tenant has few rows in its own index.
+        scan_limit = max(limit, _PREFIX_SCAN_LIMIT)
+        matches = await self._database.scan(_IDS, (prefix, prefix + _LAST_CHARACTER, scan_limit))
+        own = [row_id for row_id, owner in matches if owner == tenant]
+        if len(matches) == scan_limit and len(own) < limit:
+            own = await self._database.scan_column(
                 _IDS_OF_TENANT, (prefix, prefix + _LAST_CHARACTER, limit, tenant)
             )
-            own = [row_id for (row_id,) in found]
         return own[:limit]
 
     async def unqueued_tasks(
         self, *, due_by: datetime, enqueued_before: datetime, limit: int
     ) -> list[str]:
-        found = await self._database.scan(
+        return await self._database.scan_column(
             "SELECT id FROM tasks WHERE due_us <= ? AND enqueued_us < ? AND 2 *"
             " enqueued_us - due_us <= ?"
             " AND NOT EXISTS (SELECT 1 FROM messages WHERE queue = tasks.queue AND key = tasks.id)"
             " ORDER BY due_us LIMIT ?",
             (codec.to_us(due_by), codec.to_us(enqueued_before), codec.to_us(due_by), limit),
         )
-        return [task_id for (task_id,) in found]
 
     async def leased_tasks(
         self, *, limit: int, expired_by: datetime | None = None
     ) -> list[LeasedTask]:
-        latest = codec.to_us(expired_by or self._database.clock.now() + _FOREVER)
-        found = await self._database.scan(
+        latest = codec.to_us(expired_by or self._database.clock.now() + _FAR_FUTURE)
+        matches = await self._database.scan(
             "SELECT spec, body FROM tasks WHERE lease_expires_us <= ? ORDER BY"
             " lease_expires_us, id LIMIT ?",
             (latest, limit),
         )
-        tasks = [codec.task_from_json(*one) for one in found]
+        tasks = [codec.task_from_json(*row) for row in matches]
         return [
             LeasedTask(
                 task_id=task.id,
@@ -239,44 +330,81 @@ class SqliteLedger:
     async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[ParkedTask]:
         if due_by is None:
             sql = f"{_PARKED} ORDER BY due_us NULLS LAST, id LIMIT ?"
-            found = await self._database.scan(sql, (limit,))
+            matches = await self._database.scan(sql, (limit,))
         else:
             sql = f"{_PARKED} AND due_us <= ? ORDER BY due_us, id LIMIT ?"
-            found = await self._database.scan(sql, (codec.to_us(due_by), limit))
+            matches = await self._database.scan(sql, (codec.to_us(due_by), limit))
         return [
             ParkedTask(task_id=task_id, due_at=None if due is None else codec.from_us(due))
-            for task_id, due in found
+            for task_id, due in matches
         ]
 
     async def failed_tasks(self, tenant: str, *, limit: int) -> list[FailedTask]:
-        return await failed_task_queries.failed_tasks(self._database, tenant, limit=limit)
+        failed = await self._database.scan(_FAILED, (tenant, limit))
+        return [
+            FailedTask(
+                task_id=task_id,
+                queue=queue,
+                category=ErrorCategory(category) if category in _CATEGORIES else None,
+                failed_at=codec.from_us(finished_us),
+            )
+            for task_id, queue, category, finished_us in failed
+        ]
 
     async def failed_tenants(self, *, limit: int, after: str = "") -> list[str]:
-        return await failed_task_queries.failed_tenants(self._database, limit=limit, after=after)
+        return await self._database.scan_column(_TENANTS, (after, limit))
 
     async def open_intents(self, *, limit: int, after: str = "") -> list[str]:
-        found = await self._database.scan(
+        return await self._database.scan_column(
             "SELECT id FROM jobs WHERE intents > 0 AND id > ? ORDER BY id LIMIT ?", (after, limit)
         )
-        return [job_id for (job_id,) in found]
 
     async def unrecorded_ends(
         self, *, ended_by: datetime, limit: int, after: str = ""
     ) -> list[str]:
-        ended_by_us = codec.to_us(ended_by)
-        return await sweep_queries.unrecorded_ends(
-            self._database, ended_by_us=ended_by_us, limit=limit, after=after
-        )
+        matches: list[str] = []
+        async for job_id, body, after_task in self._jobs_with_tasks(_JOBS_WITH_ENDS, after):
+            recorded = codec.job_from_json(body).ended
+            values = (job_id, codec.to_us(ended_by), after_task)
+            ends = await self._database.scan(_ENDS, values)
+            matches += [task_id for task_id, number in ends if number not in recorded]
+            if len(matches) >= limit:
+                break
+        return matches[:limit]
 
     async def unnotified_dependents(self, *, limit: int, after: str = "") -> list[str]:
-        return await sweep_queries.unnotified_dependents(self._database, limit=limit, after=after)
+        matches: list[str] = []
+        jobs = self._jobs_with_tasks(_JOBS_WITH_WAITING_TASKS, after)
+        async for job_id, text, after_task in jobs:
+            completed, last = NumberSet.from_text(text), after_task
+            while completed and len(matches) < limit:
+                page = await self._database.scan(_WAITING_TASKS, (job_id, last, _TASKS_PER_PAGE))
+                matches += [
+                    task_id for task_id, awaits in page if NumberSet.from_text(awaits) & completed
+                ]
+                if len(page) < _TASKS_PER_PAGE:
+                    break
+                last = page[-1][0]
+            if len(matches) >= limit:
+                break
+        return matches[:limit]
+
+    async def _jobs_with_tasks(self, sql: str, after: str) -> AsyncIterator[tuple[str, str, str]]:
+        """Each job with the value that ``sql`` selects, and the task id to continue after."""
+        first = begun = split_task_id(after)[0]
+        while first != _LAST_CHARACTER:
+            beyond = await self._database.scan_column(_NEXT_SCAN_START, (first, _JOBS_PER_SCAN))
+            end = beyond[0] if beyond else _LAST_CHARACTER
+            page = await self._database.scan(sql, (first, end, _JOBS_PER_PAGE + 1))
+            for job_id, value in page[:_JOBS_PER_PAGE]:
+                yield job_id, value, after if job_id == begun else ""
+            first = page[-1][0] if len(page) > _JOBS_PER_PAGE else end
 
     async def unreported_ends(self, *, limit: int, after: str = "") -> list[str]:
-        found = await self._database.scan(
+        return await self._database.scan_column(
             "SELECT id FROM jobs WHERE end_unreported > 0 AND id > ? ORDER BY id LIMIT ?",
             (after, limit),
         )
-        return [job_id for (job_id,) in found]
 
     async def wait_for_wake(self, worker_id: str) -> None:
         seen = self._wakeups_seen.setdefault(worker_id, self._count_wakeups(worker_id))
@@ -285,26 +413,24 @@ class SqliteLedger:
             count = self._count_wakeups(worker_id)
             return count if count != seen else None
 
-        while (count := await self._database.wait_for(Topic.WAKEUP, look, wait=_FOREVER)) is None:
-            continue
-        self._wakeups_seen[worker_id] = count
+        self._wakeups_seen[worker_id] = await self._database.wait_for_ever(Topic.WAKEUP, look)
 
     def _count_wakeups(self, worker_id: str) -> int:
-        found = self._database.point("SELECT count FROM wakeups WHERE worker_id = ?", (worker_id,))
-        return found[0][0] if found else 0
+        sql = "SELECT count FROM wakeups WHERE worker_id = ?"
+        return self._database.point_value(sql, (worker_id,)) or 0
 
 
 def _walk(
     table: str, columns: str, state: TaskState | JobState | None, *, by_name: bool = False
 ) -> str:
-    """Rows of one tenant, and of one state and name if so wanted, along the index they stand in.
+    """Rows of one tenant, optionally of one state and name, along the index for that.
 
-    The names and the state are our own literals; everything else is bound.
+    Names and states are literals of this module; everything else is bound.
     """
     index = "name" if by_name else "state" if state else "time"
     conditions = (f"AND state = '{state.value}'" if state else "") + (" AND name = ?6" * by_name)
-    # The index is named because SQLite, left alone, takes another for its two bounds in time, and
-    # passes over every row of another state.
+    # The index is named because SQLite would otherwise choose one for the two bounds in time, and
+    # read every row of the other states.
     return (
         f"SELECT {columns}, created_us, id FROM {table} INDEXED BY {table}_by_{index}"
         f" WHERE tenant = ?1 AND (created_us, id) < (?2, ?3) AND created_us >= ?5 {conditions}"
@@ -312,7 +438,7 @@ def _walk(
 
 
 def _page(rows: list[Row], limit: int, listing: str, decode: Callable[..., RowT]) -> Page[RowT]:
-    """A page of rows that end with their place."""
-    items = tuple(decode(*one[:-2]) for one in rows[:limit])
+    """A page of rows whose last two columns are their position."""
+    items = tuple(decode(*row[:-2]) for row in rows[:limit])
     more = len(rows) > limit
     return Page(items, encode_cursor(listing, *rows[limit - 1][-2:]) if more else None)

@@ -1,9 +1,9 @@
-"""Bells: how a commit in one process wakes those who wait in others, without anybody polling.
+"""Wake-ups: how a commit in one process wakes the waiters of other processes without polling.
 
-Each process that waits has a named pipe in the data folder and everybody who commits writes one
-byte a topic into each of them. A bell carries no news, it only says "look again", so a full pipe,
-a lost byte or a stale wake-up costs a look and never an event: whoever waits registers first, then
-looks, then waits, and looks again at a slow pace whatever happens.
+Each process has a named pipe in the data folder, and each commit writes one byte per topic into all
+of them. A wake-up carries no data; it only says "look again". A full pipe, a lost byte or a stale
+wake-up costs one look and never loses an event: a waiter subscribes, then looks, then waits, and
+also polls slowly.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PIPE_MODE = 0o600
 
 
 class Topic(Enum):
-    """What may have changed; the value is the byte that travels."""
+    """What may have changed; the value is the byte in the pipe."""
 
     QUEUE = b"q"
     EVENTS = b"e"
@@ -37,7 +37,7 @@ _BY_BYTE = {topic.value[0]: topic for topic in Topic}
 
 
 class Notifier:
-    """This process's own bell, and the ropes to those of the others."""
+    """The pipe of this process, and the open pipes of the others."""
 
     def __init__(self, folder: Path, loop: asyncio.AbstractEventLoop) -> None:
         self._folder = folder / "wakeups"
@@ -50,7 +50,7 @@ class Notifier:
         loop.add_reader(self._pipe, self._on_readable)
 
     def _create_pipe(self) -> int:
-        # Opened before it gets its name: a bell that nobody listens to looks dead and is removed.
+        # Opened before it gets its name: a pipe without a reader looks dead and is removed.
         path = self._folder / f".{self._name}"
         os.mkfifo(path, _PIPE_MODE)
         pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -61,20 +61,20 @@ class Notifier:
 
     @contextlib.contextmanager
     def subscribe(self, topic: Topic) -> Iterator[asyncio.Event]:
-        """An event that is set whenever the topic's bell rings; clear it, look, then wait."""
-        heard = asyncio.Event()
-        self._waiters[topic].add(heard)
+        """An event that each wake-up of the topic sets; clear it, look, then wait."""
+        woken = asyncio.Event()
+        self._waiters[topic].add(woken)
         try:
-            yield heard
+            yield woken
         finally:
-            self._waiters[topic].discard(heard)
+            self._waiters[topic].discard(woken)
 
     def _on_readable(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self.wake_local(_BY_BYTE[byte] for byte in set(os.read(self._pipe, 4096)))
 
     def wake_local(self, topics: Iterable[Topic]) -> None:
-        """Wake the waiters of this process; on the loop's own thread."""
+        """Wake the waiters of this process; on the loop's thread."""
         for topic in topics:
             for waiting in self._waiters[topic]:
                 waiting.set()
@@ -87,20 +87,20 @@ class Notifier:
         """
         failed = self._refresh_peers()
         message = b"".join(topic.value for topic in topics)
-        for name, rope in list(self._peer_pipes.items()):
+        for name, pipe in list(self._peer_pipes.items()):
             try:
-                os.write(rope, message)
+                os.write(pipe, message)
             except BlockingIOError:
-                continue  # full: that process has been woken often enough
+                continue  # full: that process has unread wake-ups
             except BrokenPipeError:
                 self._drop_peer(name)
         if failed is not None:
             raise failed
 
     def _refresh_peers(self) -> OSError | None:
-        """Open the pipes of processes that came since the last call.
+        """Open the pipes of processes that started since the last call.
 
-        Returns: why a pipe of a living process could not be opened, if so.
+        Returns: the error if the pipe of a living process could not be opened.
         """
         failed: OSError | None = None
         names = {name for name in os.listdir(self._folder) if not name.startswith(".")}
@@ -114,7 +114,7 @@ class Notifier:
                 self._peer_pipes[name] = os.open(path, flags)
             except OSError as error:
                 if error.errno in (errno.ENXIO, errno.ENOENT):
-                    # No process has it open for reading: its owner is gone.
+                    # No process has it open for reading: its owner has ended.
                     path.unlink(missing_ok=True)
                 else:
                     failed = error
@@ -125,11 +125,11 @@ class Notifier:
         (self._folder / name).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Take the bell down."""
+        """Remove the pipe."""
         self._loop.remove_reader(self._pipe)
         (self._folder / self._name).unlink(missing_ok=True)
         reach("notifier.removed")
         os.close(self._pipe)
-        for rope in self._peer_pipes.values():
-            os.close(rope)
+        for pipe in self._peer_pipes.values():
+            os.close(pipe)
         self._peer_pipes.clear()

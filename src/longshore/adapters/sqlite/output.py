@@ -28,26 +28,26 @@ class SqliteOutputLog:
         values = [
             (
                 task_id,
-                entry.attempt,
-                entry.sequence,
-                codec.to_us(entry.at),
-                entry.stream.value,
-                entry.last,
-                entry.data,
+                chunk.attempt,
+                chunk.sequence,
+                codec.to_us(chunk.at),
+                chunk.stream.value,
+                chunk.last,
+                chunk.data,
             )
-            for entry in chunks
+            for chunk in chunks
         ]
 
         def work(connection: apsw.Connection) -> None:
             connection.executemany(_INSERT, values)
 
-        # Not promised by itself: the outcome that names the last sequence is, and it comes later.
+        # Not durable by itself: the later commit of the outcome, which names the last sequence, is.
         await self._database.write(work, durable=False, topics=(Topic.OUTPUT,))
 
     async def read(
         self, task_id: str, *, after: OutputPosition = OUTPUT_START, limit: int = 1000
     ) -> list[OutputChunk]:
-        found = await self._database.scan(
+        matches = await self._database.scan(
             "SELECT attempt, sequence, at_us, stream, last, data FROM output WHERE task_id = ?"
             " AND (attempt, sequence) > (?, ?) ORDER BY attempt, sequence LIMIT ?",
             (task_id, after.attempt, after.sequence, limit),
@@ -61,17 +61,17 @@ class SqliteOutputLog:
                 last=last,
                 data=data,
             )
-            for attempt, sequence, at_us, stream, last, data in found
+            for attempt, sequence, at_us, stream, last, data in matches
         ]
 
     async def wait_for_output(
         self, task_id: str, *, after: OutputPosition, timeout: timedelta
     ) -> bool:
         def look() -> bool | None:
-            found = self._database.point(
+            matches = self._database.point(
                 "SELECT 1 FROM output WHERE task_id = ? AND (attempt, sequence) > (?, ?) LIMIT 1",
                 (task_id, after.attempt, after.sequence),
             )
-            return True if found else None
+            return True if matches else None
 
         return await self._database.wait_for(Topic.OUTPUT, look, wait=timeout) is not None

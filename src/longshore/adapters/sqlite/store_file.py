@@ -1,8 +1,8 @@
-"""Opening the file: refuse what must not be touched, bring the schema up to date, count the boots.
+"""Opens the database file: checks it, migrates its schema, and counts the boots of the machine.
 
-A file that is damaged, from a newer version, or not ours is named and left alone. The *epoch* is
-the number of boots this file has seen: after a power loss, claims that were not yet on disk are
-forgotten, and a fence that was handed out under one of them must never be handed out again.
+A file that is damaged, of a newer version, or of another program is refused and not changed. The
+*epoch* counts the boots that this file has seen. After a power loss, claims that were not yet on
+disk are lost, and a fence that was issued by one of them must never be issued again.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import apsw
 
 from longshore.adapters.shared.failpoints import reach
-from longshore.adapters.sqlite.statements import rows
 from longshore.errors import BackendRejected, BackendUnavailable, StoreCorrupt, StoreTooNew
 
 APPLICATION_ID = 0x4C4E4753  # "LNGS"
@@ -35,6 +35,15 @@ NETWORK_FILE_SYSTEMS = frozenset(
 )
 
 
+Row = tuple[Any, ...]
+Bindings = Sequence[Any] | Mapping[str, Any]
+
+
+def rows(connection: apsw.Connection, sql: str, values: Bindings = ()) -> list[Row]:
+    """All rows of a statement. Fetching all of them ends it, so that no read stays open."""
+    return connection.execute(sql, values).fetchall()
+
+
 def connect(path: Path, *, busy_timeout: timedelta, read_only: bool = False) -> apsw.Connection:
     """A connection with the pragmas that every connection has."""
     access = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
@@ -45,7 +54,7 @@ def connect(path: Path, *, busy_timeout: timedelta, read_only: bool = False) -> 
 
 
 def prepare(folder: Path, *, busy_timeout: timedelta) -> int:
-    """Create or check the file, migrate it, and return its epoch. Call with the turnstile held."""
+    """Create or check the file, migrate it, and return its epoch; under the write lock."""
     _refuse_network_file_system(folder)
     path = folder / FILE_NAME
     try:
@@ -54,7 +63,7 @@ def prepare(folder: Path, *, busy_timeout: timedelta) -> int:
         connection = connect(path, busy_timeout=busy_timeout)
         try:
             _check(connection, path)
-            # A power loss while the file was made leaves it empty, and in another mode.
+            # After a power loss during its creation, the file is empty and in another mode.
             connection.execute("PRAGMA journal_mode=WAL")
             _migrate(connection)
             return _current_epoch(connection)
@@ -68,7 +77,7 @@ def prepare(folder: Path, *, busy_timeout: timedelta) -> int:
 
 
 def migrations() -> list[tuple[int, str]]:
-    """Every numbered file, in order: its number and its SQL."""
+    """The number and the SQL of every migration, in order."""
     return sorted(
         (int(matched[1]), entry.read_text())
         for entry in resources.files("longshore.adapters.sqlite.schema").iterdir()
@@ -87,15 +96,15 @@ def _refuse_network_file_system(folder: Path) -> None:
 
 
 def file_system_of(folder: Path) -> str | None:
-    """The kind of file system that a folder is on; None where that cannot be told."""
+    """The type of the file system of a folder; None if it is unknown."""
     if not _MOUNTS.exists():
         return None
     best, kind = "", None
-    place = str(folder.resolve())
+    path = str(folder.resolve())
     for line in _MOUNTS.read_text().splitlines():
         before, _, after = line.partition(" - ")
         mount = before.split()[4].replace("\\040", " ")
-        inside = place == mount or place.startswith(mount.rstrip("/") + "/")
+        inside = path == mount or path.startswith(mount.rstrip("/") + "/")
         if inside and len(mount) >= len(best):
             best, kind = mount, after.split()[0]
     return kind
@@ -104,9 +113,9 @@ def file_system_of(folder: Path) -> str | None:
 def _create(folder: Path, path: Path) -> None:
     if path.exists() and any((folder / "blobs").glob("*/*")):
         raise StoreCorrupt(str(path), "the file is empty, but the folder has been used")
-    for above in _new_parents(folder):
-        # SQLite syncs the folder, but not the folder's own name in the one above.
-        descriptor = os.open(above, os.O_RDONLY | os.O_DIRECTORY)
+    for parent in _new_parents(folder):
+        # SQLite syncs the folder, but not its name in the parent folder.
+        descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
         os.fsync(descriptor)
         os.close(descriptor)
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
@@ -121,27 +130,24 @@ def _create(folder: Path, path: Path) -> None:
 
 
 def _new_parents(folder: Path) -> Iterator[Path]:
-    """The folders above one that may be as new as it is: of its file system, and open to us."""
+    """Parent folders that may be new too: readable ones on the same file system."""
     device = folder.stat().st_dev
-    for above in folder.resolve().parents:
-        if above.stat().st_dev != device or not os.access(above, os.R_OK):
+    for parent in folder.resolve().parents:
+        if parent.stat().st_dev != device or not os.access(parent, os.R_OK):
             return
-        yield above
+        yield parent
 
 
 def _check(connection: apsw.Connection, path: Path) -> None:
     application = pragma(connection, "application_id")
-    if application not in (APPLICATION_ID, 0):
-        message = f"{path} is a SQLite file of another program; nothing was changed"
-        raise BackendRejected(message)
     tables = rows(connection, "SELECT count(*) FROM sqlite_schema")[0][0]
-    if application == 0 and tables:
+    if application != APPLICATION_ID and (application or tables):
         message = f"{path} is a SQLite file of another program; nothing was changed"
         raise BackendRejected(message)
-    known = migrations()[-1][0]
-    found = pragma(connection, "user_version")
-    if found > known:
-        raise StoreTooNew(str(path), found, known)
+    supported = migrations()[-1][0]
+    version = pragma(connection, "user_version")
+    if version > supported:
+        raise StoreTooNew(str(path), version, supported)
 
 
 def _migrate(connection: apsw.Connection) -> None:
@@ -162,9 +168,9 @@ def pragma(connection: apsw.Connection, name: str) -> int:
 
 def _current_epoch(connection: apsw.Connection) -> int:
     boot = _boot_id()
-    known: dict[str, str] = dict(rows(connection, "SELECT name, value FROM meta"))
-    epoch = int(known.get("epoch", "0"))
-    if known.get("boot_id") != boot:
+    meta: dict[str, str] = dict(rows(connection, "SELECT name, value FROM meta"))
+    epoch = int(meta.get("epoch", "0"))
+    if meta.get("boot_id") != boot:
         epoch += 1
         with connection:
             for pair in (("boot_id", boot), ("epoch", str(epoch))):
@@ -175,14 +181,14 @@ def _current_epoch(connection: apsw.Connection) -> int:
 
 
 def _boot_id() -> str:
-    """Different after each boot of the machine."""
+    """An id that changes with each boot of the machine."""
     if _BOOT_ID.exists():
         return _BOOT_ID.read_text().strip()
-    # macOS has no such file; its kernel keeps the same kind of id.
-    asked = subprocess.run(
+    # macOS has no such file, but its kernel has the same kind of id.
+    completed = subprocess.run(
         ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"],
         capture_output=True,
         text=True,
         check=True,
     )
-    return asked.stdout.strip()
+    return completed.stdout.strip()

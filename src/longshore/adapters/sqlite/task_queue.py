@@ -1,4 +1,4 @@
-"""The queue in SQLite: one row a message, hidden by a moment, owned by a receipt."""
+"""The task queue in SQLite: one row per message, hidden until a time, owned by a receipt."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import apsw
 from longshore.adapters.shared import codec
 from longshore.adapters.sqlite.database import Database
 from longshore.adapters.sqlite.notifier import Topic
-from longshore.adapters.sqlite.statements import Row, rows
+from longshore.adapters.sqlite.store_file import Row, rows
 from longshore.core.maximums import RECEIVE_LIMIT
 from longshore.core.queues import QueueDepth, lane_order
 from longshore.core.tasks.states import Priority
 from longshore.errors import ReceiptExpired
 from longshore.ports.task_queue import Message, OutgoingMessage
 
-# A ring for a task whose message is being worked on replaces that message: the old receipt is
-# void, so that deleting it cannot take the new ring away.
+# A new message for a task whose message is being processed replaces that message. The old receipt
+# becomes invalid, so that deleting it cannot delete the new message.
 UPSERT_MESSAGE = (
     "INSERT INTO messages (queue, priority, key, body, sent_us, visible_us) VALUES (?,?,?,?,?,?)"
     " ON CONFLICT (queue, key) WHERE key IS NOT NULL DO UPDATE SET"
@@ -53,7 +53,7 @@ def message_values(message: OutgoingMessage, now: datetime) -> tuple[Any, ...]:
 
 
 class SqliteTaskQueue:
-    """See ``ports.queue.TaskQueue``."""
+    """See ``ports.task_queue.TaskQueue``."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -75,13 +75,13 @@ class SqliteTaskQueue:
         deadline = self._database.clock.elapsed() + wait
         while True:
             left = max(deadline - self._database.clock.elapsed(), timedelta(0))
-            there = await self._database.wait_for(
+            visible = await self._database.wait_for(
                 Topic.QUEUE,
                 lambda: self._anything_visible(queues),
                 wait=left,
                 next_change=lambda: self._time_to_next(queues),
             )
-            if there is None:
+            if visible is None:
                 return []
             if taken := await self._take(queues, limit, hidden_for):
                 return taken
@@ -116,15 +116,15 @@ class SqliteTaskQueue:
         now = self._database.clock.now()
         moment, until = codec.to_us(now), codec.to_us(now + hidden_for)
         lanes = lane_order(self._receives)
-        # Turn about, so that no queue stands before another for ever.
+        # Rotate, so that no queue is always before another.
         first = self._receives % len(queues)
-        order = [*queues[first:], *queues[:first]]
+        rotated = [*queues[first:], *queues[:first]]
         self._receives += 1
 
         def work(connection: apsw.Connection) -> list[Row]:
             taken: list[Row] = []
             for lane in lanes:
-                for queue in order:
+                for queue in rotated:
                     values = (queue, int(lane), moment, limit - len(taken))
                     for message_id, receives in rows(connection, _VISIBLE, values):
                         if receives >= RECEIVE_LIMIT:
@@ -133,17 +133,17 @@ class SqliteTaskQueue:
                             taken += rows(connection, _TAKE, (until, message_id))
             return taken
 
-        # Not promised: a delivery that a power loss forgets is delivered again.
+        # Not durable: after a power loss the message is delivered again.
         taking = self._database.write(work, durable=False)
         try:
-            found = await asyncio.shield(taking)
+            matches = await asyncio.shield(taking)
         except asyncio.CancelledError:
             taking.add_done_callback(self._return_messages)
             raise
-        return [_message(row) for row in found]
+        return [_message(row) for row in matches]
 
     def _return_messages(self, taking: asyncio.Future[list[Row]]) -> None:
-        """The receiver went away in between: what was taken for it must not stay hidden."""
+        """Make the messages of a cancelled receive visible again."""
         if not taking.cancelled() and not taking.exception():
             now = codec.to_us(self._database.clock.now())
             receipts = [_message(row).receipt for row in taking.result()]
@@ -172,9 +172,9 @@ class SqliteTaskQueue:
         *,
         topics: tuple[Topic, ...] = (),
     ) -> asyncio.Future[list[str]]:
-        """Run a statement for each receipt; answers with those that are not current.
+        """Run a statement for each receipt. Returns the receipts that are not current.
 
-        Not promised: a message that comes back after a power loss finds its task ended or held.
+        Not durable: after a power loss the message comes back, and its task has ended or is leased.
         """
         owned = [(receipt, _parse_receipt(receipt)) for receipt in receipts]
 
@@ -193,32 +193,31 @@ class SqliteTaskQueue:
 
     async def depth(self, queue: str) -> QueueDepth:
         now = codec.to_us(self._database.clock.now())
-        found = await self._database.scan(
+        matches = await self._database.scan(
             "SELECT count(*) FILTER (WHERE visible_us <= ?1), count(*) FILTER (WHERE"
             " visible_us > ?1), (SELECT count(*) FROM dead_messages WHERE queue = ?2)"
             " FROM messages WHERE queue = ?2",
             (now, queue),
         )
-        ready, hidden, dead = found[0]
+        ready, hidden, dead = matches[0]
         return QueueDepth(ready=ready, hidden=hidden, dead_letters=dead)
 
     async def dead_letters(self, queue: str | None, *, limit: int) -> list[Message]:
         condition = "" if queue is None else "WHERE queue = ?2"
         values = (limit,) if queue is None else (limit, queue)
-        found = await self._database.scan(
+        matches = await self._database.scan(
             "SELECT id, queue, priority, body, sent_us, receives, 0 FROM dead_messages"
             f" {condition} ORDER BY id LIMIT ?1",
             values,
         )
-        return [_message(row) for row in found]
+        return [_message(row) for row in matches]
 
     async def delete_dead_letter(self, message_id: str) -> bool:
         def work(connection: apsw.Connection) -> bool:
             connection.execute("DELETE FROM dead_messages WHERE id = ?", (message_id,))
             return connection.changes() > 0
 
-        dropped: bool = await self._database.write(work)
-        return dropped
+        return await self._database.write(work)
 
 
 def _move_to_dead_letters(connection: apsw.Connection, message_id: int) -> None:

@@ -1,13 +1,13 @@
-"""The turnstile: one writer at a time across processes, each in its turn.
+"""The write lock: one writer at a time across processes, in fair order.
 
-SQLite lets one process write and makes the others ask again after growing pauses, so a busy writer
-starves them and a user may end up with "database is locked". Two file locks mend both. Whoever
-wants to write takes ``next``, then waits in the kernel for ``now``, then lets go of ``next``: a
-process that has just written must queue behind the one that already holds ``next``. The kernel
-wakes the waiter, so nobody polls, and a process that dies lets go of its locks by dying.
+SQLite lets one process write and makes the others retry after growing pauses, so that a busy writer
+starves them until "database is locked". Two file locks prevent that. A writer takes ``next``, waits
+in the kernel for ``owner``, then releases ``next``: a process that has just written queues behind
+the one that holds ``next``. The kernel wakes the waiter, and releases the locks of a process that
+dies.
 
-Whoever has a turn leaves its mark in ``now`` before it writes. As long as the mark is one's own,
-nobody else has written anything since, and what one knows of the file is still so.
+Each writer stores its token in the file of ``owner`` before it writes. While the token is its own,
+no other process has written, and cached rows are valid.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _TOKEN_BYTES = 8
 
 
 class WriteLock:
-    """A context manager around one turn at writing. Blocks its thread; used by the writer only.
+    """A context manager around one write. It blocks its thread; only the writer uses it.
 
-    ``exclusive_epoch`` is a number that grows with every turn that came after somebody else's.
+    ``exclusive_epoch`` grows whenever another process has written since the last write.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -47,13 +47,13 @@ class WriteLock:
         finally:
             fcntl.flock(self._next_fd, fcntl.LOCK_UN)
         if not self.unchanged:
-            # In this order: who sees the mark must not take the new spell for the old one.
+            # In this order: a reader that sees the token must not take the new epoch for the old.
             self.exclusive_epoch += 1
             self._owner_token[:] = self._token
 
     @property
     def unchanged(self) -> bool:
-        """Whether nobody else has had a turn since our last; for any thread."""
+        """Whether no other process has written since the last write of this one; for any thread."""
         return self._owner_token[:] == self._token
 
     def __exit__(
@@ -65,7 +65,7 @@ class WriteLock:
         fcntl.flock(self._owner_fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Give the files back; locks that are held go with them."""
+        """Close the files, which releases the locks."""
         self._owner_token.close()
         os.close(self._next_fd)
         os.close(self._owner_fd)

@@ -1,16 +1,16 @@
-"""The writer: one thread a process, which commits together whatever is waiting.
+"""The writer: one thread per process, which commits all waiting work together.
 
-An fsync costs the same for one transition as for two hundred, so the thread takes all the work
-that has arrived, runs it in one transaction, and commits once. If a piece fails half way, the
-group is run again with a savepoint around each: that piece is undone alone and the others do not
-notice. The commit is an fsync (FULL) if anything in the group was promised, else it only reaches
-the log (NORMAL): a later FULL commit carries it along.
+An fsync costs the same for one transition as for two hundred, so the thread takes all work that has
+arrived, runs it in one transaction, and commits once. If an item fails half way, the group runs
+again with a savepoint around each item: only that item is undone. The commit is an fsync (FULL) if
+an item of the group must be durable; otherwise it only reaches the log (NORMAL), and the next FULL
+commit makes it durable.
 
-If the commit itself fails, nobody can say what is on disk. Then the whole group's outcome is
-unknown, the connection is opened afresh, and whoever asked must look (every change carries an id
-for that).
+If the commit itself fails, it is unknown what is on disk. Then the outcome of the whole group is
+unknown, the connection is opened again, and the callers must read (every change has an id for
+that).
 
-No error may stop the thread: everything after it would hang. Waking other processes after a commit
+No error may stop the thread: every later caller would hang. Waking other processes after a commit
 is optional, because they poll too, so an error there is logged and the caller is answered. If the
 thread dies all the same, the process ends with it.
 """
@@ -26,7 +26,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 
@@ -40,13 +40,13 @@ logger = logging.getLogger(__name__)
 
 EXIT_CODE_WITHOUT_WRITER = 5  # the command line's code for a store that cannot be used
 
-Work = Callable[[apsw.Connection], Any]
+ResultT = TypeVar("ResultT")
 OnDone = Callable[[BaseException | None], None]
 
 
 @dataclass(slots=True)
 class _Item:
-    work: Work
+    work: Callable[[apsw.Connection], Any]
     durable: bool
     topics: Collection[Topic]
     future: asyncio.Future[Any]
@@ -56,7 +56,7 @@ class _Item:
 
 
 class DatabaseWriter:
-    """Takes pieces of work from the event loop, answers when they are committed."""
+    """Takes work from the event loop and answers when it is committed."""
 
     def __init__(
         self,
@@ -82,21 +82,21 @@ class DatabaseWriter:
 
     def write(
         self,
-        work: Work,
+        work: Callable[[apsw.Connection], ResultT],
         *,
         durable: bool = True,
         topics: Collection[Topic] = (),
         on_done: OnDone | None = None,
-    ) -> asyncio.Future[Any]:
-        """Run ``work`` in the next group; the answer comes when the group is committed.
+    ) -> asyncio.Future[ResultT]:
+        """Run ``work`` in the next group. The future is done when the group is committed.
 
-        ``told`` is called on the loop's thread with what went wrong, or None, in the order of the
-        commits; also when nobody waits for the answer any more.
+        ``on_done`` is called on the loop's thread with the error or None, in the order of the
+        commits, even if the future was cancelled.
         """
         if self._closed:
             message = "the database is closed"
             raise BackendUnavailable(message)
-        answer: asyncio.Future[Any] = self._loop.create_future()
+        answer: asyncio.Future[ResultT] = self._loop.create_future()
         if not self._pending:
             # Handed over when this turn of the loop is done: callers that were answered together
             # ask again together, and the two threads take turns instead of fighting over the GIL.
@@ -110,7 +110,7 @@ class DatabaseWriter:
             self._pending = []
 
     async def close(self) -> None:
-        """Commit what has arrived, then end the thread."""
+        """Commit all work that has arrived, then end the thread."""
         if not self._closed:
             self._closed = True
             self._flush_pending()
@@ -120,14 +120,14 @@ class DatabaseWriter:
     def _run(self) -> None:
         try:
             self._commit_groups()
-        # Also SystemExit: whatever ends this thread must end the process.
+        # Including SystemExit: if this thread ends, the process must end.
         except BaseException as error:  # noqa: BLE001
             self._end_process(error)
 
     def _commit_groups(self) -> None:
-        going = True
-        while going:
-            arrived, going = self._take_all()
+        running = True
+        while running:
+            arrived, running = self._take_all()
             for start in range(0, len(arrived), self._group_limit):
                 group = arrived[start : start + self._group_limit]
                 self._commit(group)
@@ -144,7 +144,7 @@ class DatabaseWriter:
         os._exit(EXIT_CODE_WITHOUT_WRITER)
 
     def _take_all(self) -> tuple[list[_Item], bool]:
-        """Everything that has arrived, waiting for the first; and whether more may come."""
+        """Wait for work. Returns all work that has arrived, and whether more may come."""
         batch = self._batches.get()
         taken: list[_Item] = []
         while batch is not None:
@@ -169,8 +169,7 @@ class DatabaseWriter:
                     for item in group:
                         self._run_in_savepoint(connection, item)
                 self._commit_transaction(connection, group)
-        # The edge of the thread: whatever went wrong before the commit, nothing was written, and
-        # the next group must find the thread alive.
+        # Before the commit nothing was written, and the thread must stay alive for the next group.
         except Exception as error:  # noqa: BLE001
             self._fail(group, not_written(error))
             self._discard_connection()
@@ -181,16 +180,16 @@ class DatabaseWriter:
             self._synchronous_full = full
 
     def _run_in_group(self, connection: apsw.Connection, item: _Item) -> bool:
-        """Run a piece of work without a net; False if it failed half way.
+        """Run an item without a savepoint; False if it failed after a write.
 
-        A refusal before anything was written, which is the usual one, leaves nothing to undo.
+        Usually a refused item has not written anything, so that there is nothing to undo.
         """
         before = connection.total_changes()
         try:
             item.result = item.work(connection)
         except Exception as error:
             if not connection.in_transaction:
-                # SQLite gave up the whole transaction (disk full, I/O error): all of it is undone.
+                # SQLite has rolled back the whole transaction (disk full, I/O error).
                 raise
             if connection.total_changes() != before:
                 return False
@@ -199,7 +198,7 @@ class DatabaseWriter:
         return True
 
     def _run_in_savepoint(self, connection: apsw.Connection, item: _Item) -> None:
-        """Run a piece of work in a savepoint: if it fails half way, it is undone alone."""
+        """Run an item in a savepoint, so that it can be undone alone."""
         item.result, item.error = None, None
         connection.execute("SAVEPOINT item")
         try:
@@ -216,8 +215,8 @@ class DatabaseWriter:
             reach("write.committing")
             connection.execute("COMMIT")
             reach("write.committed")
-        except Exception as error:  # noqa: BLE001 - whatever it is, nobody knows what was written
-            unknown = OutcomeUnknown("the commit failed; what was written must be read again")
+        except Exception as error:  # noqa: BLE001 - it is unknown what was written
+            unknown = OutcomeUnknown("the commit failed; read the rows to see if it was written")
             unknown.__cause__ = error
             self._fail(group, unknown)
             self._discard_connection()
@@ -227,7 +226,7 @@ class DatabaseWriter:
             item.error = item.error or error
 
     def _discard_connection(self) -> None:
-        """Forget the connection: what it believes may not be so. The next group opens the file."""
+        """Close the connection, whose state may be wrong. The next group opens a new one."""
         if self._connection is not None:
             with contextlib.suppress(apsw.Error):
                 self._connection.close(force=True)
@@ -238,14 +237,14 @@ class DatabaseWriter:
         topics = tuple({topic: None for item in group if not item.error for topic in item.topics})
         if topics:
             self._wake_others(topics)
-        # The loop may be gone when a program ends without closing: then nobody waits.
+        # The loop may be closed if the program ends without closing: then no caller waits.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._resolve_futures, group, topics)
 
     def _wake_others(self, topics: tuple[Topic, ...]) -> None:
-        """Wake other processes; an error is logged, once until it works again.
+        """Wake other processes. An error is logged, once until it works again.
 
-        The commit is done and they poll as well, so an error here must not reach the caller.
+        The commit is done and they poll too, so an error here must not reach the caller.
         """
         try:
             reach("write.waking")

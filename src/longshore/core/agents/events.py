@@ -205,22 +205,18 @@ class StepFinished(_Event):
     error: str = ""
 
 
+ToolEvent = ToolRequested | ToolStarted | ToolFinished | ToolDenied
+SubagentEvent = SubagentStarted | SubagentFinished
+TodoEvent = TodoSeen | TodoUpdated | TodosReplaced
+ApiEvent = ApiRetried | ModelFallback | RateLimited
 AgentEvent = (
     SessionStarted
     | AnswerReceived
-    | ToolRequested
-    | ToolStarted
-    | ToolFinished
     | UsageCounted
-    | ApiRetried
-    | ModelFallback
-    | RateLimited
-    | SubagentStarted
-    | SubagentFinished
-    | ToolDenied
-    | TodoSeen
-    | TodoUpdated
-    | TodosReplaced
     | QueryFinished
     | StepFinished
+    | ToolEvent
+    | SubagentEvent
+    | TodoEvent
+    | ApiEvent
 )

@@ -10,7 +10,7 @@ of their classes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum, unique
@@ -247,17 +247,20 @@ class QueryEnding:
             return reported
         return self.api_status if self.failed_at_api else None
 
-    def contains(self, *texts: str) -> bool:
-        """Whether the message contains one of the texts."""
-        return any(text in self.message for text in texts)
-
-    def has(self, name: str, *values: str) -> bool:
-        """Whether a text field has one of the values."""
-        return self.text(name) in values
-
-    def assistant(self, *names: str) -> bool:
-        """Whether the agent's last message was one of these errors."""
-        return self.assistant_error in names
+    def matches(self, field: str, value: str) -> bool:
+        """Whether a field has this value; the message, whether it contains the value."""
+        match field:
+            case "message":
+                return value in self.message
+            case "assistant":
+                return self.assistant_error == value
+            case "request":
+                unreachable = self.failed_at_api and self.api_failure_category is not None
+                return unreachable if value == "unreachable" else self.status is not None
+            case "execution":
+                ended = self.text("subtype") == "error_during_execution"
+                return ended and bool(self.errors) is (value == "failed")
+        return self.text(field) == value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,65 +297,44 @@ def schema_failure(problem: str) -> QueryFailure:
     return QueryFailure(reason=reason, failure=failure)
 
 
-# The first row that matches wins. Names with one meaning come before the status (a lack of credit
-# has 400, and so has a prompt that is too long), and the status comes before names with several
-# meanings: an error named "server error" may be one of the network.
-_ROWS: tuple[tuple[QueryFailureReason, Callable[[QueryEnding], bool]], ...] = (
-    (
-        QueryFailureReason.TURNS,
-        lambda it: it.has("subtype", "error_max_turns") or it.terminal == "max_turns",
-    ),
-    (
-        QueryFailureReason.BUDGET,
-        lambda it: it.has("subtype", "error_max_budget_usd") or it.terminal == "budget_exhausted",
-    ),
-    (
-        QueryFailureReason.SCHEMA_MISMATCH,
-        lambda it: it.has("subtype", "error_max_structured_output_retries"),
-    ),
-    (QueryFailureReason.SESSION_MISSING, lambda it: it.contains("No conversation found")),
-    (QueryFailureReason.BILLING, lambda it: it.assistant("billing_error")),
-    (
-        QueryFailureReason.TOO_LONG,
-        lambda it: it.terminal in ("prompt_too_long", "blocking_limit", "rapid_refill_breaker"),
-    ),
-    (QueryFailureReason.USAGE_LIMIT, lambda it: it.has("api_error", "usage_limit_reached")),
-    (
-        QueryFailureReason.API_UNREACHABLE,
-        lambda it: it.failed_at_api and it.api_failure_category is not None,
-    ),
-    (QueryFailureReason.STATUS, lambda it: it.status is not None),
-    (
-        QueryFailureReason.INTERRUPTED,
-        lambda it: it.terminal in ("aborted_streaming", "aborted_tools"),
-    ),
-    (QueryFailureReason.TOO_LONG, lambda it: it.terminal == "image_error"),
-    (QueryFailureReason.MALFORMED_CALLS, lambda it: it.terminal == "malformed_tool_use_exhausted"),
-    (QueryFailureReason.REFUSAL, lambda it: it.is_error and it.has("stop_reason", "refusal")),
-    (
-        QueryFailureReason.NETWORK,
-        lambda it: it.has("api_error", "connection_failed") or it.contains("ECONN", "ENOTFOUND"),
-    ),
-    (
-        QueryFailureReason.NO_ANSWER,
-        lambda it: (
-            it.has("api_error", "no_response", "stream_idle_timeout") or it.contains("timed out")
-        ),
-    ),
-    (QueryFailureReason.NO_CREDENTIALS, lambda it: it.assistant("authentication_failed")),
-    (QueryFailureReason.OUTPUT_LIMIT, lambda it: it.assistant("max_output_tokens")),
-    (
-        QueryFailureReason.BAD_ANSWER,
-        lambda it: it.contains("malformed response", "JSON Parse error"),
-    ),
-    (QueryFailureReason.USAGE_LIMIT, lambda it: it.assistant("rate_limit")),
-    (QueryFailureReason.SERVER, lambda it: it.assistant("server_error", "overloaded")),
-    (
-        QueryFailureReason.EXECUTION,
-        lambda it: it.has("subtype", "error_during_execution") and bool(it.errors),
-    ),
-    (QueryFailureReason.CLI_ENDED, lambda it: it.has("subtype", "error_during_execution")),
-    (QueryFailureReason.UNKNOWN, lambda _: True),
+# A field of the ending, its value (of the message: a part) and the reason. The first row that
+# matches wins. Names with one meaning come before the status (a lack of credit has 400, and so has
+# a prompt that is too long), and the status comes before names with several meanings: an error
+# named "server error" may be one of the network.
+_ROWS = (
+    ("subtype", "error_max_turns", QueryFailureReason.TURNS),
+    ("terminal_reason", "max_turns", QueryFailureReason.TURNS),
+    ("subtype", "error_max_budget_usd", QueryFailureReason.BUDGET),
+    ("terminal_reason", "budget_exhausted", QueryFailureReason.BUDGET),
+    ("subtype", "error_max_structured_output_retries", QueryFailureReason.SCHEMA_MISMATCH),
+    ("message", "No conversation found", QueryFailureReason.SESSION_MISSING),
+    ("assistant", "billing_error", QueryFailureReason.BILLING),
+    ("terminal_reason", "prompt_too_long", QueryFailureReason.TOO_LONG),
+    ("terminal_reason", "blocking_limit", QueryFailureReason.TOO_LONG),
+    ("terminal_reason", "rapid_refill_breaker", QueryFailureReason.TOO_LONG),
+    ("api_error", "usage_limit_reached", QueryFailureReason.USAGE_LIMIT),
+    ("request", "unreachable", QueryFailureReason.API_UNREACHABLE),
+    ("request", "status", QueryFailureReason.STATUS),
+    ("terminal_reason", "aborted_streaming", QueryFailureReason.INTERRUPTED),
+    ("terminal_reason", "aborted_tools", QueryFailureReason.INTERRUPTED),
+    ("terminal_reason", "image_error", QueryFailureReason.TOO_LONG),
+    ("terminal_reason", "malformed_tool_use_exhausted", QueryFailureReason.MALFORMED_CALLS),
+    ("stop_reason", "refusal", QueryFailureReason.REFUSAL),
+    ("api_error", "connection_failed", QueryFailureReason.NETWORK),
+    ("message", "ECONN", QueryFailureReason.NETWORK),
+    ("message", "ENOTFOUND", QueryFailureReason.NETWORK),
+    ("api_error", "no_response", QueryFailureReason.NO_ANSWER),
+    ("api_error", "stream_idle_timeout", QueryFailureReason.NO_ANSWER),
+    ("message", "timed out", QueryFailureReason.NO_ANSWER),
+    ("assistant", "authentication_failed", QueryFailureReason.NO_CREDENTIALS),
+    ("assistant", "max_output_tokens", QueryFailureReason.OUTPUT_LIMIT),
+    ("message", "malformed response", QueryFailureReason.BAD_ANSWER),
+    ("message", "JSON Parse error", QueryFailureReason.BAD_ANSWER),
+    ("assistant", "rate_limit", QueryFailureReason.USAGE_LIMIT),
+    ("assistant", "server_error", QueryFailureReason.SERVER),
+    ("assistant", "overloaded", QueryFailureReason.SERVER),
+    ("execution", "failed", QueryFailureReason.EXECUTION),
+    ("execution", "ended", QueryFailureReason.CLI_ENDED),
 )
 
 
@@ -371,7 +353,10 @@ def _reason_of(ending: QueryEnding) -> QueryFailureReason | None:
         return _reason_of_error(ending, ending.error)
     if ending.result is None:
         return QueryFailureReason.NO_RESULT
-    return next(reason for reason, matches in _ROWS if matches(ending))
+    return next(
+        (reason for field, value, reason in _ROWS if ending.matches(field, value)),
+        QueryFailureReason.UNKNOWN,
+    )
 
 
 def _reason_of_success(ending: QueryEnding) -> QueryFailureReason | None:
@@ -457,7 +442,7 @@ def _message(reason: QueryFailureReason, text: str, ending: QueryEnding) -> str:
     filled = text.format(model=model, status=_status_of(ending), terminal=ending.terminal)
     message = ": ".join(part for part in (late, filled) if part)
     detail = _ADVICE.sub("", _detail(reason, ending))[:_QUOTED_CHARACTERS]
-    return f"{message}; it said: {detail}" if detail else message
+    return f"{message}; message: {detail}" if detail else message
 
 
 def _detail(reason: QueryFailureReason, ending: QueryEnding) -> str:

@@ -6,8 +6,23 @@ without terminal control sequences, also if the agent wrote some.
 
 from __future__ import annotations
 
-from longshore.core.agents import events
-from longshore.core.agents.events import AgentEvent, TodoState, ToolOutcome
+from longshore.core.agents.events import (
+    AgentEvent,
+    AnswerReceived,
+    ApiEvent,
+    ApiRetried,
+    ModelFallback,
+    SessionStarted,
+    SubagentEvent,
+    TodoEvent,
+    TodosReplaced,
+    TodoState,
+    ToolDenied,
+    ToolEvent,
+    ToolOutcome,
+    ToolRequested,
+    ToolStarted,
+)
 from longshore.core.agents.trace import (
     StepTrace,
     TracedTool,
@@ -26,7 +41,6 @@ AGENT_TOOLS = frozenset({"Agent", "Task"})
 """The tools that start a subagent; the subagent is shown instead of the calls."""
 
 _SESSION_CHARACTERS = 8
-_WHY_CHARACTERS = 200
 _SECOND_MS, _MINUTE_MS, _HOUR_MS = 1_000, 60_000, 3_600_000
 
 
@@ -83,75 +97,56 @@ def summary_of(trace: StepTrace) -> str:
 
 def _prefix(event: AgentEvent, trace: StepTrace) -> str:
     parent: str | None = None
-    match event:
-        case events.AnswerReceived(parent=parent):
-            pass
-        case (
-            events.ToolRequested()
-            | events.ToolStarted()
-            | events.ToolFinished()
-            | events.ToolDenied()
-        ):
-            tool = trace.tool(event.tool_id)
-            parent = tool.parent if tool else None
+    if isinstance(event, AnswerReceived):
+        parent = event.parent
+    elif isinstance(event, ToolEvent) and (tool := trace.tools.get(event.tool_id)):
+        parent = tool.parent
     agent = trace.subagent_of(parent)
     return f"{trace.step}/{agent.kind or 'subagent'}" if agent else trace.step
 
 
 def _event_text(event: AgentEvent, trace: StepTrace) -> str | None:
-    match event:
-        case events.SessionStarted():
-            return _started_text(trace)
-        case events.AnswerReceived():
-            return _answer_text(event)
-        case (
-            events.ToolRequested()
-            | events.ToolStarted()
-            | events.ToolFinished()
-            | events.ToolDenied()
-        ):
-            return _tool_text(event, trace)
-        case events.SubagentStarted() | events.SubagentFinished():
-            return _subagent_text(event, trace)
-        case events.TodoSeen() | events.TodoUpdated() | events.TodosReplaced():
-            return _todo_text(event, trace)
-        case events.ApiRetried() | events.ModelFallback() | events.RateLimited():
-            return _api_text(event)
-    return None
+    if isinstance(event, SessionStarted):
+        return _started_text(trace)
+    if isinstance(event, AnswerReceived):
+        return _answer_text(event)
+    if isinstance(event, ToolEvent):
+        return _tool_text(event, trace)
+    if isinstance(event, SubagentEvent):
+        return _subagent_text(event, trace)
+    if isinstance(event, TodoEvent):
+        return _todo_text(event, trace)
+    return _api_text(event) if isinstance(event, ApiEvent) else None
 
 
 def _started_text(trace: StepTrace) -> str:
-    verb = "goes on" if trace.resumed else "begins"
-    model = f" with {one_line(trace.model, limit=_WHY_CHARACTERS)}" if trace.model else ""
+    verb = "resumed" if trace.resumed else "started"
+    model = f" with {one_line(trace.model)}" if trace.model else ""
     session = f", session {trace.session_id[:_SESSION_CHARACTERS]}" if trace.session_id else ""
     return f"{verb}{model}{session}"
 
 
-def _answer_text(event: events.AnswerReceived) -> str:
+def _answer_text(event: AnswerReceived) -> str:
     text = safe_excerpt(event.text.strip(), limit=ANSWER_CHARACTERS).replace("\n", "\n  ")
     return f"the API failed ({event.error}): {text}" if event.error else text
 
 
 def _tool_text(
-    event: events.ToolRequested | events.ToolStarted | events.ToolFinished | events.ToolDenied,
+    event: ToolEvent,
     trace: StepTrace,
 ) -> str | None:
-    tool = trace.tool(event.tool_id)
+    tool = trace.tools.get(event.tool_id)
     if tool is None:
-        name = (
-            one_line(event.name, limit=_WHY_CHARACTERS)
-            if isinstance(event, events.ToolDenied)
-            else ""
-        )
+        name = one_line(event.name) if isinstance(event, ToolDenied) else ""
         return f"{name} was denied" if name else None
     failed = tool.outcome not in (ToolOutcome.RUNNING, ToolOutcome.OK)
     if tool.name in TODO_TOOLS | AGENT_TOOLS and not failed:
         return None
     if tool.outcome is not ToolOutcome.RUNNING:
         return _tool_end_text(tool, trace)
-    if tool.name == RESULT_TOOL and isinstance(event, events.ToolRequested | events.ToolStarted):
+    if tool.name == RESULT_TOOL and isinstance(event, ToolRequested | ToolStarted):
         # A reviewer looks here first.
-        return f"hands in its result: {input_excerpt(event.input, limit=ANSWER_CHARACTERS)}"
+        return f"returned its result: {input_excerpt(event.input, limit=ANSWER_CHARACTERS)}"
     return f"{tool.name}: {tool.summary}" if tool.summary else tool.name
 
 
@@ -160,14 +155,14 @@ def _tool_end_text(tool: TracedTool, trace: StepTrace) -> str | None:
     name = tool.name
     if trace.has_duplicate(tool) and tool.summary:
         name = f"{name} ({tool.summary})"
-    why = one_line(tool.output, limit=_WHY_CHARACTERS)
+    why = one_line(tool.output)
     reason = f": {why}" if why else ""
     elapsed = "" if tool.duration_ms is None else format_elapsed(tool.duration_ms)
     match tool.outcome:
         case ToolOutcome.OK if tool.name == RESULT_TOOL:
             return None
         case ToolOutcome.OK:
-            return f"{name} took {elapsed}" if elapsed else f"{name} is done"
+            return f"{name} took {elapsed}" if elapsed else f"{name} finished"
         case ToolOutcome.DENIED:
             return f"{name} was denied{reason}"
         case ToolOutcome.INTERRUPTED:
@@ -176,23 +171,19 @@ def _tool_end_text(tool: TracedTool, trace: StepTrace) -> str | None:
             return f"{name} failed" + (f" after {elapsed}" if elapsed else "") + reason
 
 
-def _subagent_text(
-    event: events.SubagentStarted | events.SubagentFinished, trace: StepTrace
-) -> str | None:
-    agent = trace.subagent(event.agent_id)
+def _subagent_text(event: SubagentEvent, trace: StepTrace) -> str | None:
+    agent = trace.subagents.get(event.agent_id)
     if agent is None:
         return None
     name = f"subagent {agent.kind}".rstrip()
     if agent.ended_at is not None:
         return f"{name} took {format_elapsed(to_milliseconds(agent.ended_at - agent.at))}"
-    return f"{name} begins" + (f": {agent.description}" if agent.description else "")
+    return f"{name} started" + (f": {agent.description}" if agent.description else "")
 
 
-def _todo_text(
-    event: events.TodoSeen | events.TodoUpdated | events.TodosReplaced, trace: StepTrace
-) -> str | None:
+def _todo_text(event: TodoEvent, trace: StepTrace) -> str | None:
     done, total = trace.todos.progress
-    if isinstance(event, events.TodosReplaced):
+    if isinstance(event, TodosReplaced):
         now = [item.subject for item in trace.todos if item.state is TodoState.IN_PROGRESS]
         return f"todo {done}/{total} done" + (f", now: {', '.join(now[:3])}" if now else "")
     item = trace.todos.get(event.todo_id)
@@ -205,20 +196,20 @@ def _todo_text(
             elapsed = format_elapsed(to_milliseconds(item.time_in(TodoState.IN_PROGRESS, event.at)))
             return f"todo {done}/{total} done after {elapsed}: {item.subject}"
         case TodoState.DELETED:
-            return f"todo dropped: {item.subject}"
+            return f"todo deleted: {item.subject}"
         case _:
-            return f"todo begun: {item.subject}"
+            return f"todo started: {item.subject}"
 
 
-def _api_text(event: events.ApiRetried | events.ModelFallback | events.RateLimited) -> str | None:
-    if isinstance(event, events.ApiRetried):
+def _api_text(event: ApiEvent) -> str | None:
+    if isinstance(event, ApiRetried):
         facts = ", ".join(str(fact) for fact in (event.status, event.error) if fact)
-        why = f" ({one_line(facts, limit=_WHY_CHARACTERS)})" if facts else ""
+        why = f" ({one_line(facts)})" if facts else ""
         again = f"retry {event.attempt} of {event.limit} in {format_elapsed(event.delay_ms)}"
         return f"the API failed{why}: {again}"
-    if isinstance(event, events.ModelFallback):
-        why = f": {one_line(event.reason, limit=_WHY_CHARACTERS)}" if event.reason else ""
-        return f"goes on with {event.to_model} instead of {event.model}{why}"
+    if isinstance(event, ModelFallback):
+        why = f": {one_line(event.reason)}" if event.reason else ""
+        return f"switched from {event.model} to {event.to_model}{why}"
     if event.status == "allowed":
         return None
     window = f" {event.window}" if event.window else ""

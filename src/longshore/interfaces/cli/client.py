@@ -289,10 +289,7 @@ async def open_client(options: GlobalOptions, *, create: bool = False) -> AsyncI
         async with open_server_client(context, loaded.settings) as client:
             yield client
         return
-    open_folder = (
-        services.open_command_services if create else services.open_existing_command_services
-    )
-    async with open_folder(loaded.settings) as opened:
+    async with services.open_command_services(loaded.settings, create=create) as opened:
         yield local_client(opened)
 
 

@@ -1,11 +1,13 @@
-"""How a command ends: one table of exit codes, and how errors are told.
+"""The exit codes of commands, and how errors are printed.
 
-A script may rely on these numbers. An error is one sentence on stderr that says what to do; with
-``-o json`` it is one JSON object there, so that a program need not read sentences.
+Scripts may rely on the exit codes. An error is one sentence on stderr that says what to do; with
+``-o json`` it is one JSON object.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -25,7 +27,7 @@ from longshore.errors import (
 
 
 class ExitCode(IntEnum):
-    """What a command's exit code means."""
+    """The exit codes and their meanings."""
 
     OK = 0, "success"
     FAILED = 1, "the job, check or demo failed"
@@ -48,7 +50,7 @@ class ExitCode(IntEnum):
         return code
 
 
-# The first row that fits wins.
+# The first class that matches counts.
 _BY_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (ConfigurationError, ExitCode.USAGE),
     (UsageError, ExitCode.USAGE),
@@ -56,22 +58,18 @@ _BY_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (Conflict, ExitCode.REFUSED),
     (BackendError, ExitCode.BACKEND),
     (LongshoreError, ExitCode.FAILED),
-    # What is left of the operating system's errors came from the data folder.
+    # Other errors of the operating system come from the data folder.
     (OSError, ExitCode.BACKEND),
-    (KeyboardInterrupt, ExitCode.INTERRUPTED),
 )
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
-    """The exit code for an error; one that nobody expected counts as a failure."""
-    for kind, code in _BY_ERROR:
-        if isinstance(error, kind):
-            return code
-    return ExitCode.FAILED
+    """The exit code for an error; FAILED for an unexpected one."""
+    return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), ExitCode.FAILED)
 
 
 class MissingResource(NotFound):
-    """Something was asked for that is not there, with a word on what to do."""
+    """A resource does not exist; the message says what to do."""
 
     def __init__(self, subject: str, advice: str) -> None:
         super().__init__(subject, advice)
@@ -81,66 +79,60 @@ class MissingResource(NotFound):
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
-    """Whether the command line asks for JSON, as far as can be told before it is parsed."""
-    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    for index, argument in enumerate(own):
-        if argument in ("-ojson", "-o=json", "--output=json"):
-            return True
-        if argument in ("-o", "--output") and list(own[index + 1 : index + 2]) == ["json"]:
-            return True
-    return False
+    """Whether the command line requests JSON; needed for errors of the command line itself."""
+    own = list(itertools.takewhile(lambda argument: argument != "--", arguments))
+    pairs = itertools.pairwise(own)
+    return any(option in own for option in ("-ojson", "-o=json", "--output=json")) or any(
+        option in ("-o", "--output") and value == "json" for option, value in pairs
+    )
 
 
 def report_error(error: BaseException, code: int, *, as_json: bool) -> None:
-    """Say on stderr what went wrong."""
-    if as_json:
-        document: dict[str, object] = {
-            "type": _public_error_name(error),
-            "message": message_of(error),
-            "exitCode": int(code),
-        }
-        if isinstance(error, InvalidJob):
-            document["problems"] = [
-                {"path": problem.path, "message": problem.message} for problem in error.problems
-            ]
-        elif isinstance(error, ConfigurationError):
-            document["problems"] = [{"message": problem} for problem in error.problems]
-        print_stderr(json.dumps({"error": document}, ensure_ascii=False))
-    else:
-        print_stderr(f"longshore: {message_of(error)}")
+    """Print an error to stderr."""
+    if not as_json:
+        print_stderr(f"longshore: {_message_of(error)}")
+        return
+    document: dict[str, object] = {
+        "type": _public_error_name(error),
+        "message": _message_of(error),
+        "exitCode": int(code),
+    }
+    if isinstance(error, InvalidJob):
+        document["problems"] = [
+            {"path": problem.path, "message": problem.message} for problem in error.problems
+        ]
+    elif isinstance(error, ConfigurationError):
+        document["problems"] = [{"message": problem} for problem in error.problems]
+    print_stderr(json.dumps({"error": document}, ensure_ascii=False))
 
 
 def _public_error_name(error: BaseException) -> str:
-    """The error's class as others can know it: the first that ``longshore.errors`` has."""
+    """The name of the error's first class that is documented in ``longshore.errors``."""
     kinds = type(error).__mro__
     return next((k.__name__ for k in kinds if k.__module__ == errors.__name__), kinds[0].__name__)
 
 
-def message_of(error: BaseException) -> str:
-    """What is told of an error."""
-    if isinstance(error, ConfigurationError) and len(error.problems) > 1:
-        return "the settings are wrong:\n  " + "\n  ".join(error.problems)
-    if isinstance(error, AlreadyExists):
-        return f"{error}; choose another --request-id"
-    if isinstance(error, LongshoreError):
-        return str(error)
-    if isinstance(error, OSError):
-        place = f"{error.filename}: " if error.filename else ""
-        return f"{place}{error.strerror or error}"
+def _message_of(error: BaseException) -> str:
+    match error:
+        case ConfigurationError(problems=[_, _, *_]):
+            return "the settings are wrong:\n  " + "\n  ".join(error.problems)
+        case AlreadyExists():
+            return f"{error}; choose another --request-id"
+        case OSError():
+            file = f"{error.filename}: " if error.filename else ""
+            return f"{file}{error.strerror or error}"
     return str(error)
 
 
 def print_stderr(text: str) -> None:
-    """A line on stderr, whatever its encoding; a closed stderr is nobody's loss.
+    """Print a line to stderr, with secrets masked: errors repeat what users have written.
 
-    Errors repeat what they were given: what looks like a secret is masked.
+    Characters that stderr cannot encode are escaped, and a closed stderr is ignored.
     """
-    # Only for those who need it: every start of the command line would pay for it.
+    # Most commands print no error and do not need it.
     from longshore.core.text.sanitise import mask_secrets
 
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-    shown = mask_secrets(text).encode(encoding, errors="backslashreplace").decode(encoding)
-    try:
-        print(shown, file=sys.stderr, flush=True)
-    except (OSError, ValueError):
-        return
+    encoded = mask_secrets(text).encode(encoding, errors="backslashreplace")
+    with contextlib.suppress(OSError, ValueError):
+        print(encoded.decode(encoding), file=sys.stderr, flush=True)

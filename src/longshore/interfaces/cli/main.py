@@ -147,12 +147,13 @@ def _run(words: list[str]) -> int:
             return int(group.invoke(context) or ExitCode.OK)
     except typer.Exit as end:
         return end.exit_code
-    except typer.Abort as error:
-        raise KeyboardInterrupt from error
+    except typer.Abort:
+        print_stderr("longshore: interrupted")
+        return ExitCode.INTERRUPTED
     except typer.TyperException as error:
         text = error.format_message().rstrip(".")
-        place = getattr(error, "ctx", None)
-        command = place.command_path if place else "longshore"
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "longshore"
         message = f"{text[:1].lower()}{text[1:]}; see `{command} --help`"
         raise UsageError(message) from error
 
@@ -201,7 +202,8 @@ def _build_group(name: str, text: str) -> Any:
     def callback(ctx: typer.Context, *, version: bool = False, **_options: Any) -> None:
         if version:
             print(f"longshore {metadata.version('longshore')}")
-        elif ctx.invoked_subcommand is None:
+            raise typer.Exit
+        if ctx.invoked_subcommand is None:
             print(ctx.get_help())
 
     option = typer.Option("--version", help="Print the version.", show_default=False)
@@ -225,7 +227,7 @@ def load_command(path: str) -> Command:
 
 
 def _prefix(ctx: Any) -> str:
-    """What stands before the names of a group's commands: empty, or such as ``dead``."""
+    """The prefix of the names of a group's commands: empty, or for example ``dead ``."""
     return f"{ctx.command_path} ".removeprefix("longshore ")
 
 

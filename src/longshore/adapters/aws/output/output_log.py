@@ -1,21 +1,18 @@
 """The output log in DynamoDB: many entries in one item, because a write costs by the kilobyte.
 
-How they lie there, and why the first write of a place wins however many write, is told in
-``output_tiles``.
+See ``segments`` for how entries are stored, and why the first write of a sequence wins.
 
-**Whole or not at all.** What an output pump hands over at once fits into one tile. Of more, a
-beginning may be kept when the rest fails; a marker for all of it then stands for what is missing.
+**Atomicity.** What an output pump appends at once fits into one segment. Of more, a part may be
+stored when the rest fails; a marker for all of it then stands for the rest.
 
-**Lost answers.** Making any call again is right. An append that had happened finds its own tiles
-and drops what is in them; one that arrives late is the first at its place, or finds it taken.
+**Lost answers.** Every call can be repeated. An append that had happened finds its own segments and
+drops their entries; one that arrives late is refused if its segment exists.
 
-**What it costs.** Append: one request a tile and 1 write unit a KB, compressed; 1 more request and
-unit for a gap, and twice the units for what is put into one. An append that does not go on where
-this process knows an edge looks first: 1 request, 1 read unit for each 4 KB of the tile before.
-Read: 1 request from a beginning or from where this process has read, otherwise 2; 1 read unit for
-each 4 KB of tiles, consistently. Wait: nothing for what this process knows; otherwise a look at
-once and then every half second, ½ to 1 read unit each, one for all who wait for a task.
-A partition takes 1,000 write units a second, so a task prints about 1 MB a second, compressed.
+**Cost.** Append: one request per segment and 1 write unit per KB, compressed. Read: 1 request from
+the start or from where this process has read, otherwise 2; 1 read unit for each 4 KB of segments,
+consistently. Wait: nothing for output that this process knows; otherwise a poll at once and then
+every half second, ½ to 1 read unit each, shared by all waiters for a task. A partition takes 1,000
+write units a second, so a task prints at most about 1 MB a second, compressed.
 """
 
 from __future__ import annotations
@@ -32,7 +29,6 @@ from longshore.adapters.aws.output.segments import MAX_SEQUENCE, Segment, Segmen
 from longshore.adapters.shared.output_codec import (
     Run,
     entries_after,
-    entries_up_to,
     last_sequence_of,
     runs_of,
 )
@@ -47,37 +43,31 @@ _TASKS_CACHED = 4096
 
 
 class _TaskState:
-    """What this process knows of a task's output, and who waits for more."""
+    """What this process knows of a task's output, and the waiters for more."""
 
     def __init__(self) -> None:
-        self.end = (
-            OUTPUT_START  # something lies up to here, and a tile ends here; there may be more
-        )
+        self.end = OUTPUT_START  # the end of a segment; there may be more
         self.segment: Segment | None = None  # read last
-        self.changed = asyncio.Event()  # rings once, then there is a new one
+        self.changed = asyncio.Event()  # set once, then replaced
         self.waiters = 0
         self.poll: asyncio.Task[None] | None = None
-        self.polled_at: tuple[float, timedelta] | None = (
-            None  # when: on the loop's clock, and on ours
-        )
-        self.failure: BaseException | None = (
-            None  # of the last look, if another will fare no better
-        )
+        self.polled_at: tuple[float, timedelta] | None = None  # on the loop's clock, and on ours
+        self.failure: BaseException | None = None  # of the last poll, if a retry cannot help
 
     def advance(self, end: OutputPosition) -> None:
-        """A tile that ends here holds something."""
+        """A segment ends here."""
         if end > self.end:
             self.end = end
             self.notify()
 
     def notify(self) -> None:
-        """Let those who wait see for themselves."""
+        """Wake all waiters."""
         self.changed.set()
         self.changed = asyncio.Event()
 
     @contextmanager
     def waiter(self) -> Iterator[None]:
-        """Somebody waits; when nobody does, nobody has to look."""
+        """Count a waiter; without waiters the poll is cancelled."""
         self.waiters += 1
         try:
             yield
@@ -89,11 +79,7 @@ class _TaskState:
 
 
 class DynamoOutputLog:
-    """See ``ports.output.OutputLog``; the table forgets entries when they are as old as ``keeps``.
-
-    What a marker stands for is kept: nothing is appended under it, and of one that is appended over
-    what is kept, the rest is.
-    """
+    """See ``ports.output.OutputLog``. The table expires entries after ``retention``."""
 
     def __init__(
         self, aws: AwsClient, names: Names, clock: Clock, *, retention: timedelta | None = None
@@ -104,15 +90,15 @@ class DynamoOutputLog:
         self._states_with_segment: OrderedDict[str, _TaskState] = OrderedDict()
 
     def _state_of(self, task_id: str) -> _TaskState:
-        known = self._states.get(task_id)
-        if known is None:
+        state = self._states.get(task_id)
+        if state is None:
             if len(self._states) >= _TASKS_CACHED:
-                idle = (name for name, each in self._states.items() if not each.waiters)
+                idle = (name for name, other in self._states.items() if not other.waiters)
                 if (oldest := next(idle, None)) is not None:
                     del self._states[oldest]
-            known = self._states[task_id] = _TaskState()
+            state = self._states[task_id] = _TaskState()
         self._states.move_to_end(task_id)
-        return known
+        return state
 
     # Appending ----------------------------------------------------------------------------------
 
@@ -121,98 +107,60 @@ class DynamoOutputLog:
             if run[0].sequence < 1 or last_sequence_of(run[-1]) > MAX_SEQUENCE:
                 message = f"output sequences count from 1 to {MAX_SEQUENCE}"
                 raise UsageError(message)
-            edge: Segment | None = None
-            while run:
-                edge = edge or await self._preceding_segment(task_id, run[0])
-                edge, run = await self._append_next(task_id, edge, run)
-
-    async def _preceding_segment(self, task_id: str, entry: OutputChunk) -> Segment:
-        """The last tile that begins at or before an entry."""
-        attempt, first = entry.attempt, entry.sequence
-        if first == 1 or self._state_of(task_id).end == OutputPosition(attempt, first - 1):
-            return Segment(attempt, first - 1, first - 1)
-        found = await self._segments.segment_at(task_id, OutputPosition(attempt, first))
-        return found or Segment(attempt, 0, 0)
-
-    async def _append_next(
-        self, task_id: str, preceding: Segment, run: Run
-    ) -> tuple[Segment | None, Run]:
-        """One step: the tile to go on from, if it is known, and what is left to lay."""
-        attempt, first = run[0].attempt, run[0].sequence
-        if preceding.last < first - 1:
-            gap = Segment(attempt, preceding.last + 1, first - 1)
-            return (None if await self._segments.put(task_id, gap) else gap), run
-        if preceding.last < first:
-            tile = await self._segments.build(task_id, run)
-            if taken := await self._segments.put(task_id, tile):
-                return taken, run
-            self._state_of(task_id).advance(tile.end)
-            return tile, entries_after(run, tile.last)
-        if not preceding.is_gap:
-            self._state_of(task_id).advance(preceding.end)
-            return preceding, entries_after(run, preceding.last)
-        tile = await self._segments.build(task_id, entries_up_to(run, preceding.last))
-        if not await self._segments.fill_gap(task_id, preceding, tile):
-            return None, run
-        self._state_of(task_id).advance(tile.end)
-        return None, entries_after(run, tile.last)
+            left = run
+            while left:
+                segment = await self._segments.build(task_id, left)
+                stored = await self._segments.put(task_id, segment) or segment
+                self._state_of(task_id).advance(stored.end)
+                left = entries_after(left, stored.last)
 
     # Reading ------------------------------------------------------------------------------------
 
     async def read(
         self, task_id: str, *, after: OutputPosition = OUTPUT_START, limit: int = 1000
     ) -> list[OutputChunk]:
-        known = self._state_of(task_id)
-        tile, begin = await self._start_of_read(task_id, known, after)
-        found = [] if tile is None else await self._entries_after(task_id, known, tile, after)
-        if len(found) < limit:
-            async with aclosing(self._segments.segments_from(task_id, begin)) as tiles:
-                async for tile in tiles:
-                    found += await self._entries_after(task_id, known, tile, after)
-                    if len(found) >= limit:
+        state = self._state_of(task_id)
+        segment = await self._segment_after(task_id, state, after)
+        begin = OutputPosition(after.attempt, segment.last + 1 if segment else 1)
+        chunks = [] if segment is None else await self._entries(task_id, state, segment, after)
+        if len(chunks) < limit:
+            async with aclosing(self._segments.segments_from(task_id, begin)) as segments:
+                async for segment in segments:
+                    chunks += await self._entries(task_id, state, segment, after)
+                    if len(chunks) >= limit:
                         break
                 else:
-                    known.polled_at = self._now()
-        return found[:limit]
+                    state.polled_at = self._now()
+        return chunks[:limit]
 
-    async def _start_of_read(
+    async def _segment_after(
         self, task_id: str, state: _TaskState, after: OutputPosition
-    ) -> tuple[Segment | None, OutputPosition]:
-        """The tile in which the next entry may lie, and where to read on behind it."""
-        tile, first = state.segment, after.sequence + 1
-        if (
-            tile is None
-            or tile.attempt != after.attempt
-            or not tile.first <= first <= tile.last + 1
-        ):
-            tile = (
-                await self._segments.segment_at(task_id, OutputPosition(after.attempt, first))
-                if first > 1
-                else None
-            )
-        if tile is None:
-            return None, OutputPosition(after.attempt, 1)
-        if tile.is_gap:
-            return None, OutputPosition(after.attempt, tile.first)
-        return tile, OutputPosition(after.attempt, tile.last + 1)
+    ) -> Segment | None:
+        """The segment that may contain the next entry; None: read the attempt from its start."""
+        cached, first = state.segment, after.sequence + 1
+        if cached and cached.attempt == after.attempt and cached.first <= first <= cached.last + 1:
+            return cached
+        if first == 1:
+            return None
+        return await self._segments.segment_at(task_id, OutputPosition(after.attempt, first))
 
-    async def _entries_after(
+    async def _entries(
         self, task_id: str, state: _TaskState, segment: Segment, after: OutputPosition
     ) -> Run:
-        if segment.is_gap or segment.end <= after:
+        if segment.end <= after:
             return []
         self._remember_segment(task_id, state, segment)
-        found = [
-            each for each in segment.entries if OutputPosition(each.attempt, each.sequence) > after
+        entries = [
+            entry
+            for entry in segment.entries
+            if OutputPosition(entry.attempt, entry.sequence) > after
         ]
-        return (
-            [await self._segments.join_parts(task_id, segment)]
-            if found and segment.parts
-            else found
-        )
+        if entries and segment.parts:
+            return [await self._segments.join_parts(task_id, segment)]
+        return entries
 
     def _remember_segment(self, task_id: str, state: _TaskState, segment: Segment) -> None:
-        """Who reads on begins in this tile, or right behind it."""
+        """Cache a segment: the next read starts in it, or right behind it."""
         state.advance(segment.end)
         state.segment = segment
         self._states_with_segment[task_id] = state
@@ -225,23 +173,23 @@ class DynamoOutputLog:
     async def wait_for_output(
         self, task_id: str, *, after: OutputPosition, timeout: timedelta
     ) -> bool:
-        known = self._state_of(task_id)
-        if known.end <= after and timeout <= _NO_TIME:
-            await self._poll(task_id, known, consistent=True)
-        ends = self._clock.elapsed() + timeout
+        state = self._state_of(task_id)
+        if state.end <= after and timeout <= _NO_TIME:
+            await self._poll(task_id, state, consistent=True)
+        end = self._clock.elapsed() + timeout
         consistent = True
-        with known.waiter():
-            while known.end <= after:
-                left = ends - self._clock.elapsed()
+        with state.waiter():
+            while state.end <= after:
+                left = end - self._clock.elapsed()
                 if left <= _NO_TIME:
                     return False
-                bell = known.changed
-                self._poll_if_due(task_id, known, consistent=consistent)
-                if known.failure is not None:
-                    message = "dynamodb.query: the output cannot be looked at"
-                    raise BackendRejected(message) from known.failure
-                await self._wait_for_change(bell, min(left, _POLL_INTERVAL))
-                consistent = False  # the next look comes soon enough, and this one is half as dear
+                changed = state.changed
+                self._poll_if_due(task_id, state, consistent=consistent)
+                if state.failure is not None:
+                    message = "dynamodb.query: the output cannot be read"
+                    raise BackendRejected(message) from state.failure
+                await self._wait_for_change(changed, min(left, _POLL_INTERVAL))
+                consistent = False  # costs half; the next poll follows soon
         return True
 
     async def _wait_for_change(self, changed: asyncio.Event, duration: timedelta) -> None:
@@ -250,23 +198,23 @@ class DynamoOutputLog:
             asyncio.ensure_future(self._clock.sleep(duration)),
         ]
         try:
-            # Others append in real time, also where our clock is one that is moved by hand.
+            # Other processes append in real time, also if our clock is a test's clock.
             await asyncio.wait(
                 waits, timeout=_POLL_INTERVAL.total_seconds(), return_when=asyncio.FIRST_COMPLETED
             )
         finally:
-            for each in waits:
-                each.cancel()
+            for wait in waits:
+                wait.cancel()
 
     def _poll_if_due(self, task_id: str, state: _TaskState, *, consistent: bool) -> None:
         if state.poll is not None or not self._poll_is_due(state):
             return
 
-        def looked(look: asyncio.Task[None]) -> None:
-            if look.cancelled():
+        def on_done(poll: asyncio.Task[None]) -> None:
+            if poll.cancelled():
                 return
             state.poll = None
-            error = look.exception()
+            error = poll.exception()
             if error is not None and not isinstance(error, BackendUnavailable):
                 state.failure = error
                 state.notify()
@@ -274,21 +222,16 @@ class DynamoOutputLog:
         state.failure = None
         state.polled_at = self._now()
         state.poll = asyncio.create_task(self._poll(task_id, state, consistent=consistent))
-        state.poll.add_done_callback(looked)
+        state.poll.add_done_callback(on_done)
 
     async def _poll(self, task_id: str, state: _TaskState, *, consistent: bool) -> None:
-        """Find out how far the output goes."""
+        """Find the end of the output."""
         begin = OutputPosition(state.end.attempt, state.end.sequence + 1)
-        found = await self._segments.first_two(task_id, begin, consistent=consistent)
-        # If there is no second one, the first is the last of all, and no more had to be read.
-        last = (
-            found[0]
-            if len(found) == 1
-            else await self._segments.last_segment(task_id)
-            if found
-            else None
-        )
-        if last is not None and not last.is_gap:
+        segments = await self._segments.first_two(task_id, begin, consistent=consistent)
+        last = segments[0] if segments else None
+        if len(segments) > 1:
+            last = await self._segments.last_segment(task_id)
+        if last is not None:
             self._remember_segment(task_id, state, last)
         state.polled_at = self._now()
 

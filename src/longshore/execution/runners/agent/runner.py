@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from longshore.core.agents.failures import (
@@ -54,6 +56,7 @@ class _AgentAttempt:
         self._spec = spec
         self._channel = channel
         self._plan = _checked_plan(spec)
+        self._artifacts = Path(spec["folder"]) / "artifacts"
         self._validators = {
             step.name: ResultValidator(step.output_schema) for step in self._plan.steps
         }
@@ -63,21 +66,22 @@ class _AgentAttempt:
         checkpoints = self._spec["checkpoints"]
         results = {step.name: checkpoints[step.name] for step in steps if step.name in checkpoints}
         directory = await open_working_directory(self._spec, self._plan, self._channel.send)
-        async with AgentSession(self._spec, self._plan, self._channel, directory) as session:
+        session = AgentSession(self._spec, self._plan, self._channel, directory.folder)
+        async with session.open():
             try:
                 for step in steps:
                     if step.name in results:
                         # The attempt that ran it may have ended before it saved the file.
-                        session.save_result(step.output_file, results[step.name])
+                        self._save_result(step, results[step.name])
                     else:
                         results[step.name] = await self._run_step(step, session, results)
             except BaseException:
                 with contextlib.suppress(Exception):  # the first error matters more
-                    await session.save_changes()
+                    await directory.save_changes(self._artifacts, session.send)
                 raise
             # If this fails, the files stay for the next attempt, which will have all results.
-            await session.save_changes()
-            session.remove_files()
+            await directory.save_changes(self._artifacts, session.send)
+            directory.remove()
         return results[steps[-1].name]
 
     async def _run_step(
@@ -85,10 +89,15 @@ class _AgentAttempt:
     ) -> Any:
         conversation = _StepRun(self._spec, self._plan, step, session)
         result = await conversation.result(self._validators[step.name], self._values(results))
-        session.save_result(step.output_file, result)
+        self._save_result(step, result)
         if len(self._plan.steps) > 1:
             await asyncio.to_thread(self._channel.report_step, step.name, result)
         return result
+
+    def _save_result(self, step: AgentStep, result: Any) -> None:
+        self._artifacts.mkdir(mode=0o700, exist_ok=True)
+        text = json.dumps(result, indent=2, ensure_ascii=False) + "\n"
+        (self._artifacts / step.output_file).write_text(text)
 
     def _values(self, results: Mapping[str, Any]) -> PromptValues:
         return PromptValues(

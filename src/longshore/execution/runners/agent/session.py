@@ -10,16 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import json
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, cast
 
 from claude_agent_sdk import ClaudeAgentOptions, HookMatcher, SandboxSettings, SessionStore
@@ -43,7 +40,6 @@ from longshore.execution.runners.agent.credentials import (
 from longshore.execution.runners.agent.gateway import Gateway
 from longshore.execution.runners.agent.query import ConversationStore
 from longshore.execution.runners.agent.tracing import AttemptTrace, StepTracer
-from longshore.execution.runners.agent.workspace import WorkingDirectory
 from longshore.execution.runners.channel import Channel
 from longshore.execution.runners.context import Context
 
@@ -72,16 +68,16 @@ _CREDENTIAL_VARIABLES = {"api_key": API_KEY, "auth_token": AUTH_TOKEN, "oauth_to
 
 
 class AgentSession:
-    """An async context manager, open for one attempt."""
+    """The session of one attempt, to be used inside ``open``."""
 
     def __init__(
         self,
         spec: Mapping[str, Any],
         plan: AgentPlan,
         channel: Channel,
-        directory: WorkingDirectory,
+        working_directory: Path,
     ) -> None:
-        self._directory = directory
+        self._working_directory = working_directory
         self._spec = spec
         self._access: Mapping[str, Any] = spec["agent"]
         self._plan = plan
@@ -103,7 +99,6 @@ class AgentSession:
         self._trace = AttemptTrace(
             str(self._folder), channel.send, _now, on_summary=Context(spec, channel).summary
         )
-        self._resources = AsyncExitStack()
         self._gateway = Gateway(
             _credential(self._access),
             self._access["baseUrl"] or _PUBLIC_API,
@@ -117,27 +112,24 @@ class AgentSession:
         """The name of the model; None: the CLI's default."""
         return self._plan.model or self._access["model"]
 
-    async def __aenter__(self) -> Self:
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[Self]:
+        """Create the folders and serve the gateway while the block runs."""
         hide_memory()
         for name in ("config", "temporary"):
             (self._home / name).mkdir(mode=_MODE, parents=True, exist_ok=True)
         if self._plan.sandbox:
             # A killed attempt may have left it.
-            self._remove_temporary()
+            shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary.mkdir(mode=_MODE)
-            self._resources.callback(self._remove_temporary)
         # The SDK writes a resumed conversation into the default temporary folder.
         tempfile.tempdir = str(self._home / "temporary")
-        await self._resources.enter_async_context(self._gateway)
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        raised: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._resources.aclose()
+        try:
+            async with self._gateway:
+                yield self
+        finally:
+            if self._plan.sandbox:
+                shutil.rmtree(self._temporary, ignore_errors=True)
 
     def trace_step(
         self, step: AgentStep, session_id: str, *, resumed: bool
@@ -154,7 +146,7 @@ class AgentSession:
         hooks = tracer.hooks()
         hooks["PreToolUse"] = [*hooks["PreToolUse"], HookMatcher(hooks=[session.before_tool])]
         options = ClaudeAgentOptions(
-            cwd=self._directory.folder,
+            cwd=self._working_directory,
             model=self.model,
             fallback_model=plan.fallback_model,
             # Ignore the settings of the user and of the repository: they may name programs to run.
@@ -180,9 +172,6 @@ class AgentSession:
         if plan.sandbox:
             options.sandbox = _SANDBOX
         return options
-
-    def _remove_temporary(self) -> None:
-        shutil.rmtree(self._temporary, ignore_errors=True)
 
     def _environment(self, step: AgentStep) -> dict[str, str]:
         home, temporary, access = str(self._home), str(self._temporary), self._access
@@ -267,20 +256,6 @@ class AgentSession:
             else ErrorCategory.NETWORK,
             "retry_after": gateway.retry_after,
         }
-
-    def save_result(self, name: str, result: Any) -> None:
-        """Write a step's result to the attempt's artifacts."""
-        folder = self._folder / "artifacts"
-        folder.mkdir(mode=_MODE, exist_ok=True)
-        (folder / name).write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-
-    async def save_changes(self) -> None:
-        """Save the agent's changes to its repository as an artifact, if it has one."""
-        await self._directory.save_changes(self._folder / "artifacts", self.send)
-
-    def remove_files(self) -> None:
-        """Remove the task's working directory, once the work is done."""
-        self._directory.remove()
 
 
 def check_prerequisites(access: Mapping[str, Any], plan: AgentPlan) -> None:

@@ -64,7 +64,7 @@ _GRACE_S = 1.0
 _FRAMES_PER_SECOND = 8
 
 
-@command(("longshore demo", "takes about 15 seconds"))
+@command(("longshore demo", "takes about 15 seconds"), output=False, remote=False)
 async def demo(options: GlobalOptions) -> int:
     """Watch a job of five tasks survive the crash of a worker.
 
@@ -276,7 +276,7 @@ class _Scenario:
         if self._killed is not None:
             after = formats.duration_text(event.at - self._killed[1])
             worker = self._workers[self._holder].name
-            self._note(f"{worker} took over after {after}, after the last stored step", "green")
+            self._note(f"{worker} took over {after} later, after the last stored step", "green")
 
     def _note(self, text: str, colour: str) -> None:
         self._notes.append(Text(text, style=f"bold {colour}"))

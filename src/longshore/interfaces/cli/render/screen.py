@@ -90,7 +90,7 @@ def print_listing(
     options: GlobalOptions,
     document: Any,
     columns: Sequence[Column],
-    rows: Sequence[Sequence[str | Text]],
+    rows: Sequence[Sequence[RenderableType]],
     *,
     empty: str,
     errors: Sequence[str] = (),
@@ -114,7 +114,7 @@ def print_listing(
 
 
 def print_table(
-    columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], errors: Sequence[str] = ()
+    columns: Sequence[Column], rows: Sequence[Sequence[RenderableType]], errors: Sequence[str] = ()
 ) -> None:
     """Print rows below their titles.
 
@@ -139,7 +139,7 @@ def print_table(
         print_pairs([(str(row[0]), error) for row, error in zip(rows, errors, strict=True)])
 
 
-def _table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]]) -> Table:
+def _table(columns: Sequence[Column], rows: Sequence[Sequence[RenderableType]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 

@@ -1,0 +1,282 @@
+"""Definitions, API keys, shared budgets, and paused and held queues in SQLite.
+
+API keys are stored as hashes only. A budget is written only if its row has the version that the
+change was decided from. A pause is one row while it lasts; a hold is one row per queue, which stays
+after the hold has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import apsw
+
+from longshore.adapters.shared import codec
+from longshore.adapters.sqlite.database import Database
+from longshore.adapters.sqlite.notifier import Topic
+from longshore.adapters.sqlite.store_file import Row, rows
+from longshore.core.api_keys import KeyRecord
+from longshore.core.budgets import SharedBudget
+from longshore.core.definitions.definition import Definition
+from longshore.core.queues import MAX_HOLD, QueuePause, capped_hold_end
+from longshore.errors import AlreadyExists, VersionConflict
+
+_NEWEST_DEFINITION = (
+    "SELECT d.body FROM definitions AS d LEFT JOIN deleted_definitions AS h USING (tenant, name)"
+    " WHERE d.tenant = ? AND d.name = ? AND d.version > coalesce(h.version, 0)"
+    " ORDER BY d.version DESC LIMIT 1"
+)
+_INSERT_BUDGET = (
+    "INSERT INTO budgets (version, change_id, body, tenant, name) VALUES (?,?,?,?,?)"
+    " ON CONFLICT DO NOTHING"
+)
+_UPDATE_BUDGET = (
+    "UPDATE budgets SET version = ?, change_id = ?2, body = ?"
+    " WHERE tenant = ? AND name = ? AND version = ? AND change_id <> ?2"
+)
+_BUDGET_CHANGE_ID = "SELECT change_id FROM budgets WHERE tenant = ? AND name = ?"
+_PAUSE_COLUMNS = "name, paused_by, reason, at_us"
+_HOLD_COLUMNS = "name, held_by, reason, at_us, until_us"
+_UPSERT_HOLD = f"""
+    INSERT INTO held_queues ({_HOLD_COLUMNS}) VALUES (?,?,?,?,?)
+    ON CONFLICT DO UPDATE SET (held_by, reason, at_us, until_us)
+        = (excluded.held_by, excluded.reason, excluded.at_us, excluded.until_us)
+    WHERE until_us < excluded.until_us OR until_us > ?
+"""
+
+
+class SqliteDefinitions:
+    """See ``ports.configuration.Definitions``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def put(self, tenant: str, definition: Definition) -> Definition:
+        def work(connection: apsw.Connection) -> Definition:
+            if newest := rows(connection, _NEWEST_DEFINITION, (tenant, definition.name)):
+                existing = codec.definition_from_json(newest[0][0])
+                if replace(existing, version=0) == replace(definition, version=0):
+                    return existing
+            ((last,),) = rows(
+                connection,
+                "SELECT coalesce(max(version), 0) FROM definitions WHERE tenant = ? AND name = ?",
+                (tenant, definition.name),
+            )
+            stored = replace(definition, version=last + 1)
+            connection.execute(
+                "INSERT INTO definitions (tenant, name, version, body) VALUES (?,?,?,?)",
+                (tenant, stored.name, stored.version, codec.to_json(stored)),
+            )
+            return stored
+
+        return await self._database.write(work)
+
+    async def get(self, tenant: str, name: str, *, version: int | None = None) -> Definition | None:
+        if version is None:
+            body = self._database.point_value(_NEWEST_DEFINITION, (tenant, name))
+        else:
+            body = self._database.point_value(
+                "SELECT body FROM definitions WHERE tenant = ? AND name = ? AND version = ?",
+                (tenant, name, version),
+            )
+        return None if body is None else codec.definition_from_json(body)
+
+    async def list(self, tenant: str) -> list[Definition]:
+        bodies = await self._database.scan_column(
+            "SELECT d.body, max(d.version) FROM definitions AS d"
+            " LEFT JOIN deleted_definitions AS h USING (tenant, name)"
+            " WHERE d.tenant = ? AND d.version > coalesce(h.version, 0)"
+            " GROUP BY d.name ORDER BY d.name",
+            (tenant,),
+        )
+        return [codec.definition_from_json(body) for body in bodies]
+
+    async def delete(self, tenant: str, name: str) -> bool:
+        def work(connection: apsw.Connection) -> bool:
+            if not rows(connection, _NEWEST_DEFINITION, (tenant, name)):
+                return False
+            connection.execute(
+                "INSERT OR REPLACE INTO deleted_definitions (tenant, name, version)"
+                " SELECT tenant, name, max(version) FROM definitions"
+                " WHERE tenant = ? AND name = ?",
+                (tenant, name),
+            )
+            return True
+
+        return await self._database.write(work)
+
+
+class SqliteKeys:
+    """See ``ports.configuration.Keys``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, record: KeyRecord) -> None:
+        created = codec.to_us(record.created_at)
+        values = (record.id, record.tenant, record.hash, created, codec.to_json(record))
+
+        def work(connection: apsw.Connection) -> None:
+            connection.execute(
+                "INSERT INTO api_keys (id, tenant, hash, created_us, body) VALUES (?,?,?,?,?)"
+                " ON CONFLICT DO NOTHING",
+                values,
+            )
+            if not connection.changes():
+                raise AlreadyExists("key", record.id)
+
+        await self._database.write(work)
+
+    async def find(self, key_hash: str) -> KeyRecord | None:
+        body = self._database.point_value("SELECT body FROM api_keys WHERE hash = ?", (key_hash,))
+        return None if body is None else codec.key_from_json(body)
+
+    async def list(self, tenant: str) -> list[KeyRecord]:
+        bodies = await self._database.scan_column(
+            "SELECT body FROM api_keys WHERE tenant = ? ORDER BY created_us, id", (tenant,)
+        )
+        return [codec.key_from_json(body) for body in bodies]
+
+    async def revoke(self, tenant: str, key_id: str, *, now: datetime) -> bool:
+        def work(connection: apsw.Connection) -> bool:
+            existing = rows(
+                connection,
+                "SELECT body FROM api_keys WHERE id = ? AND tenant = ?",
+                (key_id, tenant),
+            )
+            if not existing:
+                return False
+            record = codec.key_from_json(existing[0][0])
+            if record.revoked_at is not None:
+                return False
+            revoked = codec.to_json(replace(record, revoked_at=now))
+            connection.execute("UPDATE api_keys SET body = ? WHERE id = ?", (revoked, key_id))
+            return True
+
+        return await self._database.write(work)
+
+
+class SqliteBudgets:
+    """See ``ports.configuration.Budgets``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def get(self, tenant: str, name: str) -> SharedBudget | None:
+        body = self._database.point_value(
+            "SELECT body FROM budgets WHERE tenant = ? AND name = ?", (tenant, name)
+        )
+        return None if body is None else codec.shared_budget_from_json(body)
+
+    async def commit(self, budget: SharedBudget) -> None:
+        expected = budget.version - 1
+        key = (budget.tenant, budget.name)
+        sql = _UPDATE_BUDGET if expected else _INSERT_BUDGET
+        values = (budget.version, budget.change_id, codec.to_json(budget), *key)
+
+        def work(connection: apsw.Connection) -> None:
+            connection.execute(sql, (*values, expected) if expected else values)
+            if connection.changes():
+                return
+            existing = rows(connection, _BUDGET_CHANGE_ID, key)
+            if not existing or existing[0][0] != budget.change_id:
+                raise VersionConflict(budget.name, expected)
+
+        # Durable: after a power loss, money that was spent must still be counted.
+        await self._database.write(work)
+
+
+class SqliteQueueControls:
+    """See ``ports.configuration.QueueControls``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def pause(
+        self, name: str, *, by: str, reason: str | None = None, now: datetime
+    ) -> QueuePause:
+        values = (name, by, reason, codec.to_us(now))
+
+        def work(connection: apsw.Connection) -> Row:
+            connection.execute(
+                f"INSERT INTO paused_queues ({_PAUSE_COLUMNS}) VALUES (?,?,?,?) ON"
+                " CONFLICT DO NOTHING",
+                values,
+            )
+            sql = f"SELECT {_PAUSE_COLUMNS} FROM paused_queues WHERE name = ?"
+            return rows(connection, sql, (name,))[0]
+
+        return _pause_from_row(await self._database.write(work, topics=(Topic.PAUSES,)))
+
+    async def hold(
+        self, name: str, *, until: datetime, by: str, reason: str, now: datetime
+    ) -> QueuePause:
+        moments = (now, capped_hold_end(until, now), now + MAX_HOLD)
+        values = (name, by, reason, *map(codec.to_us, moments))
+
+        def work(connection: apsw.Connection) -> Row:
+            connection.execute(_UPSERT_HOLD, values)
+            sql = f"SELECT {_HOLD_COLUMNS} FROM held_queues WHERE name = ?"
+            return rows(connection, sql, (name,))[0]
+
+        row = await self._database.write(work, durable=False, topics=(Topic.PAUSES,))
+        return _pause_from_row(row)
+
+    async def resume(self, name: str) -> QueuePause | None:
+        now = self._database.clock.now()
+
+        def work(connection: apsw.Connection) -> list[Row]:
+            sql = f"DELETE FROM paused_queues WHERE name = ? RETURNING {_PAUSE_COLUMNS}"
+            paused = rows(connection, sql, (name,))
+            sql = f"DELETE FROM held_queues WHERE name = ? RETURNING {_HOLD_COLUMNS}"
+            return paused + rows(connection, sql, (name,))
+
+        ended = await self._database.write(work, topics=(Topic.PAUSES,))
+        return next((pause for pause in map(_pause_from_row, ended) if pause.is_active(now)), None)
+
+    async def list_pauses(self) -> list[QueuePause]:
+        pauses = await self._database.scan(
+            f"SELECT {_PAUSE_COLUMNS}, NULL AS until_us FROM paused_queues"
+            f" UNION ALL SELECT {_HOLD_COLUMNS} FROM held_queues ORDER BY name, until_us"
+        )
+        now = self._database.clock.now()
+        return [pause for pause in map(_pause_from_row, pauses) if pause.is_active(now)]
+
+    async def paused_queues(
+        self, queues: Collection[str], *, changed_from: Collection[str] | None = None
+    ) -> frozenset[str]:
+        previous = None if changed_from is None else frozenset(changed_from)
+
+        def look() -> frozenset[str] | None:
+            on_hold = {hold.name for hold in self._active_holds(queues)}
+            paused = frozenset(name for name in queues if name in on_hold or self._is_paused(name))
+            return paused if paused != previous else None
+
+        def next_end() -> timedelta | None:
+            now = self._database.clock.now()
+            return min((hold.remaining(now) for hold in self._active_holds(queues)), default=None)
+
+        return await self._database.wait_for_ever(Topic.PAUSES, look, next_change=next_end)
+
+    def _is_paused(self, name: str) -> bool:
+        return bool(self._database.point("SELECT 1 FROM paused_queues WHERE name = ?", (name,)))
+
+    def _active_holds(self, queues: Collection[str]) -> list[QueuePause]:
+        now = self._database.clock.now()
+        sql = f"SELECT {_HOLD_COLUMNS} FROM held_queues WHERE name = ?"
+        held_rows = (row for name in queues for row in self._database.point(sql, (name,)))
+        return [hold for hold in map(_pause_from_row, held_rows) if hold.is_active(now)]
+
+
+def _pause_from_row(row: Row) -> QueuePause:
+    name, by, reason, at_us, *until = row
+    until_us = until[0] if until else None
+    return QueuePause(
+        name=name,
+        by=by,
+        reason=reason,
+        at=codec.from_us(at_us),
+        until=None if until_us is None else codec.from_us(until_us),
+    )
