@@ -236,7 +236,7 @@ WORKER_FAULTS = (
     _fault(
         name="what a given back attempt has used is forgotten",
         at="services.worker.outcomes:Outcomes.released",
-        do=Argument("Release()", "usage", None),
+        do=Replace("_facts", "{'fence': self._fence}"),
         caught_by="unit/services/test_worker_reports.py::"
         "test_what_a_given_back_attempt_has_used_is_not_forgotten",
     ),
