@@ -172,7 +172,7 @@ def test_a_single_check_and_a_bare_address_are_enough() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_where_it_is(options: dict[str, Any], path: str, said: str) -> None:
+def test_a_problem_has_its_path(options: dict[str, Any], path: str, said: str) -> None:
     assert said in problems(**options)[path]
 
 
