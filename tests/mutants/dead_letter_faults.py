@@ -103,7 +103,7 @@ DEAD_LETTER_FAULTS = (
         at="core.dead_letters:disposition_of",
         do=Replace("+ sent_at", "$1"),
         caught_by=f"{_CORE}::TestDisposition::"
-        "test_a_task_that_was_rung_for_since_has_another_message_to_speak_for_it",
+        "test_a_message_is_dropped_if_its_task_was_enqueued_later",
     ),
     _fault(
         name="a message of no task goes without a word",
@@ -121,13 +121,13 @@ DEAD_LETTER_FAULTS = (
         name="one wish that is met is enough",
         at="core.dead_letters:DeadLetterFilter.matches",
         do=Value("return include_orphans", "$1 and $2 or ($3 and $4 and $5 and $6)"),
-        caught_by=f"{_CORE}::TestFilter::test_every_wish_must_be_met",
+        caught_by=f"{_CORE}::TestFilter::test_every_condition_must_match",
     ),
     _fault(
         name="letters from before are meant too",
         at="core.dead_letters:DeadLetterFilter.matches",
         do=Operator(">= at", "<="),
-        caught_by=f"{_CORE}::TestFilter::test_each_wish_chooses",
+        caught_by=f"{_CORE}::TestFilter::test_each_condition_selects",
     ),
     _fault(
         name="of a long history only the beginning is read",

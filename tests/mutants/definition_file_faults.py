@@ -107,7 +107,7 @@ DEFINITION_FILE_FAULTS = (
         name="the first of two files that define a name wins",
         at="interfaces.definition_files:_duplicate_problems",
         do=Value("for len()", "$1[1:]"),
-        caught_by=f"{_FILES}::test_a_name_in_two_files_counts_in_neither_and_both_are_told",
+        caught_by=f"{_FILES}::test_a_name_in_two_files_is_a_problem_of_both",
     ),
     _fault(
         name="a pipe is waited for",
@@ -119,13 +119,13 @@ DEFINITION_FILE_FAULTS = (
         name="expanded aliases are not counted",
         at="interfaces.document_files:_NodeConverter.convert",
         do=Drop("+= _count"),
-        caught_by=f"{_FILES}::test_a_broken_file_is_told_with_its_place_and_costs_only_itself",
+        caught_by=f"{_FILES}::test_the_problem_of_a_broken_file_has_its_line_and_affects_only_that_file",
     ),
     _fault(
         name="the second of two equal keys wins",
         at="interfaces.document_files:_NodeConverter._convert_mapping",
         do=Condition("in", False),
-        caught_by=f"{_FILES}::test_a_broken_file_is_told_with_its_place_and_costs_only_itself",
+        caught_by=f"{_FILES}::test_the_problem_of_a_broken_file_has_its_line_and_affects_only_that_file",
     ),
     _fault(
         name="fields beside the definitions are ignored",
@@ -149,6 +149,6 @@ DEFINITION_FILE_FAULTS = (
         name="a number that is not JSON is accepted",
         at="core.document_reader:_check_scalar",
         do=Condition("isfinite()", False),
-        caught_by=f"{_FILES}::test_a_broken_file_is_told_with_its_place_and_costs_only_itself",
+        caught_by=f"{_FILES}::test_the_problem_of_a_broken_file_has_its_line_and_affects_only_that_file",
     ),
 )

@@ -83,7 +83,7 @@ REVIEW_FAULTS = (
         name="blank feedback is taken",
         at="core.maximums:comment_problem",
         do=Replace("strip()", "text"),
-        caught_by=f"{_RULES}::test_feedback_that_says_nothing_or_too_much_is_refused",
+        caught_by=f"{_RULES}::test_empty_or_too_long_feedback_is_refused",
     ),
     _fault(
         name="feedback that no store can keep is taken",
@@ -262,7 +262,6 @@ REVIEW_FAULTS = (
         name="one reason is told once for each task",
         at="core.explain:explain_job",
         do=Replace("fromkeys()", "list($1)"),
-        caught_by=f"{_JOBS}::TestJobs::"
-        "test_what_several_tasks_wait_for_alike_is_said_once_and_last",
+        caught_by=f"{_JOBS}::TestJobs::test_a_reason_that_tasks_share_is_given_once_and_last",
     ),
 )

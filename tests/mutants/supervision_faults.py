@@ -77,7 +77,7 @@ SUPERVISION_FAULTS = (
         name="a second stop gives more time",
         at="core.supervision:Supervision._kill_at",
         do=Replace("min()", "$2"),
-        caught_by=f"{_CORE}::test_a_second_stop_gives_nobody_more_time_than_the_first_did",
+        caught_by=f"{_CORE}::test_a_second_stop_gives_no_worker_more_time",
     ),
     _fault(
         name="all are recycled at once",
