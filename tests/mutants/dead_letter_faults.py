@@ -284,6 +284,6 @@ DEAD_LETTER_FAULTS = (
         name="dead letters have room that is not there",
         at="adapters.alerts.slack:_health_message",
         do=Drop("sum()"),
-        caught_by=f"{_SLACK}::test_piles_leave_a_message_within_what_slack_takes",
+        caught_by=f"{_SLACK}::test_backlogs_keep_a_message_within_the_limits_of_slack",
     ),
 )

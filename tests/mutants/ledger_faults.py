@@ -104,7 +104,7 @@ LEDGER_FAULTS = (
         name="what is remembered outlives a turn of somebody else",
         at="adapters.sqlite.ledger:SqliteLedger._read",
         do=Drop("== exclusive_epoch"),
-        caught_by="adapters/sqlite/test_known.py::"
+        caught_by="adapters/sqlite/test_row_cache.py::"
         "test_a_row_that_another_wrote_is_read_after_a_turn_of_our_own",
     ),
     _fault(

@@ -27,7 +27,7 @@ HOLD_FAULTS = (
         name="a hold is waited for until it is on disk",
         at="adapters.sqlite.configuration:SqliteQueueControls.hold",
         do=Argument("write()", "durable", None),
-        caught_by=f"{_KEPT}::test_nobody_waits_until_a_hold_is_on_disk",
+        caught_by=f"{_KEPT}::test_a_hold_does_not_wait_for_the_disk",
     ),
     _fault(
         name="a shorter hold takes the place of a longer one",

@@ -7,7 +7,7 @@ from tests.planting import After, Argument, Condition, Drop, Replace, Text
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteBudgets"
 _MEMORY = "contract/test_memory.py::TestMemoryBudgets"
-_KEPT = "adapters/sqlite/test_accounts.py"
+_KEPT = "adapters/sqlite/test_budgets.py"
 
 _fault = partial(Fault, part=Part.SHARED_BUDGETS)
 

@@ -7,8 +7,8 @@ from tests.planting import Condition, Drop, Replace, Text, Value
 
 _SQLITE = "contract/test_sqlite.py::TestSqliteLedger"
 _MEMORY = "contract/test_memory.py::TestMemoryLedger"
-_ROW_CACHE = "adapters/sqlite/test_known.py"
-_FAILED = "adapters/sqlite/test_failed.py"
+_ROW_CACHE = "adapters/sqlite/test_row_cache.py"
+_FAILED = "adapters/sqlite/test_failed_tasks.py"
 
 _fault = partial(Fault, part=Part.LEDGER)
 

@@ -8,7 +8,7 @@ from tests.planting import Drop, Swap
 _fault = partial(
     Fault,
     part=Part.LEDGER,
-    caught_by="adapters/sqlite/test_turnstile.py::"
+    caught_by="adapters/sqlite/test_write_lock.py::"
     "test_one_that_comes_back_at_once_does_not_overtake_the_one_that_waits",
 )
 
