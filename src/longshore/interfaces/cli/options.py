@@ -112,21 +112,17 @@ class Command:
 
         @functools.wraps(self.function)
         def call(ctx: typer.Context, **values: Any) -> int | None:
+            import asyncio  # help is printed without it
+
             own = {name: values.pop(name) for name in names}
             result = self.function(_merge_options(ctx, own), **values)
-            code = _run_coroutine(result) if isinstance(result, Coroutine) else result
+            code = asyncio.run(result) if isinstance(result, Coroutine) else result
             # Into a pipe, a closed output shows when it is flushed.
             sys.stdout.flush()
             return code
 
         set_parameters(call, parameters)
         return call
-
-
-def _run_coroutine(coroutine: Coroutine[Any, Any, int | None]) -> int | None:
-    import asyncio  # help is printed without it
-
-    return asyncio.run(coroutine)
 
 
 def set_parameters(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> None:
