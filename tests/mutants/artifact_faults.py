@@ -69,7 +69,7 @@ ARTIFACT_FAULTS = (
         caught_by=f"{_ARTIFACTS}::test_a_summary_that_was_written_stands",
     ),
     _fault(
-        name="trouble of the store is kept quiet",
+        name="an error of the store is hidden",
         at="services.worker.artifacts:_upload_all",
         do=Drop("skip() left"),
         caught_by=f"{_ARTIFACTS}::test_trouble_of_the_store_leaves_out_the_rest_and_says_so",
