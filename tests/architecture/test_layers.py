@@ -48,12 +48,11 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Part of the package -> third-party packages that it may import; the longest prefix counts.
 THIRD_PARTIES: dict[str, set[str]] = {
     "retry": {"tenacity"},
-    "services.documents": {"msgspec"},
+    "services": {"msgspec"},
     "settings": {"pydantic"},
     "adapters.aws": {"aiobotocore", "aiohttp", "boto3", "botocore"},
     "adapters.shared": {"msgspec"},
-    "adapters.alerts.slack": {"slack_sdk"},
-    "adapters.alerts.delivery": {"tenacity"},
+    "adapters.alerts.delivery": {"httpx", "tenacity"},
     "adapters.alerts.webhook": {"httpx"},
     "adapters.sqlite": {"apsw"},
     "interfaces.cli": {"click", "rich", "typer", "yaml"},

@@ -8,7 +8,7 @@ tenants.
 from datetime import timedelta
 from typing import Any
 
-from longshore.core.budgets import Budget, BudgetScope
+from longshore.core.budgets import Budget, BudgetScope, BudgetUnit
 from longshore.core.definitions.definition import Definition, RunnerKind
 from longshore.core.events.event import EventContext
 from longshore.core.events.types import MessageRejected
@@ -251,7 +251,14 @@ async def _parked(job: JobWorkload) -> None:
 
 
 def _used_up(fence: int, scope: BudgetScope, **fields: Any) -> c.Park:
-    return c.Park(fence=fence, scope=scope, reason="all is spent", duration=SECOND, **fields)
+    return c.Park(
+        fence=fence,
+        scope=scope,
+        unit=BudgetUnit.USD,
+        reason="all is spent",
+        duration=SECOND,
+        **fields,
+    )
 
 
 JOBS = {

@@ -88,7 +88,7 @@ def test_a_retry_after_is_kept_within_reason(asked: timedelta, honoured: timedel
 
 @pytest.mark.parametrize("roll", [-0.1, 1.0, nan])
 def test_a_roll_outside_its_range_is_refused(roll: float) -> None:
-    with pytest.raises(ValueError, match="roll must be at least 0 and less than 1"):
+    with pytest.raises(ValueError, match="jitter must be at least 0 and less than 1"):
         delay_before(1, POLICY, jitter=roll)
 
 

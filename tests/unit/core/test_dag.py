@@ -5,9 +5,8 @@ import pickle
 import pytest
 from hypothesis import given
 
-from longshore.core.document_reader import Problem
 from longshore.core.jobs.dag import PROBLEM_LIMIT, Node, problems_of
-from longshore.errors import InvalidJob
+from longshore.errors import InvalidJob, Problem
 from tests.unit.core.nodes import LIMIT, a_task, problems, random_jobs
 
 DIAMOND = (a_task("a"), a_task("b", "a"), a_task("c", "a"), a_task("d", "b", "c"))

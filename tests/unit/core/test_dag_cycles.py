@@ -6,8 +6,8 @@ from itertools import pairwise
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from longshore.core.document_reader import Problem
 from longshore.core.jobs.dag import Node, problems_of
+from longshore.errors import Problem
 from tests.unit.core.nodes import LIMIT, a_task, problems, random_jobs
 
 

@@ -144,7 +144,7 @@ class TestLetters:
 
         assert letter is not None
         assert letter.row is row
-        assert "the next sweep" in letter.reason
+        assert "the sweeper will fail" in letter.reason
 
     def test_a_leftover_is_no_dead_letter(self) -> None:
         row = a_task(state=TaskState.COMPLETED)

@@ -107,7 +107,7 @@ def test_a_life_just_too_short_is_a_short_one() -> None:
     assert play.supervision.failure is not None
 
 
-def test_short_lives_are_counted_for_each_place() -> None:
+def test_short_runs_are_counted_for_each_place() -> None:
     play = started_harness(processes=2)
 
     die_shortly(play, 1, LIMIT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from longshore.core.budgets import Budget, BudgetScope
+from longshore.core.budgets import Budget, BudgetScope, BudgetUnit
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.failures import ErrorCategory, Failure
 from longshore.core.tasks.rows import TaskRow
@@ -270,7 +270,14 @@ class ParkedClauses(PortContract):
 def park_change(row: TaskRow, until: datetime | None) -> c.Park:
     """What a worker says whose task lacks a budget."""
     scope = BudgetScope.JOB if until is None else BudgetScope.DAY
-    return c.Park(fence=row.fence, scope=scope, reason="all is spent", duration=SECOND, until=until)
+    return c.Park(
+        fence=row.fence,
+        scope=scope,
+        unit=BudgetUnit.USD,
+        reason="all is spent",
+        duration=SECOND,
+        until=until,
+    )
 
 
 async def parked_task(
