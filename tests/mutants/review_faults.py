@@ -62,7 +62,7 @@ REVIEW_FAULTS = (
     _fault(
         name="a revision whose answer was lost is asked for again",
         at="services.operator_commands:ReviewDecisions._decide",
-        do=Argument("make_command()", "attempt", "attempt"),
+        do=Argument("make_command()", "attempt", "None"),
         caught_by=f"{_REVIEWING}::"
         "test_a_revision_whose_answer_was_lost_and_that_has_been_done_is_not_asked_for_again",
     ),
