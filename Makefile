@@ -21,7 +21,7 @@ LOCK := $(UV) pip compile --quiet --generate-hashes --no-header --python-version
 
 # Dependencies of the functions on AWS; shipped, because the deployment builds their zip from it.
 LOCK_FUNCTIONS := $(UV) pip compile --quiet --generate-hashes --no-header --no-annotate \
-	--python-version 3.12 --python-platform linux --extra aws --extra slack \
+	--python-version 3.12 --python-platform linux --extra aws \
 	--constraint requirements-dev.txt pyproject.toml
 
 # Each candidate is run: a version manager's shim can exist without a working interpreter.

@@ -39,7 +39,7 @@ CLOCK_FAULTS = (
         name="a sleep for nothing lets nobody else go on",
         at="adapters.system:SystemClock.sleep",
         do=Drop("sleep() 0"),
-        caught_by=f"{_SYSTEM}::test_others_go_on_while_somebody_sleeps_for_nothing",
+        caught_by=f"{_SYSTEM}::test_other_tasks_run_during_a_sleep_of_zero",
     ),
     _fault(
         name="a sleep holds up everybody",
@@ -64,7 +64,7 @@ CLOCK_FAULTS = (
         name="a fake sleep for nothing lets nobody else go on",
         at="testing.clock:FakeClock.sleep",
         do=Drop("sleep()"),
-        caught_by=f"{_FAKE}::test_others_go_on_while_somebody_sleeps_for_nothing",
+        caught_by=f"{_FAKE}::test_other_tasks_run_during_a_sleep_of_zero",
     ),
     _fault(
         name="a fake sleeper that gave up is woken",

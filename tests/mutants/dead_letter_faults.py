@@ -36,7 +36,7 @@ DEAD_LETTER_FAULTS = (
         name="a message that stays is told of at every sweep",
         at="services.dead_letters:DeadLetters._log_unresolved",
         do=Drop("add()"),
-        caught_by=f"{_SETTLING}::test_a_message_that_stays_is_told_of_once",
+        caught_by=f"{_SETTLING}::test_a_message_that_stays_is_logged_once",
     ),
     _fault(
         name="many that stay hide the others",
@@ -66,13 +66,13 @@ DEAD_LETTER_FAULTS = (
         name="dead messages are shown to every tenant",
         at="services.dead_letters:DeadLetters._letter_of",
         do=Condition("tenant", False),
-        caught_by=f"{_LETTERS}::test_a_dead_message_is_shown_to_nobody_but_the_tenant_of_its_task",
+        caught_by=f"{_LETTERS}::test_a_dead_message_is_visible_only_to_the_tenant_of_its_task",
     ),
     _fault(
         name="a task that moved on is replayed",
         at="services.dead_letters:DeadLetters.replay",
         do=Condition("state", "$1"),
-        caught_by=f"{_LETTERS}::test_a_task_that_moved_on_is_told_and_left_as_it_is",
+        caught_by=f"{_LETTERS}::test_a_task_that_is_no_longer_failed_is_reported_and_not_replayed",
     ),
     _fault(
         name="a replay by filter takes everything",
@@ -214,27 +214,26 @@ DEAD_LETTER_FAULTS = (
         name="people hear of the parked tasks of others",
         at="services.health:BacklogScanner._read_parked",
         do=Drop("or tenant"),
-        caught_by=f"{_PARKED}::test_one_tenant_is_checked_and_nobody_hears_of_another",
+        caught_by=f"{_PARKED}::test_a_check_of_one_tenant_reports_no_other",
     ),
     _fault(
         name="a parked task that cannot be read is said to go on",
         at="services.health:BacklogScanner._read_parked",
         do=Condition("unreadable", False),
-        caught_by=f"{_PARKED_FAILING}::test_a_parked_task_that_cannot_be_read_is_not_said_to_go_on",
+        caught_by=f"{_PARKED_FAILING}::test_a_parked_task_that_cannot_be_read_is_not_reported_as_resumed",
     ),
     _fault(
         name="people of whom nobody knows whether they were told hear of nothing that is parked",
         at="services.health:BacklogScanner._read_parked",
         do=Before("for items()", "await self.alerted_tenants()"),
         caught_by=f"{_PARKED_FAILING}::"
-        "test_while_it_is_not_known_of_whom_people_were_told_what_is_parked_is_told",
+        "test_parked_tasks_are_reported_although_alerted_tenants_cannot_be_read",
     ),
     _fault(
         name="tasks that cannot be read hide dead letters",
         at="services.health:HealthCheck._alert_if_failing",
         do=Drop("send_findings()"),
-        caught_by=f"{_FAILING}::"
-        "test_tasks_that_cannot_be_read_keep_nobody_from_hearing_of_dead_letters",
+        caught_by=f"{_FAILING}::test_unreadable_tasks_do_not_prevent_alerts_about_dead_letters",
     ),
     _fault(
         name="dead letters that cannot be read fail the check",
@@ -253,14 +252,14 @@ DEAD_LETTER_FAULTS = (
         at="services.health:BacklogScanner._read_dead",
         do=Value("= tenant", "$1", nth=1),
         caught_by=f"{_CHECK}::"
-        "test_a_message_that_leads_to_no_task_is_told_to_who_looks_after_the_queues",
+        "test_a_message_without_a_task_is_reported_to_the_operator_tenant_only",
     ),
     _fault(
         name="a message that will end its task is told beside that task",
         at="services.health:BacklogScanner._orphan_messages",
         do=Drop("not in task_id"),
         caught_by=f"{_CHECK}::"
-        "test_a_message_whose_task_the_next_sweep_ends_is_told_as_that_task_and_only_once",
+        "test_a_message_whose_task_the_next_sweep_fails_is_reported_once_as_that_task",
     ),
     _fault(
         name="of many tenants with dead letters only the first are told of",
@@ -279,7 +278,7 @@ DEAD_LETTER_FAULTS = (
         name="what was told of dead letters alone is not kept",
         at="services.health:AlertRecords.save",
         do=Condition("EMPTY_CHANNEL_STATE", "$1.problems"),
-        caught_by=f"{_FAILING}::test_the_next_process_knows_what_was_told",
+        caught_by=f"{_FAILING}::test_the_next_process_does_not_repeat_alerts",
     ),
     _fault(
         name="dead letters have room that is not there",

@@ -16,14 +16,14 @@ DEFINITION_FILE_FAULTS = (
     _fault(
         name="a file that did not change overrules others after a restart",
         at="services.definitions:DefinitionSync._sync_file",
-        do=Condition("_same_content() marked", False),
+        do=Condition("_same_content() recorded", False),
         caught_by=f"{_SYNC}::test_a_file_that_did_not_change_does_not_overrule_what_others_stored",
     ),
     _fault(
         name="what did not change is stored again at every look",
         at="services.definitions:DefinitionSync._sync_file",
         do=Condition("_same_content() synced", False),
-        caught_by=f"{_SYNC}::test_a_definition_without_a_file_stays_and_that_is_told_once",
+        caught_by=f"{_SYNC}::test_a_definition_without_a_file_stays_and_that_is_logged_once",
     ),
     _fault(
         name="what a slow process stored too late stays",
@@ -53,25 +53,25 @@ DEFINITION_FILE_FAULTS = (
         name="what left the folder is told while a file cannot be read",
         at="services.definitions:DefinitionSync.watch_folder",
         do=Condition("problems", True),
-        caught_by=f"{_SYNC}::test_a_definition_without_a_file_stays_and_that_is_told_once",
+        caught_by=f"{_SYNC}::test_a_definition_without_a_file_stays_and_that_is_logged_once",
     ),
     _fault(
         name="a definition goes with its file",
         at="services.definitions:DefinitionSync._forget_removed",
         do=After("delete()", "await self._backend.definitions.delete(tenant, known.name)"),
-        caught_by=f"{_SYNC}::test_a_definition_without_a_file_stays_and_that_is_told_once",
+        caught_by=f"{_SYNC}::test_a_definition_without_a_file_stays_and_that_is_logged_once",
     ),
     _fault(
         name="a problem is told at every look",
         at="services.definitions:_log_problems",
         do=Condition("not in", True),
-        caught_by=f"{_SYNC}::test_a_problem_is_told_once_and_so_is_that_it_is_over",
+        caught_by=f"{_SYNC}::test_a_problem_is_logged_once_and_so_is_its_end",
     ),
     _fault(
         name="a store out of reach ends the watch",
         at="services.definitions:DefinitionSync.watch_folder",
         do=Before("warning()", "raise"),
-        caught_by=f"{_SYNC}::test_a_watch_goes_on_whatever_breaks",
+        caught_by=f"{_SYNC}::test_an_error_does_not_end_the_watch",
     ),
     _fault(
         name="a change counts before it stands still",

@@ -17,7 +17,7 @@ OPERATOR_COMMAND_FAULTS = (
         name="a failure that the job has not heard of is not resumed",
         at="services.operator_commands:Resumer._resume",
         do=Drop("settle()"),
-        caught_by=f"{_RESUMING}::test_a_failure_that_the_job_has_not_heard_of_can_be_resumed",
+        caught_by=f"{_RESUMING}::test_a_failure_that_the_job_has_not_recorded_can_be_resumed",
     ),
     _fault(
         name="two who resume one task give it two rounds",
@@ -37,7 +37,7 @@ OPERATOR_COMMAND_FAULTS = (
         at="services.operator_commands:Resumer._commit",
         do=Value("return _is_ours()", "False"),
         caught_by=f"{_RESUMING}::"
-        "test_a_resume_whose_answer_was_lost_and_whose_task_was_taken_is_told_as_done",
+        "test_a_resume_with_a_lost_answer_succeeds_although_the_task_was_claimed_since",
     ),
     _fault(
         name="one who was slower takes the resume of another for its own",
@@ -195,7 +195,7 @@ OPERATOR_COMMAND_FAULTS = (
         at="services.operator_commands:Resumer._is_ours",
         do=Value("return body", "True"),
         caught_by="unit/services/test_resume_lost_answers.py::"
-        "test_a_resume_for_which_somebody_else_was_faster_is_refused",
+        "test_a_resume_is_refused_if_another_caller_was_faster",
     ),
     _fault(
         name="a job is cancelled while tasks of it are resumed",

@@ -46,7 +46,7 @@ OUTPUT_FAULTS = (
         name="a marker's end is dropped",
         at="adapters.sqlite.output:SqliteOutputLog.read",
         do=Argument("OutputChunk()", "last", "None"),
-        caught_by=f"{_SQLITE}::test_a_marker_stands_for_the_sequences_up_to_its_last",
+        caught_by=f"{_SQLITE}::test_a_marker_covers_the_sequences_up_to_its_last",
     ),
     _fault(
         name="output rings no bell",

@@ -82,7 +82,7 @@ HOLD_FAULTS = (
         name="whatever is turned away holds its queue",
         at="services.worker.outcomes:_requested_hold",
         do=Drop("is not AGENT"),
-        caught_by=f"{_HOLDS}::test_a_task_that_no_agent_does_holds_up_nobody",
+        caught_by=f"{_HOLDS}::test_a_task_of_another_runner_holds_no_queue",
     ),
     _fault(
         name="any trouble that names a time holds the queue",
@@ -222,7 +222,7 @@ PAUSE_FAULTS = (
         at="services.worker.worker:Worker._take_work",
         do=Drop("not in queue"),
         caught_by=f"{_WORKER}::"
-        "test_what_is_delivered_just_when_a_worker_hears_of_the_pause_is_given_back",
+        "test_a_message_that_is_delivered_at_the_moment_of_the_pause_is_returned",
     ),
     _fault(
         name="a bug where pauses are kept makes a worker deaf to them",

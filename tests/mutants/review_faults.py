@@ -57,8 +57,7 @@ REVIEW_FAULTS = (
         name="only the last decision counts as made",
         at="services.operator_commands:ReviewDecisions._already_decided",
         do=Value("return in", "$1 in $2[-1:]"),
-        caught_by=f"{_REVIEWING}::"
-        "test_a_decision_whose_answer_was_lost_is_told_as_done_whatever_was_decided_since",
+        caught_by=f"{_REVIEWING}::test_a_repeated_decision_succeeds_whatever_was_decided_since",
     ),
     _fault(
         name="a revision whose answer was lost is asked for again",
@@ -102,7 +101,7 @@ REVIEW_FAULTS = (
         name="another tenant's task is cancelled",
         at="services.reads:get_task_of",
         do=Condition("tenant", "row is None"),
-        caught_by=f"{_TASKS}::test_nobody_cancels_or_resumes_what_is_another_tenant_s",
+        caught_by=f"{_TASKS}::test_jobs_of_another_tenant_cannot_be_cancelled_or_resumed",
     ),
     _fault(
         name="a task is cancelled for a reason that no store can keep",
@@ -120,7 +119,7 @@ REVIEW_FAULTS = (
         name="another tenant's job is cancelled",
         at="services.operator_commands:Canceller.cancel_job",
         do=Argument("get_job()", 0, "None"),
-        caught_by=f"{_TASKS}::test_nobody_cancels_or_resumes_what_is_another_tenant_s",
+        caught_by=f"{_TASKS}::test_jobs_of_another_tenant_cannot_be_cancelled_or_resumed",
     ),
     _fault(
         name="the job does not hear of a task that was cancelled",
@@ -139,7 +138,7 @@ REVIEW_FAULTS = (
         name="one who cancels a task twice is refused",
         at="services.operator_commands:_in_progress",
         do=Drop("ours", nth=2),
-        caught_by=f"{_TASKS}::test_one_who_cancels_twice_is_told_that_it_is_done",
+        caught_by=f"{_TASKS}::test_a_second_cancellation_succeeds",
     ),
     _fault(
         name="a cancellation that is under way is refused",
@@ -151,13 +150,13 @@ REVIEW_FAULTS = (
         name="an outcome that was faster is told as cancelled",
         at="services.operator_commands:_in_progress",
         do=Value("return False", "True"),
-        caught_by=f"{_TASKS}::test_an_outcome_that_was_faster_stands_and_the_answer_says_so",
+        caught_by=f"{_TASKS}::test_an_outcome_that_was_committed_first_stays_and_is_in_the_answer",
     ),
     _fault(
         name="another tenant's job is resumed",
         at="services.operator_commands:Resumer.resume",
         do=Drop("get_job()"),
-        caught_by=f"{_TASKS}::test_nobody_cancels_or_resumes_what_is_another_tenant_s",
+        caught_by=f"{_TASKS}::test_jobs_of_another_tenant_cannot_be_cancelled_or_resumed",
     ),
     _fault(
         name="a task of another job is resumed with this one",
@@ -187,13 +186,13 @@ REVIEW_FAULTS = (
         name="what has failed of a job is not told",
         at="services.explain:Explainer._explain_job",
         do=Condition("unfinished", False),
-        caught_by=f"{_WHY}::test_a_job_under_way_tells_what_failed_and_what_it_waits_for",
+        caught_by=f"{_WHY}::test_a_running_job_is_explained_by_its_failures_and_what_it_waits_for",
     ),
     _untold(
         name="that there is more of a job is not told",
         at="services.explain:Explainer._explain_job",
         do=Drop("is not cursor"),
-        caught_by=f"{_WHY}::test_of_a_wide_job_a_few_tasks_are_told_and_that_there_are_more",
+        caught_by=f"{_WHY}::test_a_wide_job_is_explained_by_a_few_tasks_and_that_there_are_more",
     ),
     _untold(
         name="a worker whose process is gone is not told",
@@ -225,7 +224,7 @@ REVIEW_FAULTS = (
         name="a long chain is told whole",
         at="core.explain:dependency_chain",
         do=Replace("max()", "0"),
-        caught_by=f"{_WHY}::test_a_long_chain_is_told_short_and_read_little",
+        caught_by=f"{_WHY}::test_a_long_chain_is_explained_briefly_with_few_reads",
     ),
     _untold(
         name="what is behind a failure is told as if it could still run",
@@ -237,7 +236,7 @@ REVIEW_FAULTS = (
         name="a parent that has completed unheard is told as the end",
         at="core.explain:explain_task",
         do=Condition("COMPLETED", False),
-        caught_by=f"{_WHY}::test_a_parent_whose_end_nobody_has_heard_of_yet",
+        caught_by=f"{_WHY}::test_a_parent_whose_end_is_not_recorded_yet",
     ),
     _untold(
         name="a task that is put off is told as due",

@@ -56,14 +56,14 @@ WORKER_FAULTS = (
         at="services.worker.attempt:Attempt.apply_renewal",
         do=Drop("if cancel"),
         caught_by=f"{_LEASES}::"
-        "test_a_cancellation_is_noticed_by_the_next_renewal_if_no_nudge_comes",
+        "test_a_cancellation_is_noticed_by_the_next_renewal_without_a_wake_up",
     ),
     _fault(
         name="a row that is cancelled from the start is run",
         at="services.worker.attempt:Attempt.run",
         do=Drop("if cancel"),
         caught_by=f"{_CANCELLATIONS}::"
-        "test_an_attempt_whose_row_says_from_the_start_that_it_is_cancelled_ends_so",
+        "test_an_attempt_that_is_cancelled_before_it_starts_ends_as_cancelled",
     ),
     _fault(
         name="the outcome is told before the output is in the log",
@@ -167,7 +167,7 @@ WORKER_FAULTS = (
         at="services.worker.worker:Worker._claim_and_run",
         do=Drop("if terminal"),
         caught_by=f"{_LEASES}::"
-        "test_a_worker_that_lost_its_lease_leaves_the_message_to_whoever_is_next",
+        "test_a_worker_that_lost_its_lease_leaves_the_message_to_the_next_worker",
     ),
     _fault(
         name="one who could not renew takes the message away",
@@ -231,7 +231,7 @@ WORKER_FAULTS = (
         at="services.worker.outcomes:Outcomes.child_failed",
         do=Drop("= replace()"),
         caught_by="unit/services/test_worker_reports.py::"
-        "test_how_much_memory_it_had_is_told_of_a_child_that_died",
+        "test_the_peak_memory_of_a_dead_child_is_recorded",
     ),
     _fault(
         name="what a given back attempt has used is forgotten",

@@ -61,7 +61,7 @@ from longshore.ports.blobs import BlobStore
 from longshore.ports.worker_registry import WorkerRegistry
 from longshore.services.dead_letters import dead_message
 from longshore.services.reads import get_task_of, iter_pages, list_all, read_rows
-from longshore.services.resilience import log_and_continue
+from longshore.services.resilience import log_and_continue, race
 
 logger = logging.getLogger(__name__)
 
@@ -194,17 +194,16 @@ class AlertSender:
             self._skip(findings)
             return
         notified = {item.tenant: await self._records.load(item.tenant) for item in findings}
-        late = {
+        sending = [
             asyncio.ensure_future(self._notify_channel(channel, findings, notified))
             for channel in self._channels
-        }
-        waiting = asyncio.ensure_future(self._clock.sleep(self._timeout))
+        ]
         try:
-            while late and not waiting.done():
-                await asyncio.wait({waiting, *late}, return_when=asyncio.FIRST_COMPLETED)
-                late = {sending for sending in late if not sending.done()}
+            async with race(asyncio.wait(sending), self._clock.sleep(self._timeout)):
+                pass
         finally:
-            for future in (waiting, *late):
+            late = [future for future in sending if not future.done()]
+            for future in late:
                 future.cancel()
         if late:
             logger.warning("alert.timed_out", extra={"channels": len(late)})
@@ -334,7 +333,7 @@ class BacklogScanner:
             with log_and_continue(logger, "backlog.read_failed", backlog=name):
                 await read(tenants, backlogs)
         except BackendUnavailable as error:
-            # The next check reads again; the rest of this one goes on.
+            # The next check reads again; this check continues.
             logger.warning("backlog.unavailable", extra={"backlog": name, "error": str(error)})
         return backlogs
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Annotated, Final, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from longshore.settings.fields import Duration, Section, bounded, optional_value
+from longshore.settings.fields import Duration, Optionally, Section, bounded, optional
 
 _DAY = timedelta(days=1)
 _DECADE = 3650 * _DAY
@@ -23,14 +23,14 @@ _QUEUE_NAME_LIMIT: Final = 80  # of SQS
 class AwsSettings(Section):
     """Where the installation is; credentials are found as all AWS tools find them."""
 
-    region: Annotated[str | None, BeforeValidator(optional_value)] = Field(
-        default=None, description="Region of the installation; none: that of the AWS profile."
+    region: Annotated[str | None, Optionally] = optional(
+        "Region of the installation; none: that of the AWS profile."
     )
-    bucket: Annotated[str | None, BeforeValidator(optional_value)] = Field(
-        default=None, description="Bucket of the blobs, as `longshore aws deploy` names it."
+    bucket: Annotated[str | None, Optionally] = optional(
+        "Bucket of the blobs, as `longshore aws deploy` names it."
     )
-    endpoint_url: Annotated[str | None, BeforeValidator(optional_value)] = Field(
-        default=None, description="URL of a stand-in for AWS, for tests."
+    endpoint_url: Annotated[str | None, Optionally] = optional(
+        "URL of a stand-in for AWS, for tests."
     )
     tries: int = bounded("How often a call is made before it counts as failed.", 3, 1, 20)
     shards: int = bounded(

@@ -6,13 +6,23 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import time, timedelta
 from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from longshore.core.text.durations import format_duration, parse_duration
 
 PREFIX: Final = "LONGSHORE_"
 NONE: Final = "none"
 """How a setting without a value is written: an empty variable counts as not set."""
+Optionally = BeforeValidator(lambda value: None if value == NONE else value)
+"""Accepts ``none`` for a value that may be missing."""
 KIB, MIB, GIB = ByteSize(2**10), ByteSize(2**20), ByteSize(2**30)
 
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
@@ -21,6 +31,27 @@ Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 def bounded(description: str, default: Any, least: Any, most: Any) -> Any:
     """A setting with inclusive bounds."""
     return Field(default=default, ge=least, le=most, description=description)
+
+
+def optional(description: str, **bounds: Any) -> Any:
+    """A setting without a default value."""
+    return Field(default=None, description=description, **bounds)
+
+
+def switch(description: str, *, default: bool = False) -> Any:
+    """A setting that is true or false."""
+    return Field(default=default, description=description)
+
+
+def checked(is_valid: Callable[[str], object], problem: str) -> AfterValidator:
+    """Refuses a text that is not valid; ``problem`` may contain ``{value!r}``."""
+
+    def check(value: str | None) -> str | None:
+        if value is not None and not is_valid(value):
+            raise ValueError(problem.format(value=value))
+        return value
+
+    return AfterValidator(check)
 
 
 def lower(value: object) -> object:
@@ -38,11 +69,6 @@ def split_list(value: object) -> object:
 def split_optional_list(value: object) -> object:
     """A list that may be empty, which is written ``none``."""
     return () if value == NONE else split_list(value)
-
-
-def optional_value(value: object) -> object:
-    """A value that may be missing, which is written ``none``."""
-    return None if value == NONE else value
 
 
 def format_value(value: object) -> str:

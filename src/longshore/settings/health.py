@@ -17,10 +17,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from longshore.core.health import HealthPolicy
 from longshore.settings.fields import (
     Duration,
+    Optionally,
     Section,
     bounded,
+    checked,
     lower,
-    optional_value,
+    optional,
     policy_problems,
     split_optional_list,
 )
@@ -30,7 +32,10 @@ _POLICY = HealthPolicy()
 _ZERO, _SECOND = timedelta(0), timedelta(seconds=1)
 _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
-_CHANNEL = re.compile(r"#?[^\s#<>&]{1,80}")
+_CHANNEL_NAME = checked(
+    re.compile(r"#?[^\s#<>&]{1,80}").fullmatch,
+    "{value!r} is not a channel: give its id, like C0123456789, or #its-name",
+)
 
 
 def _switch(value: object) -> object:
@@ -47,26 +52,14 @@ def _check_token(token: SecretStr | None) -> SecretStr | None:
     return token
 
 
-def _check_channel(name: str | None) -> str | None:
-    if name is not None and not _CHANNEL.fullmatch(name):
-        message = f"{name!r} is not a channel: give its id, like C0123456789, or #its-name"
-        raise ValueError(message)
-    return name
+def _url(*schemes: str) -> AfterValidator:
+    def check(url: SecretStr | None) -> SecretStr | None:
+        if url is not None and not _is_url(url.get_secret_value(), schemes):
+            message = f"must be a URL that begins with {' or '.join(schemes)}:// and has a host"
+            raise ValueError(message)
+        return url
 
-
-def _check_https_url(url: SecretStr | None) -> SecretStr | None:
-    return _check_schemes(url, "https")
-
-
-def _check_url(url: SecretStr | None) -> SecretStr | None:
-    return _check_schemes(url, "https", "http")
-
-
-def _check_schemes(url: SecretStr | None, *schemes: str) -> SecretStr | None:
-    if url is not None and not _is_url(url.get_secret_value(), schemes):
-        message = f"must be a URL that begins with {' or '.join(schemes)}:// and has a host"
-        raise ValueError(message)
-    return url
+    return AfterValidator(check)
 
 
 def _is_url(url: str, schemes: tuple[str, ...]) -> bool:
@@ -127,18 +120,18 @@ class HealthSettings(Section):
 class AlertsSettings(Section):
     """Where alerts about unhealthy tasks are sent; without a channel there are none."""
 
-    slack_token: Annotated[
-        SecretStr | None, BeforeValidator(optional_value), AfterValidator(_check_token)
-    ] = Field(default=None, description="Token of the bot that writes to the Slack channel.")
-    slack_channel: Annotated[
-        str | None, BeforeValidator(optional_value), AfterValidator(_check_channel)
-    ] = Field(default=None, description="Slack channel that the bot writes to; its id is best.")
-    slack_webhook: Annotated[
-        SecretStr | None, BeforeValidator(optional_value), AfterValidator(_check_https_url)
-    ] = Field(default=None, description="Incoming webhook of Slack, instead of a bot.")
-    webhook_url: Annotated[
-        SecretStr | None, BeforeValidator(optional_value), AfterValidator(_check_url)
-    ] = Field(default=None, description="URL that signed JSON is sent to.")
+    slack_token: Annotated[SecretStr | None, Optionally, AfterValidator(_check_token)] = optional(
+        "Token of the bot that writes to the Slack channel."
+    )
+    slack_channel: Annotated[str | None, Optionally, _CHANNEL_NAME] = optional(
+        "Slack channel that the bot writes to; its id is best."
+    )
+    slack_webhook: Annotated[SecretStr | None, Optionally, _url("https")] = optional(
+        "Incoming webhook of Slack, instead of a bot."
+    )
+    webhook_url: Annotated[SecretStr | None, Optionally, _url("https", "http")] = optional(
+        "URL that signed JSON is sent to."
+    )
     webhook_secrets: Annotated[
         tuple[SecretStr, ...],
         BeforeValidator(split_optional_list),
@@ -149,10 +142,6 @@ class AlertsSettings(Section):
     timeout: Duration = bounded(
         "Time that all alerts of a check may take together.", 20 * _SECOND, _SECOND, _HOUR
     )
-
-    @property
-    def uses_slack(self) -> bool:
-        return self.slack_token is not None or self.slack_webhook is not None
 
     def contradictions(self) -> Iterator[str]:
         if self.slack_token and not self.slack_channel:

@@ -28,14 +28,17 @@ from longshore.settings.fields import (
     MIB,
     NONE,
     Duration,
+    Optionally,
     Section,
     bounded,
+    checked,
     format_value,
     lower,
-    optional_value,
+    optional,
     policy_problems,
     split_list,
     split_optional_list,
+    switch,
 )
 from longshore.settings.health import AlertsSettings, HealthSettings
 
@@ -65,23 +68,6 @@ _ZERO, _TICK, _SECOND = timedelta(0), timedelta(milliseconds=1), timedelta(secon
 _MINUTE, _HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 
-def _check_name(text: str) -> str:
-    if not is_name(text):
-        message = f"{text!r} is not a name: use 1 to 64 letters, digits, '-' and '_'"
-        raise ValueError(message)
-    return text
-
-
-def _check_variable(name: str) -> str:
-    if not _VARIABLE.fullmatch(name):
-        message = f"{name!r} is not a variable name"
-        raise ValueError(message)
-    if name in _CREDENTIALS:
-        message = f"{name} is a credential: only the definition of a task can ask for it"
-        raise ValueError(message)
-    return name
-
-
 def _parse_time_of_day(value: object) -> object:
     text = value.isoformat() if isinstance(value, time) else value
     if isinstance(text, str) and _TIME_OF_DAY.fullmatch(text):
@@ -91,13 +77,6 @@ def _parse_time_of_day(value: object) -> object:
         return None
     message = f"{value!r} is not a time of day: write it like 03:30"
     raise ValueError(message)
-
-
-def _check_module(name: str) -> str:
-    if not all(part.isidentifier() for part in name.split(".")):
-        message = f"{name!r} is not a module name: write it as in an import, like shop.tasks"
-        raise ValueError(message)
-    return name
 
 
 def _check_unique(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -119,32 +98,43 @@ def _expand(path: Path) -> Path:
         raise ValueError(message) from error
 
 
-def _check_host(name: str) -> str:
-    if not _HOST.fullmatch(name):
-        message = f"{name!r} is not a host name or an IP address"
-        raise ValueError(message)
-    return name.lower()
-
-
-def _check_url(text: str | None) -> str | None:
-    if text is not None and not text.startswith(("http://", "https://")):
-        message = f"{text!r} is not a URL: write it like https://api.example.com"
-        raise ValueError(message)
-    return text
-
-
-Name = Annotated[str, AfterValidator(_check_name)]
+Name = Annotated[
+    str, checked(is_name, "{value!r} is not a name: use 1 to 64 letters, digits, '-' and '_'")
+]
 QueueNames = Annotated[tuple[Name, ...], BeforeValidator(split_list), AfterValidator(_check_unique)]
-Variables = Annotated[
-    tuple[Annotated[str, AfterValidator(_check_variable)], ...],
-    BeforeValidator(split_optional_list),
+Variable = Annotated[
+    str,
+    checked(_VARIABLE.fullmatch, "{value!r} is not a variable name"),
+    checked(
+        lambda name: name not in _CREDENTIALS,
+        "{value} is a credential: only the definition of a task can ask for it",
+    ),
 ]
-Host = Annotated[str, AfterValidator(_check_host)]
-Optionally = BeforeValidator(optional_value)
+Variables = Annotated[tuple[Variable, ...], BeforeValidator(split_optional_list)]
+Module = Annotated[
+    str,
+    checked(
+        lambda name: all(part.isidentifier() for part in name.split(".")),
+        "{value!r} is not a module name: write it as in an import, like shop.tasks",
+    ),
+]
+Modules = Annotated[tuple[Module, ...], BeforeValidator(split_optional_list)]
+Host = Annotated[
+    str,
+    checked(_HOST.fullmatch, "{value!r} is not a host name or an IP address"),
+    AfterValidator(str.lower),
+]
+Url = Annotated[
+    str | None,
+    Optionally,
+    checked(
+        lambda url: url.startswith(("http://", "https://")),
+        "{value!r} is not a URL: write it like https://api.example.com",
+    ),
+]
+OptionalText = Annotated[str | None, Optionally]
+OptionalSecret = Annotated[SecretStr | None, Optionally]
 OptionalPath = Annotated[Path | None, Optionally, AfterValidator(_expand_optional)]
-Modules = Annotated[
-    tuple[Annotated[str, AfterValidator(_check_module)], ...], BeforeValidator(split_optional_list)
-]
 
 
 class WorkerSettings(Section):
@@ -180,9 +170,7 @@ class WorkerSettings(Section):
     poll_wait: Duration = bounded(
         "Time a poll of an empty queue waits for a message.", 20 * _SECOND, _ZERO, 20 * _SECOND
     )
-    keep_work_dirs: bool = Field(
-        default=False, description="Whether the directory of an attempt is kept after it ended."
-    )
+    keep_work_dirs: bool = switch("Whether the directory of an attempt is kept after it ended.")
     pass_environment: Variables = Field(
         default=DEFAULT_PASS_ENVIRONMENT,
         description="Names of the environment variables that tasks get.",
@@ -306,24 +294,17 @@ class ApiSettings(Section):
 class AgentSettings(Section):
     """How agent tasks reach their model, and what they may do on this machine."""
 
-    api_key: Annotated[SecretStr | None, Optionally] = Field(
-        default=None, description="Key for the model API; also read from ANTHROPIC_API_KEY."
+    api_key: OptionalSecret = optional("Key for the model API; also read from ANTHROPIC_API_KEY.")
+    auth_token: OptionalSecret = optional(
+        "Bearer token instead; also read from ANTHROPIC_AUTH_TOKEN."
     )
-    auth_token: Annotated[SecretStr | None, Optionally] = Field(
-        default=None, description="Bearer token instead; also read from ANTHROPIC_AUTH_TOKEN."
+    oauth_token: OptionalSecret = optional(
+        "Subscription's token instead; also read from CLAUDE_CODE_OAUTH_TOKEN."
     )
-    oauth_token: Annotated[SecretStr | None, Optionally] = Field(
-        default=None,
-        description="Subscription's token instead; also read from CLAUDE_CODE_OAUTH_TOKEN.",
-    )
-    base_url: Annotated[str | None, Optionally, AfterValidator(_check_url)] = Field(
-        default=None, description="URL of the model API; none: the public one."
-    )
-    model: Annotated[str | None, Optionally] = Field(
-        default=None, description="Model of agents whose definition names none."
-    )
-    cli_path: Annotated[Path | None, Optionally] = Field(
-        default=None, description="Path of the agent's command line; none: the one of the SDK."
+    base_url: Url = optional("URL of the model API; none: the public one.")
+    model: OptionalText = optional("Model of agents whose definition names none.")
+    cli_path: Annotated[Path | None, Optionally] = optional(
+        "Path of the agent's command line; none: the one of the SDK."
     )
     retries: int = bounded(
         "How often a request to the model is repeated before the attempt counts as failed.",
@@ -345,25 +326,21 @@ class AgentSettings(Section):
         " 0: half of the memory of the machine or its container.",
         *(ByteSize(0), ByteSize(0), 1024 * GIB),
     )
-    usd_per_day: Annotated[float | None, Optionally] = Field(
-        default=None, gt=0, description="Dollars that a tenant's agents may spend in a day (UTC)."
+    usd_per_day: Annotated[float | None, Optionally] = optional(
+        "Dollars that a tenant's agents may spend in a day (UTC).", gt=0
     )
-    tokens_per_day: Annotated[int | None, Optionally] = Field(
-        default=None, gt=0, description="Tokens that a tenant's agents may use in a day (UTC)."
+    tokens_per_day: Annotated[int | None, Optionally] = optional(
+        "Tokens that a tenant's agents may use in a day (UTC).", gt=0
     )
-    minutes_per_day: Annotated[float | None, Optionally] = Field(
-        default=None, gt=0, description="Minutes that a tenant's agents may run in a day (UTC)."
+    minutes_per_day: Annotated[float | None, Optionally] = optional(
+        "Minutes that a tenant's agents may run in a day (UTC).", gt=0
     )
-    allow_bypass: bool = Field(
-        default=False,
-        description="Whether a definition may set bypassPermissions: any tool, without approval.",
+    allow_bypass: bool = switch(
+        "Whether a definition may set bypassPermissions: any tool, without approval."
     )
-    local_repositories: bool = Field(
-        default=False, description="Whether a definition may name a repository on this machine."
-    )
-    preload: bool = Field(
-        default=False,
-        description="Whether workers load the agent SDK at start, and not with the first agent.",
+    local_repositories: bool = switch("Whether a definition may name a repository on this machine.")
+    preload: bool = switch(
+        "Whether workers load the agent SDK at start, and not with the first agent."
     )
 
     @property
@@ -410,15 +387,9 @@ class Settings(Section):
     log_format: Annotated[Literal["auto", "text", "json"], BeforeValidator(lower)] = Field(
         default="auto", description="Format of log records; auto: text in a terminal, else json."
     )
-    log_file: OptionalPath = Field(
-        default=None, description="File that a worker or supervisor logs to instead of stderr."
-    )
-    url: Annotated[str | None, Optionally] = Field(
-        default=None, description="Server that the command line uses instead of the data directory."
-    )
-    api_key: Annotated[SecretStr | None, Optionally] = Field(
-        default=None, description="Key that the command line sends to a server."
-    )
+    log_file: OptionalPath = optional("File that a worker or supervisor logs to instead of stderr.")
+    url: OptionalText = optional("Server that the command line uses instead of the data directory.")
+    api_key: OptionalSecret = optional("Key that the command line sends to a server.")
     contexts_file: Path = Field(  # expanded at use, so that the documented default has no user name
         default=Path("~/.config/longshore/contexts.json"),
         description="File in which the command line stores servers and keys.",

@@ -26,7 +26,6 @@ from longshore.adapters.system import (
 from longshore.core.api_keys import SECRET_BYTES, make_key
 from longshore.core.inspection import StoreFacts
 from longshore.core.tasks.rows import Intent, IntentKind, JobRow, TaskRow
-from longshore.errors import ConfigurationError
 from longshore.execution.host.launcher import ProcessRunner
 from longshore.execution.host.process_table import rss_bytes_of
 from longshore.execution.host.registry import FileWorkerRegistry
@@ -96,12 +95,6 @@ class Services:
     worker_registry: WorkerRegistry
     new_id: Callable[[], str] = new_id
     intervals: Intervals = DEFAULT_INTERVALS
-
-    def __post_init__(self) -> None:
-        # Checked at the start, because the first alert may come much later.
-        if self.settings.alerts.uses_slack and find_spec("slack_sdk") is None:
-            problem = "Slack alerts need one more package: pip install 'longshore[slack]'"
-            raise ConfigurationError([problem])
 
     def application(
         self, caller: Caller | None = None, *, poll: timedelta = POLL_INTERVAL
@@ -463,15 +456,16 @@ def agent_config(settings: Settings) -> dict[str, Any]:
 def _alert_channels(settings: Settings, clock: Clock) -> Iterator[Alerts]:
     """The configured alert channels; each is imported only if it is configured."""
     alerts = settings.alerts
-    if alerts.uses_slack:
-        from longshore.adapters.alerts import slack
+    if alerts.slack_token is not None:
+        from longshore.adapters.alerts.slack import slack_bot
 
-        if alerts.slack_token is not None:
-            token, to = alerts.slack_token.get_secret_value(), alerts.slack_channel or ""
-            yield slack.slack_bot(token=token, channel=to, clock=clock, timeout=alerts.timeout)
-        if alerts.slack_webhook is not None:
-            url = alerts.slack_webhook.get_secret_value()
-            yield slack.slack_webhook(url=url, clock=clock, timeout=alerts.timeout)
+        token, channel = alerts.slack_token.get_secret_value(), alerts.slack_channel or ""
+        yield slack_bot(token=token, channel=channel, clock=clock, timeout=alerts.timeout)
+    if alerts.slack_webhook is not None:
+        from longshore.adapters.alerts.slack import slack_webhook
+
+        url = alerts.slack_webhook.get_secret_value()
+        yield slack_webhook(url=url, clock=clock, timeout=alerts.timeout)
     if alerts.webhook_url is not None:
         from longshore.adapters.alerts.webhook import WebhookAlerts
 

@@ -325,7 +325,7 @@ def test_of_very_many_tasks_the_rest_is_only_counted() -> None:
         Answer(),
         Answer(status=400, body=f"{OLD} {PATH}".encode()),
         Answer(status=500),
-        Answer(status=302, headers={"Location": "http://elsewhere"}),
+        Answer(status=302, headers={"Location": f"http://x{PATH}?{OLD}"}),
         Answer(hangs_up=True),
     ],
 )

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.core.budgets import Budget, BudgetScope
+from longshore.core.budgets import Budget, BudgetScope, BudgetUnit
 from longshore.core.jobs.numbers import NO_NUMBERS, NumberSet
 from longshore.core.tasks import commands as c
 from longshore.core.tasks.changes import Change
@@ -53,7 +53,13 @@ def commands_for(row: TaskRow) -> list[c.Command]:
         c.Approve(by="ann"),
         c.Resume(round=row.round + 1, by="ann"),
         c.ParentsCompleted(numbers=NumberSet([1])),
-        c.Park(fence=fence, scope=BudgetScope.TASK, reason="all is spent", duration=LASTS),
+        c.Park(
+            fence=fence,
+            scope=BudgetScope.TASK,
+            unit=BudgetUnit.USD,
+            reason="all is spent",
+            duration=LASTS,
+        ),
         c.Unpark(scope=BudgetScope.TASK, by="ann"),
         c.AddBudget(amount=Budget(usd=1.0), by="ann", request_id=f"r{row.version}"),
     ]

@@ -8,9 +8,13 @@ quotes URLs and headers, which are secrets here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import timedelta
 
+import httpx
 import tenacity
 
 from longshore.errors import AlertFailed
@@ -62,6 +66,64 @@ def failure_from_status(
     retryable = status in _RETRYABLE_STATUSES or status in _SERVER_ERRORS
     wait = _parse_retry_after(retry_after) if retryable else None
     return DeliveryFailed(reason, retryable=retryable, retry_after=wait)
+
+
+_sending: ContextVar[bool] = ContextVar("sending", default=False)
+# At level DEBUG, httpcore logs the headers of answers, which may repeat a secret.
+logging.getLogger("httpcore.http11").addFilter(lambda _: not _sending.get())
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a request, with the beginning of its body."""
+
+    status: int
+    retry_after: str | None
+    body: str
+
+
+async def post(
+    url: str, body: bytes, headers: Mapping[str, str], timeout_s: float, *, read_bytes: int = 0
+) -> Answer:
+    """Send a request by httpx's transport.
+
+    Its client would log every URL, use proxies and ``.netrc``, and follow redirects.
+
+    Args:
+        read_bytes: How much of the answer's body is read.
+
+    Raises:
+        DeliveryFailed: there was no answer.
+    """
+    timeouts = {"timeout": httpx.Timeout(timeout_s).as_dict()}
+    received = bytearray()
+    sending = _sending.set(True)
+    try:
+        request = httpx.Request("POST", url, content=body, headers=headers, extensions=timeouts)
+        async with httpx.AsyncHTTPTransport() as transport:
+            response = await transport.handle_async_request(request)
+            try:
+                if read_bytes:
+                    async for chunk in response.aiter_raw():
+                        received += chunk
+                        if len(received) >= read_bytes:
+                            break
+            finally:
+                await response.aclose()
+    except httpx.TimeoutException:
+        raise DeliveryFailed("it did not answer in time", retryable=True) from None
+    except (httpx.UnsupportedProtocol, httpx.InvalidURL, httpx.LocalProtocolError, ValueError):
+        raise DeliveryFailed("the request is not valid", retryable=False) from None
+    except httpx.TransportError as error:
+        reason = f"it is unreachable ({type(error).__name__})"
+        raise DeliveryFailed(reason, retryable=True) from None
+    finally:
+        _sending.reset(sending)
+    return Answer(
+        status=response.status_code,
+        retry_after=response.headers.get("Retry-After"),
+        body=received[:read_bytes].decode(errors="replace"),
+    )
 
 
 def _parse_retry_after(retry_after: str | None) -> timedelta | None:

@@ -1,9 +1,5 @@
 """Alerts in Slack, by a bot or by an incoming webhook, as one message of at most fifty blocks.
 
-Slack's own clients make the calls, in a thread. Their HTTP layer is replaced: by default they use
-proxies of the environment, follow redirects with the token in the header, read answers of any
-length, and log the URLs of webhooks.
-
 A message that is too long ends with a count; the most urgent problems come first. Ids are code,
 because their underscores would become italics. Text from outside is escaped: a task named
 ``<!channel>`` must not notify everyone.
@@ -11,29 +7,12 @@ because their underscores would become italics. Text from outside is escaped: a 
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from http.client import HTTPException
 from typing import Any
-from urllib.error import URLError
-from urllib.request import (
-    HTTPHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    Request,
-    UnknownHandler,
-)
-
-from slack_sdk.errors import SlackApiError, SlackClientError
-from slack_sdk.web import WebClient
-from slack_sdk.webhook import WebhookClient
-from slack_sdk.webhook.webhook_response import WebhookResponse
 
 from longshore.adapters.alerts.delivery import (
     ADD_BUDGET_COMMAND,
@@ -43,6 +22,7 @@ from longshore.adapters.alerts.delivery import (
     AlertDelivery,
     DeliveryFailed,
     failure_from_status,
+    post,
 )
 from longshore.core.alerts import (
     Backlog,
@@ -68,9 +48,6 @@ _UNKNOWN_CODE = "an unknown error"
 _RETRYABLE_CODES = frozenset(
     {"fatal_error", "internal_error", "ratelimited", "request_timeout", "service_unavailable"}
 )
-
-# The clients log whole URLs. A logger outside of the logger tree cannot be turned on.
-_silent = logging.Logger("slack", level=logging.CRITICAL + 1)  # noqa: LOG001
 BLOCKS_LIMIT = 50
 """https://docs.slack.dev/reference/block-kit/blocks"""
 
@@ -95,24 +72,43 @@ class SlackMessage:
     blocks: tuple[dict[str, Any], ...]
 
 
-Post = Callable[[SlackMessage, float], None]
-"""Posts a message within so many seconds, blocking. Raises DeliveryFailed."""
-
-
 class SlackAlerts:
     """See ``ports.alerts.Alerts``; created by ``slack_bot`` or ``slack_webhook``."""
 
     channel = CHANNEL
 
-    def __init__(self, post: Post, clock: Clock, *, timeout: timedelta) -> None:
-        self._post = post
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        *,
+        timeout: timedelta,
+        error_in: Callable[[str], str | None],
+        headers: Mapping[str, str] | None = None,
+        fields: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._url = url
+        self._error_in = error_in  # the error code in the body of an answer, if there is one
+        self._headers = {"Content-Type": "application/json;charset=utf-8", **(headers or {})}
+        self._fields = fields or {}
         self._delivery = AlertDelivery(CHANNEL, clock, timeout=timeout)
 
     async def send(self, notice: HealthNotice | UndeliveredNotice) -> None:
         message = message_of(notice)
+        content = {**self._fields, "text": message.text, "blocks": message.blocks}
+        body = json.dumps(content).encode()
 
         async def once(timeout_s: float) -> None:
-            await asyncio.to_thread(self._post, message, timeout_s)
+            answer = await post(
+                self._url, body, self._headers, timeout_s, read_bytes=_RESPONSE_LIMIT_BYTES
+            )
+            code = self._error_in(answer.body)
+            if answer.status != _OK:
+                raise failure_from_status(
+                    answer.status, answer.retry_after, "" if code == _UNKNOWN_CODE else code or ""
+                )
+            if code is not None:
+                raise DeliveryFailed(f"it answered {code}", retryable=code in _RETRYABLE_CODES)
 
         await self._delivery.deliver(once)
 
@@ -123,126 +119,41 @@ def slack_bot(
     channel: str,
     clock: Clock,
     timeout: timedelta = DELIVERY_TIMEOUT,
-    base_url: str = WebClient.BASE_URL,
+    base_url: str = "https://slack.com/api/",
 ) -> SlackAlerts:
     """Alerts by a bot that has the scope ``chat:write``."""
-
-    def post(message: SlackMessage, timeout_s: float) -> None:
-        client = _BotClient(
-            token=token,
-            base_url=base_url,
-            timeout=math.ceil(timeout_s),
-            logger=_silent,
-            retry_handlers=[],
-        )
-        try:
-            client.chat_postMessage(
-                channel=channel,
-                text=message.text,
-                blocks=list(message.blocks),
-                unfurl_links=False,
-                unfurl_media=False,
-            )
-        except SlackApiError as error:
-            raise _failure_from_api(error.response) from None
-        except _CLIENT_ERRORS as error:
-            raise _failure_from_client_error(error) from None
-
-    return SlackAlerts(post, clock, timeout=timeout)
+    return SlackAlerts(
+        f"{base_url}chat.postMessage",
+        clock,
+        timeout=timeout,
+        error_in=_error_of_api,
+        headers={"Authorization": f"Bearer {token}"},
+        fields={"channel": channel, "unfurl_links": False, "unfurl_media": False},
+    )
 
 
 def slack_webhook(*, url: str, clock: Clock, timeout: timedelta = DELIVERY_TIMEOUT) -> SlackAlerts:
     """Alerts by an incoming webhook, which belongs to one channel."""
-
-    def post(message: SlackMessage, timeout_s: float) -> None:
-        client = _HookClient(url, timeout=math.ceil(timeout_s), logger=_silent, retry_handlers=[])
-        try:
-            answer = client.send(text=message.text, blocks=list(message.blocks))
-        except _CLIENT_ERRORS as error:
-            raise _failure_from_client_error(error) from None
-        if answer.status_code != _OK or answer.body.strip() != "ok":
-            code = _error_code(answer.body)
-            raise _failure_from_response(answer.status_code, answer.headers, code)
-
-    return SlackAlerts(post, clock, timeout=timeout)
+    return SlackAlerts(url, clock, timeout=timeout, error_in=_error_of_webhook)
 
 
-# All errors of the clients; a ValueError means that the request cannot be built.
-_CLIENT_ERRORS = (SlackClientError, OSError, HTTPException, ValueError)
+def _error_of_api(body: str) -> str | None:
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        return _UNKNOWN_CODE
+    if not isinstance(content, dict):
+        return _UNKNOWN_CODE
+    return None if content.get("ok") is True else _error_code(content.get("error"))
 
 
-def _failure_from_client_error(error: Exception) -> DeliveryFailed:
-    cause = error.reason if isinstance(error, URLError) else error
-    if isinstance(cause, TimeoutError):
-        return DeliveryFailed("it did not answer in time", retryable=True)
-    unreachable = isinstance(error, OSError | HTTPException) and not isinstance(error, ValueError)
-    return DeliveryFailed(f"it is unreachable ({type(cause).__name__})", retryable=unreachable)
-
-
-def _failure_from_api(answer: Any) -> DeliveryFailed:
-    return _failure_from_response(
-        answer.status_code, answer.headers, _error_code(answer.get("error"))
-    )
+def _error_of_webhook(body: str) -> str | None:
+    return None if body.strip() == "ok" else _error_code(body)
 
 
 def _error_code(value: object) -> str:
     text = value.strip() if isinstance(value, str) else ""
     return text if _ERROR_CODE.fullmatch(text) else _UNKNOWN_CODE
-
-
-def _failure_from_response(status: int, headers: Any, code: str) -> DeliveryFailed:
-    if status == _OK:
-        return DeliveryFailed(f"it answered {code}", retryable=code in _RETRYABLE_CODES)
-    retry_after = {name.lower(): value for name, value in headers.items()}.get("retry-after")
-    return failure_from_status(status, retry_after, "" if code == _UNKNOWN_CODE else code)
-
-
-@dataclass(frozen=True, slots=True)
-class _SlackResponse:
-    status: int
-    headers: dict[str, str]
-    body: str
-
-
-def _direct_opener() -> OpenerDirector:
-    """HTTP only: no proxies, no redirects, no files, and no exception for an error status."""
-    opener = OpenerDirector()
-    for handler in (HTTPHandler(), HTTPSHandler(), UnknownHandler()):
-        opener.add_handler(handler)
-    return opener
-
-
-def _open_request(request: Request, timeout_s: float) -> _SlackResponse:
-    with _direct_opener().open(request, timeout=timeout_s) as response:
-        body = response.read(_RESPONSE_LIMIT_BYTES).decode(errors="replace")
-        return _SlackResponse(response.status, dict(response.headers.items()), body)
-
-
-class _BotClient(WebClient):
-    def _perform_urllib_http_request_internal(self, url: str, req: Request) -> dict[str, Any]:
-        answer = _open_request(req, self.timeout)
-        return {
-            "status": answer.status,
-            "headers": answer.headers,
-            "body": _json_object_or_empty(answer.body),
-        }
-
-
-def _json_object_or_empty(body: str) -> str:
-    """The body if it is a JSON object, otherwise an empty one: the client reads objects only."""
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError):
-        content = None
-    return body if isinstance(content, dict) else "{}"
-
-
-class _HookClient(WebhookClient):
-    def _perform_http_request_internal(self, url: str, req: Request) -> WebhookResponse:
-        answer = _open_request(req, self.timeout)
-        return WebhookResponse(
-            url=url, status_code=answer.status, body=answer.body, headers=answer.headers
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

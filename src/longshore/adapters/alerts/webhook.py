@@ -34,9 +34,6 @@ used up: ``own`` (the task's or a step's), ``job``, or ``day``, which starts aga
 not deliver events to a consumer: ``events`` lists ``eventType``, ``detailType``, ``entity``,
 ``timestamp``, ``messageId``, ``source``, ``reason`` and the ``id`` under which each is stored, and
 ``notListed`` counts the rest.
-
-httpx's transport is used without its client, which would log every URL, use proxies and ``.netrc``,
-and follow redirects. Only the headers of an answer are read.
 """
 
 from __future__ import annotations
@@ -56,8 +53,8 @@ from longshore.adapters.alerts.delivery import (
     LIST_DEAD_LETTERS_COMMAND,
     LIST_PARKED_TASKS_COMMAND,
     AlertDelivery,
-    DeliveryFailed,
     failure_from_status,
+    post,
 )
 from longshore.core.alerts import BacklogNotice, HealthNotice, RecoveredTask
 from longshore.core.events.types import HealthSummary
@@ -102,35 +99,18 @@ class WebhookAlerts:
         body = body_of(notice)
 
         async def once(timeout_s: float) -> None:
-            status, retry_after = await self._post(body, timeout_s)
-            if not httpx.codes.is_success(status):
-                raise failure_from_status(status, retry_after)
+            # Signed again for each try: a receiver may refuse an old signature.
+            signed_at = int(self._clock.now().timestamp())
+            headers = {
+                "Content-Type": "application/json",
+                "User-Agent": "longshore",
+                SIGNATURE_HEADER: signature_of(body, self._keys, signed_at),
+            }
+            answer = await post(self._url, body, headers, timeout_s)
+            if not httpx.codes.is_success(answer.status):
+                raise failure_from_status(answer.status, answer.retry_after)
 
         await self._delivery.deliver(once)
-
-    async def _post(self, body: bytes, timeout_s: float) -> tuple[int, str | None]:
-        headers = {
-            "Content-Type": "application/json",
-            "User-Agent": "longshore",
-            # Signed again for each try: a receiver may refuse an old signature.
-            SIGNATURE_HEADER: signature_of(body, self._keys, int(self._clock.now().timestamp())),
-        }
-        timeouts = {"timeout": httpx.Timeout(timeout_s).as_dict()}
-        try:
-            request = httpx.Request(
-                "POST", self._url, content=body, headers=headers, extensions=timeouts
-            )
-            async with httpx.AsyncHTTPTransport() as transport:
-                response = await transport.handle_async_request(request)
-                await response.aclose()
-        except httpx.TimeoutException:
-            raise DeliveryFailed("it did not answer in time", retryable=True) from None
-        except (httpx.UnsupportedProtocol, httpx.InvalidURL):
-            raise DeliveryFailed("its URL is not valid", retryable=False) from None
-        except httpx.TransportError as error:
-            reason = f"it is unreachable ({type(error).__name__})"
-            raise DeliveryFailed(reason, retryable=True) from None
-        return response.status_code, response.headers.get("Retry-After")
 
 
 def signature_of(body: bytes, keys: Sequence[bytes], at_s: int) -> str:

@@ -1,8 +1,7 @@
 """Rows as JSON text and back.
 
-Fields that a newer version adds have defaults, fields that it dropped are ignored, so files of
-neighbouring versions can be read. JSON, not a binary form, so that a person with a database's own
-shell can see what is going on.
+Fields that a newer version adds have defaults, and fields that it removed are ignored, so that
+stores of neighbouring versions can be read. JSON can be read in the shell of a database.
 """
 
 from __future__ import annotations
@@ -49,19 +48,19 @@ def to_json(value: Any) -> str:
 
 
 def spec_to_json(spec: TaskSpec) -> str:
-    """The part of a task that is written once."""
+    """The part of a task row that never changes."""
     return to_json(spec)
 
 
 def body_to_json(row: TaskRow) -> str:
-    """The rest of it, which every transition writes."""
+    """The part of a task row that each transition writes."""
     changing = row.__dict__.copy()
     del changing["spec"]
     return to_json(changing)
 
 
 def task_from_json(spec: str, body: str) -> TaskRow:
-    """Both parts together."""
+    """The task row from its two parts."""
     return _task_from_json(f'{{"spec":{spec},{body[1:]}')
 
 
@@ -71,10 +70,10 @@ def to_us(moment: datetime) -> int:
 
 
 def optional_us(moment: datetime | None) -> int | None:
-    """Likewise, where there may be none."""
+    """Whole microseconds since 1970, or None."""
     return None if moment is None else to_us(moment)
 
 
 def from_us(us: int) -> datetime:
-    """The moment these microseconds name."""
+    """The inverse of ``to_us``."""
     return _EPOCH + timedelta(microseconds=us)

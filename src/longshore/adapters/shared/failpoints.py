@@ -1,8 +1,8 @@
-"""Failpoints: named places where a test can end this process, to see what the next one makes of it.
+"""Failpoints: named points where a test can kill this process, to check that the next one recovers.
 
-One stands before and after each step that somebody else can see, now or after a crash: a commit, a
-file that is written, synced, named or removed, a lock that is taken, a process that is started or
-ended. Nothing happens there unless a test has armed them; no setting and no variable can.
+There is one before and after each step with an effect outside of this process: a commit, a file
+that is written, synced, renamed or removed, a lock, a process that starts or ends. They do nothing
+unless a test arms them; no setting and no environment variable can.
 
 ``verification.crash`` kills real processes at each of them in turn.
 """
@@ -15,7 +15,7 @@ from typing import Final, Literal, get_args
 Failpoint = Literal[
     # The store: its file.
     "store.folder_created",
-    "store.file_created",  # the file is there, and empty
+    "store.file_created",  # the file is empty
     "store.wal_enabled",  # it has a write-ahead log
     "store.created",
     "store.migrating",  # not yet committed
@@ -24,27 +24,27 @@ Failpoint = Literal[
     "store.epoch_raised",
     "store.closed",
     # The store: what is written to it.
-    "write.locked",  # nobody else can write
+    "write.locked",  # no other process can write
     "write.group_begun",
-    "write.rows_written",  # and their events and messages not
+    "write.rows_written",  # their events and messages are not
     "write.item_written",
     "write.committing",
     "write.committed",
     "write.waking",
-    "write.woken",  # others know, and whoever asked for it does not
-    # Bells.
-    "notifier.created",  # it has no name yet
+    "write.woken",  # the caller has no answer yet
+    # Pipes for wake-ups.
+    "notifier.created",  # it has a temporary name
     "notifier.opened",
     "notifier.removed",
     # Blobs that have files of their own.
     "blob.draft_opened",
     "blob.draft_written",
     "blob.draft_synced",
-    "blob.renamed",  # and its folder not yet synced
-    "blob.synced",  # and no row refers to it yet
-    "blob.replaced",  # no row refers to the file, which is there
+    "blob.renamed",  # its folder is not synced yet
+    "blob.synced",  # no row refers to it yet
+    "blob.replaced",  # no row refers to the file any more
     "blob.removed",
-    # Who is here.
+    # The worker registry.
     "worker.locked",  # its lock has no name yet
     "worker.lock_published",
     "worker.registered",
@@ -57,7 +57,7 @@ Failpoint = Literal[
     "worker.dead_reaping",
     "worker.dead_reaped",
     "worker.role_acquired",
-    # The keeper and its children.
+    # The fork server and its children.
     "forkserver.starting",
     "forkserver.started",
     "forkserver.ready",
@@ -75,7 +75,7 @@ Failpoint = Literal[
     "attempt.folder_removing",
     "attempt.folder_removed",
 ]
-"""Where a process can be ended; each says what has just happened, or is about to."""
+"""Each name says what has just happened or is about to happen."""
 
 FAILPOINTS: Final[tuple[str, ...]] = get_args(Failpoint)
 
@@ -83,12 +83,12 @@ _armed: Callable[[str], None] | None = None
 
 
 def reach(point: Failpoint) -> None:
-    """This process has come to a failpoint."""
+    """Report that this process is at a failpoint."""
     if _armed is not None:
         _armed(point)
 
 
 def arm(act: Callable[[str], None]) -> None:
-    """Let ``act`` be called with the name of each failpoint that is reached, on any thread."""
+    """Call ``act`` with the name of each failpoint that is reached, on any thread."""
     global _armed
     _armed = act

@@ -82,12 +82,12 @@ class SqliteBlobStore:
 
     async def _open(self, key: str) -> bytes | BinaryIO:
         while True:
-            found = self._database.point(
+            matches = self._database.point(
                 "SELECT file, data FROM blobs WHERE key = ?", (validate_key(key),)
             )
-            if not found:
+            if not matches:
                 raise NotFound("blob", key)
-            file, data = found[0]
+            file, data = matches[0]
             if file is None:
                 return bytes(data)
             with contextlib.suppress(FileNotFoundError):

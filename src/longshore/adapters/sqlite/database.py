@@ -100,8 +100,8 @@ class Database:
 
     def point_value(self, sql: str, values: Bindings = ()) -> Any:
         """The first column of the first row; None if there is no row."""
-        found = self.point(sql, values)
-        return found[0][0] if found else None
+        matches = self.point(sql, values)
+        return matches[0][0] if matches else None
 
     async def scan(self, sql: str, values: Bindings = ()) -> list[Row]:
         """Any number of rows, read on the reading thread."""

@@ -148,20 +148,20 @@ class SqliteEventLog:
     async def history(
         self, tenant: str, entity: str, *, after: int = 0, limit: int = 1000
     ) -> list[Event]:
-        found = await self._database.scan(
+        matches = await self._database.scan(
             f"SELECT {_FIELDS} FROM events WHERE entity = ? AND tenant = ?"
             " AND sequence > ? ORDER BY sequence LIMIT ?",
             (entity, tenant, after, limit),
         )
-        return [_event(row) for row in found]
+        return [_event(row) for row in matches]
 
     async def latest(self, tenant: str, entity: str) -> Event | None:
-        found = self._database.point(
+        matches = self._database.point(
             f"SELECT {_FIELDS} FROM events WHERE entity = ? AND tenant = ?"
             " ORDER BY sequence DESC LIMIT 1",
             (entity, tenant),
         )
-        return _event(found[0]) if found else None
+        return _event(matches[0]) if matches else None
 
     async def query(
         self,
@@ -179,10 +179,10 @@ class SqliteEventLog:
         near_end = self.last_position() - after <= NEAR_END_POSITIONS
         sql = query_statement(f"position, {_FIELDS}", filters, near_end=near_end)
         values = {**filters, "tenant": tenant, "after": after, "limit": limit + 1}
-        found = await self._database.scan(sql, values)
-        items = tuple(_event(row[1:]) for row in found[:limit])
+        matches = await self._database.scan(sql, values)
+        items = tuple(_event(row[1:]) for row in matches[:limit])
         return Page(
-            items, encode_cursor("events", found[limit - 1][0]) if len(found) > limit else None
+            items, encode_cursor("events", matches[limit - 1][0]) if len(matches) > limit else None
         )
 
     def last_position(self) -> int:
@@ -252,12 +252,12 @@ class SqliteEventBus:
             f"SELECT position, {_FIELDS} FROM events WHERE position > ? AND position <= ?"
             f" AND type IN ({placeholders}) ORDER BY position LIMIT ?"
         )
-        found = self._database.point(sql, (after, last, *types, limit))
-        if not found:
+        matches = self._database.point(sql, (after, last, *types, limit))
+        if not matches:
             self._skipped_to[key] = last
             return None
-        receipt = found[-1][0] if len(found) == limit else last
-        return Delivery(events=tuple(_event(row[1:]) for row in found), receipt=str(receipt))
+        receipt = matches[-1][0] if len(matches) == limit else last
+        return Delivery(events=tuple(_event(row[1:]) for row in matches), receipt=str(receipt))
 
     async def acknowledge(self, consumer: str, receipt: str) -> None:
         position = int(receipt)

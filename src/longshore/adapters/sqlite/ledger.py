@@ -167,10 +167,10 @@ class SqliteLedger:
         if cached is not None and cached.exclusive_epoch == epoch and write_lock.unchanged:
             return cached.row
         version = cached.row.version if cached else 0
-        found = self._database.point(_READ_TASK, (task_id, version))
-        if not found:
+        matches = self._database.point(_READ_TASK, (task_id, version))
+        if not matches:
             return None
-        spec, body = found[0]
+        spec, body = matches[0]
         row = cached.row if cached and spec is None else codec.task_from_json(spec, body)
         self._row_cache.put(row, epoch)
         return row
@@ -213,20 +213,20 @@ class SqliteLedger:
         if job_id is not None:
             return await self._list_job_tasks(tenant, job_id, state, limit, cursor)
         walk = _walk("tasks", "spec, body", state)
-        found = await self._newest([walk], "tasks", (tenant,), limit=limit, cursor=cursor)
-        return _page(found, limit, "tasks", codec.task_from_json)
+        matches = await self._newest([walk], "tasks", (tenant,), limit=limit, cursor=cursor)
+        return _page(matches, limit, "tasks", codec.task_from_json)
 
     async def _list_job_tasks(
         self, tenant: str, job_id: str, state: TaskState | None, limit: int, cursor: str | None
     ) -> Page[TaskRow]:
         after = decode_cursor("job-tasks", cursor, (int,))[0] if cursor else -1
-        found = await self._database.scan(
+        matches = await self._database.scan(
             "SELECT spec, body FROM tasks WHERE job_id = ?1 AND number > ?2 AND tenant = ?3"
             " AND (?4 IS NULL OR state = ?4) ORDER BY number LIMIT ?5",
             (job_id, after, tenant, state and state.value, limit + 1),
         )
-        items = tuple(codec.task_from_json(*row) for row in found[:limit])
-        more = len(found) > limit
+        items = tuple(codec.task_from_json(*row) for row in matches[:limit])
+        more = len(matches) > limit
         return Page(items, encode_cursor("job-tasks", items[-1].spec.number) if more else None)
 
     async def list_jobs(
@@ -242,7 +242,7 @@ class SqliteLedger:
     ) -> Page[JobRow]:
         # The index by name is ordered by state, so jobs of one name are one range for each state.
         states = JobState if name is not None and state is None else (state,)
-        found = await self._newest(
+        matches = await self._newest(
             [_walk("jobs", "body", item, by_name=name is not None) for item in states],
             "jobs",
             (tenant,) if name is None else (tenant, name),
@@ -251,7 +251,7 @@ class SqliteLedger:
             created_from=created_from,
             created_before=created_before,
         )
-        return _page(found, limit, "jobs", codec.job_from_json)
+        return _page(matches, limit, "jobs", codec.job_from_json)
 
     async def _newest(
         self,
@@ -278,18 +278,18 @@ class SqliteLedger:
         return await self._database.scan(sql, (tenant, *position, limit + 1, first, *name))
 
     async def task_states(self, job_id: str) -> dict[str, TaskState]:
-        found = await self._database.scan(
+        matches = await self._database.scan(
             "SELECT id, state FROM tasks WHERE job_id = ? ORDER BY number", (job_id,)
         )
-        return {task_id[len(job_id) + 1 :]: TaskState(state) for task_id, state in found}
+        return {task_id[len(job_id) + 1 :]: TaskState(state) for task_id, state in matches}
 
     async def find_ids(self, tenant: str, prefix: str, *, limit: int = 10) -> list[str]:
         # The index has the ids of all tenants. The first ids with the prefix include enough of a
         # large tenant; a small tenant has few rows in its own index.
         scan_limit = max(limit, _PREFIX_SCAN_LIMIT)
-        found = await self._database.scan(_IDS, (prefix, prefix + _LAST_CHARACTER, scan_limit))
-        own = [row_id for row_id, owner in found if owner == tenant]
-        if len(found) == scan_limit and len(own) < limit:
+        matches = await self._database.scan(_IDS, (prefix, prefix + _LAST_CHARACTER, scan_limit))
+        own = [row_id for row_id, owner in matches if owner == tenant]
+        if len(matches) == scan_limit and len(own) < limit:
             own = await self._database.scan_column(
                 _IDS_OF_TENANT, (prefix, prefix + _LAST_CHARACTER, limit, tenant)
             )
@@ -310,12 +310,12 @@ class SqliteLedger:
         self, *, limit: int, expired_by: datetime | None = None
     ) -> list[LeasedTask]:
         latest = codec.to_us(expired_by or self._database.clock.now() + _FAR_FUTURE)
-        found = await self._database.scan(
+        matches = await self._database.scan(
             "SELECT spec, body FROM tasks WHERE lease_expires_us <= ? ORDER BY"
             " lease_expires_us, id LIMIT ?",
             (latest, limit),
         )
-        tasks = [codec.task_from_json(*row) for row in found]
+        tasks = [codec.task_from_json(*row) for row in matches]
         return [
             LeasedTask(
                 task_id=task.id,
@@ -330,13 +330,13 @@ class SqliteLedger:
     async def parked_tasks(self, *, limit: int, due_by: datetime | None = None) -> list[ParkedTask]:
         if due_by is None:
             sql = f"{_PARKED} ORDER BY due_us NULLS LAST, id LIMIT ?"
-            found = await self._database.scan(sql, (limit,))
+            matches = await self._database.scan(sql, (limit,))
         else:
             sql = f"{_PARKED} AND due_us <= ? ORDER BY due_us, id LIMIT ?"
-            found = await self._database.scan(sql, (codec.to_us(due_by), limit))
+            matches = await self._database.scan(sql, (codec.to_us(due_by), limit))
         return [
             ParkedTask(task_id=task_id, due_at=None if due is None else codec.from_us(due))
-            for task_id, due in found
+            for task_id, due in matches
         ]
 
     async def failed_tasks(self, tenant: str, *, limit: int) -> list[FailedTask]:
@@ -362,32 +362,32 @@ class SqliteLedger:
     async def unrecorded_ends(
         self, *, ended_by: datetime, limit: int, after: str = ""
     ) -> list[str]:
-        found: list[str] = []
+        matches: list[str] = []
         async for job_id, body, after_task in self._jobs_with_tasks(_JOBS_WITH_ENDS, after):
             recorded = codec.job_from_json(body).ended
             values = (job_id, codec.to_us(ended_by), after_task)
             ends = await self._database.scan(_ENDS, values)
-            found += [task_id for task_id, number in ends if number not in recorded]
-            if len(found) >= limit:
+            matches += [task_id for task_id, number in ends if number not in recorded]
+            if len(matches) >= limit:
                 break
-        return found[:limit]
+        return matches[:limit]
 
     async def unnotified_dependents(self, *, limit: int, after: str = "") -> list[str]:
-        found: list[str] = []
+        matches: list[str] = []
         jobs = self._jobs_with_tasks(_JOBS_WITH_WAITING_TASKS, after)
         async for job_id, text, after_task in jobs:
             completed, last = NumberSet.from_text(text), after_task
-            while completed and len(found) < limit:
+            while completed and len(matches) < limit:
                 page = await self._database.scan(_WAITING_TASKS, (job_id, last, _TASKS_PER_PAGE))
-                found += [
+                matches += [
                     task_id for task_id, awaits in page if NumberSet.from_text(awaits) & completed
                 ]
                 if len(page) < _TASKS_PER_PAGE:
                     break
                 last = page[-1][0]
-            if len(found) >= limit:
+            if len(matches) >= limit:
                 break
-        return found[:limit]
+        return matches[:limit]
 
     async def _jobs_with_tasks(self, sql: str, after: str) -> AsyncIterator[tuple[str, str, str]]:
         """Each job with the value that ``sql`` selects, and the task id to continue after."""

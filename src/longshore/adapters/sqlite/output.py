@@ -47,7 +47,7 @@ class SqliteOutputLog:
     async def read(
         self, task_id: str, *, after: OutputPosition = OUTPUT_START, limit: int = 1000
     ) -> list[OutputChunk]:
-        found = await self._database.scan(
+        matches = await self._database.scan(
             "SELECT attempt, sequence, at_us, stream, last, data FROM output WHERE task_id = ?"
             " AND (attempt, sequence) > (?, ?) ORDER BY attempt, sequence LIMIT ?",
             (task_id, after.attempt, after.sequence, limit),
@@ -61,17 +61,17 @@ class SqliteOutputLog:
                 last=last,
                 data=data,
             )
-            for attempt, sequence, at_us, stream, last, data in found
+            for attempt, sequence, at_us, stream, last, data in matches
         ]
 
     async def wait_for_output(
         self, task_id: str, *, after: OutputPosition, timeout: timedelta
     ) -> bool:
         def look() -> bool | None:
-            found = self._database.point(
+            matches = self._database.point(
                 "SELECT 1 FROM output WHERE task_id = ? AND (attempt, sequence) > (?, ?) LIMIT 1",
                 (task_id, after.attempt, after.sequence),
             )
-            return True if found else None
+            return True if matches else None
 
         return await self._database.wait_for(Topic.OUTPUT, look, wait=timeout) is not None

@@ -118,13 +118,13 @@ class SqliteTaskQueue:
         lanes = lane_order(self._receives)
         # Rotate, so that no queue is always before another.
         first = self._receives % len(queues)
-        order = [*queues[first:], *queues[:first]]
+        rotated = [*queues[first:], *queues[:first]]
         self._receives += 1
 
         def work(connection: apsw.Connection) -> list[Row]:
             taken: list[Row] = []
             for lane in lanes:
-                for queue in order:
+                for queue in rotated:
                     values = (queue, int(lane), moment, limit - len(taken))
                     for message_id, receives in rows(connection, _VISIBLE, values):
                         if receives >= RECEIVE_LIMIT:
@@ -136,11 +136,11 @@ class SqliteTaskQueue:
         # Not durable: after a power loss the message is delivered again.
         taking = self._database.write(work, durable=False)
         try:
-            found = await asyncio.shield(taking)
+            matches = await asyncio.shield(taking)
         except asyncio.CancelledError:
             taking.add_done_callback(self._return_messages)
             raise
-        return [_message(row) for row in found]
+        return [_message(row) for row in matches]
 
     def _return_messages(self, taking: asyncio.Future[list[Row]]) -> None:
         """Make the messages of a cancelled receive visible again."""
@@ -193,24 +193,24 @@ class SqliteTaskQueue:
 
     async def depth(self, queue: str) -> QueueDepth:
         now = codec.to_us(self._database.clock.now())
-        found = await self._database.scan(
+        matches = await self._database.scan(
             "SELECT count(*) FILTER (WHERE visible_us <= ?1), count(*) FILTER (WHERE"
             " visible_us > ?1), (SELECT count(*) FROM dead_messages WHERE queue = ?2)"
             " FROM messages WHERE queue = ?2",
             (now, queue),
         )
-        ready, hidden, dead = found[0]
+        ready, hidden, dead = matches[0]
         return QueueDepth(ready=ready, hidden=hidden, dead_letters=dead)
 
     async def dead_letters(self, queue: str | None, *, limit: int) -> list[Message]:
         condition = "" if queue is None else "WHERE queue = ?2"
         values = (limit,) if queue is None else (limit, queue)
-        found = await self._database.scan(
+        matches = await self._database.scan(
             "SELECT id, queue, priority, body, sent_us, receives, 0 FROM dead_messages"
             f" {condition} ORDER BY id LIMIT ?1",
             values,
         )
-        return [_message(row) for row in found]
+        return [_message(row) for row in matches]
 
     async def delete_dead_letter(self, message_id: str) -> bool:
         def work(connection: apsw.Connection) -> bool:

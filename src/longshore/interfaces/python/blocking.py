@@ -19,7 +19,13 @@ from typing import Any, Generic, Self, TypeVar, Unpack, overload
 from longshore.core.events.event import Event
 from longshore.core.tasks.states import JobState
 from longshore.errors import UsageError
-from longshore.interfaces.python.calls import Call, JobOptions, SubmitOptions, Submittable
+from longshore.interfaces.python.calls import (
+    Call,
+    JobOptions,
+    RunOptions,
+    SubmitOptions,
+    Submittable,
+)
 from longshore.interfaces.python.client import AsyncClient
 from longshore.interfaces.python.connection import JobOutputChunk, JobStatus
 from longshore.interfaces.python.jobs import AsyncJob, Timeout
@@ -239,46 +245,26 @@ class Job(Generic[ResultT]):
 
 
 @overload
-def run(
-    work: Call[ResultT],
-    *,
-    data_dir: str | Path | None = ...,
-    settings: Mapping[str, Any] | None = ...,
-    **options: Unpack[SubmitOptions],
-) -> ResultT: ...
+def run(work: Call[ResultT], **options: Unpack[RunOptions]) -> ResultT: ...
 @overload
-def run(
-    work: Sequence[Call[ResultT]],
-    *,
-    data_dir: str | Path | None = ...,
-    settings: Mapping[str, Any] | None = ...,
-    **options: Unpack[SubmitOptions],
-) -> list[ResultT]: ...
+def run(work: Sequence[Call[ResultT]], **options: Unpack[RunOptions]) -> list[ResultT]: ...
 @overload
-def run(
-    work: Mapping[str, Any],
-    *,
-    data_dir: str | Path | None = ...,
-    settings: Mapping[str, Any] | None = ...,
-    **options: Unpack[SubmitOptions],
-) -> Any: ...
-def run(
-    work: Any,
-    *,
-    data_dir: str | Path | None = None,
-    settings: Mapping[str, Any] | None = None,
-    **options: Unpack[SubmitOptions],
-) -> Any:
+def run(work: Mapping[str, Any], **options: Unpack[RunOptions]) -> Any: ...
+def run(work: Any, **options: Unpack[RunOptions]) -> Any:
     """Submit a job, work in this process until it has ended, and return its result.
 
     The tasks run in children of this process; workers that serve the same queues help. If this
     program dies, the job stays accepted: a worker continues it, and so does the same call with
     the same ``request_id``.
 
+    Args:
+        options: ``data_dir`` and ``settings`` as for ``Client``, and the options of
+            ``Client.submit``.
+
     Raises:
         TaskFailedError: a task failed; it names the task.
     """
-    client = AsyncClient(data_dir, settings=settings)
+    client = AsyncClient(options.pop("data_dir", None), settings=options.pop("settings", None))
     portal = Portal()
     portal.open(client)
     try:

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
 from longshore.core.definitions.definition import Definition
 from longshore.core.documents import result_reference
@@ -29,34 +30,60 @@ _MAX_STEM_LENGTH = 100  # leaves room for a number
 _INVALID_KEY_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskOptions:
-    """Options of one task; None: its definition decides."""
+class TaskOptions(TypedDict, total=False):
+    """Options of a task; None: its definition decides."""
 
-    key: str | None = None
-    queue: str | None = None
-    priority: str | None = None
-    max_attempts: int | None = None
-    delay: str | float | timedelta | None = None
-    run_at: datetime | None = None
+    queue: str | None
+    priority: str | None  # high, normal or low
+    max_attempts: int | None
+    delay: str | float | timedelta | None  # time before it starts: 5m, 300, …
+    run_at: datetime | None  # when it starts
 
-    def document_fields(self) -> dict[str, Any]:
-        """The fields of a submitted task, without its key.
 
-        Raises:
-            UsageError: an option is not valid.
-        """
-        if self.delay is not None and self.run_at is not None:
-            message = "give either `delay` or `run_at`, not both"
-            raise UsageError(message)
-        fields = {
-            "queue": self.queue,
-            "priority": self.priority,
-            "maxAttempts": self.max_attempts,
-            "delay": None if self.delay is None else _delay_seconds(self.delay),
-            "runAt": None if self.run_at is None else _format_run_at(self.run_at),
-        }
-        return {name: value for name, value in fields.items() if value is not None}
+class JobOptions(TaskOptions, total=False):
+    """Options of a job; those of tasks apply to each task that does not set its own."""
+
+    name: str | None
+
+
+class SubmitOptions(JobOptions, total=False):
+    """Options of one submitted job."""
+
+    request_id: str | None  # the same id always gives the same job; default: a new one
+
+
+class RunOptions(SubmitOptions, total=False):
+    """Options of ``longshore.run``."""
+
+    data_dir: str | Path | None
+    settings: Mapping[str, Any] | None
+
+
+def _document_fields(options: TaskOptions) -> dict[str, Any]:
+    """The fields of a submitted task.
+
+    Raises:
+        UsageError: an option is not valid.
+    """
+    delay, run_at = options.get("delay"), options.get("run_at")
+    if delay is not None and run_at is not None:
+        message = "give either `delay` or `run_at`, not both"
+        raise UsageError(message)
+    fields = {
+        "queue": options.get("queue"),
+        "priority": options.get("priority"),
+        "maxAttempts": options.get("max_attempts"),
+        "delay": None if delay is None else _delay_seconds(delay),
+        "runAt": None if run_at is None else _format_run_at(run_at),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _check_names(options: Mapping[str, Any], kind: Any, shown: Any) -> None:
+    if unknown := options.keys() - kind.__annotations__.keys():
+        names = ", ".join(shown.__annotations__)
+        message = f"no option is called {min(unknown)!r}; the options are {names}"
+        raise UsageError(message)
 
 
 def _delay_seconds(delay: object) -> float:
@@ -81,41 +108,31 @@ class Call(Generic[ResultT]):
     task: TaskFunction[..., Any, ResultT]
     arguments: Mapping[str, Any]  # JSON, with calls in place of their results
     parents: tuple[Call[Any], ...] = ()
-    options: TaskOptions = field(default_factory=TaskOptions)
+    key: str | None = None
+    options: TaskOptions = field(default_factory=lambda: TaskOptions())
 
     def with_options(
         self,
         *,
         key: str | None = None,
-        queue: str | None = None,
-        priority: str | None = None,
-        max_attempts: int | None = None,
-        delay: str | float | timedelta | None = None,
-        run_at: datetime | None = None,
         after: Iterable[Call[Any]] = (),
+        **options: Unpack[TaskOptions],
     ) -> Call[ResultT]:
         """A copy of this call with other options.
 
         Args:
             key: The task's key in its job; default: from the function's name.
             after: Calls that must complete first, in addition to the calls in its arguments.
+            options: ``queue``, ``priority``, ``max_attempts``, and ``delay`` or ``run_at``.
         """
-        options: dict[str, Any] = {
-            "key": key,
-            "queue": queue,
-            "priority": priority,
-            "max_attempts": max_attempts,
-            "delay": delay,
-            "run_at": run_at,
-        }
-        changed = {name: value for name, value in options.items() if value is not None}
-        task_options = replace(self.options, **changed)
-        task_options.document_fields()  # raises if an option is not valid
+        _check_names(options, TaskOptions, TaskOptions)
         if key is not None and not TASK_KEY_PATTERN.fullmatch(key):
             message = f"{key!r} is not a key: use 1 to 128 letters, digits, '-' and '_'"
             raise UsageError(message)
+        changed = TaskOptions(**{**self.options, **options})
+        _document_fields(changed)  # raises if an option is not valid
         parents = tuple(dict.fromkeys((*self.parents, *_require_calls(after))))
-        return replace(self, parents=parents, options=task_options)
+        return replace(self, key=key or self.key, parents=parents, options=changed)
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
@@ -166,7 +183,7 @@ class CallGraph:
             "taskId": key,
             "name": call.task.name,
             "input": {"kwargs": self._encode_value(dict(call.arguments))},
-            **call.options.document_fields(),
+            **_document_fields(call.options),
         }
         if call.parents:
             task["dependsOn"] = [self.keys[parent] for parent in call.parents]
@@ -199,17 +216,17 @@ def _topological_order(requested: Sequence[Call[Any]]) -> list[Call[Any]]:
 
 
 def _assign_keys(calls: Sequence[Call[Any]]) -> dict[Call[Any], str]:
-    explicit = Counter(call.options.key for call in calls if call.options.key is not None)
+    explicit = Counter(call.key for call in calls if call.key is not None)
     for key, count in explicit.items():
         if count > 1:
             message = f"{count} tasks of the job have the key {key!r}; give each its own"
             raise UsageError(message)
-    names = Counter(_stem_of(call) for call in calls if call.options.key is None)
+    names = Counter(_stem_of(call) for call in calls if call.key is None)
     numbers: Counter[str] = Counter()
     taken = set(explicit)
     keys: dict[Call[Any], str] = {}
     for call in calls:
-        keys[call] = call.options.key or _unused_key(_stem_of(call), names, numbers, taken)
+        keys[call] = call.key or _unused_key(_stem_of(call), names, numbers, taken)
         taken.add(keys[call])
     return keys
 
@@ -232,23 +249,6 @@ def _unused_key(stem: str, names: Counter[str], numbers: Counter[str], taken: se
 Submittable = Call[Any] | Sequence[Call[Any]] | Mapping[str, Any]
 
 
-class JobOptions(TypedDict, total=False):
-    """Options of a job; those of tasks apply to each task that does not set its own."""
-
-    name: str | None
-    queue: str | None
-    priority: str | None  # high, normal or low
-    max_attempts: int | None
-    delay: str | float | timedelta | None  # time before the job starts: 5m, 300, …
-    run_at: datetime | None  # when the job starts
-
-
-class SubmitOptions(JobOptions, total=False):
-    """Options of one submitted job."""
-
-    request_id: str | None  # the same id always gives the same job; default: a new one
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedJob:
     """A job document with the definitions that it needs."""
@@ -266,7 +266,8 @@ def prepare_job(work: Submittable, options: JobOptions) -> PreparedJob:
         UsageError: it is none of them, a worker could not find a function, or an option is not
             valid.
     """
-    name, fields = _split_options(options)
+    _check_names(options, JobOptions, SubmitOptions)
+    name, fields = options.get("name"), _document_fields(options)
     if isinstance(work, Mapping):
         own = {"name": name} if name else {}
         return PreparedJob(document=_apply_defaults({**work, **own}, fields))
@@ -281,16 +282,6 @@ def prepare_job(work: Submittable, options: JobOptions) -> PreparedJob:
         is_single_call=single,
         definitions=_definitions_of(graph),
     )
-
-
-def _split_options(options: JobOptions) -> tuple[str | None, dict[str, Any]]:
-    options_left: dict[str, Any] = dict(options)
-    if unknown := options_left.keys() - JobOptions.__annotations__.keys():
-        names = ", ".join(SubmitOptions.__annotations__)
-        message = f"no option is called {min(unknown)!r}; the options are {names}"
-        raise UsageError(message)
-    name = options_left.pop("name", None)
-    return name, TaskOptions(**options_left).document_fields()
 
 
 def _apply_defaults(document: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:

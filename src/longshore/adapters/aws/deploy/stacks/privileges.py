@@ -40,14 +40,12 @@ class IamResource:
 
 
 def _table(name: str) -> IamResource:
-    return IamResource(
-        f"table `{name}`", lambda config: [import_value(config.stage, f"{name}-table")]
-    )
+    return IamResource(f"table `{name}`", lambda config: [import_value(config, f"{name}-table")])
 
 
 def _indexes(table: str, *indexes: str) -> IamResource:
     def arns(config: StageConfig) -> list[Any]:
-        whole = import_value(config.stage, f"{table}-table")
+        whole = import_value(config, f"{table}-table")
         return [sub(f"${{Table}}/index/{index}", Table=whole) for index in indexes]
 
     return IamResource(f"indexes of `{table}`: {', '.join(indexes)}", arns)
@@ -63,14 +61,14 @@ def _event_indexes(config: StageConfig) -> list[Any]:
 
 def _blobs(prefix: str) -> IamResource:
     def arns(config: StageConfig) -> list[Any]:
-        bucket = import_value(config.stage, "bucket")
+        bucket = import_value(config, "bucket")
         return [sub(f"arn:${{AWS::Partition}}:s3:::${{Bucket}}/{prefix}*", Bucket=bucket)]
 
     return IamResource(f"blobs `{prefix}*`", arns)
 
 
 def _bucket(config: StageConfig) -> list[Any]:
-    bucket = import_value(config.stage, "bucket")
+    bucket = import_value(config, "bucket")
     return [sub("arn:${AWS::Partition}:s3:::${Bucket}", Bucket=bucket)]
 
 
@@ -99,7 +97,7 @@ def _consumer(name: str) -> IamResource:
 RESOURCES: Final[dict[str, IamResource]] = {
     "ledger": _table("ledger"),
     "ledger stream": IamResource(
-        "stream of `ledger`", lambda config: [import_value(config.stage, "ledger-stream")]
+        "stream of `ledger`", lambda config: [import_value(config, "ledger-stream")]
     ),
     "listings": _indexes("ledger", LISTING_INDEX, NAME_INDEX, STATE_INDEX),
     "open rows": _indexes("ledger", STATE_INDEX),
@@ -107,14 +105,14 @@ RESOURCES: Final[dict[str, IamResource]] = {
     "event indexes": IamResource("indexes of `events` that are filled", _event_indexes),
     "output": _table("output"),
     "config": _table("config"),
-    "bus": IamResource("bus", lambda config: [import_value(config.stage, "bus")]),
+    "bus": IamResource("bus", lambda config: [import_value(config, "bus")]),
     "queues": IamResource("every queue and priority", _queues),
     "dead letters": IamResource("their dead-letter queues", _dead_letter_queues),
     # AWS knows no narrower resource for listing queues.
     "queue names": IamResource("`*`: AWS knows no narrower", lambda _: ["*"]),
     "streams": IamResource(
         "streams of `ledger`",
-        lambda config: [sub("${Table}/stream/*", Table=import_value(config.stage, "ledger-table"))],
+        lambda config: [sub("${Table}/stream/*", Table=import_value(config, "ledger-table"))],
     ),
     "dispatcher-events": _consumer("dispatcher"),
     "history-events": _consumer("history"),

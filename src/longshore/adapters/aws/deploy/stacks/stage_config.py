@@ -47,6 +47,11 @@ class AlarmsConfig:
     topic: str | None = None  # the ARN of an SNS topic of your own, instead
     oldest_message_minutes: int = 15
 
+    @property
+    def has_topic(self) -> bool:
+        """Whether alarms notify people."""
+        return self.enabled and bool(self.topic or self.email)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiConfig:
